@@ -1,0 +1,104 @@
+"""Checking a config's output: on the GPU when there is one, else under Triton's interpreter on a reduced size."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from genkern.config import Config
+from genkern.files import write_whole
+from genkern.generate import generate
+from genkern.op import get_op
+from genkern.problem import GemmProblem
+from genkern.profiling.session import Session
+from genkern.records import Candidate, Check
+
+# The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
+_INTERPRETED_K_BLOCKS = 3
+_INTERPRETER_TIMEOUT_S = 300.0
+DeviceCheck = Callable[[Session, Candidate, float, float], Check]
+
+
+class Checker(Protocol):
+    """Says whether a candidate computes the product of its problem."""
+
+    def check(self, session: Session, candidate: Candidate) -> Check: ...
+
+
+class DeviceChecker:
+    """On the GPU, with the very binaries that were measured. `err_ratio` is the share of elements allowed outside."""
+
+    def __init__(self, device_check: DeviceCheck, err_ratio: float) -> None:
+        self._device_check = device_check
+        self._err_ratio = err_ratio
+
+    def check(self, session: Session, candidate: Candidate) -> Check:
+        limit = get_op(session.problem.op).worst_row_limit(session.problem)
+        return self._device_check(session, candidate, self._err_ratio, limit)
+
+
+class InterpreterChecker:
+    """Without a GPU: the generated kernels under Triton's interpreter, in a process of its own.
+
+    The size is reduced to a few tiles with the same overhang, so that the same kernel text runs;
+    `Check.problem_size` says which size that was. Needs PyTorch and NumPy.
+    """
+
+    def __init__(self, err_ratio: float) -> None:
+        self._err_ratio = err_ratio
+
+    def check(self, session: Session, candidate: Candidate) -> Check:
+        config = candidate.config
+        problem = reduced(session.problem, config)
+        module = generate(problem, [config], session.arch)
+        path = Path(session.work_dir).resolve() / f"interpreted_{os.getpid()}_{session.device_index}_{module.file_name}"
+        write_whole(str(path), module.text)
+        try:
+            return self._run(str(path), problem, config)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _run(self, path: str, problem: GemmProblem, config: Config) -> Check:
+        environment = {**os.environ, "TRITON_INTERPRET": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
+        argv = [sys.executable, "-m", "genkern.profiling.interpret", path, config.name]
+
+        def failed(message: str) -> Check:
+            return Check(config.name, False, 1.0, float("inf"), problem.size, "interpreter", message)
+
+        try:
+            done = subprocess.run(
+                argv, env=environment, capture_output=True, text=True, timeout=_INTERPRETER_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return failed(f"the interpreter had no result after {_INTERPRETER_TIMEOUT_S:g} s")
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            return failed(f"the interpreter failed: {lines[-1][:300]}")
+        answer = json.loads(done.stdout.splitlines()[-1])
+        ratio, row = answer["error_ratio"], answer["worst_row_error"]
+        passed = ratio <= self._err_ratio and row <= get_op(problem.op).worst_row_limit(problem)
+        return Check(config.name, passed, ratio, row, problem.size, "interpreter")
+
+
+def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
+    """At most two tiles in M and in N and a few blocks of K, overhanging exactly where `problem` does."""
+    k_blocks = _INTERPRETED_K_BLOCKS * max(1, config.SPLIT_K // 2)
+    return dataclasses.replace(
+        problem,
+        M=_shrink(problem.M, config.BLOCK_SIZE_M, 1),
+        N=_shrink(problem.N, config.BLOCK_SIZE_N, 1),
+        K=_shrink(problem.K, config.BLOCK_SIZE_K, k_blocks),
+    )
+
+
+def _shrink(size: int, block: int, blocks: int) -> int:
+    """`blocks` whole blocks and the overhang of `size`, or two blocks more than one when there is no overhang."""
+    rest = size % block
+    return min(size, blocks * block + (rest or block))

@@ -1,0 +1,202 @@
+"""Compiling one kernel, in a process of its own that may hang or die; runs in the farm's workers, without PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+from genkern.cache import BinaryCache, Failure
+from genkern.code_object import read_resources
+from genkern.errors import GenkernError, OutputError
+from genkern.kernel import KernelSpec, Target
+from genkern.records import Binary, Outcome
+
+# Enough of a compiler's message to recognise it in a table; the whole of it goes to nobody's screen.
+_MESSAGE_CHARACTERS = 300
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """One binary to make: `spec` of the module at `module_path`, to be stored in the cache under `key`."""
+
+    key: str
+    module_path: str
+    spec: KernelSpec
+    target: Target
+    cache_dir: str
+    timeout_s: float
+
+
+def use_quiet_triton(scratch: str) -> None:
+    """Keep Triton out of the user's cache, and its output independent of where the source file lies."""
+    os.environ["TRITON_CACHE_DIR"] = scratch
+    os.environ["TRITON_STORE_BINARY_ONLY"] = "1"
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    # Triton 3.9 warns that the default of this will change; this is the behaviour of 3.6 to 3.9.
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    os.environ.pop("TRITON_INTERPRET", None)
+
+
+@lru_cache(maxsize=4)
+def load_module(path: str) -> ModuleType:
+    """Import a generated module by its path."""
+    spec = importlib.util.spec_from_file_location("genkern_generated", path)
+    if spec is None or spec.loader is None:
+        raise GenkernError(f"{path} is not a Python module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ast_source(module: ModuleType, spec: KernelSpec) -> Any:
+    """Triton's description of what to compile; the measured process launches with the very same."""
+    from triton.compiler import ASTSource
+
+    names = [name for name, _ in spec.signature]
+    return ASTSource(
+        getattr(module, spec.function),
+        {**dict(spec.signature), **{name: "constexpr" for name, _ in spec.constants}},
+        constexprs=dict(spec.constants),
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in spec.divisible_by_16},
+    )
+
+
+def compile_kernel(job: CompileJob) -> Binary | Failure:
+    """Compile in this process and store the result, or the compiler's refusal, in the cache."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import compile as triton_compile
+
+    cache = BinaryCache(job.cache_dir)
+    if (known := cache.get(job.key)) is not None:
+        return known
+    scratch = tempfile.mkdtemp(prefix="genkern-triton-")
+    try:
+        use_quiet_triton(scratch)
+        target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
+        try:
+            kernel = triton_compile(
+                ast_source(load_module(job.module_path), job.spec), target=target, options=dict(job.spec.options)
+            )
+        except OSError:
+            raise
+        except Exception as error:
+            # Whatever the compiler refuses, in whatever way, is a property of this kernel.
+            failure = Failure(job.key, Outcome.COMPILE_FAILED, _first_words(error))
+            cache.put_failure(failure)
+            return failure
+        extension = "hsaco" if job.target.backend == "hip" else "cubin"
+        binary = kernel.asm[extension]
+        metadata = next(path for name, path in kernel.metadata_group.items() if name.endswith(".json"))
+        with open(metadata, "rb") as file:
+            files = {f"kernel.{extension}": binary, "kernel.json": file.read()}
+        resources = read_resources(binary, job.target.backend, kernel.metadata.shared)
+        return cache.put(job.key, job.spec, kernel.metadata.name, resources, files)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _first_words(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:_MESSAGE_CHARACTERS]
+
+
+class CompileProcess:
+    """A process that compiles one job after another; it is replaced when it hangs or dies."""
+
+    def __init__(self) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        self._connection = ours
+        # Forked: it has Triton imported already. Nothing else of the worker is used in it.
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=_serve, args=(theirs, ours, os.getpid()), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def run(self, job: CompileJob) -> Binary | Failure:
+        """The job's result; a time-out or a death is a Failure too, and ends this process.
+
+        Raises OutputError when the cache cannot be written.
+        """
+        self._connection.send(job)
+        try:
+            if not self._connection.poll(job.timeout_s):
+                self.kill()
+                return Failure(job.key, Outcome.COMPILE_TIMED_OUT, f"no result after {job.timeout_s:g} s")
+            result = self._connection.recv()
+        except (EOFError, ConnectionError):
+            self.kill()
+            code = self._process.exitcode or 0
+            how = f"died by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+            return Failure(job.key, Outcome.COMPILE_FAILED, f"the compiler {how}")
+        if isinstance(result, OutputError):
+            raise result
+        assert isinstance(result, Binary | Failure)
+        return result
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        """End the process and the assembler that it may be running."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid or 0, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+
+def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> None:
+    # An own group, so that a kill reaches ptxas and lld too; death with the worker, whatever kills it.
+    other_end.close()
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with open(os.devnull, "w") as null:
+        # Compilers print what they refuse; the message is kept in the Failure.
+        os.dup2(null.fileno(), 1)
+        os.dup2(null.fileno(), 2)
+        sys.stdout = sys.stderr = null
+        while True:
+            try:
+                job = connection.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                result: Binary | Failure | OutputError = compile_kernel(job)
+            except OutputError as error:
+                result = error
+            except OSError as error:
+                result = OutputError(f"cannot compile: {error.strerror} ({error.filename}); free space in TMPDIR")
+            connection.send(result)
+
+
+_process: CompileProcess | None = None
+
+
+def run_job(job: CompileJob) -> Binary | Failure:
+    """Entry of the farm's workers: compile in this worker's compile process, which lives from job to job."""
+    global _process
+    if _process is None or not _process.alive:
+        import triton.compiler  # noqa: F401  imported before the fork, so that a replacement starts at once
+
+        _process = CompileProcess()
+    result = _process.run(job)
+    if not _process.alive:
+        _process = None
+    return result

@@ -1,0 +1,147 @@
+"""Kernel families: which kernels a config consists of, and what each is compiled with.
+
+A kernel's text depends on the problem's layout and on where tiles overhang, not on its size: so equal
+kernels of different sizes share one binary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from genkern.config import Config
+from genkern.dtypes import DTYPES
+from genkern.kernel import KernelSpec
+from genkern.op import Op
+from genkern.problem import GemmProblem
+
+# One program of the split-K reduction sums this many elements of C, two per thread of four warps on AMD
+# and four on NVIDIA: enough for 16-byte accesses, small enough to fill the GPU when M is 1.
+REDUCE_BLOCK_SIZE = 512
+REDUCE_OPTIONS = (("num_warps", 4), ("num_stages", 1))
+# From here on, an element's offset no longer fits 32 bits.
+_WIDE = 2**31
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel text of a module: its name, its template, and which dimensions need masks."""
+
+    name: str
+    template: str
+    mask_m: bool = False
+    mask_n: bool = False
+    mask_k: bool = False
+    split: bool = False
+
+
+REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
+
+
+def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
+    """The kernels of one call of `config`, in launch order."""
+    if config.family == "persistent_tma":
+        return (Variant("matmul_persistent_tma", "gemm/persistent_tma.py.j2"),)
+    split = config.SPLIT_K > 1
+    masks = (
+        problem.M % config.BLOCK_SIZE_M != 0,
+        problem.N % config.BLOCK_SIZE_N != 0,
+        problem.K % config.BLOCK_SIZE_K != 0,
+    )
+    masked = "".join(letter for letter, needed in zip("mnk", masks, strict=True) if needed)
+    name = "matmul_tiled" + ("_split" if split else "") + (f"_mask_{masked}" if masked else "")
+    main = Variant(name, "gemm/tiled.py.j2", *masks, split)
+    return (main, REDUCE) if split else (main,)
+
+
+def binary_name(config: Config) -> str:
+    """The compile-time part of the config's name; the kernel's symbol ends in it."""
+    one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
+    return one.name.removeprefix(f"{one.family}_").replace("_GM1_SK1", "")
+
+
+def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
+    """Which operands have elements that 32-bit offsets do not reach."""
+    return {
+        "wide_a": problem.M * problem.K >= _WIDE,
+        "wide_b": problem.K * problem.N >= _WIDE,
+        "wide_c": problem.M * problem.N >= _WIDE,
+        "wide_partial": problem.M * problem.N * max_split_k >= _WIDE,
+    }
+
+
+def compile_options(config: Config) -> tuple[tuple[str, int | str], ...]:
+    """Triton's options of the config's main kernel."""
+    options: tuple[tuple[str, int | str], ...] = (("num_warps", config.num_warps), ("num_stages", config.num_stages))
+    if config.matrix_instr_nonkdim:
+        options += (
+            ("waves_per_eu", config.waves_per_eu),
+            ("matrix_instr_nonkdim", config.matrix_instr_nonkdim),
+            ("kpack", config.kpack),
+        )
+        if config.schedule_hint != "none":
+            options += (("schedule_hint", config.schedule_hint),)
+    return options
+
+
+def _tile_type(dtype: str, row_major: bool, rows: int, columns: int) -> str:
+    shape = (rows, columns) if row_major else (columns, rows)
+    return f"tensordesc<{DTYPES[dtype].triton}[{shape[0]}, {shape[1]}]>"
+
+
+@lru_cache(maxsize=8192)
+def _specs(problem: GemmProblem, one: Config, split: bool, op: Op, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
+    source = dict(hashes)
+    accumulator = op.accumulator(problem)
+    a, b, c = (f"*{DTYPES[d].triton}" for d in (problem.dtype_a, problem.dtype_b, problem.dtype_c))
+    partial = "*i32" if accumulator == "int32" else "*fp32"
+    extra = [(f"{name}_ptr", "*fp32" if name.startswith("scale") else c) for name in op.extra_operands(problem)]
+    lda = problem.K if problem.row_major_a else problem.M
+    ldb = problem.N if problem.row_major_b else problem.K
+    # Alignment that codegen can use: of leading dimensions, and of the dimensions along which memory runs.
+    sizes = {"N": problem.N, "K": problem.K, "lda": lda, "ldb": ldb, "ldc": problem.N}
+    if not problem.row_major_a:
+        sizes["M"] = problem.M
+    aligned = {name for name, size in sizes.items() if size % 16 == 0}
+    mnk = [("M", "i32"), ("N", "i32"), ("K", "i32")]
+    config = replace(one, SPLIT_K=2) if split else one
+    blocks = tuple((n, getattr(config, n)) for n in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"))
+    specs = []
+    for variant in variants_of(problem, config):
+        constants: tuple[tuple[str, int | str], ...] = (("BINARY", binary_name(config)), *blocks)
+        options = compile_options(config)
+        if variant is REDUCE:
+            signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
+            constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
+            options = REDUCE_OPTIONS
+        elif config.family == "persistent_tma":
+            bm, bn, bk = (value for _, value in blocks)
+            signature = [
+                ("a_desc", _tile_type(problem.dtype_a, problem.row_major_a, bm, bk)),
+                ("b_desc", _tile_type(problem.dtype_b, problem.row_major_b, bk, bn)),
+                ("c_desc", _tile_type(problem.dtype_c, True, bm, bn)),
+                *extra,
+                *mnk,
+                ("GROUP_SIZE_M", "i32"),
+            ]
+        elif variant.split:
+            lds = [("lda", "i32"), ("ldb", "i32")]
+            signature = [("a_ptr", a), ("b_ptr", b), ("partial_ptr", partial), *mnk, *lds]
+            signature += [("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
+        else:
+            lds = [("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
+            signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk, *lds, ("GROUP_SIZE_M", "i32")]
+        divisible = tuple(name for name, kind in signature if kind.startswith("*") or name in aligned)
+        specs.append(
+            KernelSpec(variant.name, source[variant.name], tuple(signature), constants, divisible, options)
+        )
+    return tuple(specs)
+
+
+def kernel_specs(problem: GemmProblem, config: Config, op: Op, source_sha256: dict[str, str]) -> tuple[KernelSpec, ...]:
+    """What to compile for one call of `config`; `source_sha256` is by kernel name.
+
+    GROUP_SIZE_M and SPLIT_K are run-time arguments, so configs that differ only there share their specs.
+    """
+    one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
+    return _specs(problem, one, config.SPLIT_K > 1, op, tuple(source_sha256.items()))

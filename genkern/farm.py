@@ -1,0 +1,109 @@
+"""The compile farm: a joblib pool that turns kernel specs into binaries, as they come, without a GPU or PyTorch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import joblib
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from genkern.cache import BinaryCache, Failure
+from genkern.compiler import CompileJob, run_job
+from genkern.kernel import KernelSpec, Target
+from genkern.records import Binary, Outcome
+
+# A pool that loses a worker is started anew; one that keeps losing them without finishing a single kernel
+# in between (a machine out of memory, say) is given up after this many times.
+_FRUITLESS_RESTARTS = 3
+
+
+@dataclass
+class FarmCounts:
+    """What a farm did so far. `compile_s` is its wall-clock time from the first job to the last."""
+
+    wanted: int = 0
+    cached: int = 0
+    compiled: int = 0
+    failed: int = 0
+    restarts: int = 0
+    compile_s: float = 0.0
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class Farm:
+    """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`."""
+
+    def __init__(
+        self, cache: BinaryCache, target: Target, triton_version: str, *, jobs: int, timeout_s: float
+    ) -> None:
+        self.cache = cache
+        self.target = target
+        self.triton_version = triton_version
+        self.jobs = jobs
+        self.timeout_s = timeout_s
+        self.counts = FarmCounts()
+
+    def key(self, spec: KernelSpec) -> str:
+        return spec.key(self.target, self.triton_version)
+
+    def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+        """Yield one result per distinct spec, what the cache has first, then the rest in any order.
+
+        Raises OutputError when the cache cannot be written.
+        """
+        missing: list[CompileJob] = []
+        seen: set[str] = set()
+        for spec in specs:
+            key = self.key(spec)
+            if key in seen:
+                continue
+            seen.add(key)
+            self.counts.wanted += 1
+            if (known := self.cache.get(key)) is not None:
+                self.counts.cached += 1
+                yield known
+            else:
+                missing.append(
+                    CompileJob(key, module_path, spec, self.target, str(self.cache.folder), self.timeout_s)
+                )
+        if missing:
+            yield from self._compile(missing)
+
+    def _compile(self, missing: Sequence[CompileJob]) -> Iterator[Binary | Failure]:
+        started = time.monotonic()
+        pending = {job.key: job for job in missing}
+        fruitless = 0
+        while pending:
+            before = len(pending)
+            try:
+                for result in self._pool(list(pending.values())):
+                    del pending[result.key]
+                    self._count(result)
+                    self.counts.compile_s = time.monotonic() - started
+                    yield result
+            except TerminatedWorkerError:
+                # A worker was killed from outside (its compile process would not take it along).
+                self.counts.restarts += 1
+                fruitless = 0 if len(pending) < before else fruitless + 1
+                if fruitless < _FRUITLESS_RESTARTS:
+                    continue
+                for key in list(pending):
+                    failure = Failure(key, Outcome.COMPILE_FAILED, "compile workers keep being killed; try fewer --jobs")
+                    del pending[key]
+                    self._count(failure)
+                    yield failure
+
+    def _pool(self, jobs: Sequence[CompileJob]) -> Iterator[Binary | Failure]:
+        parallel = joblib.Parallel(
+            n_jobs=self.jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs"
+        )
+        return iter(parallel(joblib.delayed(run_job)(job) for job in jobs))
+
+    def _count(self, result: Binary | Failure) -> None:
+        if isinstance(result, Failure):
+            self.counts.failed += 1
+            self.counts.failures[result.key] = result.message
+        else:
+            self.counts.compiled += 1

@@ -1,0 +1,105 @@
+"""Reading text that a person supplies, and writing files that are either the old or the whole new text."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+
+from genkern.errors import GenkernError, InputError, OutputError
+
+# A results file of 30,000 sizes has about 25 MB; anything far past that is a wrong path, not a list.
+MAX_READ_BYTES = 32 * 2**20
+
+
+def shown_path(path: str) -> str:
+    """`path` as it may stand in a one-line message."""
+    return path if path.isprintable() else repr(path)
+
+
+def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int = MAX_READ_BYTES) -> str:
+    """Return the UTF-8 text of `path` without a byte order mark.
+
+    Raises `error` (one line) when the file is missing, unreadable, a folder, longer than `max_bytes`
+    bytes, not UTF-8 or binary.
+    """
+    where = shown_path(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise error(f"{where}: no such file; check the path (the current folder is {shown_path(_cwd())})") from None
+    except IsADirectoryError:
+        raise error(f"{where} is a folder; name a file in it") from None
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+        raise error(f"{where}: cannot be read ({reason}); check the path and its permissions") from None
+    if len(data) > max_bytes:
+        raise error(f"{where}: longer than {max_bytes} bytes, the most that is read; split it into several files")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise error(f"{where}: byte {exc.start} is not UTF-8; save the file as UTF-8 text") from None
+    if "\0" in text:
+        raise error(f"{where}: has NUL bytes, so it is a binary file; name a text file")
+    return text
+
+
+def write_whole(path: str, text: str) -> None:
+    """Replace `path` by `text` (UTF-8) at once: a reader, or a crash, sees the old or the new file, never half.
+
+    Missing parent folders are made. A link is followed, an existing file's permission bits are kept,
+    and a device or pipe is written to directly. Raises OutputError (one line) when the file cannot be
+    written; the old file is then untouched and no temporary file stays.
+    """
+    data = text.encode("utf-8", errors="backslashreplace")
+    try:
+        mode = _mode(path)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise OutputError(f"cannot write {shown_path(path)}: it is a folder; name a file in it")
+        if mode is not None and not stat.S_ISREG(mode):
+            with open(path, "wb") as file:
+                file.write(data)
+            return
+        _replace(os.path.realpath(path), data, None if mode is None else stat.S_IMODE(mode))
+    except OutputError:
+        raise
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+        raise OutputError(
+            f"cannot write {shown_path(path)} ({reason}); free space or name a folder that you may write to"
+        ) from None
+
+
+def _replace(target: str, data: bytes, mode: int | None) -> None:
+    folder = os.path.dirname(target)
+    os.makedirs(folder, exist_ok=True)
+    temporary = os.path.join(folder, f".genkern-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            # Without it a crash of the machine can leave the new name with no content.
+            os.fsync(file.fileno())
+        if mode is not None:
+            os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "gone"

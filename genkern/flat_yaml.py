@@ -1,0 +1,136 @@
+"""YAML lists of flat mappings, as tune_gemm writes them: parsed by events, so every entry knows its line.
+
+Only what such a file needs is accepted. Tags, anchors, aliases and deep nesting are refused, which leaves
+nothing for a hostile file to expand, construct or recurse into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from genkern.errors import GenkernError
+
+# The parser in C is about ten times faster; PyYAML may be built without it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Longer plain values are nobody's size, and YAML's base 60 integers take quadratic time.
+_MAX_SCALAR = 4096
+_EXAMPLE = "- {'M': 16, 'N': 4096, 'K': 4096}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One mapping of the list. `line` counts from 1; values are scalars or one more level of mapping."""
+
+    line: int
+    values: Mapping[str, object]
+
+
+def shown(value: object) -> str:
+    """`value` for a one-line message: short whatever the value is."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:37] + "...")
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "nothing"}[value]
+    if isinstance(value, int):
+        return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return repr(value)
+    return "a mapping" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+
+
+def read_entries(text: str, where: str, error: type[GenkernError]) -> list[Entry]:
+    """Return the entries of the YAML list in `text`, in order; an empty list for `[]`.
+
+    Raises `error` (one line, with `where` and the line number) for text that is not such a list.
+    """
+    try:
+        return _Reader(_LOADER(text), where, error).entries()
+    except yaml.YAMLError as exc:
+        problem = str(getattr(exc, "problem", None) or getattr(exc, "reason", None) or exc).splitlines()[0]
+        mark = exc.problem_mark if isinstance(exc, yaml.MarkedYAMLError) else None
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise error(f"{where}{line}: not YAML ({problem[:100]}); write lines such as {_EXAMPLE}") from None
+
+
+class _Reader:
+    def __init__(self, loader: Any, where: str, error: type[GenkernError]) -> None:
+        self._loader = loader
+        self._where = where
+        self._error = error
+
+    def entries(self) -> list[Entry]:
+        self._loader.get_event()
+        if self._loader.check_event(yaml.StreamEndEvent):
+            raise self._error(f"{self._where}: is empty; write lines such as {_EXAMPLE}")
+        self._loader.get_event()
+        top = self._loader.get_event()
+        if not isinstance(top, yaml.SequenceStartEvent):
+            if isinstance(top, yaml.MappingStartEvent):
+                found = "one mapping"
+            else:
+                found = shown(self._scalar(top))
+            raise self._fail(top, f"holds {found} instead of a list; write lines such as {_EXAMPLE}")
+        entries = []
+        while not self._loader.check_event(yaml.SequenceEndEvent):
+            event = self._loader.get_event()
+            if not isinstance(event, yaml.MappingStartEvent):
+                raise self._fail(event, f"every item of the list must be a mapping such as {_EXAMPLE[2:]}")
+            # The loader keeps every value for aliases, of which there are none.
+            self._loader.constructed_objects.clear()
+            entries.append(Entry(_line(event), self._mapping(event, nested=False)))
+        self._loader.get_event()
+        self._loader.get_event()
+        if not self._loader.check_event(yaml.StreamEndEvent):
+            event = self._loader.get_event()
+            raise self._fail(event, "a second YAML document starts; put all into one list")
+        return entries
+
+    def _mapping(self, start: Any, nested: bool) -> dict[str, object]:
+        self._refuse_extras(start)
+        values: dict[str, object] = {}
+        while not self._loader.check_event(yaml.MappingEndEvent):
+            event = self._loader.get_event()
+            key = self._scalar(event)
+            if not isinstance(key, str):
+                raise self._fail(event, f"the key {shown(key)} is not text; use keys such as M, N and K")
+            if key in values:
+                raise self._fail(event, f"{shown(key)} stands twice in one entry; keep one")
+            event = self._loader.get_event()
+            if isinstance(event, yaml.MappingStartEvent) and not nested:
+                values[key] = self._mapping(event, nested=True)
+            elif isinstance(event, yaml.ScalarEvent):
+                values[key] = self._scalar(event)
+            else:
+                kind = "a list" if isinstance(event, yaml.SequenceStartEvent) else "an alias or a nested mapping"
+                raise self._fail(event, f"the value of {shown(key)} is {kind}; write one plain value")
+        self._loader.get_event()
+        return values
+
+    def _scalar(self, event: Any) -> object:
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self._fail(event, f"expected a plain value or key here; write lines such as {_EXAMPLE}")
+        self._refuse_extras(event)
+        if len(event.value) > _MAX_SCALAR:
+            raise self._fail(event, f"a value of {len(event.value)} characters is too long; at most {_MAX_SCALAR}")
+        tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        try:
+            value: object = self._loader.construct_object(yaml.ScalarNode(tag, event.value))
+        except (yaml.YAMLError, ValueError, OverflowError):
+            # Dates such as 2020-13-45, 5,000 digits, and YAML's special scalars `<<` and `=`.
+            raise self._fail(event, f"{shown(event.value)} is not a usable value; write a whole number") from None
+        return value
+
+    def _refuse_extras(self, event: Any) -> None:
+        if event.tag not in (None, "!") or event.anchor is not None:
+            raise self._fail(event, "YAML tags (!), anchors (&) and aliases (*) are not accepted; write the value out")
+
+    def _fail(self, event: Any, message: str) -> GenkernError:
+        return self._error(f"{self._where}, line {_line(event)}: {message}")
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1

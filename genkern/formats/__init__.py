@@ -1,0 +1,1 @@
+"""Files that genkern reads and writes for others, one module per format."""

@@ -1,0 +1,83 @@
+"""The columns of AITER's GEMM CSV files, tuned and untuned, and what a row of them says of a problem.
+
+Source: ROCm/aiter, aiter/configs/*.csv. A is row-major; the weight is stored [N, K].
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from genkern.dtypes import parse_dtype
+from genkern.errors import InputError
+from genkern.flat_yaml import shown
+from genkern.gemm_entry import refuse_unknown
+
+UNTUNED_COLUMNS = ("M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "q_dtype_w")
+TUNED_A16W16_COLUMNS = (
+    *("gfx", "cu_num", "M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle"),
+    *("libtype", "solidx", "splitK", "us", "kernelName", "err_ratio", "tflops", "bw"),
+)
+TUNED_A8W8_COLUMNS = (
+    *("gfx", "cu_num", "M", "N", "K", "q_dtype_w"),
+    *("libtype", "kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio"),
+)
+_KNOWN = tuple(dict.fromkeys(UNTUNED_COLUMNS + TUNED_A16W16_COLUMNS + TUNED_A8W8_COLUMNS))
+# Columns of AITER's other operators: batched GEMM, fused MoE, gated delta net.
+_OTHER_OPERATORS = {
+    **dict.fromkeys(("B", "b"), "a batched GEMM"),
+    **dict.fromkeys(("token", "model_dim", "inter_dim", "expert", "topk"), "a fused MoE"),
+    **dict.fromkeys(("BT", "Hg", "is_varlen"), "a gated delta net"),
+}
+UNTYPED = "no column names the types: those of the command line, or else bf16, are taken"
+PRESHUFFLED = "bpreshuffle is True: genkern's kernels read plain [N, K] weights, and are tuned on those"
+
+
+def check_columns(columns: tuple[str, ...]) -> None:
+    """Raise InputError (without the place) unless `columns` are those of a plain GEMM file of AITER."""
+    other = next(((name, _OTHER_OPERATORS[name]) for name in columns if name in _OTHER_OPERATORS), None)
+    expected = "expected M,N,K[,bias,dtype,outdtype,scaleAB,bpreshuffle][,q_dtype_w]"
+    if other is not None:
+        raise InputError(f"column {other[0]} belongs to {other[1]}, which genkern does not tune; {expected}")
+    refuse_unknown(columns, _KNOWN, "column")
+    if not {"M", "N", "K"} <= set(columns):
+        raise InputError(f"the columns {', '.join(columns)[:80]} lack M, N or K; {expected}")
+
+
+def entry_values(row: Mapping[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Translate one row into the keys of `gemm_entry.SIZE_KEYS`, and what to tell of it.
+
+    An 8-bit `q_dtype_w` or `dtype`, or scaleAB, means a8w8. Empty cells say nothing. Raises InputError
+    (without the place) for a cell that cannot be read.
+    """
+    values: dict[str, object] = {key: number(row[key]) for key in ("M", "N", "K")}
+    values |= {"rowMajorA": "T", "rowMajorB": "N"}
+    if row.get("bias"):
+        values["bias"] = flag("bias", row["bias"])
+    # AITER's --indtype writes dtypes.bf16 where its own captures write torch.bfloat16.
+    types = {key: row.get(key, "").removeprefix("dtypes.") for key in ("q_dtype_w", "dtype", "outdtype")}
+    weight, activation = types["q_dtype_w"], types["dtype"]
+    if inputs := weight or activation:
+        values["dtype_a"] = values["dtype_b"] = inputs
+    # Next to q_dtype_w, dtype is the type before quantisation, which is also that of the result.
+    if output := types["outdtype"] or (activation if weight else ""):
+        values["dtype_c"] = output
+    if row.get("scaleAB") and flag("scaleAB", row["scaleAB"]):
+        values["op"] = "a8w8"
+        if inputs and parse_dtype(inputs[:40], "").size_bytes != 1:
+            raise InputError(f"scaleAB is True but the inputs are {inputs}; scales belong to 8-bit inputs, set dtype")
+    shuffled = bool(row.get("bpreshuffle")) and flag("bpreshuffle", row["bpreshuffle"])
+    return values, (PRESHUFFLED,) if shuffled else ()
+
+
+def number(text: str) -> object:
+    """A whole number, or the text itself for the caller to refuse (int() would take `1_0` and Arabic digits)."""
+    return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else text
+
+
+def flag(name: str, text: str) -> bool:
+    """AITER writes True and False. Raises InputError for anything else but 0 and 1."""
+    value = {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
+    if value is None:
+        raise InputError(f"{name} = {shown(text)} is not True or False")
+    return value

@@ -1,0 +1,143 @@
+"""TunedRow: one size of a results file, read and checked, whichever format it came from."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from genkern.config import CONFIG_FIELDS, Config
+from genkern.errors import InputError
+from genkern.flat_yaml import shown
+from genkern.gemm_entry import SIZE_KEYS
+from genkern.problem import GemmProblem
+
+AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "instruction_sched_variant")
+# Everything that tune_gemm or genkern writes of one size.
+RESULT_KEYS = (
+    *SIZE_KEYS[:5],
+    *("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages"),
+    *AMD_KEYS,
+    "schedule_hint",
+    *("op", "family", "config", "dtype_a", "dtype_b", "dtype_c", "bias"),
+    *("time_us", "spread_us", "samples", "time_source", "TFLOPS", "GBps"),
+    *("error_ratio", "worst_row_error", "check", "arch", "device"),
+    *("vendor_us", "runner_up", "runner_up_us", "versions"),
+)
+_POWERS = tuple(2**i for i in range(11))
+# Allowed values of each integer of a config: wider than any space, narrow enough to catch a typo.
+_ALLOWED: dict[str, tuple[int, ...] | range] = {
+    **dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), _POWERS),
+    "GROUP_SIZE_M": range(1, 1025),
+    "SPLIT_K": range(1, 1025),
+    "num_warps": _POWERS[:6],
+    "num_stages": range(17),
+    "waves_per_eu": range(17),
+    "matrix_instr_nonkdim": (0, 4, 16, 32),
+    "kpack": (0, 1, 2),
+}
+_REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """A problem with the config chosen for it; None where the file does not say.
+
+    `duration_us` is the time of one call in microseconds by `time_source`, `vendor_us` that of the
+    vendor library in the same run, `error_ratio` the share of output elements outside the tolerance.
+    """
+
+    problem: GemmProblem
+    config: Config
+    duration_us: float | None = None
+    arch: str | None = None
+    device: str | None = None
+    time_source: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    error_ratio: float | None = None
+    spread_us: float | None = None
+    vendor_us: float | None = None
+
+
+def config_of(values: Mapping[str, object]) -> Config:
+    """Build the config of one entry; without `family` it is tune_gemm's kernel, "tiled".
+
+    Raises InputError (without the place) when a value is missing or out of range, or when the entry's
+    `config` name does not say the same as its values.
+    """
+    parts: dict[str, int | str] = {}
+    for key in CONFIG_FIELDS:
+        if key in _ALLOWED and key in values:
+            parts[key] = _choice(key, values[key])
+        elif key in _REQUIRED:
+            raise InputError(f"{key} is missing; a result needs {', '.join(_REQUIRED)}")
+    parts["family"] = _word("family", values.get("family", "tiled"))
+    hint = values.get("schedule_hint", values.get("instruction_sched_variant", "none"))
+    parts["schedule_hint"] = _word("schedule_hint", hint)
+    config = Config(**parts)  # type: ignore[arg-type]
+    name = values.get("config")
+    if name is not None and name != config.name:
+        raise InputError(f"config is {shown(name)} but its values make {config.name}; correct one or drop config")
+    return config
+
+
+def parse_config(name: str) -> Config:
+    """The config that `name` says, checked as `config_of` checks. Raises InputError otherwise."""
+    if len(name) > 200:
+        raise InputError(f"{shown(name)} is too long for the name of a config")
+    return config_of(asdict(Config.parse(name)))
+
+
+def positive(key: str, values: Mapping[str, object], or_zero: bool = False) -> float | None:
+    """A time in microseconds, or None when absent. Raises InputError unless finite and above zero."""
+    value = _number(key, values)
+    if value is not None and (value < 0 or (value == 0 and not or_zero)):
+        raise InputError(f"{key} = {shown(value)} is not above zero")
+    return value
+
+
+def ratio(key: str, values: Mapping[str, object]) -> float | None:
+    """A share from 0 to 1, or None when absent. Raises InputError otherwise."""
+    value = _number(key, values)
+    if value is not None and not 0 <= value <= 1:
+        raise InputError(f"{key} = {shown(value)} is not a share from 0 to 1")
+    return value
+
+
+def text_of(key: str, values: Mapping[str, object]) -> str | None:
+    """A text, or None when absent. Raises InputError otherwise."""
+    value = values.get(key)
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{key} = {shown(value)} is not text; put it in quotes")
+    return value
+
+
+def _number(key: str, values: Mapping[str, object]) -> float | None:
+    value = values.get(key)
+    if value is None:
+        return None
+    try:
+        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InputError(f"{key} = {shown(value)} is not a finite number")
+    return number
+
+
+def _choice(key: str, value: object) -> int:
+    allowed = _ALLOWED[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+        if isinstance(allowed, range):
+            choices = f"a whole number from {allowed[0]} to {allowed[-1]}"
+        else:
+            choices = f"one of {', '.join(map(str, allowed))}"
+        raise InputError(f"{key} = {shown(value)} is not usable; write {choices}")
+    return value
+
+
+def _word(key: str, value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,39}", value):
+        raise InputError(f"{key} = {shown(value)} is not a name of letters, digits and underscores")
+    return value

@@ -1,0 +1,54 @@
+"""KernelSpec: everything that decides one binary, and the content address that follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+# Settings of Triton that change what it compiles; where files lie and what is printed does not.
+_ENVIRONMENT_PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "AMDGCN_", "DISABLE_")
+_ENVIRONMENT_HARMLESS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_INTERPRET", "TRITON_PRINT_AUTOTUNING")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What Triton compiles for: backend "cuda" or "hip", its architecture (90, "gfx942"), threads per warp."""
+
+    backend: str
+    arch: int | str
+    warp_size: int
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One kernel of the generated module with its compile-time choices.
+
+    `signature` lists the run-time arguments in order with Triton's type names, `constants` the
+    compile-time ones that follow them. Arguments named in `divisible_by_16` are promised to be so
+    (for a pointer: its address). `source_sha256` is that of the kernel's text, helpers included.
+    """
+
+    function: str
+    source_sha256: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, int | str], ...]
+    divisible_by_16: tuple[str, ...]
+    options: tuple[tuple[str, int | str], ...]
+
+    def key(self, target: Target, triton_version: str) -> str:
+        """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies."""
+        return hashlib.sha256(
+            repr((self, target, triton_version, compile_environment())).encode()
+        ).hexdigest()
+
+
+def compile_environment() -> tuple[tuple[str, str], ...]:
+    """The environment variables that change what Triton compiles, sorted."""
+    return tuple(
+        sorted(
+            (name, value)
+            for name, value in os.environ.items()
+            if name.startswith(_ENVIRONMENT_PREFIXES) and name not in _ENVIRONMENT_HARMLESS
+        )
+    )

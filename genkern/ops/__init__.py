@@ -1,0 +1,1 @@
+"""The GEMM formats that genkern tunes, one file each."""

@@ -1,0 +1,39 @@
+"""a8w8: both operands int8, or both fp8, with one float32 scale per tensor; C in fp16, bf16 or fp32."""
+
+from __future__ import annotations
+
+from genkern.dtypes import DTYPES, parse_dtype
+from genkern.op import Op
+from genkern.problem import GemmProblem
+
+_OUT = ("fp16", "bf16", "fp32")
+# The matrix units of sm_90 keep about 14 bits when they add fp8 products (DeepSeek-V3 report, section 3.3.2),
+# so fp8 sums carry a relative error of up to about 2^-8 besides the rounding of the output.
+_WORST_ROW = {"bf16": 2**-6, "fp16": 2**-7, "fp32": 2**-7}
+
+
+def _refuse(problem: GemmProblem, arch: str) -> str:
+    a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
+    if not ((a.is_float8 and b.is_float8) or (a.name == b.name == "int8")):
+        return f"dtype_a = {a.name} and dtype_b = {b.name} must both be int8 or both fp8"
+    if problem.dtype_c not in _OUT:
+        return f"dtype_c = {problem.dtype_c} is not one of {', '.join(_OUT)}"
+    if a.is_float8:
+        if arch == "gfx90a" or arch == "sm_80" or arch == "sm_86":
+            return f"{arch} has no fp8 matrix instructions: use int8, or another --arch"
+        for dtype in (a, b):
+            if parse_dtype("bf8" if "e5m2" in dtype.name else "fp8", arch) is not dtype:
+                native = parse_dtype("fp8", arch).name
+                return f"{arch} does not compute in {dtype.name}: use {native} (or fp8, the target's own)"
+    return ""
+
+
+OP = Op(
+    name="a8w8",
+    template="a8w8/module.py.j2",
+    default_dtypes=lambda arch: ("int8", "int8", "bf16") if arch in ("gfx90a", "sm_80", "sm_86") else ("fp8", "fp8", "bf16"),
+    refuse=_refuse,
+    accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
+    scaled=True,
+    worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
+)

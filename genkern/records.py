@@ -1,0 +1,129 @@
+"""What happens to a candidate, as records: every one ends in exactly one outcome, with units in the field names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from genkern.config import Config
+from genkern.problem import GemmProblem
+
+
+class Outcome(str, Enum):
+    """The one way in which a candidate ended. The summary of a run counts all of them."""
+
+    PRUNED = "pruned"
+    COMPILE_FAILED = "compile_failed"
+    COMPILE_TIMED_OUT = "compile_timed_out"
+    OVER_RESOURCES = "over_resources"
+    PREDICTED_OUT = "predicted_out"
+    LAUNCH_FAILED = "launch_failed"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    WRONG = "wrong"
+    NOT_SEEN = "not_seen"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one binary needs of the hardware; None where the binary does not say.
+
+    `registers` counts 32-bit registers per thread (on CDNA the unified total, `accumulator_registers`
+    of it AGPRs). `shared_bytes` is LDS or shared memory per workgroup. `scratch_bytes` is per thread.
+    """
+
+    registers: int | None = None
+    accumulator_registers: int | None = None
+    scalar_registers: int | None = None
+    spills: int | None = None
+    shared_bytes: int | None = None
+    scratch_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One compiled kernel in the cache: `path` is its folder, `key` its content address."""
+
+    key: str
+    path: str
+    symbol: str
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config with the binaries of its kernels, ready to be measured."""
+
+    config: Config
+    binaries: tuple[Binary, ...]
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One kernel execution as a profiler saw it; times in nanoseconds of the device clock."""
+
+    symbol: str
+    start_ns: int
+    end_ns: int
+    grid_size_x: int | None = None
+    workgroup_size_x: int | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the measured process says of one candidate.
+
+    `samples_us` are the kept samples, each the time of one whole call (all kernels of the config);
+    `duration_us` is their median. `time_source` is the timer: rocprofv3, rocprof, cupti, cudagraph
+    or predicted. `stage` is "screen" or "final".
+    """
+
+    config: str
+    outcome: Outcome
+    time_source: str
+    stage: str = "screen"
+    duration_us: float | None = None
+    samples_us: tuple[float, ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Result of comparing one config's output with the reference.
+
+    `error_ratio` is the share of elements outside the tolerance, as AITER's checkAllclose counts it;
+    `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size` says what
+    was really run (a reduced size under the interpreter).
+    """
+
+    config: str
+    passed: bool
+    error_ratio: float
+    worst_row_error: float
+    problem_size: str
+    method: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The chosen config of one problem, with what a reader needs to trust and to reproduce it."""
+
+    problem: GemmProblem
+    config: Config
+    duration_us: float
+    spread_us: float
+    samples: int
+    time_source: str
+    arch: str
+    device: str
+    versions: tuple[tuple[str, str], ...]
+    check: Check | None = None
+    vendor_us: float | None = None
+    runner_up: str = ""
+    runner_up_us: float | None = None

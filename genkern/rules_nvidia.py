@@ -1,0 +1,121 @@
+"""genkern's own pruning rules for NVIDIA targets: shared memory, warpgroup instructions, TMA.
+
+The shared-memory formulas equal what Triton 3.7 allocates for these kernels on sm_80, sm_90 and sm_100
+(metadata.shared of compiled kernels). A rule returns True for a config to drop.
+"""
+
+# M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
+# ruff: noqa: SIM300
+from __future__ import annotations
+
+from genkern.config import Config
+from genkern.dtypes import DTYPES
+from genkern.gpus import Gpu
+from genkern.problem import GemmProblem
+from genkern.rules_tiles import covering_block
+
+# Barriers and descriptors of the TMA pipeline, rounded up: 8 bytes a stage, and up to 48 more on sm_100.
+_BARRIER_BYTES = 128
+# The copy engine wants every row to start at a multiple of this (CUDA driver API, cuTensorMapEncodeTiled).
+_TMA_ROW_ALIGNMENT_BYTES = 16
+# Up to this M the time goes into reading the weights, whatever the tile.
+_WEIGHTS_BOUND_M = 128
+
+
+def _warpgroup_mma(config: Config) -> bool:
+    """Whether Triton uses wgmma (sm_90) or tcgen05 (sm_100): 64 rows and whole groups of 4 warps."""
+    return config.BLOCK_SIZE_M >= 64 and config.num_warps % 4 == 0
+
+
+def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> int:
+    a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
+    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * DTYPES[problem.dtype_b].size_bytes
+    if config.family != "persistent_tma":
+        return (a + b) * buffers
+    c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
+    return (a + b) * buffers + c + _BARRIER_BYTES
+
+
+def shared_memory_mma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """More shared memory than a block may have, for targets without warpgroup instructions.
+
+    genkern: mma.sync reads its operands into registers, so Triton keeps num_stages - 1 tiles of A and B.
+    """
+    return _shared_bytes(problem, config, max(1, config.num_stages - 1)) > gpu.shared_bytes_per_block
+
+
+def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """More shared memory than a block may have, for targets with warpgroup instructions (sm_90, sm_100).
+
+    genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles
+    are alive (num_stages - 1 where the tile is too small for them); the TMA epilogue stages the tile of C besides.
+    """
+    buffers = config.num_stages if _warpgroup_mma(config) else max(1, config.num_stages - 1)
+    return _shared_bytes(problem, config, buffers) > gpu.shared_bytes_per_block
+
+
+def warpgroup_needs_4_warps(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """64 rows or more with fewer than 4 warps.
+
+    genkern: wgmma and tcgen05 are issued by warpgroups of 4; with fewer, Triton falls back to mma.sync,
+    which runs at about half the rate on sm_90.
+    """
+    return config.BLOCK_SIZE_M >= 64 and config.num_warps % 4 != 0
+
+
+def warpgroup_needs_64_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """BLOCK_SIZE_M below 64 although M is over 64.
+
+    genkern: wgmma and tcgen05 take 64 rows or more; smaller tiles fall back to mma.sync, and read the weights
+    once per row of tiles. Up to M = 64 they may win by less padding and more parallelism.
+    """
+    return config.BLOCK_SIZE_M < 64 and problem.M > 64
+
+
+def tile_over_problem_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Block larger than the next power of two of its dimension; 16, and 64 rows for wgmma, stay.
+
+    genkern: as tile_over_problem, but a small M may still use the smallest warpgroup instruction.
+    """
+    block_m = config.BLOCK_SIZE_M
+    return (
+        (block_m != 64 and block_m > covering_block(problem.M))
+        or config.BLOCK_SIZE_N > covering_block(problem.N)
+        or config.BLOCK_SIZE_K > max(32, covering_block(problem.K))
+    )
+
+
+def block_k_thin(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """BLOCK_SIZE_K below 64 bytes although M is at most 128.
+
+    genkern: then the time goes into reading the weights, and rows of less than two 32-byte sectors waste
+    memory requests and loop iterations. A block that covers K stays.
+    """
+    block_k = config.BLOCK_SIZE_K
+    if problem.M > _WEIGHTS_BOUND_M or block_k >= problem.K:
+        return False
+    return block_k * DTYPES[problem.dtype_b].size_bytes < 64
+
+
+def tma_needs_sm90(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """TMA family on a target before sm_90.
+
+    genkern: the copy engine came with Hopper (CUDA programming guide, Tensor Memory Accelerator).
+    """
+    if config.family != "persistent_tma":
+        return False
+    return not gpu.arch.startswith("sm_") or int(gpu.arch.removeprefix("sm_")) < 90
+
+
+def tma_aligned(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """TMA family although rows of A, B or C do not start at multiples of 16 bytes.
+
+    genkern: cuTensorMapEncodeTiled refuses such strides. A row of A has K elements (M when column-major), of B
+    N (K when column-major), of C N.
+    """
+    if config.family != "persistent_tma":
+        return False
+    row_a = problem.K if problem.row_major_a else problem.M
+    row_b = problem.N if problem.row_major_b else problem.K
+    rows = ((row_a, problem.dtype_a), (row_b, problem.dtype_b), (problem.N, problem.dtype_c))
+    return any(length * DTYPES[dtype].size_bytes % _TMA_ROW_ALIGNMENT_BYTES != 0 for length, dtype in rows)

@@ -1,0 +1,191 @@
+"""Tuning, from a problem to its winner: read `Tuner.tune` from top to bottom."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from genkern.check import Checker
+from genkern.config import Config
+from genkern.journal import Journal, ProblemFacts
+from genkern.problem import GemmProblem
+from genkern.profiling.session import Budget, Profiler
+from genkern.progress import Progress
+from genkern.prune import Pruned, prune
+from genkern.records import Binary, Check, Measurement, Outcome, Winner
+from genkern.select import finalists, ranking, spread_us
+from genkern.space import Space
+from genkern.workshop import Job, Workshop
+
+VENDOR = "vendor"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What every winner of a run says of its origin."""
+
+    arch: str
+    device: str
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass
+class Report:
+    """How one problem ended: its winner, or why there is none, and every candidate's outcome."""
+
+    problem: GemmProblem
+    winner: Winner | None = None
+    message: str = ""
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    pruned: Pruned | None = None
+    candidates: dict[str, Measurement] = field(default_factory=dict)
+    binaries: dict[str, Binary] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Tunes problems on one device; tuners of several devices share workshop, journal and progress."""
+
+    spaces: Callable[[str], Space]
+    workshop: Workshop
+    profiler: Profiler
+    checker: Checker | None
+    journal: Journal
+    progress: Progress
+    provenance: Provenance
+    budget: Budget
+    device_index: int = 0
+
+    def tune(self, problem: GemmProblem) -> Report:
+        """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
+
+        Raises GenkernError when the run itself cannot go on (a full disk, a device that stays broken).
+        """
+        report = Report(problem)
+        facts = self.journal.of(problem)
+        report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
+        configs = report.pruned.kept
+        if not configs:
+            report.message = "no config of the space suits this size (--explain shows the rules)"
+            return report
+        with self.workshop.open(problem, configs, self.device_index) as job:
+            with self.progress.problem(problem.size, len(configs), self.workshop.farm.counts) as bar:
+                for measurement in self._screen(job, facts):
+                    report.candidates[measurement.config] = measurement
+                    bar.advance()
+            report.binaries = job.binaries
+            report.winner = self._choose(job, facts, report)
+        report.outcomes = Counter(m.outcome for m in report.candidates.values())
+        report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
+        if report.winner is not None:
+            self.journal.won(report.winner)
+        return report
+
+    def _screen(self, job: Job, facts: ProblemFacts) -> Iterator[Measurement]:
+        """Every candidate's first measurement, from the journal where it is known."""
+        problem = job.session.problem
+        known = dict(facts.screened)
+        unknown = (candidate for candidate in job.candidates if candidate.config.name not in known)
+        for measurement in self.profiler.screen(job.session, unknown):
+            self.journal.screened(problem, measurement)
+            yield measurement
+        yield from (measurement for name, measurement in known.items() if name in job.ready)
+        for name, unfit in job.unfit.items():
+            yield Measurement(name, unfit.outcome, self.profiler.time_source, message=unfit.message)
+
+    def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Winner | None:
+        """Re-time the best, then take the first of the ranking whose result is correct."""
+        names = finalists(report.candidates.values(), self.budget.finalists)
+        if not names:
+            report.message = "no candidate could be measured (--profile_file says why)"
+            return None
+        if not facts.finals:
+            finals = self.profiler.retime(job.session, [job.ready[name] for name in names])
+            self.journal.retimed(job.session.problem, finals)
+        for final in facts.finals:
+            if final.config in report.candidates:
+                report.candidates[final.config] = final
+        ranked = ranking(final for final in facts.finals if final.config != VENDOR)
+        for place, final in enumerate(ranked):
+            check = self._check(job, facts, final.config)
+            if check is None or check.passed:
+                return self._winner(job, facts, final, check, ranked[place + 1 :])
+            report.candidates[final.config] = Measurement(
+                final.config, Outcome.WRONG, final.time_source, "final", final.duration_us, message=_wrong(check)
+            )
+        report.message = f"none of the {len(ranked)} finalists is correct (--profile_file says how far off)"
+        return None
+
+    def _check(self, job: Job, facts: ProblemFacts, name: str) -> Check | None:
+        if self.checker is None:
+            return None
+        if name not in facts.checks:
+            self.journal.checked(job.session.problem, self.checker.check(job.session, job.ready[name]))
+        return facts.checks[name]
+
+    def _winner(
+        self, job: Job, facts: ProblemFacts, final: Measurement, check: Check | None, others: Sequence[Measurement]
+    ) -> Winner:
+        assert final.duration_us is not None
+        runner_up = others[0] if others else None
+        return Winner(
+            problem=job.session.problem,
+            config=Config.parse(final.config),
+            duration_us=final.duration_us,
+            spread_us=spread_us(final.samples_us),
+            samples=len(final.samples_us),
+            time_source=final.time_source,
+            arch=self.provenance.arch,
+            device=self.provenance.device,
+            versions=self.provenance.versions,
+            check=check,
+            vendor_us=next((m.duration_us for m in facts.finals if m.config == VENDOR), None),
+            runner_up=runner_up.config if runner_up else "",
+            runner_up_us=runner_up.duration_us if runner_up else None,
+        )
+
+
+def _wrong(check: Check) -> str:
+    return check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
+
+
+def tune_all(
+    tuners: Sequence[Tuner], problems: Sequence[GemmProblem], finished: Callable[[Report], None]
+) -> None:
+    """Hand the problems to whichever tuner is free, largest first; `finished` sees each report, one at a time.
+
+    A tuner that raises gives its problem to the others. Raises its error when problems are left over.
+    """
+    if len(tuners) == 1:
+        for problem in problems:
+            finished(tuners[0].tune(problem))
+        return
+    todo = sorted(problems, key=lambda problem: problem.flops)
+    lock = threading.Lock()
+    errors: list[BaseException] = []
+
+    def work(tuner: Tuner) -> None:
+        while True:
+            with lock:
+                if not todo:
+                    return
+                problem = todo.pop()
+            try:
+                report = tuner.tune(problem)
+                with lock:
+                    finished(report)
+            except BaseException as error:  # carried to the caller's thread
+                with lock:
+                    todo.append(problem)
+                    errors.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(tuner,), daemon=True) for tuner in tuners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if todo and errors:
+        raise errors[-1]

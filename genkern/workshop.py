@@ -1,0 +1,112 @@
+"""Workshop: from a problem and its configs to candidates that can be measured: generate, compile, drop what cannot fit."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from genkern.cache import Failure
+from genkern.config import Config
+from genkern.families import kernel_specs
+from genkern.farm import Farm
+from genkern.files import write_whole
+from genkern.generate import GeneratedModule, generate
+from genkern.gpus import Gpu
+from genkern.limits import fits
+from genkern.op import get_op
+from genkern.problem import GemmProblem
+from genkern.profiling.session import Budget, Session
+from genkern.records import Binary, Candidate, Outcome
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Why a config is no candidate."""
+
+    outcome: Outcome
+    message: str
+
+
+@dataclass
+class Job:
+    """One problem on the bench. Iterating over `candidates` compiles; `ready` and `unfit` fill as it goes on."""
+
+    session: Session
+    candidates: Iterator[Candidate]
+    ready: dict[str, Candidate] = field(default_factory=dict)
+    unfit: dict[str, Unfit] = field(default_factory=dict)
+    binaries: dict[str, Binary] = field(default_factory=dict)
+
+
+class Workshop:
+    """Makes jobs for one architecture. Several threads may use one workshop; they compile one after another."""
+
+    def __init__(
+        self, farm: Farm, gpu: Gpu, arch: str, budget: Budget, *, init_type: str, module_dir: str, keep_modules: bool
+    ) -> None:
+        self.farm = farm
+        self.gpu = gpu
+        self.arch = arch
+        self.budget = budget
+        self._init_type = init_type
+        self.module_dir = str(Path(module_dir).resolve())
+        self._keep_modules = keep_modules
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def open(self, problem: GemmProblem, configs: Sequence[Config], device_index: int) -> Iterator[Job]:
+        """The job of `problem` for `configs`; its generated module goes away afterwards unless it is to be kept."""
+        module = generate(problem, configs, self.arch)
+        path = Path(self.module_dir) / module.file_name
+        write_whole(str(path), module.text)
+        session = Session(
+            str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type
+        )
+        job = Job(session, iter(()))
+        job.candidates = self._compile(configs, module, job)
+        try:
+            yield job
+        finally:
+            if not self._keep_modules:
+                path.unlink(missing_ok=True)
+
+    def _compile(self, configs: Sequence[Config], module: GeneratedModule, job: Job) -> Iterator[Candidate]:
+        """Yield each candidate when the last of its binaries is ready."""
+        problem = job.session.problem
+        op = get_op(problem.op)
+        needs = {config: kernel_specs(problem, config, op, module.source_sha256) for config in configs}
+        keys = {spec: self.farm.key(spec) for spec in dict.fromkeys(s for specs in needs.values() for s in specs)}
+        waiting: dict[str, list[Config]] = defaultdict(list)
+        for config, specs in needs.items():
+            for spec in specs:
+                waiting[keys[spec]].append(config)
+        missing = {config: len(specs) for config, specs in needs.items()}
+        results: dict[str, Binary | Failure] = {}
+        with self._lock:
+            for result in self.farm.compile(job.session.module_path, keys):
+                results[result.key] = result
+                for config in waiting.pop(result.key):
+                    missing[config] -= 1
+                    if missing[config] == 0:
+                        made = [results[keys[spec]] for spec in needs[config]]
+                        if candidate := self._candidate(config, made, job):
+                            yield candidate
+
+    def _candidate(self, config: Config, made: Sequence[Binary | Failure], job: Job) -> Candidate | None:
+        name = config.name
+        binaries = []
+        for result in made:
+            if isinstance(result, Failure):
+                job.unfit[name] = Unfit(result.outcome, result.message)
+                return None
+            binaries.append(result)
+        job.binaries[name] = binaries[0]
+        if reason := fits(binaries[0].resources, config.num_warps, self.gpu):
+            job.unfit[name] = Unfit(Outcome.OVER_RESOURCES, reason)
+            return None
+        job.ready[name] = Candidate(config, tuple(binaries))
+        return job.ready[name]

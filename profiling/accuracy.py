@@ -1,0 +1,31 @@
+"""How far an output is from its reference, as AITER counts it and by its worst row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# AITER's checkAllclose for 16-bit outputs (facts: gradlib compares with rtol = atol = 1e-2).
+RELATIVE_TOLERANCE = 1e-2
+ABSOLUTE_TOLERANCE = 1e-2
+
+
+def error_ratio(actual: Any, expected: Any) -> float:
+    """Share of elements of [M, N] outside the tolerance; 1.0 when any is NaN or infinite, as in AITER."""
+    import torch
+
+    actual = actual.float()
+    if not bool(torch.isfinite(actual).all()):
+        return 1.0
+    close = torch.isclose(actual, expected, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE)
+    return 1.0 - close.float().mean().item()
+
+
+def worst_row_error(actual: Any, expected: Any) -> float:
+    """Largest ||actual_i - expected_i|| / ||expected_i|| over the rows i of [M, N]; infinite for NaN or infinity."""
+    import torch
+
+    difference = (actual.float() - expected).norm(dim=1)
+    size = expected.norm(dim=1)
+    ratio = torch.where(difference == 0, torch.zeros_like(size), difference / size)
+    worst = ratio.max().item()
+    return worst if worst == worst else float("inf")

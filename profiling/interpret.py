@@ -1,0 +1,28 @@
+"""One config of a generated module under Triton's interpreter: `python -m genkern.profiling.interpret MODULE CONFIG`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from genkern.compiler import load_module
+from genkern.profiling.accuracy import error_ratio, worst_row_error
+
+
+def main(argv: list[str]) -> None:
+    """Print the error ratio and the worst row error as one JSON line."""
+    module_path, config_name = argv
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise SystemExit("set TRITON_INTERPRET=1 before Triton is imported")
+    module = load_module(module_path)
+    operands = module.make_operands("cpu")
+    expected = module.reference(operands)
+    operands["c"].fill_(float("nan"))
+    actual = module.matmul(module.CONFIGS[config_name], operands, units=2)
+    answer = {"error_ratio": error_ratio(actual, expected), "worst_row_error": worst_row_error(actual, expected)}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

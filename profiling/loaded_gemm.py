@@ -1,0 +1,114 @@
+"""LoadedGemm: one generated module on the device, with its operands and the farm's binaries ready to launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from genkern.cache import read_spec
+from genkern.compiler import ast_source, load_module
+from genkern.profiling.session import Session
+
+Call = Callable[[int], None]
+# More copies than this no longer make B colder, and each costs host memory for its launch arguments.
+_MAX_COPIES = 512
+
+
+def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
+    """How many copies of the weights together exceed `rotating_mb` MiB (tune_gemm's rule, rounded up); at least 1."""
+    return max(1, min(_MAX_COPIES, -(-int(rotating_mb * 2**20) // bytes_per_copy))) if rotating_mb else 1
+
+
+class LoadedGemm:
+    """Operands on the current device, `copies` of the weights, and launchers for configs.
+
+    A call takes the number of the copy of B to use, so that successive calls find it cold in the cache.
+    """
+
+    def __init__(self, session: Session) -> None:
+        import torch
+
+        self.session = session
+        self.module = load_module(session.module_path)
+        self.units = torch.cuda.get_device_properties(0).multi_processor_count
+        self.operands = self.module.make_operands("cuda", session.seed, session.init_type)
+        b = self.operands["b"]
+        self.copies = rotating_copies(b.numel() * b.element_size(), session.budget.rotating_mb)
+        self._weights = [b]
+        for _ in range(self.copies - 1):
+            # clone() of a transposed matrix keeps its strides.
+            self._weights.append(b.clone())
+        self._workspace: Any = None
+
+    def bind(self, config_name: str, binaries: Sequence[str]) -> Call:
+        """A function that launches one call of the config with the binaries in these cache entries.
+
+        Raises whatever Triton raises when a binary cannot be loaded.
+        """
+        config = self.module.CONFIGS[config_name]
+        kernels = [load_binary(self.module, path) for path in binaries]
+        operands = self._with_workspace(config)
+        bound: dict[int, list[Callable[[], None]]] = {}
+
+        def call(copy: int) -> None:
+            copy %= self.copies
+            if copy not in bound:
+                launches = self.module.launches(config, {**operands, "b": self._weights[copy]}, self.units)
+                bound[copy] = [
+                    _bound_launch(kernel, launch) for kernel, launch in zip(kernels, launches, strict=True)
+                ]
+            for launch in bound[copy]:
+                launch()
+
+        return call
+
+    def vendor(self) -> Call:
+        """The vendor library's call on the same operands."""
+        operands = [{**self.operands, "b": b} for b in self._weights]
+
+        def call(copy: int) -> None:
+            self.module.vendor(operands[copy % self.copies])
+
+        return call
+
+    def _with_workspace(self, config: Any) -> dict[str, Any]:
+        elements = self.module.workspace_elements(config) if hasattr(self.module, "workspace_elements") else 0
+        if not elements:
+            return self.operands
+        if self._workspace is None or self._workspace.numel() < elements:
+            self._workspace = self.module.with_workspace(config, self.operands)["workspace"]
+        return {**self.operands, "workspace": self._workspace}
+
+
+_kernels: dict[str, Any] = {}
+
+
+def load_binary(module: Any, path: str) -> Any:
+    """Triton's CompiledKernel of one cache entry, loaded on the device; kept for the life of the process."""
+    if path not in _kernels:
+        from triton.compiler import CompiledKernel
+
+        folder = Path(path)
+        files = {file.name: str(file) for file in folder.glob("kernel.*")}
+        kernel = CompiledKernel(ast_source(module, read_spec(folder)), files, folder.name)
+        _ = kernel.run  # loads the binary, and raises here when it does not fit the device
+        _kernels[path] = kernel
+    return _kernels[path]
+
+
+def _bound_launch(kernel: Any, launch: Any) -> Callable[[], None]:
+    from triton import knobs
+    from triton.runtime import driver
+
+    arguments = (*launch.args, *launch.constants.values())
+    grid = launch.grid
+    run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
+    device = driver.active.get_current_device()
+    get_stream = driver.active.get_current_stream
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+
+    def launch_once() -> None:
+        run(*grid, get_stream(device), function, metadata, None, enter, leave, *arguments)
+
+    return launch_once

@@ -1,0 +1,335 @@
+"""Runs measured processes so that none hangs for ever, is left behind, or dies without a word.
+
+Each child runs in a process group of its own below a small watcher (`process_guard`). Signals go to the whole
+group, and the group ends with this process however it ends. Linux only, like the profilers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from genkern.errors import ProfilerError
+
+_GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process_guard.py")
+_TAIL_LINES = 20
+_TAIL_BYTES = 64 * 1024
+_POLL_S = 0.05
+# A group gets this long to vanish after SIGKILL; only a process stuck in the driver takes longer.
+_KILL_WAIT_S = 10.0
+
+# Called at every poll: (token, limit_s). The child has timed out when `token` was the same for `limit_s` seconds.
+Watch = Callable[[], tuple[object, float]]
+
+
+class SupervisorError(ProfilerError):
+    """A measured process that could not be started, or of which nothing more can be had."""
+
+
+class ChildTimedOut(SupervisorError):
+    """The child did not answer in time; it still runs until `StreamChild.kill`."""
+
+
+class ChildDied(SupervisorError):
+    """The child ended; `exit` says how."""
+
+    def __init__(self, message: str, exit: Exit) -> None:
+        super().__init__(message)
+        self.exit = exit
+
+
+class ChildGarbled(SupervisorError):
+    """The child wrote a line that is not JSON where only JSON lines may be."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a child ended. `returncode` is negative for a signal, as in `subprocess`.
+
+    `stderr_tail` holds the last 20 lines of its standard error.
+    """
+
+    returncode: int
+    timed_out: bool
+    duration_s: float
+    stderr_tail: str
+
+    @property
+    def description(self) -> str:
+        """For example `killed by SIGSEGV`, `exit code 3` or `timed out after 4.1 s (killed by SIGTERM)`."""
+        number = -self.returncode if self.returncode < 0 else self.returncode - 128
+        code = "" if self.returncode <= 0 else f"exit code {self.returncode}"
+        try:
+            # 128 + n is how a shell between us and the program reports signal n.
+            text = f"killed by {signal.Signals(number).name}" + (f" ({code})" if code else "")
+        except ValueError:
+            text = code or (f"killed by signal {number}" if self.returncode < 0 else "exit code 0")
+        return f"timed out after {self.duration_s:.1f} s ({text})" if self.timed_out else text
+
+    @property
+    def last_line(self) -> str:
+        """The last line of standard error that says something, or an empty text."""
+        lines = [line.strip() for line in self.stderr_tail.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+
+def tail(path: str | os.PathLike[str], lines: int = _TAIL_LINES) -> str:
+    """Return the last `lines` lines of a text file; an empty text when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            data = file.read()
+    except OSError:
+        return ""
+    return "\n".join(data.decode("utf-8", "replace").splitlines()[-lines:])
+
+
+def run_supervised(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout_s: float,
+    grace_s: float,
+    stdout_path: str | os.PathLike[str],
+    stderr_path: str | os.PathLike[str],
+    watch: Watch | None = None,
+) -> Exit:
+    """Run `argv` to its end and return how it ended; its whole process group is gone on return.
+
+    On a timeout (`timeout_s` in all, or as `watch` says) the group gets SIGTERM, so that a profiler writes what
+    it has, then SIGKILL after `grace_s`. An exception here, Ctrl-C included, ends the group at once.
+    Raises SupervisorError when the program or an output file cannot be opened.
+    """
+    with _open_for_writing(stdout_path) as stdout, _open_for_writing(stderr_path) as stderr:
+        group = _Group(argv, env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+    timed_out = False
+    try:
+        if not group.ends_within(timeout_s, watch):
+            timed_out = True
+            group.send(signal.SIGTERM)
+            group.ends_within(grace_s)
+    finally:
+        returncode = group.kill()
+    return Exit(returncode, timed_out, group.age_s, tail(stderr_path))
+
+
+class StreamChild:
+    """A long-lived child that speaks JSON lines over its standard input and output.
+
+    Use as a context manager, or call `kill`: either leaves neither a process nor a zombie. After
+    ChildTimedOut the answer may still come, so kill the child rather than ask it something else.
+    """
+
+    def __init__(self) -> None:
+        self._group: _Group | None = None
+        self._stderr_path = ""
+        self._received = bytearray()
+        self._exit: Exit | None = None
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str], stderr_path: str | os.PathLike[str]) -> None:
+        """Start `argv`, after ending a child that is still there. Raises SupervisorError when it cannot start."""
+        self.kill()
+        self._received.clear()
+        self._exit = None
+        self._stderr_path = os.fspath(stderr_path)
+        with _open_for_writing(stderr_path) as stderr:
+            self._group = _Group(argv, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
+        for pipe in (self._group.stdin, self._group.stdout):
+            os.set_blocking(pipe.fileno(), False)
+
+    def send(self, obj: Any, timeout_s: float = 10.0) -> None:
+        """Write one JSON line. Raises ChildDied, or ChildTimedOut when the child stops reading."""
+        group = self._alive()
+        data = memoryview(json.dumps(obj).encode() + b"\n")
+        deadline = time.monotonic() + timeout_s
+        while data:
+            if not _ready(group.stdin, selectors.EVENT_WRITE, deadline):
+                raise ChildTimedOut(
+                    f"the measured process reads no requests ({timeout_s:g} s); see {self._stderr_path}"
+                )
+            try:
+                data = data[os.write(group.stdin.fileno(), data) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise self._died() from None
+
+    def receive(self, timeout_s: float) -> Any:
+        """Return the next object. Raises ChildTimedOut, ChildDied, or ChildGarbled for a line that is not JSON.
+
+        What the child had answered before it died is returned first.
+        """
+        deadline = time.monotonic() + timeout_s
+        searched = 0
+        while (end := self._received.find(b"\n", searched)) < 0:
+            searched = len(self._received)
+            group = self._alive()
+            if not _ready(group.stdout, selectors.EVENT_READ, deadline):
+                raise ChildTimedOut(f"the measured process did not answer in {timeout_s:g} s; see {self._stderr_path}")
+            if self._read_some() == b"":
+                raise self._died()
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        try:
+            return json.loads(line)
+        except ValueError:
+            text = line[:200].decode("utf-8", "replace")
+            raise ChildGarbled(f"the measured process wrote {text!r}, which is not a JSON line") from None
+
+    def kill(self) -> Exit | None:
+        """End the child's whole group now and return how it ended; None when none was started. May be repeated."""
+        if self._group is not None:
+            returncode = self._group.kill()
+            self._exit = Exit(returncode, False, self._group.age_s, tail(self._stderr_path))
+            for pipe in (self._group.stdin, self._group.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()
+            self._group = None
+        return self._exit
+
+    def __enter__(self) -> StreamChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _alive(self) -> _Group:
+        if self._group is not None:
+            return self._group
+        if self._exit is not None:
+            raise ChildDied(f"the measured process has ended: {self._exit.description}", self._exit)
+        raise SupervisorError("the measured process was not started")
+
+    def _read_some(self) -> bytes | None:
+        """Move what the child wrote to the buffer: b"" at its end, None when there is nothing yet."""
+        try:
+            data = os.read(self._alive().stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return None
+        self._received += data
+        return data
+
+    def _died(self) -> ChildDied:
+        """Its end of a pipe is closed: let it end by itself first, so that its own exit code is seen."""
+        group = self._alive()
+        group.ends_within(1.0)
+        while self._read_some():
+            pass
+        ended = self.kill()
+        assert ended is not None
+        said = f":\n{ended.stderr_tail}" if ended.stderr_tail else f"; it wrote nothing to {self._stderr_path}"
+        return ChildDied(f"the measured process died ({ended.description}){said}", ended)
+
+
+class _Group:
+    """One child below its watcher, and the process group of both."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
+        if shutil.which(argv[0], path=env.get("PATH", os.defpath)) is None:
+            raise SupervisorError(f"cannot run {argv[0]!r}: no such program; give its full path or add it to PATH")
+        guarded = [sys.executable, "-I", "-S", _GUARD, str(os.getpid()), *argv]
+        self._started_s = time.monotonic()
+        self._ended_s: float | None = None
+        try:
+            self._process = subprocess.Popen(guarded, env=dict(env), start_new_session=True, bufsize=0, **streams)
+        except OSError as error:
+            raise SupervisorError(f"cannot start {argv[0]!r}: {error.strerror}") from error
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def age_s(self) -> float:
+        return (self._ended_s or time.monotonic()) - self._started_s
+
+    def send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def ends_within(self, limit_s: float, watch: Watch | None = None) -> bool:
+        """Wait for the child's end without reaping it; False when the time ran out first."""
+        now_s = time.monotonic()
+        deadline_s, changed_s, token = now_s + limit_s, now_s, None
+        while not self._has_ended():
+            now_s = time.monotonic()
+            if now_s >= deadline_s:
+                return False
+            if watch is not None:
+                latest, idle_limit_s = watch()
+                if latest != token:
+                    token, changed_s = latest, now_s
+                elif now_s - changed_s >= idle_limit_s:
+                    return False
+            time.sleep(_POLL_S if now_s - self._started_s > 1.0 else _POLL_S / 10)
+        return True
+
+    def kill(self) -> int:
+        """End whatever is left of the group, wait until it is gone, and return the child's code."""
+        if self._process.returncode is None:
+            # The watcher is not reaped yet, so its process group id cannot belong to anyone else.
+            self.send(signal.SIGKILL)
+            returncode = self._process.wait()
+            deadline_s = time.monotonic() + _KILL_WAIT_S
+            while group_members(self._process.pid):
+                if time.monotonic() > deadline_s:
+                    raise SupervisorError(
+                        f"process group {self._process.pid} does not end after SIGKILL: the GPU driver holds it; "
+                        "look at dmesg and reset the GPU"
+                    )
+                time.sleep(_POLL_S / 10)
+            self._ended_s = time.monotonic()
+            return returncode
+        return self._process.returncode
+
+    def _has_ended(self) -> bool:
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def group_members(group_id: int) -> list[int]:
+    """Return the processes of a group that still run; zombies, which hold nothing, are not counted."""
+    try:
+        os.killpg(group_id, 0)
+    except ProcessLookupError:
+        return []
+    except PermissionError:
+        pass
+    members = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                # proc(5): "pid (name) state ppid pgrp ..."; the name may hold spaces and brackets.
+                state, _, pgrp = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:3]
+                if int(pgrp) == group_id and state not in "ZX":
+                    members.append(int(entry))
+    return members
+
+
+def _ready(pipe: IO[bytes], event: int, deadline_s: float) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, event)
+        return bool(selector.select(max(0.0, deadline_s - time.monotonic())))
+
+
+def _open_for_writing(path: str | os.PathLike[str]) -> IO[bytes]:
+    try:
+        return Path(path).open("wb")
+    except OSError as error:
+        raise SupervisorError(f"cannot write {os.fspath(path)}: {error.strerror}") from error

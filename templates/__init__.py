@@ -1,0 +1,1 @@
+"""Jinja files only; a package so that they are installed."""

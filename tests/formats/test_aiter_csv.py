@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from genkern.config import Config
+from genkern.errors import ResultsError
+from genkern.formats.aiter_csv import read_rows, write_winners
+from genkern.gemm_entry import GemmDefaults
+from genkern.problem import GemmProblem
+from genkern.records import Check, Winner
+from genkern.sizes import read_sizes
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
+CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, 0, 16, 2)
+CHECK = Check(CONFIG.name, True, 0.0, 1e-3, "64x256x5120", "float32 reference")
+BF16 = Winner(
+    *(GemmProblem(64, 256, 5120, dtype_c="fp32", bias=True), CONFIG, 7.91911, 0.1, 15, "rocprofv3", "gfx950"),
+    *("AMD Instinct MI355X", (), CHECK),
+)
+FP8 = dataclasses.replace(
+    BF16, problem=GemmProblem(1, 1280, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn"), check=None, duration_us=4.0
+)
+HEADER_16 = (
+    "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw"
+)
+KEY = "gfx950,256,64,256,5120,torch.int8"
+HEADER_8 = "gfx,cu_num,M,N,K,q_dtype_w,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "tuned.csv"
+    path.write_text(text)
+    with pytest.raises(ResultsError) as caught:
+        read_rows(str(path))
+    assert "\n" not in str(caught.value)
+    assert "tuned.csv" in str(caught.value)
+    return str(caught.value)
+
+
+def test_a16w16_line(tmp_path: Path) -> None:
+    """Header and row are AITER's, character for character; bw counts each operand once, C in its own type."""
+    path = tmp_path / "tuned.csv"
+    assert write_winners(str(path), [BF16], 256).paths == (str(path),)
+    assert path.read_text() == (
+        f"{HEADER_16}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
+        f"{CONFIG.name},0.0,21.19,422.19\n"
+    )
+
+
+def test_a8w8_line(tmp_path: Path) -> None:
+    """a8w8 has AITER's other header; a winner that was not checked has no error ratio."""
+    path = tmp_path / "tuned.csv"
+    write_winners(str(path), [FP8], 256)
+    assert path.read_text().splitlines() == [
+        HEADER_8,
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,2624.13,",
+    ]
+
+
+def test_both_ops_make_two_files(tmp_path: Path) -> None:
+    """Different columns cannot share a file: a8w8 goes beside it."""
+    written = write_winners(str(tmp_path / "tuned.csv"), [FP8, BF16], 256)
+    assert written.paths == (str(tmp_path / "tuned.csv"), str(tmp_path / "tuned_a8w8.csv"))
+    assert [row.problem for path in written.paths for row in read_rows(path)] == [BF16.problem, FP8.problem]
+
+
+@pytest.mark.parametrize("with_gfx", [True, False])
+def test_rows_round_trip(tmp_path: Path, with_gfx: bool) -> None:
+    """Problem, config, device and time come back, with and without the gfx column."""
+    path = str(tmp_path / "tuned.csv")
+    write_winners(path, [BF16], 256, with_gfx)
+    row = read_rows(path)[0]
+    assert (row.problem, row.config, row.kernel_name) == (BF16.problem, CONFIG, CONFIG.name)
+    assert (row.gfx, row.cu_num, row.libtype) == ("gfx950" if with_gfx else None, 256, "genkern")
+    assert (row.duration_us, row.error_ratio, row.bpreshuffle) == (7.9191, 0.0, False)
+
+
+def test_as_aiter_reads_it(tmp_path: Path) -> None:
+    """pandas, with which AITER reads its tables, sees bools as bools and dtypes as torch's names."""
+    write_winners(str(tmp_path / "tuned.csv"), [BF16, BF16], 256)
+    table = pd.read_csv(tmp_path / "tuned.csv")
+    assert table["bias"].dtype == bool
+    assert list(table["outdtype"]) == ["torch.float32"] * 2
+    assert table["us"].dtype == float
+
+
+def test_no_winners_is_a_header(tmp_path: Path) -> None:
+    """A run without winners writes the header, which reads as no rows."""
+    written = write_winners(str(tmp_path / "tuned.csv"), [], 256)
+    assert (tmp_path / "tuned.csv").read_text() == HEADER_16 + "\n"
+    assert read_rows(written.paths[0]) == []
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(1, 2, 3, row_major_b=True),
+        GemmProblem(1, 2, 3, row_major_a=False),
+        GemmProblem(1, 2, 3, "a8w8", "int8", "int8", bias=True),
+        GemmProblem(1, 2, 3, "a8w8", "int8", "int8", "fp16"),
+        GemmProblem(1, 2, 3, "a8w8", "fp8e4m3fn", "fp8e5m2"),
+    ],
+)
+def test_what_no_column_can_hold_is_told(tmp_path: Path, problem: GemmProblem) -> None:
+    """A winner that AITER's key would mistake for another problem is left out, and named."""
+    odd = dataclasses.replace(BF16, problem=problem)
+    written = write_winners(str(tmp_path / "tuned.csv"), [BF16, odd], 256)
+    assert [row.problem for row in read_rows(written.paths[0])] == [BF16.problem]
+    assert len(written.notes) == 1
+    assert "1x2x3" in written.notes[0]
+
+
+def test_results_serve_as_a_size_list(tmp_path: Path) -> None:
+    """A tuned file can be tuned again."""
+    path = str(tmp_path / "tuned.csv")
+    write_winners(path, [BF16], 256)
+    assert read_sizes(path, GemmDefaults(), "sm_90").problems == (BF16.problem,)
+
+
+@pytest.mark.parametrize(("us", "expected"), [("0.0", None), ("-1", None), ("inf", None), ("nan", None), ("2.5", 2.5)])
+def test_rows_of_other_libraries(tmp_path: Path, us: str, expected: float | None) -> None:
+    """Other libraries' rows have no config; a time that AITER did not measure (0, -1, inf) is None."""
+    path = tmp_path / "tuned.csv"
+    path.write_text(f"{HEADER_16}\ngfx950,256,64,256,5120,False,dtypes.bf16,,False,True,asm,5,13,{us},_ZN5,0.0,2,4\n")
+    row = read_rows(str(path))[0]
+    assert row.problem == GemmProblem(64, 256, 5120)
+    assert (row.config, row.duration_us, row.bpreshuffle, row.libtype) == (None, expected, True, "asm")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data (files of AITER)")
+def test_aiters_own_file() -> None:
+    """AITER's tuned bf16 table is read whole: 232 rows of four libraries."""
+    rows = read_rows(str(SHARED / "bf16_tuned_gemm.csv"))
+    assert len(rows) == 232
+    assert {row.libtype for row in rows} == {"asm", "flydsl", "opus", "triton"}
+    assert all(row.config is None for row in rows)
+    assert {(row.gfx, row.cu_num) for row in rows} == {("gfx950", 256), ("gfx1250", 96)}
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ("genkern,0,5,4.0,tiled_BM64,1,1,0", "config name"),
+        (
+            "genkern,0,5,4.0,tiled_BM63_BN64_BK64_GM1_SK1_nW4_nS2,1,1,0",
+            "BLOCK_SIZE_M",
+        ),
+        ("genkern,0,5,4.0," + "x" * 5000 + ",1,1,0", "too long"),
+        ("asm,0,5,fast,k,1,1,0", "us = 'fast'"),
+        ("asm,0,5,4.0,k,1,1,low", "err_ratio"),
+        ("asm,0,5", "9 values"),
+    ],
+)
+def test_bad_row_is_one_line(tmp_path: Path, cells: str, expected: str) -> None:
+    """A cell that cannot be read gives one line with file, line and column."""
+    message = refusal(tmp_path, f"{HEADER_8}\n{KEY},{cells}\n")
+    assert "line 2" in message
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "empty"),
+        ("M,N,K\n1,2,3\n", "list of sizes"),
+        ("token,expert\n1,2\n", "fused MoE"),
+        ("M,N,K,u\n1,2,3,4\n", "us"),
+    ],
+)
+def test_other_files_are_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    """An untuned list, another operator's table or an empty file: ResultsError in one line."""
+    assert expected in refusal(tmp_path, text)
+
+
+def test_bad_key_is_one_line(tmp_path: Path) -> None:
+    """The cells that name the device and the size are checked like the rest."""
+    tail = "asm,0,5,4.0,k,1,1,0\n"
+    assert "cu_num = 'many'" in refusal(tmp_path, f"{HEADER_8}\n{KEY.replace('256,64', 'many,64')},{tail}")
+    assert "N = 0" in refusal(tmp_path, f"{HEADER_8}\n{KEY.replace('64,256', '64,0')},{tail}")

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from genkern.config import Config
+from genkern.errors import ResultsError
+from genkern.formats.tune_gemm_yaml import TunedRow, read_winners, winners_text, write_winners
+from genkern.gemm_entry import GemmDefaults
+from genkern.problem import GemmProblem
+from genkern.records import Check, Winner
+from genkern.sizes import read_sizes
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tune_gemm"
+AMD = Config("tiled", 256, 128, 64, 8, 2, 8, 2, 1, 16, 2, "none")
+NVIDIA = Config("persistent_tma", 128, 256, 64, 8, 1, 8, 3)
+CHECK = Check(AMD.name, True, 0.0, 1e-05, "64x1280x8192", "float32 reference")
+VERSIONS = (("genkern", "0.1.0"), ("triton", "3.7.0"), ("torch", "2.12.0+rocm7.1"))
+AMD_WINNER = Winner(
+    *(GemmProblem(64, 1280, 8192), AMD, 12.34567, 0.125, 15, "rocprofv3", "gfx942", "AMD Instinct MI300X", VERSIONS),
+    *(CHECK, 13.5, "tiled_BM64", 12.9),
+)
+NVIDIA_WINNER = Winner(
+    *(GemmProblem(4096, 6144, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "fp16", bias=True), NVIDIA),
+    *(101.0, 0.0, 15, "cudagraph", "sm_90", "NVIDIA H200 (it's 'odd': {x}, # é\n)", ()),
+)
+ENTRY = (
+    "{'M': 64, 'N': 128, 'K': 256, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 64, 'BLOCK_SIZE_N': 64, "
+    "'BLOCK_SIZE_K': 32, 'GROUP_SIZE_M': 4, 'SPLIT_K': 1, 'num_warps': 4, 'num_stages': 2, 'waves_per_eu': 0, "
+    "'matrix_instr_nonkdim': 16, 'kpack': 2, 'instruction_sched_variant': 'none'}"
+)
+
+
+def expected(winner: Winner) -> TunedRow:
+    return TunedRow(
+        winner.problem,
+        winner.config,
+        round(winner.duration_us, 4),
+        winner.arch,
+        winner.device,
+        winner.time_source,
+        dict(winner.versions),
+        None if winner.check is None else winner.check.error_ratio,
+        winner.spread_us,
+        winner.vendor_us,
+    )
+
+
+def read(tmp_path: Path, text: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
+    path = tmp_path / "results.yaml"
+    path.write_text(text)
+    return read_winners(str(path), defaults)
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ResultsError) as caught:
+        read(tmp_path, text)
+    assert "\n" not in str(caught.value)
+    assert "results.yaml" in str(caught.value)
+    return str(caught.value)
+
+
+def test_winners_round_trip(tmp_path: Path) -> None:
+    """What was written is read: problem, config, time, device with odd characters, versions, check."""
+    path = str(tmp_path / "new" / "results.yaml")
+    write_winners(path, [AMD_WINNER, NVIDIA_WINNER])
+    assert read_winners(path) == [expected(AMD_WINNER), expected(NVIDIA_WINNER)]
+
+
+def test_no_winners_is_an_empty_list(tmp_path: Path) -> None:
+    """A run without winners writes a file that every reader takes as an empty list."""
+    assert read(tmp_path, winners_text([])) == []
+    assert yaml.safe_load(winners_text([])) == []
+
+
+def test_line_is_tune_gemms(tmp_path: Path) -> None:
+    """A line starts with tune_gemm's keys in its order and quotes, and ends with its comment."""
+    line = winners_text([AMD_WINNER]).splitlines()[1]
+    assert line.startswith(
+        "- {'M': 64, 'N': 1280, 'K': 8192, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 256, "
+        "'BLOCK_SIZE_N': 128, 'BLOCK_SIZE_K': 64, 'GROUP_SIZE_M': 8, 'SPLIT_K': 2, 'num_warps': 8, 'num_stages': 2, "
+        "'waves_per_eu': 1, 'matrix_instr_nonkdim': 16, 'kpack': 2, 'instruction_sched_variant': 'none', 'op': "
+    )
+    assert line.endswith("} # TFLOPS: 108.72 time(us): 12.35")
+
+
+def test_any_yaml_reader_gets_the_values() -> None:
+    """yaml.safe_load sees a plain list of mappings with numbers as numbers, 1e-05 among them."""
+    amd, nvidia = yaml.safe_load(winners_text([AMD_WINNER, NVIDIA_WINNER]))
+    assert amd["worst_row_error"] == 1e-05
+    assert amd["time_us"] == 12.3457
+    assert amd["TFLOPS"] == pytest.approx(AMD_WINNER.problem.tflops(12.34567), abs=1e-3)
+    assert amd["GBps"] == pytest.approx(AMD_WINNER.problem.gb_per_s(12.34567), abs=1e-3)
+    assert amd["versions"] == dict(VERSIONS)
+    assert amd["check"] == "float32 reference"
+    assert (amd["vendor_us"], amd["runner_up"], amd["runner_up_us"]) == (13.5, "tiled_BM64", 12.9)
+    assert nvidia["bias"] is True
+    assert nvidia["device"] == NVIDIA_WINNER.device
+    assert not {"waves_per_eu", "matrix_instr_nonkdim", "kpack", "instruction_sched_variant"} & nvidia.keys()
+    assert not {"error_ratio", "vendor_us", "runner_up"} & nvidia.keys()
+
+
+def test_results_serve_as_a_size_list(tmp_path: Path) -> None:
+    """The file that a run wrote can be tuned again: same problems, nothing else taken over."""
+    path = str(tmp_path / "results.yaml")
+    write_winners(path, [AMD_WINNER, NVIDIA_WINNER])
+    sizes = read_sizes(path, GemmDefaults(), "sm_90")
+    assert sizes.problems == (AMD_WINNER.problem, NVIDIA_WINNER.problem)
+    assert sizes.notes == ()
+
+
+def test_measured_encoding_is_kept(tmp_path: Path) -> None:
+    """Results of another target keep its fp8 encoding: they say what was measured."""
+    problem = GemmProblem(1, 2, 3, "a8w8", "fp8e4m3fnuz", "fp8e5m2fnuz")
+    row = read(tmp_path, winners_text([dataclasses.replace(AMD_WINNER, problem=problem)]))[0]
+    assert row.problem == problem
+
+
+def test_tune_gemms_entry(tmp_path: Path) -> None:
+    """tune_gemm's own line has no family, types or device: tiled, the defaults, None; its time is in the comment."""
+    row = read(tmp_path, f"- {ENTRY} # TFLOPS: 0.42 time(us): 9.87\n", GemmDefaults(dtype_a="fp16", bias=True))[0]
+    assert row.problem == GemmProblem(64, 128, 256, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16", bias=True)
+    assert row.config == Config("tiled", 64, 64, 32, 4, 1, 4, 2, 0, 16, 2)
+    assert (row.duration_us, row.arch, row.device, row.time_source, row.versions) == (9.87, None, None, None, {})
+    assert read(tmp_path, f"- {ENTRY}\n")[0].duration_us is None
+
+
+def test_newer_name_of_the_hint(tmp_path: Path) -> None:
+    """schedule_hint, the newer name of instruction_sched_variant, is read."""
+    text = ENTRY.replace("'instruction_sched_variant': 'none'", "'schedule_hint': 'attention'")
+    assert read(tmp_path, f"- {text}\n")[0].config.schedule_hint == "attention"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data (files of tune_gemm)")
+def test_tune_gemms_own_file() -> None:
+    """tune_gemm's results file is read whole: 63 rows, every config plausible."""
+    rows = read_winners(str(SHARED / "fallback_tuned_configs.yaml"))
+    assert len(rows) == 63
+    assert rows[0].config == Config("tiled", 256, 256, 64, 8, 1, 8, 2, 0, 16, 2)
+    assert {row.config.matrix_instr_nonkdim for row in rows} <= {16, 32}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected_text"),
+    [
+        ("'BLOCK_SIZE_M': 64", "'BLOCK_SIZE_M': 63", "BLOCK_SIZE_M = 63"),
+        ("'BLOCK_SIZE_M': 64", "'BLOCK_SIZE_M': 2048", "BLOCK_SIZE_M = 2048"),
+        ("'BLOCK_SIZE_M': 64", "'BLOCK_SIZE_M': true", "BLOCK_SIZE_M = true"),
+        ("'BLOCK_SIZE_M': 64", "'BLOCK_SIZE_M': 64.0", "BLOCK_SIZE_M = 64.0"),
+        ("'BLOCK_SIZE_M': 64, ", "", "BLOCK_SIZE_M is missing"),
+        ("'num_warps': 4", "'num_warps': 3", "num_warps = 3"),
+        ("'num_warps': 4", "'num_warps': 4; import os", "num_warps"),
+        ("'num_stages': 2", "'num_stages': -1", "num_stages = -1"),
+        ("'SPLIT_K': 1", "'SPLIT_K': 0", "SPLIT_K = 0"),
+        ("'kpack': 2", "'kpack': 9", "kpack = 9"),
+        ("'kpack': 2", "'kpac': 2", "did you mean kpack"),
+        ("'matrix_instr_nonkdim': 16", "'matrix_instr_nonkdim': 15", "nonkdim = 15"),
+        ("'none'", "'none\"; import os'", "schedule_hint"),
+        ("'none'", "'none', 'family': '{{ x }}'", "family"),
+        ("'none'", "'none', 'time_us': .nan", "time_us = nan"),
+        ("'none'", "'none', 'time_us': 0", "time_us = 0"),
+        ("'none'", "'none', 'time_us': '5'", "time_us = '5'"),
+        ("'none'", "'none', 'time_us': 0x" + "f" * 1000, "time_us"),
+        ("'none'", "'none', 'spread_us': -1", "spread_us = -1"),
+        ("'none'", "'none', 'error_ratio': 2", "error_ratio = 2"),
+        ("'none'", "'none', 'worst_row_error': .inf", "worst_row_error"),
+        ("'none'", "'none', 'arch': 942", "arch = 942"),
+        ("'none'", "'none', 'versions': 3", "versions"),
+        ("'none'", "'none', 'versions': {'triton': 3.7}", "triton = 3.7"),
+        ("'none'", "'none', 'config': 'tiled_BM1'", "config is 'tiled_BM1'"),
+        ("'none'", "'none', 'dtype_a': 'fp4'", "fp4"),
+        ("'M': 64", "'M': 0", "M = 0"),
+    ],
+)
+def test_bad_value_is_one_line(tmp_path: Path, old: str, new: str, expected_text: str) -> None:
+    """Every value is checked; the message has file, line and key."""
+    assert old in ENTRY
+    message = refusal(tmp_path, f"- {ENTRY}\n- {ENTRY.replace(old, new)}\n")
+    assert "line 2" in message
+    assert expected_text in message
+
+
+@pytest.mark.parametrize("text", ["", "M: 1\n", "- 5\n", "- {M: 1\n", "\x00", "- {M: 1, N: 1, K: 1}\n"])
+def test_other_files_are_one_line(tmp_path: Path, text: str) -> None:
+    """An empty file, a size list, broken YAML: ResultsError in one line."""
+    refusal(tmp_path, text)
+
+
+def test_newer_schema_is_refused(tmp_path: Path) -> None:
+    """A file of a later genkern is not read as if it were this one's."""
+    assert "schema 2" in refusal(tmp_path, winners_text([AMD_WINNER]).replace("schema 1", "schema 2"))
+
+
+def test_failed_write_keeps_the_old_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk costs the new results only."""
+    path = tmp_path / "results.yaml"
+    write_winners(str(path), [AMD_WINNER])
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("genkern.files.os.fsync", full)
+    with pytest.raises(OSError, match=r"results\.yaml"):
+        write_winners(str(path), [NVIDIA_WINNER])
+    assert read_winners(str(path)) == [expected(AMD_WINNER)]
+
+
+POWERS = st.integers(0, 10).map(lambda exponent: 2**exponent)
+CONFIGS = st.one_of(
+    st.builds(
+        Config,
+        st.sampled_from(["tiled", "persistent", "split_k"]),
+        *(POWERS, POWERS, POWERS, st.integers(1, 64), st.integers(1, 32)),
+        *(st.integers(0, 5).map(lambda exponent: 2**exponent), st.integers(0, 8)),
+    ),
+    st.builds(
+        Config,
+        st.just("tiled"),
+        *(POWERS, POWERS, POWERS, st.integers(1, 64), st.integers(1, 32), st.sampled_from([1, 2, 4, 8])),
+        *(st.integers(0, 8), st.integers(0, 8), st.sampled_from([16, 32]), st.sampled_from([1, 2])),
+        st.sampled_from(["none", "attention", "iglp0"]),
+    ),
+)
+SIZES = st.integers(1, 2**31 - 1)
+TIMES = st.floats(0.001, 1e7)
+PROBLEMS = st.builds(
+    GemmProblem,
+    *(SIZES, SIZES, SIZES, st.just("a16w16"), st.just("fp16"), st.just("fp16")),
+    *(st.sampled_from(["fp16", "fp32"]), st.booleans(), st.booleans(), st.booleans()),
+)
+
+
+@settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(
+    problem=PROBLEMS,
+    config=CONFIGS,
+    time_us=TIMES,
+    spread_us=TIMES,
+    device=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+    error=st.floats(0, 1),
+)
+def test_any_winner_round_trips(
+    tmp_path: Path, problem: GemmProblem, config: Config, time_us: float, spread_us: float, device: str, error: float
+) -> None:
+    """Any problem, config, time and device text comes back; times to 0.1 ns."""
+    check = Check(config.name, True, error, error, problem.size, device)
+    versions = (("triton", device),)
+    winner = Winner(problem, config, time_us, spread_us, 15, "cupti", "sm_90", device, versions, check, time_us)
+    write_winners(str(tmp_path / "results.yaml"), [winner])
+    row = read_winners(str(tmp_path / "results.yaml"))[0]
+    assert (row.problem, row.config, row.device, row.error_ratio) == (problem, config, device, error)
+    assert row.versions == {"triton": device}
+    assert row.duration_us is not None
+    assert math.isclose(row.duration_us, time_us, abs_tol=1e-4)
