@@ -71,7 +71,7 @@ def _amd(binary: bytes, shared_bytes: int) -> Resources:
 
 
 def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
-    """Read section .nv.info; the register count in .text's sh_info is gone from ELF ABI version 8 (CUDA 13).
+    """Read section .nv.info; ELF ABI version 8 dropped the register count from .text's sh_info.
 
     `scratch_bytes` is the stack with its callees (cuobjdump's STACK); `spills` is that in words, as Triton's n_spills.
     """

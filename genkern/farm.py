@@ -72,7 +72,7 @@ class Farm:
             yield from self._compile(missing)
 
     def _compile(self, missing: Sequence[CompileJob]) -> Iterator[Binary | Failure]:
-        started = time.monotonic()
+        started, before_s = time.monotonic(), self.counts.compile_s
         pending = {job.key: job for job in missing}
         fruitless = 0
         while pending:
@@ -81,7 +81,7 @@ class Farm:
                 for result in self._pool(list(pending.values())):
                     del pending[result.key]
                     self._count(result)
-                    self.counts.compile_s = time.monotonic() - started
+                    self.counts.compile_s = before_s + time.monotonic() - started
                     yield result
             except TerminatedWorkerError:
                 # A worker was killed from outside (its compile process would not take it along).

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from genkern.farm import FarmCounts
-
-
-class Bar:
-    """The bar of one problem; `advance` counts one candidate."""
-
-    def __init__(self, progress: RichProgress | None, task: int, counts: FarmCounts) -> None:
-        self._progress = progress
-        self._task = task
-        self._counts = counts
-
-    def advance(self) -> None:
-        if self._progress is not None:
-            c = self._counts
-            rate = f"{c.compiled / c.compile_s:.1f}/s" if c.compile_s else "-"
-            farm = f"compiled {c.compiled} ({rate}), cached {c.cached}, failed {c.failed}"
-            self._progress.update(self._task, advance=1, farm=farm)  # type: ignore[arg-type]
 
 
 class Progress:
@@ -55,13 +39,19 @@ class Progress:
             self._progress.stop()
 
     @contextlib.contextmanager
-    def problem(self, name: str, candidates: int, counts: FarmCounts) -> Iterator[Bar]:
-        """A bar for one problem, gone when the problem is done."""
-        if self._progress is None:
-            yield Bar(None, 0, counts)
+    def problem(self, name: str, candidates: int, counts: FarmCounts) -> Iterator[Callable[[], None]]:
+        """A bar for one problem, gone when the problem is done; yields what counts one candidate."""
+        if (progress := self._progress) is None:
+            yield lambda: None
             return
-        task = self._progress.add_task(name, total=candidates, farm="")
+        task = progress.add_task(name, total=candidates, farm="")
+
+        def advance() -> None:
+            rate = f"{counts.compiled / counts.compile_s:.1f}/s" if counts.compile_s else "-"
+            farm = f"compiled {counts.compiled} ({rate}), cached {counts.cached}, failed {counts.failed}"
+            progress.update(task, advance=1, farm=farm)
+
         try:
-            yield Bar(self._progress, int(task), counts)
+            yield advance
         finally:
-            self._progress.remove_task(task)
+            progress.remove_task(task)

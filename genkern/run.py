@@ -163,7 +163,8 @@ class _Writer:
                 f"{problem.tflops(w.duration_us):.1f} TFLOPS{versus} ({w.time_source})",
             )
         if self._options.verbose:
-            self._console.print(f"  {outcome_line(report.outcomes)}")
+            times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
+            self._console.print(f"  {outcome_line(report.outcomes)}; {times}")
         if self._unwritten >= self._options.batch:
             self.flush()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +44,16 @@ class Report:
     pruned: Pruned | None = None
     candidates: dict[str, Measurement] = field(default_factory=dict)
     binaries: dict[str, Binary] = field(default_factory=dict)
+    stage_s: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the wall-clock time of the block to `stage_s[name]`."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stage_s[name] = self.stage_s.get(name, 0.0) + time.monotonic() - started
 
 
 @dataclass(frozen=True)
@@ -65,16 +77,18 @@ class Tuner:
         """
         report = Report(problem)
         facts = self.journal.of(problem)
-        report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
+        with report.stage("prune"):
+            report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
         configs = report.pruned.kept
         if not configs:
             report.message = "no config of the space suits this size (--explain shows the rules)"
             return report
         with self.workshop.open(problem, configs, self.device_index) as job:
-            with self.progress.problem(problem.size, len(configs), self.workshop.farm.counts) as bar:
+            bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
+            with report.stage("compile and screen"), bar as advance:
                 for measurement in self._screen(job, facts):
                     report.candidates[measurement.config] = measurement
-                    bar.advance()
+                    advance()
             report.binaries = job.binaries
             report.winner = self._choose(job, facts, report)
         report.outcomes = Counter(m.outcome for m in report.candidates.values())
@@ -102,14 +116,16 @@ class Tuner:
             report.message = "no candidate could be measured (--profile_file says why)"
             return None
         if not facts.finals:
-            finals = self.profiler.retime(job.session, [job.ready[name] for name in names])
+            with report.stage("re-time"):
+                finals = self.profiler.retime(job.session, [job.ready[name] for name in names])
             self.journal.retimed(job.session.problem, finals)
         for final in facts.finals:
             if final.config in report.candidates:
                 report.candidates[final.config] = final
         ranked = ranking(final for final in facts.finals if final.config != VENDOR)
         for place, final in enumerate(ranked):
-            check = self._check(job, facts, final.config)
+            with report.stage("check"):
+                check = self._check(job, facts, final.config)
             if check is None or check.passed:
                 return self._winner(job, facts, final, check, ranked[place + 1 :])
             report.candidates[final.config] = Measurement(

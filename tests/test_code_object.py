@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 import subprocess
@@ -117,10 +118,8 @@ def test_damaged_binaries_raise_only_results_error(
     for at, value in data.draw(st.lists(st.tuples(position, st.integers(0, 255)), max_size=8)):
         damaged[at] = value
     size = data.draw(st.none() | st.integers(0, len(damaged)))
-    try:
+    with contextlib.suppress(ResultsError):
         read_resources(bytes(damaged[:size]), backend, 0)
-    except ResultsError as error:
-        assert "\n" not in str(error)
 
 
 @given(data=st.binary(max_size=200))

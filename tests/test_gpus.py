@@ -212,7 +212,7 @@ def test_kfd_topology_is_read(tmp_path: Path) -> None:
         (tmp_path / node).mkdir()
         (tmp_path / node / "properties").write_text(f"cpu_cores_count 0\ngfx_target_version {version}\n")
     (tmp_path / "13").mkdir()
-    assert ["gfx942", "gfx90a", "gfx1201", "gfx950", "gfx1100"] == [device.arch for device in read_kfd(tmp_path)]
+    assert [device.arch for device in read_kfd(tmp_path)] == ["gfx942", "gfx90a", "gfx1201", "gfx950", "gfx1100"]
     assert read_kfd(tmp_path / "missing") == []
 
 
@@ -243,7 +243,7 @@ def test_detection_asks_the_tools(fake_tools: Callable[[str, str], None]) -> Non
     """Devices of both vendors are found, NVIDIA first."""
     fake_tools("nvidia-smi", "import sys\nassert 'compute_cap' in sys.argv[1]\nprint('0, NVIDIA H200, 9.0')")
     fake_tools("rocminfo", f"print({ROCMINFO!r})")
-    assert ["sm_90", "gfx942", "gfx90a"] == [device.arch for device in detect_devices()]
+    assert [device.arch for device in detect_devices()] == ["sm_90", "gfx942", "gfx90a"]
     assert detect_arch() == "sm_90"
 
 

@@ -40,7 +40,7 @@ def test_scalar_registers_take_the_eighth_wave() -> None:
     """More than 100 SGPRs leave 7 waves per SIMD on gfx9."""
     seven = occupancy(Resources(registers=32, scalar_registers=102), 1, gpu_for_arch("gfx942"))
     eight = occupancy(Resources(registers=32, scalar_registers=100), 1, gpu_for_arch("gfx942"))
-    assert (28, 32) == (seven, eight)
+    assert (seven, eight) == (28, 32)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_lds_bounds_workgroups(arch: str, shared_bytes: int, blocks: int) -> Non
 def test_a_compute_unit_has_16_barriers() -> None:
     """At most 16 workgroups of more than one wave run on a CDNA compute unit; those of one wave need no barrier."""
     small = Resources(registers=16)
-    assert (32, 16, 8) == tuple(occupancy(small, count, gpu_for_arch("gfx942")) for count in (1, 2, 4))
+    assert tuple(occupancy(small, count, gpu_for_arch("gfx942")) for count in (1, 2, 4)) == (32, 16, 8)
 
 
 # (registers per thread, shared bytes, warps) -> blocks per SM, as cuOccupancyMaxActiveBlocksPerMultiprocessor says of

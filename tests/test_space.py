@@ -263,7 +263,7 @@ def test_wrong_target_or_op(write: Callable[[str], str]) -> None:
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     """A missing file, a folder and a file that is not text are InputErrors; the missing one lists the shipped."""
-    with pytest.raises(InputError, match="no such space file: .*nvidia_sm90"):
+    with pytest.raises(InputError, match=r"no such space file: .*nvidia_sm90"):
         load_space(str(tmp_path / "none.yaml"), "sm_90", "a16w16")
     with pytest.raises(InputError, match="no such space file"):
         load_space(str(tmp_path), "sm_90", "a16w16")

@@ -14,7 +14,7 @@ from genkern.profiling.rocpd import read_rocpd
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     """A place whose name needs care in a URI."""
-    folder = tmp_path / "it's 100% \"odd\" ?#"
+    folder = tmp_path / 'it\'s 100% "odd" ?#'
     folder.mkdir()
     return folder / "trace_results.db"
 

@@ -26,10 +26,10 @@ def _executable(path: Path) -> str:
 
 def test_rocprofv3_command_names_its_format_and_place() -> None:
     """The format is explicit and long, and the program follows the double dash unchanged."""
-    argv = rocprofv3_argv("/opt/rocm/bin/rocprofv3", _PROGRAM, "/tmp/it's a \"dir\"", "trace")
+    argv = rocprofv3_argv("/opt/rocm/bin/rocprofv3", _PROGRAM, '/tmp/it\'s a "dir"', "trace")
     assert argv == [
         *("/opt/rocm/bin/rocprofv3", "--kernel-trace", "--output-format", "csv", "--log-level", "fatal"),
-        *("-d", "/tmp/it's a \"dir\"", "-o", "trace", "--"),
+        *("-d", '/tmp/it\'s a "dir"', "-o", "trace", "--"),
         *_PROGRAM,
     ]
 
@@ -55,7 +55,9 @@ def test_rocprof_command_writes_rows_with_times() -> None:
     assert argv == ["rocprof", *options, "python", "job.json"]
 
 
-@pytest.mark.parametrize("place", ["/a dir/trace.csv", "/$(reboot)/trace.csv", "/it's/trace.csv", "/d/trace.txt", "/*.csv"])
+@pytest.mark.parametrize(
+    "place", ["/a dir/trace.csv", "/$(reboot)/trace.csv", "/it's/trace.csv", "/d/trace.txt", "/*.csv"]
+)
 def test_rocprof_never_gets_what_its_shell_script_would_evaluate(place: str) -> None:
     """A space, quote or shell character in a path, or another suffix, is refused."""
     with pytest.raises(ProfilerError, match="rocprof"):

@@ -165,7 +165,10 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(folder: Path) 
 def test_a_watch_ends_a_program_that_makes_no_progress(folder: Path) -> None:
     """The idle limit counts from the last change of the token, not from the start."""
     progress = folder / "progress"
-    program = f"import time\nfor i in range(8):\n    open({str(progress)!r}, 'a').write('x')\n    time.sleep(0.15)\ntime.sleep(300)"
+    program = (
+        f"import time\nfor i in range(8):\n    open({str(progress)!r}, 'a').write('x')\n    time.sleep(0.15)\n"
+        "time.sleep(300)"
+    )
     ended = _run(
         folder,
         *_python(program),
@@ -178,7 +181,7 @@ def test_a_watch_ends_a_program_that_makes_no_progress(folder: Path) -> None:
 
 def test_children_of_a_program_that_ended_are_ended(folder: Path) -> None:
     """A background grandchild does not survive the return."""
-    _run(folder, "sh", "-c", "sleep 300 & ps -o pgid= -p $$")
+    _run(folder, "sh", "-c", "sleep 300 & cut -d' ' -f5 /proc/$$/stat")
     assert group_members(int((folder / "out").read_text())) == []
 
 
@@ -270,10 +273,16 @@ def test_a_stream_child_answers_in_order(child: Callable[[str], StreamChild]) ->
 def test_a_stream_child_survives_the_thread_that_started_it(child: Callable[[str], StreamChild]) -> None:
     """The kernel's death signal comes at the end of a thread; only that of the process may end the child."""
     started: list[StreamChild] = []
-    thread = threading.Thread(target=lambda: started.append(child(_ECHO)))
+
+    def start() -> None:
+        started.append(child(_ECHO))
+        started[0].send(0)
+        started[0].receive(10.0)  # the watcher has asked for the signal by now
+
+    thread = threading.Thread(target=start)
     thread.start()
     thread.join()
-    time.sleep(0.3)
+    time.sleep(0.2)
     started[0].send(1)
     assert started[0].receive(10.0) == ["echo", 1]
 
@@ -296,7 +305,8 @@ def test_a_child_that_stops_reading_times_out(child: Callable[[str], StreamChild
 def test_a_dying_child_says_how_and_why(child: Callable[[str], StreamChild]) -> None:
     """Answers given before come first; then ChildDied has the signal and the last words."""
     dying = child(
-        "import os, sys\nprint('[1]', flush=True)\nsys.stderr.write('Memory access fault\\n')\nsys.stderr.flush()\nos.abort()"
+        "import os, sys\nprint('[1]', flush=True)\n"
+        "sys.stderr.write('Memory access fault\\n')\nsys.stderr.flush()\nos.abort()"
     )
     assert dying.receive(10.0) == [1]
     with pytest.raises(ChildDied, match="killed by SIGABRT") as caught:
@@ -350,10 +360,15 @@ def test_kill_leaves_no_process_and_no_zombie(folder: Path, child: Callable[[str
 def test_a_context_ends_its_child(folder: Path) -> None:
     """Leaving the block by an exception kills the child."""
     announced = folder / "group"
-    with pytest.raises(RuntimeError, match="bug"), StreamChild() as family:
-        family.start([*_python(_FAMILY), str(announced)], dict(os.environ), folder / "err")
-        assert _wait_for(announced.exists, 10.0)
-        raise RuntimeError("bug")
+
+    def fail() -> None:
+        with StreamChild() as family:
+            family.start([*_python(_FAMILY), str(announced)], dict(os.environ), folder / "err")
+            assert _wait_for(announced.exists, 10.0)
+            raise RuntimeError("bug")
+
+    with pytest.raises(RuntimeError, match="bug"):
+        fail()
     assert group_members(int(announced.read_text())) == []
 
 

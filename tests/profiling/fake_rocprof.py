@@ -1,0 +1,159 @@
+"""Plays three parts, by the name it is run under: `rocprofv3`, `rocprof`, and the harness that they start.
+
+The profilers take only the options that genkern may use and refuse all others, as the real ones refuse what they
+do not know. The harness launches nothing: it writes the launch log and the trace that a device would have left.
+FAKE_ROCPROF in the environment holds its script, a JSON object with any of
+
+    version   the format of the trace, a key of trace_formats.HEADERS, or "db"
+    errors    {config: text}: launch errors
+    deaths    {config: signal name}: the process dies while this config runs; a SIGABRT writes the trace first
+    hangs     [config, ...]: the process stops there until a signal comes
+    deaf      true: a hanging process ignores SIGTERM
+    lost      {config: number of its dispatches that are missing in the trace}
+    trace     "whole", "half", "none", "foreign" or "partial" (written also when it dies by SIGSEGV)
+    at_start  text for standard error and an exit before anything runs
+    at_exit   signal name: dies after its last config, before the trace is written
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, os.environ.get("FAKE_FORMATS", str(Path(__file__).parent)))
+from trace_formats import ROCPROF, csv_text, write_rocpd
+
+
+def duration_ns(config: str, call: int) -> int:
+    """What the fake device takes for one kernel: different for each config and call."""
+    return 1000 + zlib.crc32(config.encode()) % 90_000 + call
+
+
+def _refuse(text: str) -> None:
+    sys.stderr.write(f"fake profiler: Fatal error: {text}\n")
+    sys.exit(1)
+
+
+def rocprofv3(arguments: list[str]) -> None:
+    """As the real one: sets the environment and becomes the program."""
+    values: dict[str, str] = {}
+    flags = set()
+    while arguments and arguments[0] != "--":
+        option = arguments.pop(0)
+        if option == "--kernel-trace":
+            flags.add(option)
+        elif option in ("--output-format", "--log-level", "-d", "-o") and arguments:
+            values[option] = arguments.pop(0)
+        else:
+            _refuse(f"unrecognized argument {option}")
+    if not arguments or flags != {"--kernel-trace"} or set(values) != {"--output-format", "--log-level", "-d", "-o"}:
+        _refuse(f"incomplete command line: {sys.argv}")
+    if values["--output-format"] != "csv" or values["--log-level"] != "fatal" or not os.path.isdir(values["-d"]):
+        _refuse(f"bad values: {values}")
+    for name in os.environ:
+        if name.startswith("ROCPROF_"):
+            _refuse(f"{name} is set")
+    program = arguments[1:]
+    os.environ["FAKE_OUTPUT"] = os.path.join(values["-d"], values["-o"])
+    os.execvp(program[0], program)
+
+
+def rocprof(arguments: list[str]) -> None:
+    """As rpl_run.sh: runs the program as a child, both outputs on one stream, and ends with 0 whatever happened."""
+    if arguments[:6] != ["--stats", "--basenames", "on", "--timestamp", "on", "-o"]:
+        _refuse(f"unknown options {arguments}")
+    output, program = arguments[6], arguments[7:]
+    os.environ["FAKE_OUTPUT"] = output
+    subprocess.call(program, stderr=subprocess.STDOUT)
+
+
+class Harness:
+    """The measured process, with a device of its own imagination."""
+
+    def __init__(self, job_path: str) -> None:
+        self.job: dict[str, Any] = json.loads(Path(job_path).read_text())
+        self.script: dict[str, Any] = json.loads(os.environ.get("FAKE_ROCPROF", "{}"))
+        self.rows: list[tuple[str, int, int]] = []
+        self.time_ns = 1_000_000
+        assert self.job["mode"] == "launch"
+        assert self.job["session"]["device_index"] == 0
+        assert os.environ["HIP_VISIBLE_DEVICES"]
+
+    def run(self) -> None:
+        if "at_start" in self.script:
+            sys.stderr.write(self.script["at_start"] + "\n")
+            sys.exit(1)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if self.script.get("deaf") else self.end_early)
+        with open(self.job["launch_log"], "a", buffering=1) as log:
+            for entry in self.job["schedule"]:
+                log.write(json.dumps({"config": entry["config"], "start": True}) + "\n")
+                log.write(json.dumps({"config": entry["config"], **self.launch(entry)}) + "\n")
+        if "at_exit" in self.script:
+            self.die(self.script["at_exit"])
+        self.write_trace()
+
+    def launch(self, entry: dict[str, Any]) -> dict[str, Any]:
+        name, symbols = entry["config"], [os.path.basename(path) for path in entry["binaries"]]
+        if name in self.script.get("errors", {}):
+            return {"error": self.script["errors"][name]}
+        self.execute("__amd_rocclr_fillBufferAligned.kd", 5000)
+        first = len(self.rows)
+        for call in range(entry["calls"]):
+            for symbol in symbols:
+                self.execute(symbol, duration_ns(name, call))
+            if name in self.script.get("deaths", {}):
+                sys.stderr.write(f"Memory access fault by {name}\n")
+                self.die(self.script["deaths"][name])
+            if name in self.script.get("hangs", []):
+                time.sleep(300)
+        del self.rows[first : first + self.script.get("lost", {}).get(name, 0)]
+        return {"symbols": symbols, "calls": entry["calls"]}
+
+    def execute(self, symbol: str, time_ns: int) -> None:
+        self.rows.append((symbol, self.time_ns, self.time_ns + time_ns))
+        self.time_ns += time_ns + 700
+
+    def die(self, name: str) -> None:
+        if name == "SIGABRT" or self.script.get("trace") == "partial":
+            self.write_trace()
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.Signals[name])
+
+    def end_early(self, *_: object) -> None:
+        self.write_trace()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def write_trace(self) -> None:
+        output, kind = os.environ["FAKE_OUTPUT"], self.script.get("trace", "whole")
+        version = self.script.get("version", "7.0")
+        if version == "db":
+            write_rocpd(f"{output}_results.db", self.rows)
+            return
+        path = output if version in ROCPROF else f"{output}_kernel_trace.csv"
+        rows = self.rows[len(self.rows) // 2 :] + self.rows[: len(self.rows) // 2]  # not in time order
+        text = csv_text(version, rows)
+        if kind == "foreign":
+            text = '"Name","Calls","TotalDurationNs"\n"gemm",1,2\n'
+        if kind == "half":
+            text = csv_text(version, self.rows)
+            text = text[: len(text) // 2]
+        if kind != "none" and self.rows:
+            Path(path).write_text(text)
+
+
+if __name__ == "__main__":
+    part = os.path.basename(sys.argv[0])
+    if part == "rocprofv3":
+        rocprofv3(sys.argv[1:])
+    elif part == "rocprof":
+        rocprof(sys.argv[1:])
+    else:
+        Harness(sys.argv[1]).run()
