@@ -5,36 +5,76 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
 
-from rich.console import Console
-
 from genkern.errors import GenkernError
-from genkern.options import parse
-from genkern.run import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 0, 1 for wrong or missing results, 2 for what a user must put right."""
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    signal.signal(signal.SIGTERM, _stop)
+    """Run the command and return its exit status.
+
+    0 when all went well, 1 for a size without a winner or a config that is wrong, 2 for what a user must
+    put right (one line on standard error says what), 130 when stopped by Ctrl-C or SIGTERM.
+    """
+    _prepare_process()
     try:
-        return run(parse(sys.argv[1:] if argv is None else argv), console)
+        # Imported when a signal is answered already: this takes half a second.
+        from rich.console import Console
+
+        from genkern.options import parse
+        from genkern.run import run
+
+        options = parse(sys.argv[1:] if argv is None else argv)
+        status = run(options, Console(soft_wrap=True, highlight=False, markup=False, emoji=False))
+        sys.stdout.flush()
+        return status
     except GenkernError as error:
-        print(f"genkern: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _fail(str(error))
     except KeyboardInterrupt:
-        print("genkern: stopped; run the same command again to go on", file=sys.stderr)
+        _say("stopped; run the same command again to go on")
         return 130
     except BrokenPipeError:
         # The reader of our output left (a pager, head): nothing more to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+    except OSError as error:
+        return _fail(f"{error.strerror or error} ({error.filename or 'no file'}); check permissions and free space")
+
+
+def _prepare_process() -> None:
+    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGTERM, _stop)
+    threading.excepthook = _thread_failed
+    # File names may hold bytes that no encoding knows.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _stop(signal_number: int, frame: FrameType | None) -> None:
+    # Once is enough: a second Ctrl-C must not cut the cleaning up short.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    # The pool's own thread stumbles over the jobs that are withdrawn when a run ends early (loky, KeyError);
+    # it has ended its workers by then.
+    if failure.thread is None or failure.thread.name != "ExecutorManagerThread":
+        threading.__excepthook__(failure)
+
+
+def _fail(message: str) -> int:
+    _say(message)
+    return 2
+
+
+def _say(message: str) -> None:
+    line = " ".join(message.split())
+    print(f"genkern: {''.join(c if c.isprintable() else ascii(c)[1:-1] for c in line)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

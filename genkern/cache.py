@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from genkern.errors import OutputError
 from genkern.kernel import KernelSpec
@@ -33,11 +34,16 @@ def read_spec(entry: str | Path) -> KernelSpec:
     return KernelSpec(values["function"], values["source_sha256"], divisible_by_16=tuple(values["divisible_by_16"]), **pairs)
 
 
+def _sealed(record: dict[str, Any]) -> bytes:
+    """The record with its own sha256 as its last value, so that no damaged one is believed."""
+    return json.dumps({**record, "seal": hashlib.sha256(json.dumps(record).encode()).hexdigest()}).encode()
+
+
 class BinaryCache:
     """A folder of compiled kernels.
 
     Each entry is a folder named by its key: the binary (`kernel.cubin` or `kernel.hsaco`), Triton's
-    metadata (`kernel.json`) and genkern's record with the sha256 of both. An entry appears whole, by
+    metadata (`kernel.json`) and genkern's record with the sha256 of both and of itself. An entry appears whole, by
     rename, so that any number of processes on any number of nodes may share the folder.
     """
 
@@ -55,7 +61,11 @@ class BinaryCache:
         """The entry of `key`; None when there is none or when it is damaged (then it is compiled again)."""
         folder = self.path(key)
         try:
-            record = json.loads((folder / _RECORD).read_bytes())
+            data = (folder / _RECORD).read_bytes()
+            record = json.loads(data)
+            del record["seal"]
+            if data != _sealed(record):
+                return None
             if record["outcome"] is not None:
                 return Failure(key, Outcome(record["outcome"]), str(record["message"]))
             for name, digest in record["sha256"].items():
@@ -76,13 +86,13 @@ class BinaryCache:
             "resources": asdict(resources),
             "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         }
-        self._store(key, {**files, _RECORD: json.dumps(record).encode()})
+        self._store(key, {**files, _RECORD: _sealed(record)})
         return Binary(key, str(self.path(key)), symbol, resources)
 
     def put_failure(self, failure: Failure) -> None:
         """Remember a kernel that the compiler refuses."""
         record = {"outcome": failure.outcome.value, "message": failure.message}
-        self._store(failure.key, {_RECORD: json.dumps(record).encode()})
+        self._store(failure.key, {_RECORD: _sealed(record)})
 
     def _store(self, key: str, files: dict[str, bytes]) -> None:
         final = self.path(key)

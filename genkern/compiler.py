@@ -11,6 +11,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
@@ -26,6 +28,7 @@ from genkern.records import Binary, Outcome
 # Enough of a compiler's message to recognise it in a table; the whole of it goes to nobody's screen.
 _MESSAGE_CHARACTERS = 300
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_WATCH_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,28 @@ def ast_source(module: ModuleType, spec: KernelSpec) -> Any:
     """Triton's description of what to compile; the measured process launches with the very same."""
     from triton.compiler import ASTSource
 
+    function = getattr(module, spec.function)
     names = [name for name, _ in spec.signature]
-    return ASTSource(
-        getattr(module, spec.function),
-        {**dict(spec.signature), **{name: "constexpr" for name, _ in spec.constants}},
-        constexprs=dict(spec.constants),
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in spec.divisible_by_16},
-    )
+    signature = {**dict(spec.signature), **{name: "constexpr" for name, _ in spec.constants}}
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in spec.divisible_by_16}
+    if type(function).__name__ != "GluonJITFunction":
+        return ASTSource(function, signature, constexprs=dict(spec.constants), attrs=attributes)
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    signature = {name: _with_layout(kind) for name, kind in signature.items()}
+    return GluonASTSource(function, signature, constexprs=dict(spec.constants), attrs=attributes)
+
+
+def _with_layout(kind: str) -> str:
+    """Gluon's form of a descriptor type, which names its layout in shared memory as this Triton writes it."""
+    if not kind.startswith("tensordesc<"):
+        return kind
+    from triton.experimental.gluon import language as gl
+
+    dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
+    element = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}[dtype]
+    layout = gl.NVMMASharedLayout.get_default_for([int(size) for size in shape.split(",")], element)
+    return f"{kind.removesuffix('>')},{layout!r}>"
 
 
 def compile_kernel(job: CompileJob) -> Binary | Failure:
@@ -189,9 +207,14 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
 _process: CompileProcess | None = None
 
 
-def run_job(job: CompileJob) -> Binary | Failure:
-    """Entry of the farm's workers: compile in this worker's compile process, which lives from job to job."""
+def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
+    """Entry of the farm's workers: compile in this worker's compile process, which lives from job to job.
+
+    A worker ends with the process `driver_pid`, even when that is killed; in the driver itself nothing is watched.
+    """
     global _process
+    if driver_pid != os.getpid():
+        _end_with(driver_pid)
     if _process is None or not _process.alive:
         import triton.compiler  # noqa: F401  imported before the fork, so that a replacement starts at once
 
@@ -200,3 +223,16 @@ def run_job(job: CompileJob) -> Binary | Failure:
     if not _process.alive:
         _process = None
     return result
+
+
+@lru_cache(maxsize=1)
+def _end_with(driver_pid: int) -> None:
+    def watch() -> None:
+        # The kernel's parent death signal would come when the *thread* that started this worker ends.
+        while os.getppid() == driver_pid:
+            time.sleep(_WATCH_INTERVAL_S)
+        if _process is not None:
+            _process.kill()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from genkern.errors import InputError
 
@@ -21,16 +22,32 @@ _PREFIXES = {
     "kpack": "kP",
     "schedule_hint": "sched",
 }
-_AMD_ONLY = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint")
-_PART = re.compile(r"([A-Za-z]+?)(\d+)$")
+# AMD's fields with their neutral values: these mean Triton's own choice.
+AMD_NEUTRAL = {"waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 0, "schedule_hint": "none"}
+# Without capital letters a family cannot hold a part of the name, so that a name has one reading only.
+_FAMILY = r"[a-z][a-z0-9_]*"
+# Words joined by one separator each: then "__" can stand for "-", which no Python identifier holds.
+_HINT = r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*"
+_MOST = 2**31 - 1
+
+
+def _pattern() -> re.Pattern[str]:
+    parts = {field: f"_{prefix}(?P<{field}>0|[1-9][0-9]{{0,9}})" for field, prefix in _PREFIXES.items()}
+    parts["schedule_hint"] = r"_sched(?P<schedule_hint>\w+)"
+    amd = "".join(parts.pop(field) for field in AMD_NEUTRAL)
+    return re.compile(f"(?P<family>{_FAMILY}){''.join(parts.values())}(?:{amd})?", re.ASCII)
+
+
+_NAME = _pattern()
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Config:
     """Parameters of one candidate kernel, in the field's own terms.
 
-    `family` names the kernel template. The last four fields are AMD's and stay at their neutral value
-    (0, or "none") on NVIDIA, where they are left out of the name.
+    `family` names the kernel template. The last four fields are AMD's; at their neutral values (0, or
+    "none": Triton chooses), as on NVIDIA, they are left out of the name. Raises InputError for a family
+    or schedule_hint that no name can hold, and for a number that is not from 0 to 2**31 - 1.
     """
 
     family: str
@@ -46,36 +63,67 @@ class Config:
     kpack: int = 0
     schedule_hint: str = "none"
 
+    def __post_init__(self) -> None:
+        if problem := _word_problem(self.family, self.schedule_hint):
+            raise InputError(problem)
+        numbers = (
+            self.BLOCK_SIZE_M,
+            self.BLOCK_SIZE_N,
+            self.BLOCK_SIZE_K,
+            self.GROUP_SIZE_M,
+            self.SPLIT_K,
+            self.num_warps,
+            self.num_stages,
+            self.waves_per_eu,
+            self.matrix_instr_nonkdim,
+            self.kpack,
+        )
+        if min(numbers) < 0 or max(numbers) > _MOST:
+            raise InputError(f"a config's numbers are from 0 to {_MOST}, not {numbers}")
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether any of AMD's fields is set."""
+        return any(getattr(self, field) != neutral for field, neutral in AMD_NEUTRAL.items())
+
     @property
     def name(self) -> str:
-        """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3`; a valid Python identifier."""
-        amd = self.matrix_instr_nonkdim != 0
-        parts = [self.family]
-        for field, prefix in _PREFIXES.items():
-            if amd or field not in _AMD_ONLY:
-                parts.append(f"{prefix}{getattr(self, field)}")
-        return "_".join(parts)
+        """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3`; a valid Python identifier, different for each config."""
+        name = (
+            f"{self.family}_BM{self.BLOCK_SIZE_M}_BN{self.BLOCK_SIZE_N}_BK{self.BLOCK_SIZE_K}"
+            f"_GM{self.GROUP_SIZE_M}_SK{self.SPLIT_K}_nW{self.num_warps}_nS{self.num_stages}"
+        )
+        if not self.is_amd:
+            return name
+        hint = self.schedule_hint.replace("-", "__")
+        return f"{name}_EU{self.waves_per_eu}_mfma{self.matrix_instr_nonkdim}_kP{self.kpack}_sched{hint}"
 
     @classmethod
     def parse(cls, name: str) -> Config:
         """Inverse of `name`. Raises InputError for a text that no config is named."""
-        first = re.search(r"_BM\d", name)
-        values: dict[str, int | str] = {"family": name[: first.start()]} if first else {}
-        by_prefix = {prefix: field for field, prefix in _PREFIXES.items()}
-        for part in name[first.start() + 1 :].split("_") if first else ():
-            if part.startswith("sched"):
-                values["schedule_hint"] = part.removeprefix("sched")
-            elif (match := _PART.match(part)) and match[1] in by_prefix:
-                values[by_prefix[match[1]]] = int(match[2])
-            else:
-                raise InputError(f"{name!r} is not a config name: {part!r} is not a known part")
-        try:
-            config = cls(**values)  # type: ignore[arg-type]
-        except TypeError:
-            raise InputError(f"{name!r} is not a config name: expected family_BM.._BN.._BK.._...") from None
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise InputError(f"{name[:200]!r} is not a config name: expected family_BM.._BN.._BK.._GM.._SK.._nW.._nS..")
+        values: dict[str, int | str] = {
+            field: text if field in ("family", "schedule_hint") else int(text)
+            for field, text in match.groupdict().items()
+            if text is not None
+        }
+        if "schedule_hint" in values:
+            values["schedule_hint"] = str(values["schedule_hint"]).replace("__", "-")
+        config = cls(**values)  # type: ignore[arg-type]
         if config.name != name:
             raise InputError(f"{name!r} is not a config name: did you mean {config.name!r}?")
         return config
+
+
+@lru_cache(maxsize=1024)
+def _word_problem(family: str, schedule_hint: str) -> str:
+    if not re.fullmatch(_FAMILY, family):
+        return f"family {family!r} is not a word of small letters, digits and underscores"
+    if not re.fullmatch(_HINT, schedule_hint):
+        return f"schedule_hint {schedule_hint!r} is not words of letters and digits joined by single '_' or '-'"
+    return ""
 
 
 CONFIG_FIELDS = tuple(field.name for field in fields(Config))

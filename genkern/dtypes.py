@@ -52,6 +52,8 @@ _ALIASES = {
     "float32": "fp32",
     "float": "fp32",
     "i8": "int8",
+    "i32": "int32",
+    "fp8e5": "fp8e5m2",
     "fp8e4nv": "fp8e4m3fn",
     "fp8e4b8": "fp8e4m3fnuz",
     "fp8e5b16": "fp8e5m2fnuz",

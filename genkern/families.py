@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from genkern.config import Config
+from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
+from genkern.family import FAMILIES, widths
 from genkern.kernel import KernelSpec
 from genkern.op import Op
 from genkern.problem import GemmProblem
@@ -35,29 +36,33 @@ class Variant:
     split: bool = False
 
 
+# Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
+_CLIPPED = ("persistent_tma", "warp_specialized")
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
 
 
 def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     """The kernels of one call of `config`, in launch order."""
-    if config.family == "persistent_tma":
-        return (Variant("matmul_persistent_tma", "gemm/persistent_tma.py.j2"),)
-    split = config.SPLIT_K > 1
-    masks = (
-        problem.M % config.BLOCK_SIZE_M != 0,
-        problem.N % config.BLOCK_SIZE_N != 0,
-        problem.K % config.BLOCK_SIZE_K != 0,
-    )
-    masked = "".join(letter for letter, needed in zip("mnk", masks, strict=True) if needed)
-    name = "matmul_tiled" + ("_split" if split else "") + (f"_mask_{masked}" if masked else "")
-    main = Variant(name, "gemm/tiled.py.j2", *masks, split)
+    template = f"gemm/{config.family}.py.j2"
+    if config.family in _CLIPPED:
+        return (Variant(f"matmul_{config.family}", template),)
+    split = config.SPLIT_K > 1 and config.family == "tiled"
+    overhangs = {
+        "m": problem.M % config.BLOCK_SIZE_M != 0,
+        "n": problem.N % config.BLOCK_SIZE_N != 0,
+        # The copy engine fills what lies beyond K with zeros.
+        "k": problem.K % config.BLOCK_SIZE_K != 0 and config.family != "tiled_tma",
+    }
+    masked = "".join(letter for letter, needed in overhangs.items() if needed)
+    name = f"matmul_{config.family}" + ("_split" if split else "") + (f"_mask_{masked}" if masked else "")
+    main = Variant(name, template, *overhangs.values(), split)
     return (main, REDUCE) if split else (main,)
 
 
 def binary_name(config: Config) -> str:
     """The compile-time part of the config's name; the kernel's symbol ends in it."""
     one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
-    return one.name.removeprefix(f"{one.family}_").replace("_GM1_SK1", "")
+    return one.name.removeprefix(f"{one.family}_").replace("_GM1_SK1", "", 1)
 
 
 def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
@@ -71,17 +76,15 @@ def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
 
 
 def compile_options(config: Config) -> tuple[tuple[str, int | str], ...]:
-    """Triton's options of the config's main kernel."""
-    options: tuple[tuple[str, int | str], ...] = (("num_warps", config.num_warps), ("num_stages", config.num_stages))
-    if config.matrix_instr_nonkdim:
-        options += (
-            ("waves_per_eu", config.waves_per_eu),
-            ("matrix_instr_nonkdim", config.matrix_instr_nonkdim),
-            ("kpack", config.kpack),
-        )
-        if config.schedule_hint != "none":
-            options += (("schedule_hint", config.schedule_hint),)
-    return options
+    """Triton's options of the config's main kernel; AMD's at their neutral values are left to Triton."""
+    amd = tuple((name, getattr(config, name)) for name, neutral in AMD_NEUTRAL.items() if getattr(config, name) != neutral)
+    return (("num_warps", config.num_warps), ("num_stages", config.num_stages), *amd)
+
+
+def max_registers(config: Config) -> int:
+    """Registers per thread when one program has the whole SM: 65,536 over its threads, in steps of 8."""
+    threads = 32 * (config.num_warps + FAMILIES[config.family].helper_warps)
+    return min(256, 65536 // threads // 8 * 8)
 
 
 def _tile_type(dtype: str, row_major: bool, rows: int, columns: int) -> str:
@@ -106,6 +109,12 @@ def _specs(problem: GemmProblem, one: Config, split: bool, op: Op, hashes: tuple
     mnk = [("M", "i32"), ("N", "i32"), ("K", "i32")]
     config = replace(one, SPLIT_K=2) if split else one
     blocks = tuple((n, getattr(config, n)) for n in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"))
+    bm, bn, bk = (value for _, value in blocks)
+    descriptors = [
+        ("a_desc", _tile_type(problem.dtype_a, problem.row_major_a, bm, bk)),
+        ("b_desc", _tile_type(problem.dtype_b, problem.row_major_b, bk, bn)),
+        ("c_desc", _tile_type(problem.dtype_c, True, bm, bn)),
+    ]
     specs = []
     for variant in variants_of(problem, config):
         constants: tuple[tuple[str, int | str], ...] = (("BINARY", binary_name(config)), *blocks)
@@ -114,16 +123,23 @@ def _specs(problem: GemmProblem, one: Config, split: bool, op: Op, hashes: tuple
             signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = REDUCE_OPTIONS
+        elif config.family == "gemv":
+            signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk[1:], ("ldb", "i32")]
+        elif config.family == "tiled_tma":
+            signature = [*descriptors[:2], ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32"), *extra]
+            signature += [*mnk, ("ldc", "i32"), ("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
         elif config.family == "persistent_tma":
-            bm, bn, bk = (value for _, value in blocks)
-            signature = [
-                ("a_desc", _tile_type(problem.dtype_a, problem.row_major_a, bm, bk)),
-                ("b_desc", _tile_type(problem.dtype_b, problem.row_major_b, bk, bn)),
-                ("c_desc", _tile_type(problem.dtype_c, True, bm, bn)),
-                *extra,
-                *mnk,
-                ("GROUP_SIZE_M", "i32"),
-            ]
+            signature = [*descriptors, *extra, *mnk, ("GROUP_SIZE_M", "i32")]
+        elif config.family == "warp_specialized":
+            shown = [(i, width or 16) for i, width in enumerate(widths(bn))]
+            signature = [descriptors[0]]
+            signature += [(f"b_{i}_desc", _tile_type(problem.dtype_b, False, bk, width)) for i, width in shown]
+            signature += [(f"c_{i}_desc", _tile_type(problem.dtype_c, True, bm, width)) for i, width in shown]
+            signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
+            constants = (constants[0], ("BLOCK_SIZE_M", bm), ("BLOCK_SIZE_K", bk))
+            constants += tuple((f"WIDTH_{i}", width) for i, width in enumerate(widths(bn)))
+            constants += (("STAGES", config.num_stages), ("num_warps", config.num_warps))
+            options = (("num_warps", config.num_warps), ("maxnreg", max_registers(config)))
         elif variant.split:
             lds = [("lda", "i32"), ("ldb", "i32")]
             signature = [("a_ptr", a), ("b_ptr", b), ("partial_ptr", partial), *mnk, *lds]

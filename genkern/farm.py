@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -99,7 +100,7 @@ class Farm:
         parallel = joblib.Parallel(
             n_jobs=self.jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs"
         )
-        return iter(parallel(joblib.delayed(run_job)(job) for job in jobs))
+        return iter(parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs))
 
     def _count(self, result: Binary | Failure) -> None:
         if isinstance(result, Failure):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import jinja2
 
 from genkern import __version__
-from genkern.config import Config
+from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.families import REDUCE, REDUCE_BLOCK_SIZE, REDUCE_OPTIONS, Variant, variants_of, wide_operands
 from genkern.op import get_op
@@ -54,14 +55,15 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
     """Render the module of `problem` for `configs` (at least one)."""
     op = get_op(problem.op)
     accumulator = op.accumulator(problem)
-    amd = any(config.matrix_instr_nonkdim for config in configs)
+    amd = any(config.is_amd for config in configs)
     max_split_k = max(config.SPLIT_K for config in configs)
+    families = {config.family for config in configs}
     context: dict[str, Any] = {
         "problem": problem,
         "version": __version__,
         "arch": arch,
         "amd": amd,
-        "schedule_hint": any(config.schedule_hint != "none" for config in configs),
+        "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
         "row_major_a": problem.row_major_a,
         "row_major_b": problem.row_major_b,
         "bias": problem.bias,
@@ -76,8 +78,15 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         "torch_c": DTYPES[problem.dtype_c].torch,
         "tolerance": op.worst_row_limit(problem),
         "extra_operands": "[" + ", ".join(f'"{name}"' for name in op.extra_operands(problem)) + "]",
-        "has_split": max_split_k > 1,
-        "has_tma": any(config.family == "persistent_tma" for config in configs),
+        # The reduction kernel is the tiled family's way to split K.
+        "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
+        "has_gemv": "gemv" in families,
+        "has_tma": bool(families & {"tiled_tma", "persistent_tma", "warp_specialized"}),
+        "has_tiled_tma": "tiled_tma" in families,
+        "has_persistent_tma": "persistent_tma" in families,
+        "has_gluon": "warp_specialized" in families,
+        "operand_bytes": DTYPES[problem.dtype_a].size_bytes,
+        "instruction_k": 32 // DTYPES[problem.dtype_a].size_bytes,
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(REDUCE_OPTIONS)},
         **wide_operands(problem, max_split_k),
     }
@@ -100,5 +109,5 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
     return GeneratedModule(problem, text, hashes)
 
 
-def _dict_text(items: Sequence[tuple[str, int | str]]) -> str:
-    return "{" + ", ".join(f'"{name}": {value!r}' for name, value in items) + "}"
+def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:
+    return "{" + ", ".join(f'"{name}": {json.dumps(value)}' for name, value in items) + "}"

@@ -57,6 +57,10 @@ class Journal:
     def of(self, problem: GemmProblem) -> ProblemFacts:
         return self.facts.setdefault(problem, ProblemFacts())
 
+    def winners(self) -> list[Winner]:
+        """The winners so far, of every problem that this journal knows."""
+        return [facts.winner for facts in list(self.facts.values()) if facts.winner is not None]
+
     def screened(self, problem: GemmProblem, measurement: Measurement) -> None:
         self.of(problem).screened[measurement.config] = measurement
         self._append("screened", _lean(measurement), problem)
@@ -138,7 +142,7 @@ class Journal:
 
 def _lean(measurement: Measurement) -> dict[str, Any]:
     values = dataclasses.asdict(measurement)
-    return {k: v for k, v in values.items() if v not in ("", None, ())}
+    return {k: v for k, v in values.items() if v not in ("", None, (), 0)}
 
 
 def _measurement(values: dict[str, Any]) -> Measurement:
@@ -150,4 +154,14 @@ def _winner(values: dict[str, Any], problem: GemmProblem) -> Winner:
     check = Check(**values["check"]) if values["check"] else None
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
-    return Winner(**{**values, "problem": problem, "config": config, "check": check, "versions": versions})
+    intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
+    return Winner(
+        **{**values, **intervals, "problem": problem, "config": config, "check": check, "versions": versions}
+    )
+
+
+def _pair(values: Any) -> tuple[float, float] | None:
+    if values is None:
+        return None
+    low, high = values
+    return float(low), float(high)

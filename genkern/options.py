@@ -4,21 +4,64 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from genkern import __version__
+from genkern.dtypes import DTYPES
 from genkern.errors import InputError
 from genkern.gpus import known_archs
 from genkern.op import op_names
 from genkern.space import shipped_names
 
+PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
+_USAGE = "genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]"
+_HELP_COLUMNS = 100
 _EXAMPLES = """examples:
-  genkern --gemm_size_file sizes.yaml --compare               tune every size, check each winner
-  genkern -m 16 -n 4096 -k 4096 --arch gfx942                 one size; without a GPU times are predicted
-  genkern -i untuned.csv -o tuned.csv                         AITER's files
-  genkern --compare_wo_tuning --gemm_size_file results.yaml   check results again, exit 1 if any is wrong
+  genkern --gemm_size_file sizes.yaml --compare              tune every size, check each winner
+  genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; without a GPU times are predicted
+  genkern -i untuned.csv -o tuned.csv                        AITER's files
+  genkern --compare_wo_tuning --gemm_size_file results.yaml  check results again; exit 1 if any is wrong
+
+Names may be written with dashes too: --gemm-size-file. Exit status: 0, 1 when a size has no winner or a
+config is wrong, 2 for what you must put right (one line says what), 130 when stopped.
 """
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options. Raises InputError; SystemExit(0) after printing for --help and --version."""
+    reader = parser()
+    names = frozenset(reader._option_string_actions)
+    options = reader.parse_args([_underscored(argument, names) for argument in argv])
+    _check_sizes(options)
+    _check_files(options)
+    options.jobs = options.jobs or len(os.sched_getaffinity(0))
+    return options
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser; its help is the reference of the command line."""
+    p = _Parser(
+        prog="genkern",
+        usage=_USAGE,
+        description="Find the fastest GEMM kernel for each matrix size: C[M, N] = A[M, K] @ B[K, N].",
+        epilog=_EXAMPLES,
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    _sizes(p.add_argument_group("what to tune"))
+    _modes(p.add_argument_group("what to do (default: tune)"))
+    _target(p.add_argument_group("for which device, and how to measure"))
+    _search(p.add_argument_group("search and compile"))
+    _results(p.add_argument_group("results"))
+    general = p.add_argument_group("general")
+    general.add_argument("-v", "--verbose", action="count", default=0, help="say what became of the candidates")
+    general.add_argument("-h", "--help", action="help", help="print this and exit")
+    general.add_argument("--version", action="version", version=f"genkern {__version__}", help="print it and exit")
+    return p
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,80 +69,89 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (--help lists the options)")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser; its help is the reference of the command line."""
-    p = _Parser(
-        prog="genkern",
-        description="Find the fastest GEMM kernel for each matrix size. C[M, N] = A[M, K] @ B[K, N].",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    p.add_argument("--version", action="version", version=f"genkern {__version__}")
-    _sizes(p.add_argument_group("what to tune"))
-    _modes(p.add_argument_group("what to do (default: tune)"))
-    _target(p.add_argument_group("for what, and how to measure"))
-    _search(p.add_argument_group("search and compile"))
-    _output(p.add_argument_group("results"))
-    return p
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """At most 100 columns; an option's value is shown once, after its last name."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=min(_HELP_COLUMNS, shutil.get_terminal_size().columns - 2))
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # A single dash before a word is tune_gemm's old spelling, taken but not advertised.
+        names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
+        value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"
+        return ", ".join(names) + value
 
 
 def _sizes(group: argparse._ArgumentGroup) -> None:
-    for name in "mnk":
-        group.add_argument(f"-{name}", type=_size, metavar=name.upper(), help=f"{name.upper()} of a single size")
     group.add_argument(
-        "--gemm_size_file", "-i", "--input_file", metavar="FILE", help="sizes: tune_gemm's YAML, or AITER's untuned CSV"
+        "-i",
+        "--gemm_size_file",
+        "--input_file",
+        metavar="FILE",
+        help="the sizes: tune_gemm's YAML, AITER's untuned CSV (a name in .csv), or results of either",
     )
-    group.add_argument("--op", choices=op_names(), help="GEMM format (default: a16w16, or what the file says)")
-    for operand in "abc":
-        group.add_argument(
-            f"--dtype_{operand}",
-            f"-dtype_{operand}",
-            metavar="TYPE",
-            help=f"element type of {operand.upper()}: fp16, bf16, fp32, int8, fp8e4m3fn, fp8e5m2, fp8e4m3fnuz, "
-            "fp8e5m2fnuz; fp8 and bf8 are the target's own (default: bf16; a8w8: fp8 with bf16 output)",
-        )
-    group.add_argument("--col_a", "-col_a", action="store_true", help="A is column-major where the file does not say")
-    group.add_argument(
-        "--row_b", "-row_b", action="store_true", help="B is row-major where the file does not say (default: [N, K] weights)"
+    for name, what in (("m", "rows of A and C"), ("n", "columns of B and C"), ("k", "columns of A, rows of B")):
+        group.add_argument(f"-{name}", type=_size, metavar=name.upper(), help=f"one size instead of a file: {what}")
+    group.add_argument("--op", metavar="OP", choices=op_names(), help=f"{_either(op_names())} (default: by the types)")
+    own = "fp8 and bf8 are the target's own"
+    for operand, help in (
+        ("a", f"{', '.join(DTYPES)}; {own} (default: bf16; a8w8: fp8)"),
+        ("b", "type of B (default: that of A)"),
+        ("c", "type of C (default: that of A; a8w8: bf16)"),
+    ):
+        group.add_argument(f"--dtype_{operand}", f"-dtype_{operand}", metavar="TYPE", help=help)
+    group.add_argument("--col_a", "-col_a", action="store_true", help="A is column-major (default: row-major)")
+    layout_b = group.add_mutually_exclusive_group()
+    layout_b.add_argument("--row_b", "-row_b", action="store_true", help="B is row-major")
+    layout_b.add_argument(
+        "--col_b", "-col_b", action="store_true", help="B is column-major, as [N, K] weights are: the default"
     )
     group.add_argument("--bias_vector", action="store_true", help="add a bias of length N")
 
 
 def _modes(group: argparse._ArgumentGroup) -> None:
     modes = group.add_mutually_exclusive_group()
-    modes.add_argument("--compare", action="store_true", help="check each winner against a float32 reference")
-    modes.add_argument(
-        "--compare_wo_tuning", action="store_true", help="only check the configs of a results file; exit 1 if any is wrong"
-    )
+    modes.add_argument("--compare", action="store_true", help="tune, and check each winner against a float32 reference")
+    modes.add_argument("--compare_wo_tuning", action="store_true", help="only check the configs of a results file")
     modes.add_argument("--benchmark", action="store_true", help="only time the configs of a results file")
-    modes.add_argument(
-        "--explain", action="store_true", help="only print how many configs each pruning rule drops, for each size"
+    modes.add_argument("--explain", action="store_true", help="only count what each pruning rule drops, for each size")
+    group.add_argument(
+        "--errRatio",
+        type=_ratio,
+        default=0.05,
+        metavar="R",
+        help="share of output elements that may be outside the tolerance, as AITER counts them (default: 0.05)",
     )
 
 
 def _target(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--arch", metavar="ARCH", help=f"{', '.join(known_archs())} (default: the GPU found, else gfx942)"
+        "--arch", metavar="ARCH", help=f"{', '.join(known_archs())} (default: that of the GPU found, else gfx942)"
     )
     group.add_argument(
         "--profiler",
-        choices=("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict"),
+        choices=PROFILERS,
         default="auto",
-        help="source of the times (default: auto: rocprofv3 on AMD, cudagraph on NVIDIA, predict without a GPU)",
+        metavar="NAME",
+        help=f"source of the times: {_either(PROFILERS[1:])} "
+        "(default: auto: rocprofv3 on AMD, cudagraph on NVIDIA, predict without a GPU)",
     )
     which = group.add_mutually_exclusive_group()
-    which.add_argument("--gpu_ids", type=_gpu_ids, metavar="0,1,...", help="GPUs to measure on (default: 0)")
+    which.add_argument("--gpu_ids", type=_gpu_ids, metavar="0,1,...", help="the GPUs to measure on (default: 0)")
     which.add_argument("--ngpus", "--mp", type=_positive, metavar="N", help="measure on the first N GPUs")
     group.add_argument(
         "--protocol",
         choices=("genkern", "tune_gemm"),
         default="genkern",
-        help="genkern: screen, then re-time the best in shuffled rounds; tune_gemm: ten launches, the last counts",
+        metavar="NAME",
+        help="genkern: screen all, then time the best again in shuffled rounds; "
+        "tune_gemm: ten launches, the last counts (default: genkern)",
     )
-    group.add_argument("--iters", type=_positive, default=15, metavar="N", help="rounds of re-timing (default: 15)")
     group.add_argument(
-        "--warmup", type=_positive, default=1, metavar="N", help="launches before a candidate's first sample (default: 1)"
+        "--iters", type=_positive, default=60, metavar="N", help="most rounds in which the best are timed (default: 60)"
+    )
+    group.add_argument(
+        "--warmup", type=_positive, default=1, metavar="N", help="launches before a first sample (default: 1)"
     )
     group.add_argument(
         "--timeout",
@@ -112,17 +164,18 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "--rotating_tensor",
         type=_megabytes,
         metavar="MB",
-        help="rotate copies of B that together exceed MB MiB, so that it is cold; 0: off (default: twice the last-level cache)",
+        help="size in MiB of the copies of B that calls rotate through, so that B is cold; 0: one copy "
+        "(default: twice the last-level cache)",
     )
     group.add_argument(
-        "--init_type", choices=("randn", "hpl", "trig_float", "zeros"), default="randn", help="inputs (default: randn)"
+        "--icache_flush", action="store_true", help="make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
     )
     group.add_argument(
-        "--errRatio",
-        type=_ratio,
-        default=0.05,
-        metavar="R",
-        help="share of elements that may be outside the tolerance, as AITER counts (default: 0.05)",
+        "--init_type",
+        choices=("randn", "hpl", "trig_float", "zeros"),
+        default="randn",
+        metavar="NAME",
+        help="values of the inputs: randn, hpl (uniform in -0.5 .. 0.5), trig_float (sines) or zeros (default: randn)",
     )
 
 
@@ -130,55 +183,79 @@ def _search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--space",
         metavar="FILE",
-        help=f"search space, a YAML file or one of {', '.join(shipped_names())} (default: by architecture)",
+        help=f"search space: a YAML file, or {_either(shipped_names())} (default: the full one of the architecture)",
     )
     group.add_argument(
-        "--jobs", "--num_threads", type=_positive, metavar="N", help="compile processes (default: the CPUs there are)"
+        "--jobs", "--num_threads", type=_positive, metavar="N", help="compile processes (default: one a CPU)"
     )
     group.add_argument(
-        "--cache_dir", metavar="DIR", help="compiled kernels (default: $GENKERN_CACHE_DIR, else ~/.cache/genkern)"
+        "--cache_dir",
+        metavar="DIR",
+        help="where compiled kernels are kept (default: $GENKERN_CACHE_DIR, else ~/.cache/genkern)",
     )
-    group.add_argument("--keep", action="store_true", help="keep the generated modules, in DIR/modules")
+    group.add_argument("--keep", action="store_true", help="keep the generated modules, in modules/ of --cache_dir")
 
 
-def _output(group: argparse._ArgumentGroup) -> None:
+def _results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--tuning_results_file",
         "-o",
         "--o",
+        "--tuning_results_file",
         "--tuned_file",
         metavar="FILE",
-        help="winners: tune_gemm's YAML, or AITER's CSV if it ends in .csv "
-        "(default: output/tuning_results_ARCH.yaml); sizes that it holds are skipped",
+        dest="tuning_results_file",
+        help="the winners: AITER's CSV for a name in .csv, else tune_gemm's YAML; sizes that it holds are skipped "
+        "(default: output/tuning_results_ARCH.yaml, with _predicted before .yaml without a GPU)",
+    )
+    group.add_argument(
+        "-o2", "--profile_file", metavar="FILE", help="CSV of every candidate with its outcome (of those not pruned)"
     )
     group.add_argument("--all", action="store_true", help="tune again what the results file holds")
-    group.add_argument("--profile_file", "-o2", metavar="FILE", help="CSV of every candidate with its outcome")
     group.add_argument("--sort", action="store_true", help="sort the results by size")
     group.add_argument(
         "--batch", type=_positive, default=1, metavar="N", help="write the results after every N sizes (default: 1)"
     )
-    group.add_argument("-v", "--verbose", action="count", default=0, help="say more: outcomes of each size, where time goes")
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options; dashes in the names of long options count as underscores. Raises InputError."""
-    options = parser().parse_args([_underscored(argument) for argument in argv])
+def _check_sizes(options: argparse.Namespace) -> None:
     single = [getattr(options, name) for name in "mnk"]
-    if any(value is not None for value in single) and None in single:
+    named = any(value is not None for value in single)
+    if options.compare_wo_tuning or options.benchmark:
+        mode = "--compare_wo_tuning" if options.compare_wo_tuning else "--benchmark"
+        if named or (options.gemm_size_file or options.tuning_results_file) is None:
+            raise InputError(f"{mode} reads a results file: give it with --gemm_size_file FILE, without -m, -n and -k")
+        return
+    if named and None in single:
         raise InputError("a single size needs all of -m, -n and -k")
-    if options.gemm_size_file is None and None in single and not options.compare_wo_tuning and not options.benchmark:
+    if options.gemm_size_file is None and not named:
         raise InputError("nothing to tune: give -m, -n and -k, or --gemm_size_file FILE (--help shows examples)")
-    if options.gemm_size_file is not None and None not in single:
+    if options.gemm_size_file is not None and named:
         raise InputError("give either -m, -n and -k, or --gemm_size_file, not both")
-    options.jobs = options.jobs or len(os.sched_getaffinity(0))
-    return options
 
 
-def _underscored(argument: str) -> str:
-    if not argument.startswith("--") or argument == "--":
-        return argument
-    name, equals, value = argument[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"
+def _check_files(options: argparse.Namespace) -> None:
+    """A file that is written must not be one that is read, nor two of them one."""
+    sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
+    if profile is not None and any(_same_file(profile, other) for other in (sizes, results)):
+        raise InputError(f"--profile_file {profile} is the file of the sizes or the results too: give it another name")
+    if options.benchmark and _same_file(sizes, results):
+        raise InputError(f"--benchmark would write its times over {results}: give another -o")
+
+
+def _same_file(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and Path(one).resolve() == Path(other).resolve()
+
+
+def _underscored(argument: str, names: frozenset[str]) -> str:
+    """The argument with the underscores of the option that it names, if it names one."""
+    name, equals, value = argument.partition("=")
+    dashes = len(name) - len(name.lstrip("-"))
+    written = name[:dashes] + name[dashes:].replace("-", "_")
+    return f"{written}{equals}{value}" if dashes and written in names else argument
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _size(text: str) -> int:

@@ -6,25 +6,30 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from genkern.farm import FarmCounts
 
+# From this width on there is room for the farm's counts beside the bar.
+_ROOMY_COLUMNS = 110
+
 
 class Progress:
-    """Bars on a terminal; silence elsewhere, where the lines of the report say it all."""
+    """A bar for each problem under way, on a terminal; silence elsewhere, where the report's lines say it all."""
 
-    def __init__(self, console: Console, *, enabled: bool) -> None:
+    def __init__(self, console: Console) -> None:
         self._progress: RichProgress | None = None
-        if enabled and console.is_terminal:
+        if console.is_terminal:
+            farm = [TextColumn("{task.fields[farm]}")] if console.width >= _ROOMY_COLUMNS else []
             self._progress = RichProgress(
                 TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=24),
                 MofNCompleteColumn(),
-                TimeElapsedColumn(),
+                TextColumn("ETA"),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[farm]}"),
+                TextColumn("{task.fields[failed]}"),
+                *farm,
                 console=console,
                 transient=True,
             )
@@ -44,14 +49,18 @@ class Progress:
         if (progress := self._progress) is None:
             yield lambda: None
             return
-        task = progress.add_task(name, total=candidates, farm="")
+        task = progress.add_task(name, total=candidates, farm="", failed="")
 
         def advance() -> None:
-            rate = f"{counts.compiled / counts.compile_s:.1f}/s" if counts.compile_s else "-"
-            farm = f"compiled {counts.compiled} ({rate}), cached {counts.cached}, failed {counts.failed}"
-            progress.update(task, advance=1, farm=farm)
+            progress.update(task, advance=1, farm=farm_text(counts), failed=f"failed {counts.failed}")
 
         try:
             yield advance
         finally:
             progress.remove_task(task)
+
+
+def farm_text(counts: FarmCounts) -> str:
+    """For example `compiled 320 (34.5/s), cached 12`."""
+    rate = f" ({counts.compiled / counts.compile_s:.1f}/s)" if counts.compile_s else ""
+    return f"compiled {counts.compiled}{rate}, cached {counts.cached}"

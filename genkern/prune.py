@@ -27,7 +27,7 @@ class Pruned:
     @property
     def binaries(self) -> int:
         """Main kernels to compile: GROUP_SIZE_M and the value of SPLIT_K are run-time arguments."""
-        return len({(c.family, c.SPLIT_K > 1, *_compiled_in(c)) for c in self.kept})
+        return len({(c.family, c.SPLIT_K > 1 and c.family == "tiled", *_compiled_in(c)) for c in self.kept})
 
 
 def _compiled_in(config: Config) -> tuple[int | str, ...]:
@@ -47,9 +47,10 @@ def _compiled_in(config: Config) -> tuple[int | str, ...]:
 def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
     """Drop every config that some rule of the space drops for this problem on this GPU."""
     kept: list[Config] = []
-    dropped = dict.fromkeys(space.rules, 0)
+    dropped = dict.fromkeys(itertools.chain(space.rules, *(family.rules or () for family in space.families)), 0)
     for family in space.families:
-        rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in space.rules]
+        names = space.rules if family.rules is None else family.rules
+        rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in names]
         for block in family.blocks():
             first = next(block)
             # Configs that share a binary share the answer of most rules: ask those once. `rules[:verdict]` is

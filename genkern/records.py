@@ -8,6 +8,9 @@ from enum import Enum
 from genkern.config import Config
 from genkern.problem import GemmProblem
 
+# The time source of numbers that no clock ever showed.
+PREDICTED = "predicted"
+
 
 class Outcome(str, Enum):
     """The one way in which a candidate ended. The summary of a run counts all of them."""
@@ -80,7 +83,8 @@ class Measurement:
 
     `samples_us` are the kept samples, each the time of one whole call (all kernels of the config);
     `duration_us` is their median. `time_source` is the timer: rocprofv3, rocprof, cupti, cudagraph
-    or predicted. `stage` is "screen" or "final".
+    or predicted. `stage` is "screen" or "final". `discarded` counts the samples that were taken at a
+    throttled clock and are not kept.
     """
 
     config: str
@@ -90,6 +94,7 @@ class Measurement:
     duration_us: float | None = None
     samples_us: tuple[float, ...] = ()
     message: str = ""
+    discarded: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Winner:
-    """The chosen config of one problem, with what a reader needs to trust and to reproduce it."""
+    """The chosen config of one problem, with what a reader needs to trust and to reproduce it.
+
+    `duration_us` is the median of `samples` kept samples (`discarded` were not), `interval_us` its 95 %
+    bootstrap interval, `spread_us` the samples' interquartile range. `vendor_us` and its interval are of the
+    vendor library in the same rounds. `runner_up` is the next best config and `runner_up_us` its median.
+    `choice` says what a dispatcher should use: "vendor" where the vendor library wins or ties, else "config".
+    """
 
     problem: GemmProblem
     config: Config
@@ -127,3 +138,12 @@ class Winner:
     vendor_us: float | None = None
     runner_up: str = ""
     runner_up_us: float | None = None
+    interval_us: tuple[float, float] | None = None
+    vendor_interval_us: tuple[float, float] | None = None
+    discarded: int = 0
+    choice: str = "config"
+
+    @property
+    def margin(self) -> float | None:
+        """Time of the runner-up over the winner's; slightly below 1 when a tie went to the simpler config."""
+        return None if self.runner_up_us is None else self.runner_up_us / self.duration_us

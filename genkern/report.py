@@ -1,24 +1,17 @@
-"""What a person reads at the end: the table of winners, the count of outcomes, and the candidates' file."""
+"""What a person reads: a line per size as it is done, the table of winners, the count of outcomes. Pure text."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import pandas as pd
-from rich.console import Console
-from rich.table import Table
-
-from genkern.config import Config
-from genkern.files import write_whole
 from genkern.gpus import Gpu
+from genkern.problem import GemmProblem
 from genkern.records import Outcome, Winner
 from genkern.tune import Report
 
-CANDIDATE_COLUMNS = (
-    "M,N,K,op,dtype_a,dtype_b,dtype_c,config,outcome,us,time_source,stage,samples,"
-    "registers,spills,shared_bytes,scratch_bytes,message"
-).split(",")
+_GAP = "  "
+_LEFT_ALIGNED = ("size", "format", "check", "source", "winner")
 
 
 def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
@@ -35,65 +28,93 @@ def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
     return None if peak is None else max(peak, memory)
 
 
-def winners_table(winners: Sequence[Winner], gpu: Gpu) -> Table:
-    """The table of the results: one line a problem."""
-    table = Table(title=f"{gpu.name} ({gpu.arch})", title_justify="left", box=None, pad_edge=False)
-    for name in ("size", "winner", "us", "TFLOPS", "% peak", "% roofline", "vs vendor", "check", "source"):
-        table.add_column(name, justify="left" if name in ("size", "winner", "check", "source") else "right", no_wrap=name != "winner", overflow="fold")
-    for w in winners:
-        peak, roofline = percent_of_peak(w, gpu), percent_of_roofline(w, gpu)
-        table.add_row(
-            w.problem.size,
-            w.config.name,
-            f"{w.duration_us:.2f}",
-            f"{w.problem.tflops(w.duration_us):.1f}",
-            "-" if peak is None else f"{peak:.1f}",
-            "-" if roofline is None else f"{roofline:.1f}",
-            "-" if w.vendor_us is None else f"{w.vendor_us / w.duration_us:.3f}x",
-            "-" if w.check is None else f"ok ({w.check.method} {w.check.problem_size})",
-            w.time_source,
-        )
-    return table
+def format_text(problem: GemmProblem) -> str:
+    """Op, types and what is unusual of the layout: `a16w16 bf16`, `a8w8 fp8e4m3fn->bf16 A column-major, bias`."""
+    types = problem.dtype_a
+    if problem.dtype_b != problem.dtype_a:
+        types += f"*{problem.dtype_b}"
+    if problem.dtype_c != problem.dtype_a:
+        types += f"->{problem.dtype_c}"
+    extras = [
+        *([] if problem.row_major_a else ["A column-major"]),
+        *(["B row-major"] if problem.row_major_b else []),
+        *(["bias"] if problem.bias else []),
+    ]
+    return f"{problem.op} {types}" + (f" {', '.join(extras)}" if extras else "")
 
 
-def print_winners(console: Console, winners: Sequence[Winner], gpu: Gpu) -> None:
-    """Print the table wide enough for config names even where the output is no terminal."""
-    wide = console if console.is_terminal else Console(file=console.file, width=200)
-    wide.print(winners_table(winners, gpu))
+def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> list[str]:
+    """The lines of the results' table, with a title.
+
+    Columns that say nothing are left out, and a format that all sizes share stands in the title. Where a line
+    with the winner's name would not fit into `columns` (None: no limit), the names stand on lines of their own.
+    """
+    formats = {format_text(winner.problem) for winner in winners}
+    title = f"{gpu.name} ({gpu.arch})" + (f", {formats.pop()}" if len(formats) == 1 else "")
+    cells: dict[str, Callable[[Winner], str]] = {
+        "size": lambda w: w.problem.size,
+        "us": lambda w: f"{w.duration_us:.2f}",
+        "TFLOPS": lambda w: f"{w.problem.tflops(w.duration_us):.1f}",
+        "% peak": lambda w: _percent(percent_of_peak(w, gpu)),
+        "% roof": lambda w: _percent(percent_of_roofline(w, gpu)),
+        "source": lambda w: w.time_source,
+    }
+    if formats:
+        cells["format"] = lambda w: format_text(w.problem)
+    if any(winner.vendor_us for winner in winners):
+        cells["vs vendor"] = lambda w: f"{w.vendor_us / w.duration_us:.3f}x" if w.vendor_us else "-"
+    if any(winner.check for winner in winners):
+        cells["check"] = lambda w: "ok" if w.check else "-"
+    cells["winner"] = lambda w: w.config.name
+    rows = [list(cells), *([cell(winner) for cell in cells.values()] for winner in winners)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    narrow = columns is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > columns
+    lines = [title]
+    for number, row in enumerate(rows):
+        aligned = [
+            text.ljust(width) if name in _LEFT_ALIGNED else text.rjust(width)
+            for name, text, width in zip(cells, row, widths, strict=True)
+        ]
+        if not narrow:
+            lines.append(_GAP.join(aligned).rstrip())
+            continue
+        lines.append(_GAP.join(aligned[:-1]).rstrip())
+        if number:
+            lines.append(f"{_GAP}{row[-1]}")
+    return lines
 
 
-def outcome_line(outcomes: Counter[Outcome]) -> str:
+def size_line(report: Report) -> str:
+    """How one size ended, on one line."""
+    size, winner = report.problem.size, report.winner
+    if winner is None:
+        return f"{size}: no winner: {report.message}"
+    versus = f", {winner.vendor_us / winner.duration_us:.3f}x vendor" if winner.vendor_us else ""
+    checked = ""
+    if winner.check is not None:
+        reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
+        checked = f", {winner.check.method} check ok{reduced}"
+    tflops = report.problem.tflops(winner.duration_us)
+    return (
+        f"{size}: {winner.duration_us:.2f} us, {tflops:.1f} TFLOPS{versus} ({winner.time_source}){checked}: "
+        f"{winner.config.name}"
+    )
+
+
+def detail_lines(report: Report) -> list[str]:
+    """The outcomes of one size's candidates, where its time went, and what was found wrong."""
+    times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
+    wrong = [
+        f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG
+    ]
+    return [f"  {outcome_text(report.outcomes)}; {times}", *wrong]
+
+
+def outcome_text(outcomes: Counter[Outcome]) -> str:
     """For example `measured 672, compile_failed 3, pruned 131,328`; every candidate is in exactly one of them."""
     order = [outcome for outcome in reversed(Outcome) if outcomes[outcome]]
     return ", ".join(f"{outcome.value} {outcomes[outcome]:,}" for outcome in order)
 
 
-def candidate_rows(report: Report) -> list[dict[str, object]]:
-    """One row per candidate of a problem, fastest first."""
-    problem = report.problem
-    rows: list[dict[str, object]] = []
-    for name, m in report.candidates.items():
-        resources = report.binaries[name].resources if name in report.binaries else None
-        rows.append(
-            {
-                **{key: getattr(problem, key) for key in ("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c")},
-                "config": Config.parse(name).name,
-                "outcome": m.outcome.value,
-                "us": m.duration_us,
-                "time_source": m.time_source,
-                "stage": m.stage,
-                "samples": len(m.samples_us),
-                "registers": resources and resources.registers,
-                "spills": resources and resources.spills,
-                "shared_bytes": resources and resources.shared_bytes,
-                "scratch_bytes": resources and resources.scratch_bytes,
-                "message": m.message,
-            }
-        )
-    return sorted(rows, key=lambda row: (row["us"] is None, row["us"] or 0.0, str(row["config"])))
-
-
-def write_candidates(path: str, rows: Sequence[dict[str, object]]) -> None:
-    """Write every candidate with its outcome as CSV (--profile_file). Raises OutputError."""
-    table = pd.DataFrame({column: [row[column] for row in rows] for column in CANDIDATE_COLUMNS})
-    write_whole(path, table.to_csv(index=False))
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from genkern import rules_nvidia, rules_tiles, rules_tune_gemm
+from genkern import rules_families, rules_nvidia, rules_tiles, rules_tune_gemm
 from genkern.config import Config
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
@@ -71,6 +71,15 @@ RULES: dict[str, Rule] = {
         rules_nvidia.block_k_thin,
         rules_nvidia.tma_needs_sm90,
         rules_nvidia.tma_aligned,
+        rules_families.gemv_one_row,
+        rules_families.gemv_registers,
+        rules_families.gemv_over_problem,
+        rules_families.tma_many_waves,
+        rules_families.wgmma_operands,
+        rules_families.wgmma_rows,
+        rules_families.wgmma_accumulators,
+        rules_families.wgmma_shared_memory,
+        rules_families.width_fills_nothing,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
+from genkern.family import FAMILIES
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules_tiles import covering_block
@@ -30,8 +31,8 @@ def _warpgroup_mma(config: Config) -> bool:
 def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> int:
     a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * DTYPES[problem.dtype_b].size_bytes
-    if config.family != "persistent_tma":
-        return (a + b) * buffers
+    if config.family not in ("persistent_tma", "warp_specialized"):
+        return (a + b) * buffers + (_BARRIER_BYTES if FAMILIES[config.family].uses_tma else 0)
     c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     return (a + b) * buffers + c + _BARRIER_BYTES
 
@@ -102,7 +103,7 @@ def tma_needs_sm90(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the copy engine came with Hopper (CUDA programming guide, Tensor Memory Accelerator).
     """
-    if config.family != "persistent_tma":
+    if not FAMILIES[config.family].uses_tma:
         return False
     return not gpu.arch.startswith("sm_") or int(gpu.arch.removeprefix("sm_")) < 90
 
@@ -113,7 +114,7 @@ def tma_aligned(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: cuTensorMapEncodeTiled refuses such strides. A row of A has K elements (M when column-major), of B
     N (K when column-major), of C N.
     """
-    if config.family != "persistent_tma":
+    if not FAMILIES[config.family].uses_tma:
         return False
     row_a = problem.K if problem.row_major_a else problem.M
     row_b = problem.N if problem.row_major_b else problem.K

@@ -14,10 +14,10 @@ from genkern.problem import GemmProblem
 
 # Registers that a GEMM loop needs besides its accumulators: addresses, strides, counters.
 _OTHER_REGISTERS = 20
-# Below this many tiles per CU or SM, a last wave that is not full costs a fifth of the time or more.
-_ENOUGH_TILES_PER_UNIT = 4
+# Below this many tiles per CU or SM, a last wave that is not full costs a quarter of the time or more.
+_ENOUGH_TILES_PER_UNIT = 2
 # Workgroups per CU or SM beyond which more splits of K add traffic of partial sums and no parallelism.
-_SPLIT_K_BLOCKS_PER_UNIT = 10
+_SPLIT_K_BLOCKS_PER_UNIT = 4
 # From this many tiles per CU or SM on, larger tiles also fill the GPU.
 _PLENTY_OF_TILES_PER_UNIT = 32
 
@@ -111,7 +111,7 @@ def split_k_fills(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """SPLIT_K although the tiles alone fill the GPU, or more splits than it can run at a time.
 
     genkern: split-K writes and reads SPLIT_K * M * N partial sums to gain parallelism; little is left to gain
-    from four tiles per CU or SM on, or beyond ten workgroups on each.
+    from two tiles per CU or SM on, or beyond four workgroups on each.
     """
     if config.SPLIT_K == 1:
         return False

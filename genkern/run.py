@@ -13,54 +13,53 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.cache import BinaryCache
-from genkern.check import Checker, DeviceChecker, InterpreterChecker
+from genkern.candidates_file import CandidatesFile
+from genkern.check import Checker, DeviceChecker
 from genkern.errors import InputError
 from genkern.farm import Farm
-from genkern.gemm_entry import GemmDefaults, resolve
+from genkern.gemm_entry import GemmDefaults, check_defaults, resolve
 from genkern.journal import Journal
 from genkern.op import check_problem
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Budget
 from genkern.progress import Progress
 from genkern.prune import explain, prune
-from genkern.records import Winner
-from genkern.report import candidate_rows, outcome_line, print_winners, write_candidates
-from genkern.results import ResultsFile
+from genkern.recorder import Recorder
+from genkern.results import ResultsFile, RunFacts
+from genkern.run_folder import run_folder
 from genkern.sizes import read_sizes
 from genkern.space import Space, load_space
 from genkern.target import RunTarget, choose_target, make_device_checker, make_profiler, versions
-from genkern.tune import Provenance, Report, Tuner, tune_all
-from genkern.verify import benchmark, verify
+from genkern.tune import Provenance, Tuner, tune_all
+from genkern.verify import benchmark, interpreter_checker, verify
 from genkern.workshop import Workshop
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Do what the options ask; returns the exit status. Raises GenkernError for what a user can put right."""
     target = choose_target(options)
-    defaults = GemmDefaults(
-        options.op, options.dtype_a, options.dtype_b, options.dtype_c, not options.col_a, options.row_b, options.bias_vector
-    )
+    defaults = make_defaults(options, target)
+    budget = make_budget(options, target)
     if options.compare_wo_tuning or options.benchmark:
-        path = options.gemm_size_file or options.tuning_results_file
-        if path is None:
-            raise InputError("give the results file with --gemm_size_file FILE")
-        with bench(options, target) as (workshop, _):
-            action = verify if options.compare_wo_tuning else benchmark
-            return action(path, options, target, defaults, workshop, console)
+        with bench(options, target, budget) as workshop:
+            check_or_time = verify if options.compare_wo_tuning else benchmark
+            return check_or_time(options, target, defaults, workshop, console)
     problems = read_problems(options, target, defaults, console)
+    spaces = {op: load_space(options.space, target.arch, op) for op in {problem.op for problem in problems}}
     if options.explain:
         for problem in problems:
-            space = load_space(options.space, target.arch, problem.op)
+            space = spaces[problem.op]
             console.print(f"{problem.size} {problem.op} on {target.gpu.name}, space {space.name}:")
             console.print(explain(prune(space, problem, target.gpu)))
         return 0
-    return tune(problems, options, target, defaults, console)
+    return tune(problems, spaces, options, target, defaults, budget, console)
 
 
 def read_problems(
     options: argparse.Namespace, target: RunTarget, defaults: GemmDefaults, console: Console
 ) -> tuple[GemmProblem, ...]:
     """The sizes to work on, each once. Raises InputError."""
+    problems: tuple[GemmProblem, ...]
     if options.gemm_size_file is None:
         resolved = resolve({"M": options.m, "N": options.n, "K": options.k}, defaults, target.arch)
         problems, notes = (resolved.problem,), resolved.notes
@@ -75,163 +74,139 @@ def read_problems(
 
 
 def tune(
-    problems: Sequence[GemmProblem], options: argparse.Namespace, target: RunTarget, defaults: GemmDefaults, console: Console
+    problems: Sequence[GemmProblem],
+    spaces: dict[str, Space],
+    options: argparse.Namespace,
+    target: RunTarget,
+    defaults: GemmDefaults,
+    budget: Budget,
+    console: Console,
 ) -> int:
-    """Tune what is not tuned yet; the results file and the journal grow with every size."""
-    spaces = {op: load_space(options.space, target.arch, op) for op in {problem.op for problem in problems}}
-    results_path = options.tuning_results_file or f"output/tuning_results_{target.arch}.yaml"
+    """Tune what is not tuned yet; results and journal grow with every size. Everything that can be refused is first."""
+    path = results_path(options, target)
+    with sole_run(path):
+        return _tune(path, problems, spaces, options, target, defaults, budget, console)
+
+
+def _tune(
+    path: str,
+    problems: Sequence[GemmProblem],
+    spaces: dict[str, Space],
+    options: argparse.Namespace,
+    target: RunTarget,
+    defaults: GemmDefaults,
+    budget: Budget,
+    console: Console,
+) -> int:
     found = versions()
-    results = ResultsFile(results_path, target.arch, target.gpu.compute_units, found, defaults, sort=options.sort)
-    done = set() if options.all else results.problems
-    todo = [problem for problem in problems if problem not in done]
+    facts = RunFacts(target.arch, target.gpu.compute_units, found, predicted=not target.measured)
+    results = ResultsFile(path, facts, defaults, sort=options.sort)
+    todo = [problem for problem in problems if options.all or problem not in results.problems]
     if len(todo) < len(problems):
-        console.print(f"{len(problems) - len(todo)} sizes are in {results_path} already (--all tunes them again)")
+        done = len(problems) - len(todo)
+        console.print(f"note: {done} of {len(problems)} sizes are in {results.path} already (--all tunes them again)")
     if not todo:
         return 0
-    budget = make_budget(options, target)
-    with bench(options, target, budget) as (workshop, log_dir):
-        tuners: list[Tuner] = []
-        progress = Progress(console, enabled=options.verbose >= 0)
-        with contextlib.ExitStack() as stack:
-            profilers = []
-            for index in target.gpu_ids or (0,):
-                profiler = make_profiler(target, options.profiler, index, str(workshop.farm.cache.folder), log_dir)
-                stack.callback(profiler.close)
-                profilers.append((index, profiler))
-            header = journal_header(found, target, profilers[0][1].time_source, spaces, budget, options)
-            journal = Journal(f"{results_path}.journal", header, start_anew=options.all)
-            stack.callback(journal.close)
-            provenance = Provenance(target.arch, target.device_name, tuple(sorted(found.items())))
-            for index, profiler in profilers:
-                checker: Checker | None = None
-                if options.compare and target.measured:
-                    device = make_device_checker(target, profiler, index, str(workshop.farm.cache.folder), log_dir)
-                    stack.callback(device.close)
-                    checker = DeviceChecker(device.check, options.errRatio)
-                elif options.compare:
-                    checker = InterpreterChecker(options.errRatio)
-                tuners.append(
-                    Tuner(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, budget, index)
-                )
-            stack.enter_context(progress)
-            writer = _Writer(results, options, console)
-            known = [facts.winner for problem in todo if (facts := journal.of(problem)).winner is not None]
-            writer.take_over([winner for winner in known if winner is not None])
-            open_problems = [problem for problem in todo if journal.of(problem).winner is None]
-            try:
-                tune_all(tuners, open_problems, writer.finished)
-            finally:
-                writer.flush()
-        writer.summary(target, workshop)
-    return 1 if writer.failed else 0
-
-
-class _Writer:
-    """Writes the results as sizes finish, and tells the user."""
-
-    def __init__(self, results: ResultsFile, options: argparse.Namespace, console: Console) -> None:
-        self._results = results
-        self._options = options
-        self._console = console
-        self._winners: list[Winner] = []
-        self._rows: list[dict[str, object]] = []
-        self._unwritten = 0
-        self.failed: list[Report] = []
-
-    def take_over(self, winners: Sequence[Winner]) -> None:
-        """Winners that the journal of an interrupted run holds."""
-        if winners:
-            self._winners += winners
-            self._unwritten += len(winners)
-            self.flush()
-            self._console.print(f"{len(winners)} sizes taken over from the journal of the last run")
-
-    def finished(self, report: Report) -> None:
-        problem = report.problem
-        if self._options.profile_file:
-            self._rows += candidate_rows(report)
-        if report.winner is None:
-            self.failed.append(report)
-            self._console.print(f"{problem.size}: no winner: {report.message}")
-        else:
-            w = report.winner
-            self._winners.append(w)
-            self._unwritten += 1
-            versus = f", {w.vendor_us / w.duration_us:.3f}x vendor" if w.vendor_us else ""
-            self._console.print(
-                f"{problem.size}: {w.config.name} {w.duration_us:.2f} us, "
-                f"{problem.tflops(w.duration_us):.1f} TFLOPS{versus} ({w.time_source})",
+    results.require_room(todo)
+    with contextlib.ExitStack() as stack:
+        workshop = stack.enter_context(bench(options, target, budget))
+        places = workshop.farm.cache.folder, workshop.module_dir
+        profilers = []
+        for index in target.gpu_ids or (0,):
+            profiler = make_profiler(target, options.profiler, index, *map(str, places))
+            stack.callback(profiler.close)
+            profilers.append((index, profiler))
+        interpreter = None
+        if options.compare and not target.measured:
+            interpreter = interpreter_checker(options.errRatio, workshop)
+            stack.callback(interpreter.close)
+        header = journal_header(found, target, profilers[0][1].time_source, spaces, budget, options)
+        journal = Journal(f"{results.path}.journal", header, start_anew=options.all)
+        stack.callback(journal.close)
+        candidates = CandidatesFile(options.profile_file, todo) if options.profile_file else None
+        progress = stack.enter_context(Progress(console))
+        provenance = Provenance(target.arch, target.device_name, tuple(sorted(found.items())))
+        tuners = []
+        for index, profiler in profilers:
+            checker: Checker | None = interpreter
+            if options.compare and target.measured:
+                device = make_device_checker(target, profiler, index, *map(str, places))
+                stack.callback(device.close)
+                checker = DeviceChecker(device.check, options.errRatio)
+            tuners.append(
+                Tuner(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, budget, index)
             )
-        if self._options.verbose:
-            times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
-            self._console.print(f"  {outcome_line(report.outcomes)}; {times}")
-        if self._unwritten >= self._options.batch:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._unwritten:
-            self._results.write(self._winners)
-            self._unwritten = 0
-        if self._options.profile_file and self._rows:
-            write_candidates(self._options.profile_file, self._rows)
-
-    def summary(self, target: RunTarget, workshop: Workshop) -> None:
-        for note in self._results.notes:
-            self._console.print(f"note: {note}")
-        if self._winners:
-            self._console.print()
-            print_winners(self._console, self._winners, target.gpu)
-        counts = workshop.farm.counts
-        self._console.print(
-            f"\n{counts.compiled} binaries compiled, {counts.cached} from the cache, {counts.failed} refused; "
-            f"results in {self._results.path}",
+        recorder = Recorder(results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
+        try:
+            tune_all(tuners, todo, recorder.finished)
+        finally:
+            recorder.flush()
+    recorder.summary(target.gpu, workshop.farm.counts)
+    if not target.measured:
+        console.print(
+            "These times are predicted by a model. To measure, run the same command on a machine with "
+            f"a {target.arch} GPU and PyTorch."
         )
-        if not target.measured:
-            self._console.print(
-                "These times are predicted by a model, not measured. To measure, run the same command on a machine "
-                f"with a {target.arch} GPU and PyTorch.",
-            )
+    return 1 if recorder.failed else 0
 
 
 @contextlib.contextmanager
-def bench(
-    options: argparse.Namespace, target: RunTarget, budget: Budget | None = None
-) -> Iterator[tuple[Workshop, str]]:
-    """The workshop of a run and the folder for its logs."""
-    default = os.environ.get("GENKERN_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "genkern"
-    folder = Path(options.cache_dir or default).expanduser()
+def bench(options: argparse.Namespace, target: RunTarget, budget: Budget) -> Iterator[Workshop]:
+    """The workshop of a run, with a folder for its modules and logs."""
+    folder = cache_folder(options)
     cache = BinaryCache(folder / "binaries")
     farm = Farm(cache, target.triton, versions()["triton"], jobs=options.jobs, timeout_s=options.timeout)
-    modules = folder / "modules" if options.keep else folder / "modules" / f"run-{os.getpid()}"
-    workshop = Workshop(
-        farm,
-        target.gpu,
-        target.arch,
-        budget or make_budget(options, target),
-        init_type=options.init_type,
-        module_dir=str(modules),
-        keep_modules=options.keep,
-    )
-    modules.mkdir(parents=True, exist_ok=True)
+    with run_folder(folder / "modules") as own:
+        yield Workshop(
+            farm,
+            target.gpu,
+            target.arch,
+            budget,
+            init_type=options.init_type,
+            module_dir=str(own.parent if options.keep else own),
+            keep_modules=options.keep,
+        )
+
+
+def cache_folder(options: argparse.Namespace) -> Path:
+    """--cache_dir, or its default. Raises InputError when there is no home folder to put it in."""
+    default = os.environ.get("GENKERN_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern"
     try:
-        yield workshop, str(modules)
-    finally:
-        if not options.keep:
-            for leftover in modules.iterdir():
-                # What a user needs of a log was printed; an unexpected subfolder stays.
-                with contextlib.suppress(OSError):
-                    leftover.unlink()
-            with contextlib.suppress(OSError):
-                modules.rmdir()
+        return Path(options.cache_dir or default).expanduser()
+    except RuntimeError:
+        raise InputError("there is no home folder for compiled kernels: give --cache_dir DIR") from None
+
+
+def results_path(options: argparse.Namespace, target: RunTarget) -> str:
+    """-o, or a default that never puts predicted and measured times into one file."""
+    predicted = "" if target.measured else "_predicted"
+    return options.tuning_results_file or f"output/tuning_results_{target.arch}{predicted}.yaml"
+
+
+def make_defaults(options: argparse.Namespace, target: RunTarget) -> GemmDefaults:
+    """What the options say of sizes that do not say it themselves. Raises InputError when it does not fit together."""
+    types = options.dtype_a, options.dtype_b, options.dtype_c
+    defaults = GemmDefaults(options.op, *types, not options.col_a, options.row_b, options.bias_vector)
+    try:
+        check_defaults(defaults, target.arch)
+    except InputError as error:
+        raise InputError(f"command line: {error}") from None
+    return defaults
 
 
 def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
-    """How much to measure; the weights rotate through twice the last-level cache unless the user says otherwise."""
+    """How much to measure; the weights rotate through twice the last-level cache unless the user says otherwise.
+
+    Raises InputError for --icache_flush on a device on which nothing is flushed.
+    """
+    if options.icache_flush and not (target.measured and target.gpu.vendor == "nvidia"):
+        raise InputError("--icache_flush works on NVIDIA GPUs only; run without it")
     rotating = options.rotating_tensor
     return Budget(
         protocol=options.protocol,
         warmup=options.warmup,
         final_rounds=options.iters,
+        icache_flush=options.icache_flush,
         timeout_s=options.timeout,
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,
     )

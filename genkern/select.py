@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.config import Config
-from genkern.records import Measurement, Outcome
-
-# Two medians closer than this are the same: NVBench's compare calls centres within 0.5 % equal.
-TIE_RATIO = 1.005
+from genkern.problem import GemmProblem
+from genkern.profiling.statistics import Estimate, estimate, tied
+from genkern.records import Measurement, Outcome, Winner
 
 
 def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
@@ -18,16 +18,59 @@ def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
     return [m.config for m in measured[:most]]
 
 
-def ranking(finals: Iterable[Measurement]) -> list[Measurement]:
-    """Measured finalists, best first: by median, but within a tie with the fastest the simpler config leads."""
+def ranking(
+    finals: Iterable[Measurement], vendor: Measurement | None = None, wins: Mapping[str, int] | None = None
+) -> list[Measurement]:
+    """Measured finalists, best first: by median, but those tied with the fastest by what speaks for them.
+
+    That is, in this order: being faster than the vendor library beyond doubt (where any of them is), winning
+    more of the neighbouring sizes (`wins`, by name), being the simpler config.
+    """
     measured = [m for m in finals if m.outcome is Outcome.MEASURED and m.duration_us is not None]
     measured.sort(key=lambda m: (m.duration_us, m.config))
     if not measured:
         return []
-    limit_us = (measured[0].duration_us or 0.0) * TIE_RATIO
-    tied = [m for m in measured if (m.duration_us or 0.0) <= limit_us]
-    tied.sort(key=lambda m: (_complexity(Config.parse(m.config)), m.duration_us, m.config))
-    return tied + measured[len(tied) :]
+    wins = wins or {}
+    fastest = estimate_of(measured[0])
+    group = [m for m in measured if tied(estimate_of(m), fastest)]
+
+    def merit(m: Measurement) -> tuple[bool, int, tuple[int, ...], float, str]:
+        complexity = _complexity(Config.parse(m.config))
+        return not _beats(m, vendor), -wins.get(m.config, 0), complexity, m.duration_us or 0.0, m.config
+
+    group.sort(key=merit)
+    chosen = {m.config for m in group}
+    return group + [m for m in measured if m.config not in chosen]
+
+
+def choice(winner: Measurement, vendor: Measurement | None) -> str:
+    """What a dispatcher should use: "config", or "vendor" where the vendor library is faster or tied."""
+    return "config" if _beats(winner, vendor) else "vendor"
+
+
+def neighbour_wins(problem: GemmProblem, winners: Iterable[Winner]) -> Counter[str]:
+    """How many neighbours of `problem` each config won: sizes of its formats with the same N and K, or the same M."""
+    wins: Counter[str] = Counter()
+    for winner in winners:
+        other = winner.problem
+        near = (other.N, other.K) == (problem.N, problem.K) or other.M == problem.M
+        if near and other != problem and _format(other) == _format(problem):
+            wins[winner.config.name] += 1
+    return wins
+
+
+def estimate_of(measurement: Measurement) -> Estimate:
+    """Median and interval of a measurement's samples; without samples, its time without an interval's width."""
+    samples_us: Sequence[float] = measurement.samples_us or (measurement.duration_us or 0.0,)
+    return estimate(samples_us)
+
+
+def interval_us(measurement: Measurement) -> tuple[float, float] | None:
+    """The interval of the median in microseconds; None for a single sample, of which nothing is known."""
+    if len(measurement.samples_us) < 2:
+        return None
+    known = estimate_of(measurement)
+    return known.low_us, known.high_us
 
 
 def spread_us(samples_us: Sequence[float]) -> float:
@@ -37,6 +80,18 @@ def spread_us(samples_us: Sequence[float]) -> float:
     ordered = sorted(samples_us)
     quarter = len(ordered) // 4
     return ordered[-1 - quarter] - ordered[quarter]
+
+
+def _beats(config: Measurement, vendor: Measurement | None) -> bool:
+    if vendor is None or vendor.outcome is not Outcome.MEASURED:
+        return True
+    ours, theirs = estimate_of(config), estimate_of(vendor)
+    return ours.median_us < theirs.median_us and not tied(ours, theirs)
+
+
+def _format(problem: GemmProblem) -> tuple[object, ...]:
+    layout = (problem.row_major_a, problem.row_major_b, problem.bias)
+    return problem.op, problem.dtype_a, problem.dtype_b, problem.dtype_c, *layout
 
 
 def _complexity(config: Config) -> tuple[int, int, int, int]:

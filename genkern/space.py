@@ -15,10 +15,10 @@ import yaml
 
 from genkern.config import CONFIG_FIELDS, Config
 from genkern.errors import InputError
+from genkern.family import FAMILIES, Family, widths
 from genkern.op import op_names
 from genkern.rules import RULE_NAMES
 
-FAMILIES = ("tiled", "persistent_tma")
 SHIPPED_SPACES = Path(__file__).parent / "spaces"
 
 _KEYS = ("archs", "ops", "default", "families", "rules")
@@ -47,10 +47,14 @@ _HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 
 @dataclass(frozen=True)
 class FamilySpace:
-    """The values of one kernel family, by field in the order of Config; the configs are their product."""
+    """The values of one kernel family, by field in the order of Config; the configs are their product.
+
+    `rules` replace the space's for this family where they are given.
+    """
 
     family: str
     ranges: tuple[tuple[str, tuple[int | str, ...]], ...]
+    rules: tuple[str, ...] | None = None
 
     def values(self, field: str) -> tuple[int, ...]:
         """The listed values of a whole-number field."""
@@ -217,10 +221,7 @@ def _space(name: str, document: object) -> Space:
     for op in ops:
         if op not in op_names():
             raise _unknown("op", op, op_names())
-    rules = _strings("rules", document["rules"], may_be_empty=True)
-    for rule in rules:
-        if rule not in RULE_NAMES:
-            raise _unknown("rule", rule, RULE_NAMES)
+    rules = _rules("rules", document["rules"])
     entries = document["families"]
     if not isinstance(entries, list) or not entries:
         raise InputError("families is not a list of family entries")
@@ -258,24 +259,34 @@ def _family(number: int, entry: object, amd: bool) -> FamilySpace:
     family = entry["family"]
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown("family", family, FAMILIES)
-    if amd and family == "persistent_tma":
-        raise InputError("family 'persistent_tma' needs TMA, which AMD targets do not have: use 'tiled'")
+    facts = FAMILIES[family]
+    if amd and not facts.runs_on_amd:
+        raise InputError(f"family {family!r} needs TMA, which AMD targets do not have: use 'tiled'")
     wanted = _RANGE_FIELDS if amd else tuple(field for field in _RANGE_FIELDS if field not in _AMD_FIELDS)
     for field in entry:
         if field in _AMD_FIELDS and not amd:
             raise InputError(f"{family}: field {field!r} is for AMD targets only")
-        if field not in wanted and field != "family":
+        if field not in wanted and field not in ("family", "rules"):
             raise _unknown("field", field, wanted)
     for field in wanted:
         if field not in entry:
             raise InputError(f"{family}: field {field!r} is missing")
-    ranges = tuple((field, _values(f"{family}: {field}", field, entry[field])) for field in wanted)
-    if family == "persistent_tma" and dict(ranges)["SPLIT_K"] != (1,):
-        raise InputError("persistent_tma: SPLIT_K must be [1]: this family does not split K")
-    return FamilySpace(family, ranges)
+    ranges = tuple((field, _values(f"{family}: {field}", field, entry[field], facts)) for field in wanted)
+    if not facts.splits_k and dict(ranges)["SPLIT_K"] != (1,):
+        raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
+    rules = _rules(f"{family}: rules", entry["rules"]) if "rules" in entry else None
+    return FamilySpace(family, ranges, rules)
 
 
-def _values(where: str, field: str, values: object) -> tuple[int | str, ...]:
+def _rules(key: str, value: object) -> tuple[str, ...]:
+    rules = _strings(key, value, may_be_empty=True)
+    for rule in rules:
+        if rule not in RULE_NAMES:
+            raise _unknown("rule", rule, RULE_NAMES)
+    return rules
+
+
+def _values(where: str, field: str, values: object, facts: Family) -> tuple[int | str, ...]:
     if not isinstance(values, list) or not values:
         raise InputError(f"{where} = {_shown(values)} is not a list of values")
     for value in values:
@@ -284,9 +295,16 @@ def _values(where: str, field: str, values: object) -> tuple[int | str, ...]:
                 raise InputError(f"{where}: {_shown(value)} is not a word of letters and digits")
             continue
         least, greatest = _BOUNDS[field]
+        if field.startswith("BLOCK_SIZE") and not facts.uses_dot:
+            least = 1
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
             raise InputError(f"{where}: {_shown(value)} is not a whole number from {least} to {greatest}")
-        if field in _POWERS_OF_TWO and value & (value - 1):
+        if field == "BLOCK_SIZE_N" and facts.any_width:
+            try:
+                widths(value)
+            except ValueError as error:
+                raise InputError(f"{where}: {error}") from None
+        elif field in _POWERS_OF_TWO and value & (value - 1):
             raise InputError(f"{where}: {value} is not a power of two, which Triton needs")
     return _distinct(where, values)
 

@@ -6,11 +6,10 @@ import argparse
 import importlib.metadata
 import importlib.util
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import genkern
-from genkern.errors import InputError, ProfilerError, ResultsError
+from genkern.errors import InputError, ProfilerError
 from genkern.gpus import DetectedDevice, Gpu, detect_devices, gpu_for_arch, gpu_for_device, triton_target
 from genkern.kernel import Target
 from genkern.profiling.predict import PredictProfiler
@@ -19,6 +18,7 @@ from genkern.profiling.served import ServedProfiler
 from genkern.profiling.session import Profiler
 
 DEFAULT_ARCH = "gfx942"
+_VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,45 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     arch = options.arch or (devices[0].arch if devices else DEFAULT_ARCH)
     gpu = gpu_for_arch(arch)
     fitting = [device for device in devices if device.arch == gpu.arch]
-    if options.profiler == "predict" or (options.profiler == "auto" and not fitting):
+    asked = _asked_to_measure(options)
+    if options.profiler == "predict" or not (fitting or asked):
         return RunTarget(gpu.arch, gpu, f"{gpu.name} (not present)", ())
+    vendor = _VENDORS.get(options.profiler, gpu.vendor)
+    if vendor != gpu.vendor and (options.arch or devices):
+        raise ProfilerError(f"{asked} is for {vendor.upper()} GPUs, {gpu.arch} is not one; try --profiler auto")
     if not fitting:
+        needs = f"a {gpu.arch}" if options.arch else f"an {vendor.upper()}" if options.profiler in _VENDORS else "a"
         here = ", ".join(sorted({device.arch for device in devices})) or "none"
-        raise ProfilerError(f"--profiler {options.profiler} needs a {gpu.arch} GPU, found: {here}; try --profiler predict")
-    if options.profiler in ("rocprofv3", "rocprof") and gpu.vendor != "amd":
-        raise ProfilerError(f"--profiler {options.profiler} is for AMD GPUs, {gpu.arch} is not one; try --profiler auto")
-    if options.profiler in ("cupti", "cudagraph") and gpu.vendor != "nvidia":
-        raise ProfilerError(f"--profiler {options.profiler} is for NVIDIA GPUs, {gpu.arch} is not one; try --profiler auto")
-    if importlib.util.find_spec("torch") is None:
-        raise ProfilerError("measuring needs PyTorch in this environment: pip install 'genkern[torch]', or --profiler predict")
+        raise ProfilerError(f"{asked} needs {needs} GPU, this machine has {here}; try --profiler predict")
+    if not installed("torch"):
+        raise ProfilerError("measuring needs PyTorch: pip install 'genkern[torch]', or use --profiler predict")
     wanted = options.gpu_ids or tuple(device.index for device in fitting[: options.ngpus or 1])
+    known = [device.index for device in fitting]
     for number in wanted:
-        if number not in {device.index for device in fitting}:
-            known = ", ".join(str(device.index) for device in fitting)
-            raise InputError(f"--gpu_ids {number}: there is no such {gpu.arch} GPU; there are {known}")
+        if number not in known:
+            there = ", ".join(map(str, known))
+            raise InputError(f"--gpu_ids {number}: there is no such {gpu.arch} GPU; there is {there}")
     if options.ngpus and options.ngpus > len(fitting):
-        raise InputError(f"--ngpus {options.ngpus}: there are only {len(fitting)} {gpu.arch} GPUs")
+        raise InputError(f"--ngpus {options.ngpus}: this machine has {len(fitting)} {gpu.arch} GPU(s)")
     name = next(device.name for device in fitting if device.index == wanted[0])
     return RunTarget(gpu.arch, gpu_for_device(name, gpu.arch), name, wanted)
+
+
+def _asked_to_measure(options: argparse.Namespace) -> str:
+    """The option that asks for a measurement, as the user wrote it; empty when none does."""
+    if options.profiler in _VENDORS:
+        return f"--profiler {options.profiler}"
+    if options.gpu_ids:
+        return f"--gpu_ids {','.join(map(str, options.gpu_ids))}"
+    return f"--ngpus {options.ngpus}" if options.ngpus else ""
+
+
+def installed(package: str) -> bool:
+    """Whether `package` can be imported here, as far as that can be told without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def make_profiler(target: RunTarget, choice: str, index: int, cache_dir: str, log_dir: str) -> Profiler:
@@ -91,14 +110,14 @@ def make_device_checker(target: RunTarget, profiler: Profiler, index: int, cache
 
 
 def versions() -> dict[str, str]:
-    """Versions that a result depends on. Raises ResultsError when Triton is not installed."""
+    """Versions that a result depends on. Raises ProfilerError when Triton is not installed."""
     found = {"genkern": genkern.__version__, "python": platform.python_version()}
     for package in ("triton", "torch"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             if package == "triton":
-                raise ResultsError("Triton is not installed in this environment: pip install 'triton>=3.6,<3.10'") from None
+                raise ProfilerError("Triton is not installed here: pip install 'triton>=3.6,<3.10'") from None
     return found
 
 

@@ -13,15 +13,13 @@ from genkern.check import Checker
 from genkern.config import Config
 from genkern.journal import Journal, ProblemFacts
 from genkern.problem import GemmProblem
-from genkern.profiling.session import Budget, Profiler
+from genkern.profiling.session import VENDOR, Budget, Profiler
 from genkern.progress import Progress
 from genkern.prune import Pruned, prune
 from genkern.records import Binary, Check, Measurement, Outcome, Winner
-from genkern.select import finalists, ranking, spread_us
+from genkern.select import choice, finalists, interval_us, neighbour_wins, ranking, spread_us
 from genkern.space import Space
 from genkern.workshop import Job, Workshop
-
-VENDOR = "vendor"
 
 
 @dataclass(frozen=True)
@@ -122,16 +120,20 @@ class Tuner:
         for final in facts.finals:
             if final.config in report.candidates:
                 report.candidates[final.config] = final
-        ranked = ranking(final for final in facts.finals if final.config != VENDOR)
-        for place, final in enumerate(ranked):
+        vendor = next((m for m in facts.finals if m.config == VENDOR), None)
+        contenders = [m for m in facts.finals if m.config != VENDOR]
+        wins = neighbour_wins(job.session.problem, self.journal.winners())
+        while ranked := ranking(contenders, vendor, wins):
+            final = ranked[0]
             with report.stage("check"):
                 check = self._check(job, facts, final.config)
             if check is None or check.passed:
-                return self._winner(job, facts, final, check, ranked[place + 1 :])
+                return self._winner(job, final, check, vendor, ranked[1:])
+            contenders.remove(final)
             report.candidates[final.config] = Measurement(
                 final.config, Outcome.WRONG, final.time_source, "final", final.duration_us, message=_wrong(check)
             )
-        report.message = f"none of the {len(ranked)} finalists is correct (--profile_file says how far off)"
+        report.message = "no finalist ran and was correct (--profile_file says why)"
         return None
 
     def _check(self, job: Job, facts: ProblemFacts, name: str) -> Check | None:
@@ -142,10 +144,16 @@ class Tuner:
         return facts.checks[name]
 
     def _winner(
-        self, job: Job, facts: ProblemFacts, final: Measurement, check: Check | None, others: Sequence[Measurement]
+        self,
+        job: Job,
+        final: Measurement,
+        check: Check | None,
+        vendor: Measurement | None,
+        others: Sequence[Measurement],
     ) -> Winner:
         assert final.duration_us is not None
-        runner_up = others[0] if others else None
+        # Behind the winner stand those tied with it, by merit; the runner-up is the fastest of all.
+        runner_up = min(others, key=lambda m: m.duration_us or 0.0, default=None)
         return Winner(
             problem=job.session.problem,
             config=Config.parse(final.config),
@@ -157,9 +165,13 @@ class Tuner:
             device=self.provenance.device,
             versions=self.provenance.versions,
             check=check,
-            vendor_us=next((m.duration_us for m in facts.finals if m.config == VENDOR), None),
+            vendor_us=vendor.duration_us if vendor else None,
             runner_up=runner_up.config if runner_up else "",
             runner_up_us=runner_up.duration_us if runner_up else None,
+            interval_us=interval_us(final),
+            vendor_interval_us=interval_us(vendor) if vendor else None,
+            discarded=final.discarded,
+            choice=choice(final, vendor),
         )
 
 

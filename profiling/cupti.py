@@ -66,17 +66,19 @@ class KernelTrace:
 
     def _complete(self, _context: Any, _stream: int, buffer: int, _size: int, valid_size: int) -> None:
         record = ctypes.c_void_p()
-        while valid_size and self._cupti.cuptiActivityGetNextRecord(
-            ctypes.c_void_p(buffer), ctypes.c_size_t(valid_size), ctypes.byref(record)
-        ) != _MAX_LIMIT_REACHED:
+        while (
+            valid_size
+            and self._cupti.cuptiActivityGetNextRecord(
+                ctypes.c_void_p(buffer), ctypes.c_size_t(valid_size), ctypes.byref(record)
+            )
+            != _MAX_LIMIT_REACHED
+        ):
             if not record.value:
                 break
             fields = _KERNEL.unpack(ctypes.string_at(record.value, _KERNEL.size))
             if fields[0] == _KIND_CONCURRENT_KERNEL:
                 name = ctypes.string_at(fields[_NAME]).decode(errors="replace")
-                self._kernels.append(
-                    Dispatch(name, fields[_START], fields[_END], fields[_GRID_X], fields[_BLOCK_X])
-                )
+                self._kernels.append(Dispatch(name, fields[_START], fields[_END], fields[_GRID_X], fields[_BLOCK_X]))
         self._buffers.pop(buffer, None)
 
 

@@ -39,7 +39,8 @@ class LoadedGemm:
         for _ in range(self.copies - 1):
             # clone() of a transposed matrix keeps its strides.
             self._weights.append(b.clone())
-        self._workspace: Any = None
+        self._workspace: dict[str, Any] = {}
+        self._elements = self._counters = 0
 
     def bind(self, config_name: str, binaries: Sequence[str]) -> Call:
         """A function that launches one call of the config with the binaries in these cache entries.
@@ -55,9 +56,7 @@ class LoadedGemm:
             copy %= self.copies
             if copy not in bound:
                 launches = self.module.launches(config, {**operands, "b": self._weights[copy]}, self.units)
-                bound[copy] = [
-                    _bound_launch(kernel, launch) for kernel, launch in zip(kernels, launches, strict=True)
-                ]
+                bound[copy] = [_bound_launch(kernel, launch) for kernel, launch in zip(kernels, launches, strict=True)]
             for launch in bound[copy]:
                 launch()
 
@@ -73,12 +72,20 @@ class LoadedGemm:
         return call
 
     def _with_workspace(self, config: Any) -> dict[str, Any]:
-        elements = self.module.workspace_elements(config) if hasattr(self.module, "workspace_elements") else 0
-        if not elements:
-            return self.operands
-        if self._workspace is None or self._workspace.numel() < elements:
-            self._workspace = self.module.with_workspace(config, self.operands)["workspace"]
-        return {**self.operands, "workspace": self._workspace}
+        """The operands with a workspace that is shared by all configs, as large as the largest needed so far."""
+        if not hasattr(self.module, "workspace_elements"):
+            return dict(self.operands)
+        elements, counters = self.module.workspace_elements(config)
+        if elements > self._elements or counters > self._counters or not self._workspace:
+            made = self.module.with_workspace(config, {"c": self.operands["c"]})
+            self._elements, self._counters = max(elements, self._elements), max(counters, self._counters)
+            # What is larger stays; what is new replaces the smaller.
+            self._workspace |= {
+                name: tensor
+                for name, tensor in made.items()
+                if name not in self._workspace or tensor.numel() > self._workspace[name].numel()
+            }
+        return {**self._workspace, **self.operands}
 
 
 _kernels: dict[str, Any] = {}

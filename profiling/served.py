@@ -1,239 +1,302 @@
-"""ServedProfiler: candidates timed and checked in one long-lived supervised process, by CUDA graphs or CUPTI."""
+"""ServedProfiler: candidates timed and checked in one long-lived supervised process, by CUDA graphs or CUPTI.
+
+A config that hangs, faults or ends the process costs itself and a restart, at every stage; what else was under way
+is asked for again. The stages differ in how the culprit is known: in screening it is the first request without an
+answer, in the finals the name last said to be running, if it also fails alone.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
-import queue
 import statistics
 import sys
-import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import ProfilerError
-from genkern.profiling.session import Session
-from genkern.profiling.supervisor import ChildDied, ChildGarbled, ChildTimedOut, StreamChild
+from genkern.profiling.feed import Feed
+from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
+from genkern.profiling.session import VENDOR, Session
+from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
 from genkern.records import Candidate, Check, Measurement, Outcome
 
+HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 # Requests under way: enough that the measured process never waits for this one.
 _WINDOW = 16
-# Importing PyTorch, creating the context and filling the operands.
-_OPEN_TIMEOUT_S = 180.0
-# A device on which this many processes in a row die without measuring anything is left alone.
-_DEATHS_IN_A_ROW = 5
-VENDOR = "vendor"
+# After so many losses in a row the device has to prove, with the vendor library, that it is not the one at fault.
+_LOSSES_IN_A_ROW = 5
+_ROUNDS_ALONE = 3
+# A finalist that ends the process among others but not alone gets so many chances.
+_CHANCES = 2
+# The reference product is computed once per problem, in float32.
+_REFERENCE_S = 60.0
+
+
+class _Fault(Exception):
+    """The process was lost in the finals while `suspect` was running; empty when it was nobody yet."""
+
+    def __init__(self, suspect: str, error: SupervisorError) -> None:
+        super().__init__(str(error))
+        self.suspect = suspect
+        self.outcome, self.message = loss(error)
 
 
 class ServedProfiler:
     """`time_source` is "cudagraph" or "cupti". One instance serves one device, problem after problem.
 
     `visible` is the variable that shows the process its one device: CUDA_VISIBLE_DEVICES, or
-    HIP_VISIBLE_DEVICES on AMD, where this serves for checks only.
+    HIP_VISIBLE_DEVICES on AMD, where this serves for checks only. Methods raise ProfilerError when the
+    device itself cannot be used any more; then it is left alone.
     """
 
     def __init__(
-        self, time_source: str, device_index: int, cache_dir: str, log_dir: str, visible: str = "CUDA_VISIBLE_DEVICES"
+        self,
+        time_source: str,
+        device_index: int,
+        cache_dir: str,
+        log_dir: str,
+        visible: str = "CUDA_VISIBLE_DEVICES",
+        *,
+        harness: Sequence[str] = HARNESS,
     ) -> None:
         self.time_source = time_source
-        self.device = ""
-        self.torch_version = ""
-        self._visible = visible
         self._device_index = device_index
-        self._cache_dir = cache_dir
-        self._stderr_path = str(Path(log_dir) / f"harness_{device_index}.log")
-        self._child: StreamChild | None = None
-        self._session: Session | None = None
-        self._deaths = 0
+        environment = _environment(visible, device_index, cache_dir)
+        log_stem = str(Path(log_dir) / f"harness_{device_index}")
+        self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index)
+        self._losses = 0
+
+    @property
+    def device(self) -> str:
+        """The device's name, once a session was open."""
+        return self._process.device
+
+    @property
+    def torch_version(self) -> str:
+        return self._process.torch_version
 
     def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
         """One Measurement per candidate, in the order in which they come; faults cost their candidate only."""
-        self._open(session)
-        feed = _Feed(candidates)
+        try:
+            self._process.open(session)
+        except SessionRefused as error:
+            for candidate in candidates:
+                yield Measurement(candidate.config.name, Outcome.LAUNCH_FAILED, self.time_source, message=str(error))
+            return
+        feed = Feed(candidates)
+        try:
+            yield from self._screen(session, feed)
+        finally:
+            feed.close()
+
+    def _screen(self, session: Session, feed: Feed) -> Iterator[Measurement]:
         under_way: deque[Candidate] = deque()
         while True:
             while len(under_way) < _WINDOW and (candidate := feed.next(wait=not under_way)) is not None:
+                sent = self._process.send(_screen_request(candidate))
+                if not sent and not under_way:
+                    # It died while nothing was asked of it: not this candidate's fault.
+                    self._process.lost()
+                    self._process.open(session)
+                    self._process.send(_screen_request(candidate))
                 under_way.append(candidate)
-                self._send(_screen_request(candidate))
             if not under_way:
                 return
+            name = under_way[0].config.name
             try:
-                answer = self._child_alive().receive(session.budget.timeout_s)
-                yield self._measurement(under_way.popleft(), answer)
-                self._deaths = 0
-            except ChildTimedOut:
-                yield self._lost(under_way.popleft(), Outcome.TIMED_OUT, f"no result after {session.budget.timeout_s:g} s")
-                self._restart(session, under_way)
-            except (ChildDied, ChildGarbled) as error:
-                yield self._lost(under_way.popleft(), Outcome.CRASHED, _how(error))
-                self._restart(session, under_way)
+                measurement = self._screened(name, self._process.receive(session.budget.timeout_s))
+                self._losses = 0
+                under_way.popleft()
+            except SupervisorError as error:
+                outcome, message = loss(error)
+                measurement = Measurement(name, outcome, self.time_source, message=message)
+                under_way.popleft()
+                yield measurement
+                self._count_loss(session)
+                self._process.open(session)
+                for candidate in under_way:
+                    self._process.send(_screen_request(candidate))
+            else:
+                yield measurement
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
-        """The finalists and the vendor library, round-robin in shuffled order; a fault falls on the first of them.
+        """The finalists and the vendor library, in rounds until it is clear who won.
 
         The vendor library's measurement is named "vendor"; it is missing when it does not support the problem.
+        When one of them ends the process, the others are all timed again without it, so that their times compare.
         """
-        left = list(finalists)
+        left = {candidate.config.name: candidate for candidate in finalists}
+        vendor = True
         lost: list[Measurement] = []
-        while True:
-            self._open(session)
-            request = {
-                "command": "retime",
-                "candidates": [_names(candidate) for candidate in left],
-                "rounds": session.budget.final_rounds,
-                "vendor": True,
-                "seed": session.seed,
-            }
+        chances = Counter(dict.fromkeys(("", VENDOR, *left), _CHANCES))
+        while left:
             try:
-                answer = self._ask(request, session.budget.timeout_s * (2 + len(left)))
-                break
-            except ProfilerError as error:
-                self.close()
-                if not left:
-                    raise
-                # Nobody knows which one it was: check them one by one, and drop those that fail alone.
-                survivors, dropped = self._survivors(session, left, str(error))
-                lost += dropped
-                if not dropped:
-                    raise
-                left = survivors
-        measured = [self._final(name, samples) for name, samples in answer["samples_us"].items()]
-        failed = [
-            Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, "final", message=message)
-            for name, message in answer["errors"].items()
-            if name != VENDOR
-        ]
-        return measured + failed + lost
+                rounds = session.budget.min_rounds, session.budget.final_rounds
+                return [*self._finals(session, list(left.values()), vendor, rounds), *lost]
+            except SessionRefused as error:
+                return [self._final_failure(name, Outcome.LAUNCH_FAILED, str(error)) for name in left] + lost
+            except _Fault as fault:
+                self._count_loss(session)
+                name = fault.suspect
+                chances[name] -= 1
+                if chances[name] > 0 and not self._faults_alone(session, left.get(name), name == VENDOR):
+                    continue
+                if name == VENDOR:
+                    vendor = False
+                elif name in left:
+                    del left[name]
+                    lost.append(self._final_failure(name, fault.outcome, fault.message))
+                else:
+                    raise ProfilerError(f"GPU {self._device_index}: re-timing fails: {fault.message}") from None
+        return lost
 
     def check(self, session: Session, candidate: Candidate, err_ratio: float, worst_row: float) -> Check:
         """Compare the candidate's output, NaN-filled before, with the float32 reference on the device."""
-        self._open(session)
-        request = {"command": "check", **_names(candidate)}
         name, size = candidate.config.name, session.problem.size
-        try:
-            answer = self._ask(request, session.budget.timeout_s + 60)
-        except ProfilerError as error:
-            self.close()
-            return Check(name, False, 1.0, float("inf"), size, "gpu", str(error))
-        ratio, row = answer["error_ratio"], answer["worst_row_error"]
-        passed = ratio <= err_ratio and row <= worst_row
-        return Check(name, passed, ratio, row, size, "gpu")
+        request = {"command": "check", **_names(candidate)}
+        message = ""
+        # Twice, since whatever killed the process may have had nothing to do with this config.
+        for _ in range(2):
+            try:
+                self._process.open(session)
+                self._process.send(request)
+                answer = self._process.receive(session.budget.timeout_s + _REFERENCE_S)
+                self._losses = 0
+                if "error" in answer:
+                    message = str(answer["error"])
+                    break
+                ratio, row = _number(answer, "error_ratio"), _number(answer, "worst_row_error")
+                return Check(name, ratio <= err_ratio and row <= worst_row, ratio, row, size, "gpu")
+            except SessionRefused as error:
+                message = str(error)
+                break
+            except SupervisorError as error:
+                message = loss(error)[1]
+                self._count_loss(session)
+                if not isinstance(error, ChildDied):
+                    break
+        return Check(name, False, 1.0, math.inf, size, "gpu", message)
 
     def close(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-        self._child = None
-        self._session = None
+        self._process.close()
 
-    def _survivors(
-        self, session: Session, candidates: Sequence[Candidate], why: str
-    ) -> tuple[list[Candidate], list[Measurement]]:
-        dropped = [m for m in self.screen(session, candidates) if m.outcome is not Outcome.MEASURED]
-        names = {m.config for m in dropped}
-        lost = [Measurement(m.config, m.outcome, self.time_source, "final", message=m.message or why) for m in dropped]
-        return [candidate for candidate in candidates if candidate.config.name not in names], lost
+    def _finals(
+        self, session: Session, candidates: Sequence[Candidate], vendor: bool, rounds: tuple[int, int]
+    ) -> list[Measurement]:
+        """Finals among these. Raises _Fault when the process is lost."""
+        self._process.open(session)
+        request = {
+            "command": "retime",
+            "candidates": [_names(candidate) for candidate in candidates],
+            "min_rounds": min(rounds),
+            "max_rounds": rounds[1],
+            "vendor": vendor,
+            "seed": session.seed,
+        }
+        suspect = ""
+        try:
+            self._process.send(request)
+            while "running" in (answer := self._process.receive(session.budget.timeout_s)):
+                suspect = str(answer["running"])
+            finals = self._finals_of(answer)
+        except SupervisorError as error:
+            raise _Fault(suspect, error) from None
+        self._losses = 0
+        return finals
 
-    def _open(self, session: Session) -> None:
-        if self._child is not None and self._session == session:
+    def _finals_of(self, answer: dict[str, Any]) -> list[Measurement]:
+        try:
+            errors = {str(name): str(message) for name, message in answer["errors"].items()}
+            discarded = {str(name): int(count) for name, count in answer["discarded"].items()}
+            all_samples = dict(answer["samples_us"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
+        finals = []
+        for name, values in all_samples.items():
+            try:
+                samples = _samples(values)
+            except (TypeError, ValueError) as error:
+                errors[name] = str(error)
+                continue
+            measured = Measurement(name, Outcome.MEASURED, self.time_source, "final", statistics.median(samples), samples)
+            finals.append(replace(measured, discarded=discarded.get(name, 0)))
+        refused = ((name, message) for name, message in errors.items() if name != VENDOR)
+        return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
+
+    def _faults_alone(self, session: Session, candidate: Candidate | None, vendor: bool) -> bool:
+        """Whether this candidate, or the vendor library, loses the process with nobody else there."""
+        try:
+            self._finals(session, [candidate] if candidate else [], vendor, (_ROUNDS_ALONE, _ROUNDS_ALONE))
+        except _Fault:
+            self._count_loss(session)
+            return True
+        return False
+
+    def _count_loss(self, session: Session) -> None:
+        """Replace the process; after several in a row without a result, only if the device still works.
+
+        Raises ProfilerError when it does not.
+        """
+        self._process.lost()
+        self._losses += 1
+        if self._losses < _LOSSES_IN_A_ROW:
             return
-        if self._child is None:
-            self._child = StreamChild()
-            argv = [sys.executable, "-m", "genkern.profiling.harness", "--serve", self.time_source]
-            self._child.start(argv, self._environment(), self._stderr_path)
-        answer = self._ask({"command": "open", "session": session.to_json()}, _OPEN_TIMEOUT_S)
-        self.device, self.torch_version = answer["device"], answer["torch"]
-        self._session = session
-
-    def _restart(self, session: Session, under_way: Iterable[Candidate]) -> None:
-        self.close()
-        self._deaths += 1
-        if self._deaths >= _DEATHS_IN_A_ROW:
+        losses = self._losses
+        try:
+            self._finals(session, [], True, (1, 1))
+        except _Fault as fault:
+            self._process.close()
             raise ProfilerError(
-                f"GPU {self._device_index}: {self._deaths} measured processes in a row died without a result; "
-                f"see {self._stderr_path}, and try another --gpu_ids"
-            )
-        self._open(session)
-        for candidate in under_way:
-            self._send(_screen_request(candidate))
+                f"GPU {self._device_index} is broken: {losses} measured processes in a row were lost, and the vendor "
+                f"library's own call fails too: {fault.message}; try another --gpu_ids"
+            ) from None
 
-    def _send(self, request: dict[str, Any]) -> None:
-        # A child that died while we wrote is noticed when its answer is awaited.
-        with contextlib.suppress(ChildDied):
-            self._child_alive().send(request)
-
-    def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        child = self._child_alive()
-        child.send(request)
-        answer: dict[str, Any] = child.receive(timeout_s)
-        return answer
-
-    def _child_alive(self) -> StreamChild:
-        assert self._child is not None
-        return self._child
-
-    def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
-        environment.pop("TRITON_INTERPRET", None)
-        shown = environment.get(self._visible)
-        devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []
-        index = self._device_index
-        environment[self._visible] = devices[index] if index < len(devices) else str(index)
-        environment["TRITON_CACHE_DIR"] = str(Path(self._cache_dir) / "triton_launchers")
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        return environment
-
-    def _measurement(self, candidate: Candidate, answer: dict[str, Any]) -> Measurement:
-        name = candidate.config.name
+    def _screened(self, name: str, answer: dict[str, Any]) -> Measurement:
+        if answer.get("config") != name:
+            raise ChildGarbled(f"the measured process answered for {str(answer.get('config'))[:100]!r}, not {name}")
         if "error" in answer:
-            return Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=answer["error"])
-        samples = tuple(answer["samples_us"])
+            return Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=str(answer["error"]))
+        try:
+            samples = _samples(answer["samples_us"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
         note = "one launch, far beyond the best" if answer.get("hopeless") else ""
-        return Measurement(name, Outcome.MEASURED, self.time_source, "screen", statistics.median(samples), samples, note)
+        return Measurement(
+            name, Outcome.MEASURED, self.time_source, "screen", statistics.median(samples), samples, note
+        )
 
-    def _final(self, name: str, samples: Sequence[float]) -> Measurement:
-        return Measurement(name, Outcome.MEASURED, self.time_source, "final", statistics.median(samples), tuple(samples))
-
-    def _lost(self, candidate: Candidate, outcome: Outcome, message: str) -> Measurement:
-        return Measurement(candidate.config.name, outcome, self.time_source, message=message)
+    def _final_failure(self, name: str, outcome: Outcome, message: str) -> Measurement:
+        return Measurement(name, outcome, self.time_source, "final", message=message)
 
 
-class _Feed:
-    """Pulls candidates from an iterator in a thread of its own, since the farm behind it makes one wait."""
+def _environment(visible: str, device_index: int, cache_dir: str) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.pop("TRITON_INTERPRET", None)
+    shown = environment.get(visible)
+    devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []
+    environment[visible] = devices[device_index] if device_index < len(devices) else str(device_index)
+    environment["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton_launchers")
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return environment
 
-    _END = object()
 
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
-        self._queue: queue.Queue[Any] = queue.Queue(maxsize=4096)
-        self._ended = False
-        self._thread = threading.Thread(target=self._pull, args=(candidates,), daemon=True)
-        self._thread.start()
+def _samples(values: Any) -> tuple[float, ...]:
+    """Times in microseconds, at least one. Raises TypeError or ValueError for anything else."""
+    samples = tuple(float(value) for value in values)
+    if not samples or not all(math.isfinite(sample) and sample > 0 for sample in samples):
+        raise ValueError(f"not a list of times: {values}")
+    return samples
 
-    def _pull(self, candidates: Iterable[Candidate]) -> None:
-        try:
-            for candidate in candidates:
-                self._queue.put(candidate)
-            self._queue.put(self._END)
-        except BaseException as error:  # handed to the consumer, whatever it is
-            self._queue.put(error)
 
-    def next(self, *, wait: bool) -> Candidate | None:
-        """The next candidate; None at the end, or when there is none yet and `wait` is false."""
-        if self._ended:
-            return None
-        try:
-            item = self._queue.get(block=wait)
-        except queue.Empty:
-            return None
-        if item is self._END:
-            self._ended = True
-            return None
-        if isinstance(item, BaseException):
-            self._ended = True
-            raise item
-        candidate: Candidate = item
-        return candidate
+def _number(answer: dict[str, Any], key: str) -> float:
+    value = answer.get(key)
+    if not isinstance(value, int | float):
+        raise ChildGarbled(f"the measured process answered {key} = {value!r}")
+    return float(value)
 
 
 def _names(candidate: Candidate) -> dict[str, Any]:
@@ -242,9 +305,3 @@ def _names(candidate: Candidate) -> dict[str, Any]:
 
 def _screen_request(candidate: Candidate) -> dict[str, Any]:
     return {"command": "screen", **_names(candidate)}
-
-
-def _how(error: ProfilerError) -> str:
-    if isinstance(error, ChildDied):
-        return f"the measured process was lost: {error.exit.description}; {error.exit.last_line}"[:300]
-    return str(error)

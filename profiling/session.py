@@ -11,23 +11,31 @@ from typing import Any, Protocol
 from genkern.problem import GemmProblem
 from genkern.records import Candidate, Measurement
 
+# The name under which the vendor library's call appears among the finals.
+VENDOR = "vendor"
+
 
 @dataclass(frozen=True)
 class Budget:
     """How much to measure: launches and rounds per candidate, and how long one may take.
 
     `protocol` is "genkern" (screen cheaply, re-time finalists round-robin) or "tune_gemm" (ten launches,
-    the last one counts). `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of A and B
-    together must exceed to stay cold in the last-level cache.
+    the last one counts). The finals have `min_rounds` to `final_rounds` rounds, and no more than `min_rounds`
+    after `finals_s` seconds. `timeout_s` limits a candidate's screening, and each of its turns in the finals.
+    `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
+    cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`).
     """
 
     protocol: str = "genkern"
     warmup: int = 1
     screen_launches: int = 4
-    final_rounds: int = 15
+    final_rounds: int = 60
+    min_rounds: int = 10
+    finals_s: float = 2.0
     finalists: int = 12
     timeout_s: float = 10.0
     rotating_mb: float = 256.0
+    icache_flush: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class Profiler(Protocol):
         """Yield one Measurement per candidate, in any order; `candidates` may still be growing (a farm)."""
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
-        """Time the finalists against each other, round-robin in shuffled order."""
+        """Time the finalists, and the vendor library if it can, against each other, round-robin in shuffled order."""
 
     def close(self) -> None:
         """Stop every process that this profiler started."""

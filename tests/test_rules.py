@@ -43,6 +43,15 @@ def problem(m: int, n: int, k: int, **fields: object) -> GemmProblem:
 FP32 = {"dtype_a": "fp32", "dtype_b": "fp32", "dtype_c": "fp32"}
 INT8 = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}
 
+
+def own(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) -> Config:
+    """An NVIDIA config of the named family."""
+    return Config(family, m, n, k, **fields)  # type: ignore[arg-type]
+
+
+GEMV = own("gemv", 1, 4, 512)
+WS = own("warp_specialized")
+
 # rule, GPU, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Config]]] = [
     ("v34_mfma_size", MI300X, (problem(31, 64, 64), amd()), (problem(32, 64, 64), amd())),
@@ -100,13 +109,29 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("tile_skewed", H200, (LARGE, nv(16, 256)), (SMALL, nv(16, 256))),
     ("tile_too_small", H200, (LARGE, nv(32, 32)), (LARGE, nv(64, 32))),
     ("tile_too_small", H200, (LARGE, nv(32, 32)), (problem(1024, 2048, 64), nv(32, 32))),
-    ("split_k_fills", H200, (problem(1024, 4224, 4096), nv(128, 64, SPLIT_K=2)), (SMALL, nv(16, 128, SPLIT_K=2))),
-    ("split_k_fills", H200, (SMALL, nv(16, 64, SPLIT_K=24)), (SMALL, nv(16, 64, SPLIT_K=20))),
+    ("split_k_fills", H200, (problem(1024, 2112, 4096), nv(128, 64, SPLIT_K=2)), (SMALL, nv(16, 128, SPLIT_K=2))),
+    ("split_k_fills", H200, (SMALL, nv(16, 64, SPLIT_K=9)), (SMALL, nv(16, 64, SPLIT_K=8))),
     ("split_k_fills", H200, (LARGE, nv(SPLIT_K=2)), (LARGE, nv(SPLIT_K=1))),
     ("split_k_short", H200, (problem(16, 64, 127), nv(SPLIT_K=2)), (problem(16, 64, 128), nv(SPLIT_K=2))),
     ("split_k_short", H200, (problem(16, 64, 127), nv(SPLIT_K=2)), (problem(16, 64, 63), nv(SPLIT_K=1))),
     # 9 blocks of K: 5 splits get 2, 2, 2, 2, 1; 6 splits get 2, 2, 2, 2, 1, 0
     ("split_k_empty", H200, (problem(16, 64, 576), nv(SPLIT_K=6)), (problem(16, 64, 576), nv(SPLIT_K=5))),
+    ("gemv_one_row", H200, (problem(2, 64, 512), GEMV), (problem(1, 64, 512), GEMV)),
+    ("gemv_one_row", H200, (problem(1, 64, 512, row_major_b=True), GEMV), (problem(1, 64, 512), GEMV)),
+    ("gemv_registers", H200, (problem(1, 64, 512), own("gemv", 1, 1, 512)), (problem(1, 64, 512), own("gemv", 1, 2, 512))),
+    ("gemv_registers", H200, (problem(1, 64, 512), own("gemv", 1, 32, 512)), (problem(1, 64, 512), own("gemv", 1, 16, 512))),
+    ("gemv_over_problem", H200, (problem(1, 64, 256), GEMV), (problem(1, 64, 257), GEMV)),
+    ("tma_many_waves", H200, (problem(64, 64 * 265, 64), own("tiled_tma")), (problem(64, 64 * 264, 64), own("tiled_tma"))),
+    ("wgmma_operands", H200, (problem(64, 64, 64, row_major_b=True), WS), (problem(64, 64, 64), WS)),
+    ("wgmma_operands", H200, (problem(64, 64, 64, **FP32), WS), (problem(64, 64, 64), WS)),
+    ("wgmma_rows", H200, (LARGE, own("warp_specialized", 64, num_warps=8)), (LARGE, own("warp_specialized", 128, num_warps=8))),
+    ("wgmma_rows", H200, (problem(32, 64, 64), WS), (problem(33, 64, 64), WS)),
+    ("wgmma_accumulators", H200, (LARGE, own("warp_specialized", 128, 208)), (LARGE, own("warp_specialized", 128, 192))),
+    ("wgmma_accumulators", H200, (LARGE, own("warp_specialized", 64, 16)), (LARGE, own("warp_specialized", 64, 32))),
+    # A stage of 64x64x64 is 16 KiB: 13 fit beside the tile of C.
+    ("wgmma_shared_memory", H200, (LARGE, own("warp_specialized", num_stages=11)), (LARGE, own("warp_specialized", num_stages=12))),
+    ("wgmma_shared_memory", H200, (LARGE, own("warp_specialized", num_stages=14)), (LARGE, own("warp_specialized", num_stages=13))),
+    ("width_fills_nothing", H200, (problem(1024, 1600, 64), own("warp_specialized", 128, 160)), (problem(1024, 2560, 64), own("warp_specialized", 128, 160))),
     ("stages_over_loop", H200, (problem(64, 64, 128), nv(num_stages=3)), (problem(64, 64, 129), nv(num_stages=3))),
     ("stages_over_loop", H200, (SMALL, nv(SPLIT_K=32, num_stages=3)), (SMALL, nv(SPLIT_K=16, num_stages=3))),
     ("stages_over_loop", H200, (problem(64, 64, 16), nv(num_stages=3)), (problem(64, 64, 16), nv(num_stages=2))),

@@ -30,9 +30,11 @@ from genkern.formats.aiter_columns import (
 from genkern.formats.tuned_row import parse_config
 from genkern.gemm_entry import GemmDefaults, resolve
 from genkern.problem import GemmProblem
-from genkern.records import Winner
+from genkern.records import PREDICTED, Winner
 
 LIBTYPE = "genkern"
+# No column says where a time comes from; AITER passes over rows of a library that it does not know.
+LIBTYPE_PREDICTED = "genkern_predicted"
 _COLUMNS = {"a16w16": TUNED_A16W16_COLUMNS, "a8w8": TUNED_A8W8_COLUMNS}
 
 
@@ -53,6 +55,11 @@ class AiterRow:
     error_ratio: float | None
     config: Config | None
     bpreshuffle: bool = False
+
+    @property
+    def predicted(self) -> bool | None:
+        """Whether the time is a prediction of genkern's; None for the rows of other libraries."""
+        return self.libtype == LIBTYPE_PREDICTED if self.config is not None else None
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def write_winners(path: str, winners: Sequence[Winner], cu_num: int, with_gfx: b
     kept: dict[str, list[Winner]] = {}
     left_out: dict[str, list[str]] = {}
     for winner in winners:
-        if reason := _obstacle(winner.problem):
+        if reason := obstacle(winner.problem):
             left_out.setdefault(reason, []).append(winner.problem.size)
         else:
             kept.setdefault(winner.problem.op, []).append(winner)
@@ -124,7 +131,8 @@ def read_rows(path: str, defaults: GemmDefaults | None = None) -> list[AiterRow]
     return rows
 
 
-def _obstacle(problem: GemmProblem) -> str | None:
+def obstacle(problem: GemmProblem) -> str | None:
+    """Why AITER's tables cannot hold results of this problem; None when they can."""
     if not problem.row_major_a or problem.row_major_b:
         return "AITER's rows mean row-major A and [N, K] weights only"
     if problem.op not in _COLUMNS:
@@ -149,7 +157,7 @@ def _cells(winner: Winner, cu_num: int) -> dict[str, object]:
         "outdtype": f"torch.{DTYPES[problem.dtype_c].torch}",
         "scaleAB": problem.op == "a8w8",
         "bpreshuffle": False,
-        "libtype": LIBTYPE,
+        "libtype": LIBTYPE_PREDICTED if winner.time_source == PREDICTED else LIBTYPE,
         "solidx": 0,
         "kernelId": 0,
         "splitK": winner.config.SPLIT_K,
@@ -179,7 +187,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> AiterRow:
         kernel_name=name,
         duration_us=us if us is not None and math.isfinite(us) and us > 0 else None,
         error_ratio=error_ratio if error_ratio is not None and 0 <= error_ratio <= 1 else None,
-        config=parse_config(name) if libtype == LIBTYPE else None,
+        config=parse_config(name) if libtype in (LIBTYPE, LIBTYPE_PREDICTED) else None,
         bpreshuffle=bool(cells.get("bpreshuffle")) and flag("bpreshuffle", cells["bpreshuffle"]),
     )
 

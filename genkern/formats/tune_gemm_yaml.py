@@ -15,7 +15,17 @@ import yaml
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path, write_whole
 from genkern.flat_yaml import Entry, read_entries
-from genkern.formats.tuned_row import AMD_KEYS, RESULT_KEYS, TunedRow, config_of, positive, ratio, text_of
+from genkern.formats.tuned_row import (
+    AMD_KEYS,
+    RESULT_KEYS,
+    TunedRow,
+    choice_of,
+    config_of,
+    interval,
+    positive,
+    ratio,
+    text_of,
+)
 from genkern.gemm_entry import SIZE_KEYS, GemmDefaults, refuse_unknown, resolve
 from genkern.records import Winner
 
@@ -68,7 +78,7 @@ def _row(entry: Entry, defaults: GemmDefaults, lines: Sequence[str]) -> TunedRow
     if duration_us is None and entry.line <= len(lines) and (comment := _TIME_COMMENT.search(lines[entry.line - 1])):
         duration_us = _positive_or_none(comment[1])
     # Nothing here uses these; a value that makes no sense still means that the file is damaged.
-    for key in ("TFLOPS", "GBps", "runner_up_us", "worst_row_error", "samples"):
+    for key in ("TFLOPS", "GBps", "runner_up_us", "margin", "worst_row_error", "samples", "discarded"):
         positive(key, values, or_zero=True)
     for key in ("check", "runner_up"):
         text_of(key, values)
@@ -83,6 +93,9 @@ def _row(entry: Entry, defaults: GemmDefaults, lines: Sequence[str]) -> TunedRow
         error_ratio=ratio("error_ratio", values),
         spread_us=positive("spread_us", values, or_zero=True),
         vendor_us=positive("vendor_us", values),
+        choice=choice_of(values),
+        interval_us=interval("interval", values),
+        vendor_interval_us=interval("vendor_interval", values),
     )
 
 
@@ -111,6 +124,8 @@ def _line(winner: Winner) -> str:
 def _fields(winner: Winner) -> dict[str, object]:
     problem, config, check = winner.problem, winner.config, winner.check
     amd = config.matrix_instr_nonkdim != 0 or winner.arch.startswith("gfx")
+    low_us, high_us = winner.interval_us or (None, None)
+    vendor_low_us, vendor_high_us = winner.vendor_interval_us or (None, None)
     values: dict[str, object] = {
         "M": problem.M,
         "N": problem.N,
@@ -132,7 +147,10 @@ def _fields(winner: Winner) -> dict[str, object]:
         "bias": problem.bias,
         "time_us": round(winner.duration_us, 4),
         "spread_us": round(winner.spread_us, 4),
+        "interval_low_us": _rounded(low_us),
+        "interval_high_us": _rounded(high_us),
         "samples": winner.samples,
+        "discarded": winner.discarded,
         "time_source": winner.time_source,
         "TFLOPS": round(problem.tflops(winner.duration_us), 3),
         "GBps": round(problem.gb_per_s(winner.duration_us), 3),
@@ -141,11 +159,19 @@ def _fields(winner: Winner) -> dict[str, object]:
         "check": check and check.method,
         "arch": winner.arch,
         "device": winner.device,
-        "vendor_us": winner.vendor_us and round(winner.vendor_us, 4),
+        "vendor_us": _rounded(winner.vendor_us),
+        "vendor_interval_low_us": _rounded(vendor_low_us),
+        "vendor_interval_high_us": _rounded(vendor_high_us),
         "runner_up": winner.runner_up or None,
-        "runner_up_us": winner.runner_up_us and round(winner.runner_up_us, 4),
+        "runner_up_us": _rounded(winner.runner_up_us),
+        "margin": _rounded(winner.margin),
+        "choice": winner.choice,
         "versions": dict(winner.versions),
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def _flow(value: object) -> str:

@@ -24,7 +24,10 @@ RESULT_KEYS = (
     *("time_us", "spread_us", "samples", "time_source", "TFLOPS", "GBps"),
     *("error_ratio", "worst_row_error", "check", "arch", "device"),
     *("vendor_us", "runner_up", "runner_up_us", "versions"),
+    *("choice", "interval_low_us", "interval_high_us", "discarded", "margin"),
+    *("vendor_interval_low_us", "vendor_interval_high_us"),
 )
+CHOICES = ("config", "vendor")
 _POWERS = tuple(2**i for i in range(11))
 # Allowed values of each integer of a config: wider than any space, narrow enough to catch a typo.
 _ALLOWED: dict[str, tuple[int, ...] | range] = {
@@ -46,6 +49,8 @@ class TunedRow:
 
     `duration_us` is the time of one call in microseconds by `time_source`, `vendor_us` that of the
     vendor library in the same run, `error_ratio` the share of output elements outside the tolerance.
+    `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` is what a dispatcher should
+    use: "vendor" where the vendor library was as fast or faster, else "config".
     """
 
     problem: GemmProblem
@@ -58,6 +63,9 @@ class TunedRow:
     error_ratio: float | None = None
     spread_us: float | None = None
     vendor_us: float | None = None
+    choice: str = "config"
+    interval_us: tuple[float, float] | None = None
+    vendor_interval_us: tuple[float, float] | None = None
 
 
 def config_of(values: Mapping[str, object]) -> Config:
@@ -103,6 +111,26 @@ def ratio(key: str, values: Mapping[str, object]) -> float | None:
     if value is not None and not 0 <= value <= 1:
         raise InputError(f"{key} = {shown(value)} is not a share from 0 to 1")
     return value
+
+
+def interval(stem: str, values: Mapping[str, object]) -> tuple[float, float] | None:
+    """The times `<stem>_low_us` and `<stem>_high_us`, or None when both are absent. Raises InputError otherwise."""
+    low, high = (positive(f"{stem}_{end}_us", values) for end in ("low", "high"))
+    if low is None and high is None:
+        return None
+    if low is None or high is None or low > high:
+        raise InputError(f"{stem}_low_us = {low} and {stem}_high_us = {high} are not an interval; correct or drop both")
+    return low, high
+
+
+def choice_of(values: Mapping[str, object]) -> str:
+    """ "config", the default, or "vendor". Raises InputError otherwise."""
+    value = values.get("choice")
+    if value is None:
+        return CHOICES[0]
+    if value not in CHOICES:
+        raise InputError(f"choice = {shown(value)} is not usable; write {' or '.join(CHOICES)}")
+    return str(value)
 
 
 def text_of(key: str, values: Mapping[str, object]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkern.dtypes import DTYPES, parse_dtype
+from genkern.gpus import gpu_for_arch
 from genkern.op import Op
 from genkern.problem import GemmProblem
 
@@ -12,6 +13,10 @@ _OUT = ("fp16", "bf16", "fp32")
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-7, "fp32": 2**-7}
 
 
+def _has_fp8(arch: str) -> bool:
+    return "fp8" in gpu_for_arch(arch).peak_tflops
+
+
 def _refuse(problem: GemmProblem, arch: str) -> str:
     a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     if not ((a.is_float8 and b.is_float8) or (a.name == b.name == "int8")):
@@ -19,7 +24,7 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
     if problem.dtype_c not in _OUT:
         return f"dtype_c = {problem.dtype_c} is not one of {', '.join(_OUT)}"
     if a.is_float8:
-        if arch == "gfx90a" or arch == "sm_80" or arch == "sm_86":
+        if not _has_fp8(arch):
             return f"{arch} has no fp8 matrix instructions: use int8, or another --arch"
         for dtype in (a, b):
             if parse_dtype("bf8" if "e5m2" in dtype.name else "fp8", arch) is not dtype:
@@ -31,7 +36,7 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
 OP = Op(
     name="a8w8",
     template="a8w8/module.py.j2",
-    default_dtypes=lambda arch: ("int8", "int8", "bf16") if arch in ("gfx90a", "sm_80", "sm_86") else ("fp8", "fp8", "bf16"),
+    default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if _has_fp8(arch) else ("int8", "int8", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
     scaled=True,

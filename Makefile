@@ -1,0 +1,53 @@
+# Every target sets up what it needs, in .venv, once; see .ci/setup for which Python it takes.
+#   make tune ARGS="--space amd_v2"   ARGS go to the command that the target runs
+#   make tune PYTHON=python3.12       another Python
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+PY = $(VENV)/bin/python
+RUN = $(VENV)/run.stamp
+DEV = $(VENV)/dev.stamp
+
+.PHONY: help tune test lint format bench golden
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make tune     tune the three sizes of input_sizes/quickstart.yaml: measured on the GPU found, else predicted'
+	@echo 'make test     all tests but those that need a GPU'
+	@echo 'make lint     ruff and mypy'
+	@echo 'make format   let ruff rewrite the files'
+	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
+	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
+
+# Without a GPU the small space keeps a first run short; with one, the default space of that GPU is measured.
+tune: $(RUN)
+	@gpu=$$($(PY) -c 'from genkern.gpus import detect_arch; print(detect_arch() or "")') && \
+	$(PY) -m genkern --gemm_size_file input_sizes/quickstart.yaml --compare --all \
+		-o "output/quickstart_$${gpu:-gfx942}.yaml" $$([ -n "$$gpu" ] || echo --space amd_quick) $(ARGS)
+
+test: $(DEV)
+	$(PY) -m pytest -m "not gpu" $(ARGS)
+
+lint: $(DEV)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(DEV)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(DEV)
+	$(PY) benchmarks/farm.py $(ARGS)
+
+golden: $(DEV)
+	$(PY) tests/golden/update.py
+
+$(RUN): setup.cfg constraints.txt .ci/setup
+	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch
+	@touch $@
+
+$(DEV): setup.cfg constraints.txt .ci/setup
+	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch,dev
+	@touch $@ $(RUN)

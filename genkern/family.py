@@ -1,0 +1,50 @@
+"""Kernel families: what the pipeline must know of each besides its template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Family:
+    """Facts of one family.
+
+    `uses_tma`: loads through descriptors (sm_90 and later). `splits_k`: takes SPLIT_K above 1.
+    `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
+    `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
+    `any_width`: BLOCK_SIZE_N may be any multiple of 16, not only a power of two.
+    `helper_warps`: warps that it runs beyond num_warps.
+    """
+
+    name: str
+    uses_tma: bool = False
+    splits_k: bool = False
+    runs_on_amd: bool = False
+    interpreted: bool = True
+    uses_dot: bool = True
+    any_width: bool = False
+    helper_warps: int = 0
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("tiled", splits_k=True, runs_on_amd=True),
+        Family("gemv", runs_on_amd=True, uses_dot=False),
+        Family("tiled_tma", uses_tma=True, splits_k=True),
+        Family("persistent_tma", uses_tma=True),
+        # Four: registers are dealt out to whole warpgroups, so the one loading warp costs a group.
+        Family("warp_specialized", uses_tma=True, interpreted=False, any_width=True, helper_warps=4),
+    )
+}
+
+
+def widths(block_size_n: int) -> tuple[int, int, int]:
+    """The three power-of-two widths, largest first and 0 where there is none, that add up to a tile's width.
+
+    Raises ValueError when more than three are needed or one is below 16.
+    """
+    parts = [1 << bit for bit in range(8, 3, -1) if block_size_n & (1 << bit)]
+    if sum(parts) != block_size_n or len(parts) > 3:
+        raise ValueError(f"{block_size_n} is not the sum of at most three powers of two from 16 to 256")
+    return (*parts, 0, 0)[:3]  # type: ignore[return-value]

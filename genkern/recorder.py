@@ -1,0 +1,76 @@
+"""Recorder: writes results and candidates as sizes finish, and tells the user how each ended and what came of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from genkern.candidates_file import CandidatesFile
+from genkern.farm import FarmCounts
+from genkern.gpus import Gpu
+from genkern.records import Outcome, Winner
+from genkern.report import detail_lines, outcome_text, size_line, winners_table
+from genkern.results import ResultsFile
+from genkern.tune import Report
+
+
+class Recorder:
+    """Keeps the results file up to date with every `batch`-th size; `failed` counts sizes without a winner."""
+
+    def __init__(
+        self, results: ResultsFile, candidates: CandidatesFile | None, console: Console, *, batch: int, verbose: bool
+    ) -> None:
+        self._results = results
+        self._candidates = candidates
+        self._console = console
+        self._batch = batch
+        self._verbose = verbose
+        self._winners: list[Winner] = []
+        self._outcomes: Counter[Outcome] = Counter()
+        self._unwritten = 0
+        self.failed = 0
+
+    def finished(self, report: Report) -> None:
+        """Take over one size. Raises OutputError when a file cannot be written."""
+        # Before the results: a size is done once they have it, and is tuned again otherwise.
+        if self._candidates is not None:
+            self._candidates.append(report)
+        self._outcomes += report.outcomes
+        if report.winner is None:
+            self.failed += 1
+        else:
+            self._winners.append(report.winner)
+            self._unwritten += 1
+        self._console.print(size_line(report))
+        if self._verbose:
+            for line in detail_lines(report):
+                self._console.print(line)
+        if self._unwritten >= self._batch:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not written yet. Raises OutputError."""
+        if self._unwritten:
+            self._results.write(self._winners)
+            self._unwritten = 0
+
+    def summary(self, gpu: Gpu, counts: FarmCounts) -> None:
+        """Print the table of winners, and what became of all candidates."""
+        if self._winners:
+            columns = self._console.width if self._console.is_terminal else None
+            print_lines(self._console, ["", *winners_table(self._winners, gpu, columns), ""])
+        self._console.print(f"candidates: {outcome_text(self._outcomes) or 'none'}")
+        self._console.print(
+            f"binaries: {counts.compiled:,} compiled, {counts.cached:,} from the cache, {counts.failed:,} refused"
+        )
+        if self._winners:
+            self._console.print(f"results: {self._results.path}")
+        if any(winner.check and winner.check.method == "interpreter" for winner in self._winners):
+            self._console.print("check: under Triton's interpreter, on the reduced sizes named above")
+
+
+def print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(line)

@@ -1,0 +1,158 @@
+"""The finals: the best candidates and the vendor library timed against each other until it is clear who won.
+
+Pure but for the samplers, the clock and the pause, so that everything here is tested without a GPU.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from genkern.profiling.clocks import ThrottleGuard
+from genkern.profiling.session import VENDOR
+from genkern.profiling.statistics import beaten, estimate, relative_spread, stop_reason
+
+Sampler = Callable[[], float]
+
+# Steady state: the totals of so many rounds in a row agree this well. The caps are for a device that never does.
+_STEADY_ROUNDS = 3
+_STEADY_RATIO = 1.01
+_WARM_UP_MOST_ROUNDS = 25
+_WARM_UP_CAP_S = 0.5
+# The stopping rules and the dropping out are looked at every so many rounds.
+_CHECK_EVERY = 5
+# After a throttled round the device rests, longer each time (NVBench's recovery time starts here too) ...
+_REST_S = 0.05
+_LONGEST_REST_S = 0.4
+# ... and after so many in a row, about 2 s, the low clock is what there is.
+_MOST_DISCARDED_IN_A_ROW = 8
+
+
+class SampleFailed(Exception):
+    """A sampler could not take its sample; the device is as it was."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How many rounds the finals have, `least` to `most`; after `cap_s` seconds no more than `least`."""
+
+    least: int
+    most: int
+    cap_s: float
+    seed: int
+
+
+@dataclass
+class Finals:
+    """What came of them. `discarded` counts the throttled samples by name; `stopped` says what ended the rounds."""
+
+    samples_us: dict[str, list[float]]
+    discarded: dict[str, int]
+    errors: dict[str, str] = field(default_factory=dict)
+    rounds: int = 0
+    stopped: str = ""
+
+
+def run_finals(
+    samplers: Mapping[str, Sampler],
+    rounds: Rounds,
+    guard: ThrottleGuard,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
+) -> Finals:
+    """Warm up, then time all in shuffled rounds until `stop_reason` holds or the rounds are used up.
+
+    Candidates that are clearly beaten drop out and keep the samples that they have; the vendor library stays.
+    A sampler that raises SampleFailed is out, with its error. Samplers return microseconds.
+    """
+    finals = Finals({name: [] for name in samplers}, dict.fromkeys(samplers, 0))
+    racing = dict(samplers)
+    _warm_up(racing, finals, guard, now)
+    started_s = now()
+    shuffle = random.Random(rounds.seed)
+    spreads: list[float] = []
+    in_a_row = 0
+    before_mhz = guard.read()
+    while racing and not finals.stopped:
+        taken = _round(racing, finals, shuffle)
+        after_mhz = guard.read()
+        throttled, before_mhz = guard.throttled(before_mhz, after_mhz), after_mhz
+        if throttled:
+            in_a_row += 1
+            for name in taken:
+                finals.discarded[name] += 1
+            if in_a_row >= _MOST_DISCARDED_IN_A_ROW:
+                guard.accept()
+                racing = _start_anew(samplers, finals)
+                spreads.clear()
+            rest(min(_LONGEST_REST_S, _REST_S * in_a_row))
+            before_mhz = guard.read()
+            continue
+        in_a_row = 0
+        finals.rounds += 1
+        for name, sample_us in taken.items():
+            finals.samples_us[name].append(sample_us)
+        if not racing:
+            break
+        spreads.append(max(relative_spread(finals.samples_us[name]) for name in racing))
+        finals.stopped = _after_round(racing, finals, spreads, rounds, now() - started_s)
+    return finals
+
+
+def _start_anew(samplers: Mapping[str, Sampler], finals: Finals) -> dict[str, Sampler]:
+    """What was sampled at the clock of before does not compare with what comes."""
+    for name, samples in finals.samples_us.items():
+        finals.discarded[name] += len(samples)
+        samples.clear()
+    finals.rounds = 0
+    return {name: sampler for name, sampler in samplers.items() if name not in finals.errors}
+
+
+def _after_round(
+    racing: dict[str, Sampler], finals: Finals, spreads: list[float], rounds: Rounds, elapsed_s: float
+) -> str:
+    if finals.rounds >= rounds.most:
+        return "rounds used up"
+    if finals.rounds % _CHECK_EVERY:
+        return ""
+    leader = min((estimate(finals.samples_us[name]) for name in racing), key=lambda e: e.median_us)
+    for name in list(racing):
+        if name != VENDOR and beaten(estimate(finals.samples_us[name]), leader):
+            del racing[name]
+    if finals.rounds < rounds.least:
+        return ""
+    if elapsed_s >= rounds.cap_s:
+        return "time used up"
+    return stop_reason({name: finals.samples_us[name] for name in racing}, spreads)
+
+
+def _round(racing: dict[str, Sampler], finals: Finals, shuffle: random.Random) -> dict[str, float]:
+    """One sample of each in shuffled order; those that fail leave the race."""
+    order = list(racing)
+    shuffle.shuffle(order)
+    taken = {}
+    for name in order:
+        try:
+            taken[name] = racing[name]()
+        except SampleFailed as error:
+            finals.errors[name] = str(error)
+            del racing[name]
+    return taken
+
+
+def _warm_up(racing: dict[str, Sampler], finals: Finals, guard: ThrottleGuard, now: Callable[[], float]) -> None:
+    """Run whole rounds until three in a row take the same time within 1 %."""
+    started_s = now()
+    totals: list[float] = []
+    order = random.Random(0)
+    while racing and len(totals) < _WARM_UP_MOST_ROUNDS and now() - started_s < _WARM_UP_CAP_S:
+        before = len(racing)
+        total_us = sum(_round(racing, finals, order).values())
+        guard.read()
+        totals = [*totals, total_us] if len(racing) == before else []
+        last = totals[-_STEADY_ROUNDS:]
+        if len(last) == _STEADY_ROUNDS and max(last) <= min(last) * _STEADY_RATIO:
+            return

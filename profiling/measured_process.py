@@ -1,0 +1,137 @@
+"""MeasuredProcess: the process that measures on one device, and its replacements when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from genkern.errors import ProfilerError
+from genkern.profiling.session import Session
+from genkern.profiling.supervisor import (
+    ChildDied,
+    ChildGarbled,
+    ChildTimedOut,
+    StreamChild,
+    SupervisorError,
+)
+from genkern.records import Outcome
+
+# Importing PyTorch, creating the context and filling the operands.
+_OPEN_TIMEOUT_S = 180.0
+# A process that dies before its session is open says nothing against a candidate; so many are tried.
+_OPEN_ATTEMPTS = 3
+_TAIL_LINES = 3
+_MESSAGE_CHARACTERS = 300
+
+
+class SessionRefused(ProfilerError):
+    """The device works, but this problem cannot be set up on it: its operands do not fit, say."""
+
+
+class MeasuredProcess:
+    """One process at a time with one session open in it; `argv` is the program that serves.
+
+    After the first death a second process stands in reserve. It has imported PyTorch, the most of a start, and
+    has not touched the device. A run without faults never pays for it.
+    """
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log_stem: str, device_index: int) -> None:
+        """The standard error of the processes goes, by turns, to `log_stem`_0.log and `log_stem`_1.log."""
+        self.device = ""
+        self.torch_version = ""
+        self._argv = list(argv)
+        self._environment = dict(environment)
+        self._log_stem = log_stem
+        self._device_index = device_index
+        self._started = 0
+        self._child: StreamChild | None = None
+        self._reserve: StreamChild | None = None
+        self._keep_reserve = False
+        self._session: Session | None = None
+
+    def open(self, session: Session) -> None:
+        """Have `session` open in a live process.
+
+        Raises SessionRefused when this problem cannot be set up, ProfilerError when no process can be.
+        """
+        if self._child is not None and self._session == session:
+            return
+        self._session = None
+        answer = self._opened({"command": "open", "session": session.to_json()})
+        if self._keep_reserve and self._reserve is None:
+            with contextlib.suppress(SupervisorError):
+                self._reserve = self._start()
+        if "error" in answer:
+            raise SessionRefused(f"GPU {self._device_index} cannot hold {session.problem.size}: {answer['error']}")
+        self.device, self.torch_version = str(answer.get("device", "")), str(answer.get("torch", ""))
+        self._session = session
+
+    def send(self, request: dict[str, Any]) -> bool:
+        """Send a request; False when the process is dead. One that reads no more is noticed by `receive`."""
+        try:
+            with contextlib.suppress(ChildTimedOut):
+                self._live().send(request)
+        except ChildDied:
+            return False
+        return True
+
+    def receive(self, timeout_s: float) -> dict[str, Any]:
+        """The next answer. Raises ChildTimedOut, ChildDied, or ChildGarbled for anything that is not an object."""
+        answer = self._live().receive(timeout_s)
+        if not isinstance(answer, dict):
+            raise ChildGarbled(f"the measured process answered {str(answer)[:100]!r}, which is not an object")
+        return answer
+
+    def lost(self) -> None:
+        """End the process, which died, hangs or talks nonsense; `open` then starts another."""
+        self._end()
+        self._keep_reserve = True
+
+    def close(self) -> None:
+        """End the process and its reserve."""
+        self._end()
+        if self._reserve is not None:
+            self._reserve.kill()
+        self._reserve = None
+
+    def _opened(self, request: dict[str, Any]) -> dict[str, Any]:
+        for attempt in range(1, _OPEN_ATTEMPTS + 1):
+            if self._child is None:
+                self._child, self._reserve = self._reserve or self._start(), None
+            try:
+                self._child.send(request)
+                return self.receive(_OPEN_TIMEOUT_S)
+            except SupervisorError as error:
+                self.lost()
+                if attempt == _OPEN_ATTEMPTS or isinstance(error, ChildTimedOut):
+                    raise ProfilerError(
+                        f"GPU {self._device_index} cannot be used: {loss(error)[1]}; try another --gpu_ids"
+                    ) from None
+        raise AssertionError("the last attempt returns or raises")
+
+    def _start(self) -> StreamChild:
+        child = StreamChild()
+        child.start(self._argv, self._environment, f"{self._log_stem}_{self._started % 2}.log")
+        self._started += 1
+        return child
+
+    def _live(self) -> StreamChild:
+        assert self._child is not None
+        return self._child
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+        self._child = self._session = None
+
+
+def loss(error: SupervisorError) -> tuple[Outcome, str]:
+    """The outcome for the candidate that lost us the process, and how, with the tail of its standard error."""
+    if isinstance(error, ChildDied):
+        lines = [" ".join(line.split()) for line in error.exit.stderr_tail.splitlines() if line.strip()]
+        said = " | ".join(lines[-_TAIL_LINES:])[-_MESSAGE_CHARACTERS:]
+        return Outcome.CRASHED, f"the measured process was lost: {error.exit.description}" + (
+            f"; {said}" if said else ""
+        )
+    return Outcome.TIMED_OUT if isinstance(error, ChildTimedOut) else Outcome.CRASHED, str(error)

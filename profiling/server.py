@@ -1,0 +1,190 @@
+"""Server: answers the requests of one parent in the measured process. A request and its answer are JSON objects.
+
+A request that breaks the device raises, which ends the process; one that merely fails has an answer with "error".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from genkern.profiling.accuracy import error_ratio, worst_row_error
+from genkern.profiling.clocks import ThrottleGuard, open_clock
+from genkern.profiling.finals import Rounds, SampleFailed, run_finals
+from genkern.profiling.icache import InstructionCacheFlush
+from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.profiling.session import VENDOR, Session
+from genkern.profiling.timers import Sampler, Timer, make_timer
+
+# A graph of calls runs for about this long, so that the 1 to 2 us between an event and the first kernel
+# stay below 2 % of it; short calls are repeated up to so many times.
+_SAMPLE_US = 100.0
+_MAX_REPEATS = 32
+# A candidate whose single launch takes this much longer than the best sample so far is not timed further.
+_HOPELESS_FACTOR = 3.0
+_HOPELESS_SLACK_US = 40.0
+# Calls in one sample when each follows a flush of the instruction caches.
+_FLUSHED_CALLS = 8
+
+Answer = dict[str, Any]
+# Says something before the answer: {"running": NAME} ahead of whatever may hang or fault.
+Tell = Callable[[Answer], None]
+
+
+class Server:
+    """Holds one open session at a time. `time_source` is "cudagraph" or "cupti"."""
+
+    def __init__(self, time_source: str) -> None:
+        self._time_source = time_source
+        self._timer: Timer | None = None
+        self._guard = ThrottleGuard(None)
+        self._flush: InstructionCacheFlush | None = None
+        self._gemm: LoadedGemm | None = None
+        self._best_us = float("inf")
+        self._next_copy = 0
+        self._expected: Any = None
+
+    def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
+        """The answer to `request`, whose "command" is open, screen, retime or check."""
+        command = request["command"]
+        if command == "open":
+            return self._open(Session.from_json(request["session"]))
+        if self._gemm is None or self._timer is None:
+            raise ValueError("no session is open")
+        if command == "screen":
+            return self._screen(self._gemm, self._timer, request["config"], request["binaries"])
+        if command == "retime":
+            return self._retime(self._gemm, self._timer, request, tell)
+        if command == "check":
+            return self._check(self._gemm, request["config"], request["binaries"])
+        raise ValueError(f"unknown command {command!r}")
+
+    def _open(self, session: Session) -> Answer:
+        import torch
+
+        if self._timer is None:
+            # CUPTI wants to be there before the context.
+            self._timer = make_timer(self._time_source)
+            uuid = str(torch.cuda.get_device_properties(0).uuid)
+            self._guard = ThrottleGuard(open_clock(uuid, session.device_index if torch.version.hip else None))
+        self._gemm = self._expected = None
+        self._best_us = float("inf")
+        torch.cuda.empty_cache()
+        try:
+            gemm = LoadedGemm(session)
+            torch.cuda.synchronize()
+        except Exception as error:
+            return self._failed("", error)
+        self._gemm = gemm
+        return {"device": torch.cuda.get_device_name(0), "copies": gemm.copies, "torch": torch.__version__}
+
+    def _screen(self, gemm: LoadedGemm, timer: Timer, name: str, binaries: list[str]) -> Answer:
+        try:
+            call = gemm.bind(name, binaries)
+            for copy in self._copies(max(1, gemm.session.budget.warmup)):
+                first_us = timer.rough_us(call, copy)
+            if gemm.session.budget.protocol == "tune_gemm":
+                samples_us = [timer.prepare(call, [copy])() for copy in self._copies(10)]
+                return {"config": name, "samples_us": samples_us[-1:]}
+            # The first launch has host time in it: nobody is turned away for that.
+            if self._hopeless(first_us) and self._hopeless(first_us := timer.launch_us(call, *self._copies(1))):
+                return {"config": name, "samples_us": [first_us], "hopeless": True}
+            sample_us = timer.prepare(call, self._copies(self._repeats(gemm, first_us)))()
+        except Exception as error:  # Triton's OutOfResources and the driver's refusals have no common base
+            return self._failed(name, error)
+        self._best_us = min(self._best_us, sample_us)
+        return {"config": name, "samples_us": [sample_us]}
+
+    def _retime(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
+        binds: dict[str, Callable[[], Call]] = {
+            entry["config"]: partial(gemm.bind, entry["config"], entry["binaries"]) for entry in request["candidates"]
+        }
+        if request["vendor"]:
+            binds[VENDOR] = gemm.vendor
+        # All copies: then each sample finds the weights as cold as the last one, of whichever candidate, did.
+        repeats = max(self._repeats(gemm, self._best_us), gemm.copies)
+        copies = [i % gemm.copies for i in range(repeats)]
+        samplers, errors = {}, {}
+        for name, bind in binds.items():
+            tell({"running": name})
+            try:
+                call = bind()
+                call(0)
+                samplers[name] = _told(name, self._sampler(gemm, timer, call, copies), tell)
+            except Exception as error:
+                errors[name] = self._failed(name, error)["error"]
+        budget = gemm.session.budget
+        rounds = Rounds(request["min_rounds"], request["max_rounds"], budget.finals_s, request["seed"])
+        finals = run_finals(samplers, rounds, self._guard)
+        errors |= finals.errors
+        return {
+            "samples_us": {name: samples for name, samples in finals.samples_us.items() if name not in errors},
+            "discarded": finals.discarded,
+            "errors": errors,
+            "rounds": finals.rounds,
+            "stopped": finals.stopped,
+            "usual_mhz": self._guard.usual_mhz,
+        }
+
+    def _sampler(self, gemm: LoadedGemm, timer: Timer, call: Call, copies: list[int]) -> Sampler:
+        if not gemm.session.budget.icache_flush:
+            return timer.prepare(call, copies)
+        if self._flush is None:
+            self._flush = InstructionCacheFlush(gemm.units)
+        return timer.prepare_flushed(call, lambda: self._copies(_FLUSHED_CALLS), self._flush.launch)
+
+    def _check(self, gemm: LoadedGemm, name: str, binaries: list[str]) -> Answer:
+        import torch
+
+        c = gemm.operands["c"]
+        try:
+            if self._expected is None:
+                self._expected = gemm.module.reference(gemm.operands)
+            c.fill_(float("nan"))
+            call = gemm.vendor() if name == VENDOR else gemm.bind(name, binaries)
+            call(0)
+            torch.cuda.synchronize()
+            ratio, row = error_ratio(c, self._expected), worst_row_error(c, self._expected)
+        except Exception as error:
+            return self._failed(name, error)
+        return {"config": name, "error_ratio": ratio, "worst_row_error": row}
+
+    def _failed(self, name: str, error: Exception) -> Answer:
+        """A refusal leaves the device as it was; after a fault this raises."""
+        import torch
+
+        torch.cuda.synchronize()
+        return {"config": name, "error": one_line(error)}
+
+    def _hopeless(self, call_us: float) -> bool:
+        return call_us > _HOPELESS_FACTOR * self._best_us + _HOPELESS_SLACK_US
+
+    def _repeats(self, gemm: LoadedGemm, call_us: float) -> int:
+        return max(gemm.session.budget.screen_launches, min(_MAX_REPEATS, int(_SAMPLE_US / max(call_us, 1.0))))
+
+    def _copies(self, count: int) -> list[int]:
+        """The next `count` copies of the weights, in rotation over all that this process launches."""
+        first, self._next_copy = self._next_copy, self._next_copy + count
+        return list(range(first, first + count))
+
+
+def _told(name: str, sampler: Sampler, tell: Tell) -> Sampler:
+    """The sampler, saying beforehand whose it is; a refusal becomes SampleFailed."""
+
+    def sample() -> float:
+        import torch
+
+        tell({"running": name})
+        try:
+            return sampler()
+        except Exception as error:
+            torch.cuda.synchronize()
+            raise SampleFailed(one_line(error)) from None
+
+    return sample
+
+
+def one_line(error: Exception) -> str:
+    """The error's type and message on one line of at most 300 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

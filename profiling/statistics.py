@@ -1,0 +1,109 @@
+"""What a set of samples says: the median, how sure it is, whether two are the same, and when to stop sampling.
+
+Medians, since minima choose worse on devices whose clock moves. Intervals are percentile bootstrap intervals
+of the median. The rules for stopping follow NVBench's `stdrel` criterion (noise is low, or has stopped falling);
+its `compare` calls two times the same when their centres are within 0.5 %.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean, median, pstdev
+
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+# Two medians closer than this are the same.
+TIE_RATIO = 1.005
+# A candidate whose whole interval is this much above the leader's is out of the race.
+BEATEN_RATIO = 1.03
+# Relative spread below which more samples would not change what is said.
+_QUIET = 0.005
+# The spread has settled when it moved less than this over so many rounds.
+_SETTLED = 0.05
+_SETTLED_ROUNDS = 32
+# Interquartile range of a normal distribution, in standard deviations.
+_IQR_SIGMAS = 1.349
+_SEED = 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The median of some samples and its interval, in microseconds; `low_us <= median_us <= high_us`."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+
+
+def estimate(samples_us: Sequence[float]) -> Estimate:
+    """The median of at least one sample with its 95 % percentile bootstrap interval (1000 resamples).
+
+    Equal samples give equal intervals, on every machine: the resampling is seeded. A single sample has an
+    interval without width, which says nothing about its noise.
+    """
+    ordered = sorted(samples_us)
+    medians = sorted((ordered[low] + ordered[high]) / 2 for low, high in _middle_ranks(len(ordered)))
+    tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
+    middle = median(ordered)
+    return Estimate(middle, min(medians[tail], middle), max(medians[-1 - tail], middle))
+
+
+@lru_cache(maxsize=256)
+def _middle_ranks(count: int) -> tuple[tuple[int, int], ...]:
+    """For each resample of `count` sorted values, the ranks of the two values that its median is the mean of.
+
+    A resample draws `count` uniform numbers and takes the values at those shares of the ranks, so its median
+    needs only the middle order statistics of uniform numbers, which are beta distributed: two draws in place
+    of `count`, and none at all for a count seen before.
+    """
+    draw = random.Random(_SEED).betavariate
+    lower = (count + 1) // 2
+    ranks = []
+    for _ in range(RESAMPLES):
+        first = second = draw(lower, count - lower + 1)
+        if count % 2 == 0:
+            # Given the lower one, the next of the `count - lower` above it is the smallest of so many uniforms.
+            second = first + (1 - first) * draw(1, count - lower)
+        ranks.append((min(count - 1, int(first * count)), min(count - 1, int(second * count))))
+    return tuple(ranks)
+
+
+def relative_spread(samples_us: Sequence[float]) -> float:
+    """Standard deviation as the interquartile range tells it, over the median; infinite for fewer than four samples."""
+    if len(samples_us) < 4:
+        return float("inf")
+    ordered = sorted(samples_us)
+    quarter = len(ordered) // 4
+    return (ordered[-1 - quarter] - ordered[quarter]) / _IQR_SIGMAS / median(ordered)
+
+
+def tied(a: Estimate, b: Estimate) -> bool:
+    """Whether nobody can say which is faster: the intervals overlap, or the medians are within 0.5 %."""
+    overlap = a.low_us <= b.high_us and b.low_us <= a.high_us
+    return overlap or max(a.median_us, b.median_us) <= min(a.median_us, b.median_us) * TIE_RATIO
+
+
+def beaten(candidate: Estimate, leader: Estimate) -> bool:
+    """Whether the candidate's whole interval is more than 3 % above the leader's."""
+    return candidate.low_us > leader.high_us * BEATEN_RATIO
+
+
+def stop_reason(samples_us: Mapping[str, Sequence[float]], spreads: Sequence[float]) -> str:
+    """Why the candidates with these samples need no further round; empty while they do.
+
+    "separated": no other is tied with the fastest. "quiet": the fastest and those tied with it spread less than
+    0.5 %. "settled": `spreads`, the relative spread after each round so far, has not moved for 32 rounds.
+    """
+    estimates = {name: estimate(samples) for name, samples in samples_us.items()}
+    leader = min(estimates, key=lambda name: estimates[name].median_us)
+    rivals = [name for name in estimates if name != leader and tied(estimates[name], estimates[leader])]
+    if not rivals:
+        return "separated"
+    if max(relative_spread(samples_us[name]) for name in (leader, *rivals)) < _QUIET:
+        return "quiet"
+    recent = spreads[-_SETTLED_ROUNDS:]
+    known = len(recent) == _SETTLED_ROUNDS and max(recent) < float("inf")
+    return "settled" if known and pstdev(recent) < _SETTLED * fmean(recent) else ""

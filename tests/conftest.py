@@ -1,0 +1,51 @@
+"""Shared fixtures: no test reaches the user's own caches, and tests marked `gpu` run where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from genkern.gpus import detect_devices
+
+# A loaded machine is no failure; tests of speed measure processor time themselves.
+settings.register_profile("genkern", deadline=None)
+settings.load_profile("genkern")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the GPU tests on a machine without a GPU."""
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if needing and not detect_devices():
+        config.hook.pytest_deselected(items=needing)
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Caches go to a folder of this run; settings of Triton that the caller happens to have are gone."""
+    folder = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("TRITON_", "GENKERN_"))]:
+            patch.delenv(name)
+        patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
+        patch.setenv("GENKERN_CACHE_DIR", str(folder / "genkern"))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "xdg"))
+        yield
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of binaries for the whole run, so that tests share what they compile."""
+    return tmp_path_factory.mktemp("binaries")
+
+
+@pytest.fixture
+def hostile_path(tmp_path: Path) -> Path:
+    """A folder whose name is hostile to shells and to careless formatting."""
+    path = tmp_path / "a 'b' \"c\" $(d) %s {e}"
+    path.mkdir()
+    return path

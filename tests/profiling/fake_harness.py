@@ -1,0 +1,147 @@
+"""Speaks the protocol of profiling/harness.py without a GPU; a config's family says what it does to the process.
+
+`good` answers; `hang`, `segfault`, `killed`, `exits`, `aborts`, `fault`, `garbage`, `nonsense`, `other`, `negative`,
+`slow` and `refused` do so when screened. With the prefix `final_` or `check_` they do it there, with `once_final_` or
+`once_check_` the first time only, with `crowd_final_` only among other finalists. A call takes BLOCK_SIZE_M us.
+What a session's init_type says: `broken` dies when opened, `refuse` does not fit, `lost` runs nothing,
+`badvendor` cannot run the vendor library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import sys
+import time
+from typing import Any
+
+_WORK_DIR = ""
+
+
+def log(event: str) -> None:
+    """Append to the work folder's log: process id and event."""
+    with open(os.path.join(_WORK_DIR, "log"), "a") as file:
+        file.write(f"{os.getpid()} {event}\n")
+
+
+def say(answer: Any) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def misbehave(kind: str) -> Any:
+    """Do what `kind` says; returns what to answer when the process survives it."""
+    if kind == "hang":
+        time.sleep(600)
+    elif kind == "segfault":
+        ctypes.string_at(0)
+    elif kind == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "exits":
+        os._exit(0)
+    elif kind == "aborts":
+        os.abort()
+    elif kind == "fault":
+        sys.stderr.write("Traceback\n  at line 3\nCUDA error: an illegal memory access was encountered\n")
+        sys.stderr.flush()
+        os._exit(1)
+    elif kind == "garbage":
+        print("<<< not JSON >>>", flush=True)
+    elif kind == "nonsense":
+        return [1, 2]
+    elif kind == "other":
+        return {"config": "another", "samples_us": [1.0]}
+    elif kind == "negative":
+        return {"samples_us": [-1.0], "samples": [-1.0]}
+    elif kind == "slow":
+        time.sleep(0.3)
+    elif kind == "refused":
+        return {"error": "OutOfResources: shared memory"}
+    return None
+
+
+def kind_of(name: str, stage: str, crowd: bool) -> str:
+    """What the config does at this stage."""
+    family = name.partition("_BM")[0]
+    if family.startswith(f"once_{stage}_"):
+        marker = os.path.join(_WORK_DIR, f"did_{family}")
+        if os.path.exists(marker):
+            return "good"
+        open(marker, "w").close()
+        return family.removeprefix(f"once_{stage}_")
+    if family.startswith(f"crowd_{stage}_"):
+        return family.removeprefix(f"crowd_{stage}_") if crowd else "good"
+    if stage == "screen":
+        return family
+    return family.removeprefix(f"{stage}_") if family.startswith(f"{stage}_") else "good"
+
+
+def time_us(name: str) -> float:
+    return 9.0 if name == "vendor" else float(re.search(r"_BM(\d+)", name)[1])  # type: ignore[index]
+
+
+def screen(request: dict[str, Any], init_type: str) -> None:
+    name = request["config"]
+    answer = misbehave("killed" if init_type == "lost" else kind_of(name, "screen", True))
+    if isinstance(answer, dict):
+        say({"config": name, **answer})
+    else:
+        say({"config": name, "samples_us": [time_us(name)]} if answer is None else answer)
+
+
+def retime(request: dict[str, Any], init_type: str) -> None:
+    names = [entry["config"] for entry in request["candidates"]]
+    names += ["vendor"] if request["vendor"] else []
+    rounds = request["max_rounds"]
+    log(f"retime {len(names)} {request['min_rounds']} {rounds}")
+    samples: dict[str, list[float]] = {}
+    errors = {}
+    for name in names:
+        say({"running": name})
+        kind = kind_of(name, "final", len(names) > 1)
+        if init_type == "lost" or (name == "vendor" and init_type == "badvendor"):
+            kind = "killed"
+        answer = misbehave(kind)
+        if kind == "refused":
+            errors[name] = answer["error"]
+        elif kind == "negative":
+            samples[name] = answer["samples"]
+        else:
+            samples[name] = [time_us(name) + 0.001 * i for i in range(rounds)]
+    say({"samples_us": samples, "errors": errors, "discarded": dict.fromkeys(samples, 2), "rounds": rounds})
+
+
+def check(request: dict[str, Any]) -> None:
+    name = request["config"]
+    answer = misbehave(kind_of(name, "check", True))
+    right = {"error_ratio": 0.01, "worst_row_error": 0.002}
+    say({"config": name, **right, **answer} if isinstance(answer, dict) else {"config": name, **right})
+
+
+def main() -> None:
+    global _WORK_DIR
+    init_type = ""
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["command"] == "open":
+            session = json.loads(request["session"])
+            _WORK_DIR, init_type = session["work_dir"], session["init_type"]
+            log("open")
+            if init_type == "broken":
+                misbehave("fault")
+            if init_type == "refuse":
+                say({"config": "", "error": "OutOfMemoryError: CUDA out of memory"})
+            else:
+                say({"device": os.environ.get("CUDA_VISIBLE_DEVICES", ""), "torch": "2.13", "copies": 1})
+        elif request["command"] == "screen":
+            screen(request, init_type)
+        elif request["command"] == "retime":
+            retime(request, init_type)
+        else:
+            check(request)
+
+
+if __name__ == "__main__":
+    main()

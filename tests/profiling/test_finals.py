@@ -1,0 +1,188 @@
+"""Tests of profiling/finals.py with simulated samplers, clock and time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from genkern.profiling.clocks import ThrottleGuard
+from genkern.profiling.finals import Finals, Rounds, SampleFailed, run_finals
+from genkern.profiling.session import VENDOR
+from genkern.profiling.statistics import estimate, tied
+
+ROUNDS = Rounds(10, 60, 1e9, seed=0)
+
+
+class Bench:
+    """A device on which each name has its time and noise; `throttle` says the clock's share before each reading."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.draw = random.Random(seed)
+        self.order: list[str] = []
+        self.now_s = 0.0
+        self.rested_s: list[float] = []
+        self.share: Callable[[], float] = lambda: 1.0
+        self._share = 1.0
+
+    def sampler(self, name: str, us: float, noise: float = 0.0) -> Callable[[], float]:
+        def sample() -> float:
+            self.order.append(name)
+            self.now_s += us * 1e-6
+            return us / self._share * (1 + self.draw.gauss(0, noise))
+
+        return sample
+
+    def mhz(self) -> float:
+        self._share = self.share()
+        return 2000 * self._share
+
+    def run(self, samplers: dict[str, Callable[[], float]], rounds: Rounds = ROUNDS, clock: bool = True) -> Finals:
+        guard = ThrottleGuard(self if clock else None)
+        return run_finals(samplers, rounds, guard, now=lambda: self.now_s, rest=self._rest)
+
+    def _rest(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.rested_s.append(seconds)
+
+
+def test_a_clear_winner_ends_the_rounds_early() -> None:
+    """At the least number of rounds, when nobody is tied with the fastest."""
+    bench = Bench()
+    finals = bench.run({name: bench.sampler(name, us, 0.002) for name, us in (("a", 100), ("b", 102), (VENDOR, 105))})
+    assert (finals.stopped, finals.rounds) == ("separated", 10)
+    assert {name: len(samples) for name, samples in finals.samples_us.items()} == {"a": 10, "b": 10, VENDOR: 10}
+    assert not finals.errors
+
+
+def test_noise_gets_more_rounds_and_they_pay() -> None:
+    """Two candidates 1.5 % apart under 2 % noise are told apart in most runs, within the most rounds."""
+    right = 0
+    for seed in range(30):
+        bench = Bench(seed)
+        finals = bench.run({"a": bench.sampler("a", 100, 0.02), "b": bench.sampler("b", 101.5, 0.02)})
+        estimates = {name: estimate(samples) for name, samples in finals.samples_us.items()}
+        assert 10 <= finals.rounds <= 60
+        assert estimates["a"].median_us < estimates["b"].median_us or tied(estimates["a"], estimates["b"])
+        right += not tied(estimates["a"], estimates["b"])
+    assert right > 15
+
+
+def test_those_clearly_beaten_drop_out_and_the_vendor_library_stays() -> None:
+    """A candidate more than 3 % behind has five rounds; the vendor library has them all, however slow it is."""
+    bench = Bench()
+    times = {"a": 100, "b": 100.7, "slow": 110, VENDOR: 300}
+    finals = bench.run({name: bench.sampler(name, us, 0.01) for name, us in times.items()})
+    assert len(finals.samples_us["slow"]) == 5
+    assert len(finals.samples_us[VENDOR]) == len(finals.samples_us["a"]) == finals.rounds > 10
+
+
+def test_rounds_are_whole_and_shuffled() -> None:
+    """Each round has everyone once, in orders that differ and that the seed decides."""
+    orders = []
+    for seed in (1, 1, 2):
+        bench = Bench()
+        samplers = {name: bench.sampler(name, us, 0.001) for name, us in (("a", 100), ("b", 101), ("c", 102))}
+        finals = bench.run(samplers, Rounds(10, 60, 1e9, seed))
+        rounds = [tuple(bench.order[i : i + 3]) for i in range(0, len(bench.order), 3)]
+        assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
+        assert len(set(rounds)) > 2
+        orders.append(rounds[-finals.rounds :])
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_the_first_samples_warm_up() -> None:
+    """While rounds still get slower nothing is kept: a boost of 8 % at the start is in no sample."""
+    bench = Bench()
+    taken = 0
+
+    def heating() -> float:
+        nonlocal taken
+        taken += 1
+        return 100 - max(0.0, 8 - taken)
+
+    finals = bench.run({"a": heating})
+    assert set(finals.samples_us["a"]) == {100}
+
+
+def test_a_device_that_never_settles_is_measured_all_the_same() -> None:
+    """Warming up has an end."""
+    bench = Bench()
+    finals = bench.run({"a": bench.sampler("a", 100, 0.2), "b": bench.sampler("b", 100, 0.2)})
+    assert finals.rounds >= 10
+    assert len(bench.order) / 2 - finals.rounds == 25
+
+
+def test_throttled_rounds_are_discarded_and_counted() -> None:
+    """A spell at 60 % of the clock leaves no sample behind, only a count; the device rests, longer each time."""
+    bench = Bench()
+    spell = iter([1.0] * 8 + [0.6] * 4)
+    bench.share = lambda: next(spell, 1.0)
+    finals = bench.run({"a": bench.sampler("a", 100), "b": bench.sampler("b", 104)})
+    assert set(finals.samples_us["a"]) == {100}
+    assert finals.discarded["a"] == finals.discarded["b"] == len(bench.rested_s) > 0
+    assert finals.rounds == 10
+    assert bench.rested_s == sorted(bench.rested_s)
+
+
+def test_a_clock_that_stays_low_becomes_the_usual_one() -> None:
+    """A device that was capped for good is measured at its new clock, after a few seconds, not never."""
+    bench = Bench()
+    spell = iter([1.0] * 11)
+    bench.share = lambda: next(spell, 0.5)
+    finals = bench.run({"a": bench.sampler("a", 100), "b": bench.sampler("b", 104)})
+    assert finals.rounds == 10
+    assert set(finals.samples_us["a"]) == {200}
+    # "b" had dropped out at the old clock; its old samples would now look fast.
+    assert set(finals.samples_us["b"]) == {208}
+    assert finals.discarded["a"] > 8
+    assert sum(bench.rested_s) < 4
+
+
+def test_without_a_clock_every_round_counts() -> None:
+    """No reading, no discarding."""
+    bench = Bench()
+    finals = bench.run({"a": bench.sampler("a", 100)}, clock=False)
+    assert (finals.rounds, finals.discarded) == (10, {"a": 0})
+
+
+def test_the_numbers_of_rounds_are_kept() -> None:
+    """Ties under noise that keeps moving use all rounds up; a time limit ends them after the least."""
+    bench = Bench(3)
+    tied_pair = {"a": bench.sampler("a", 100, 0.02), "b": bench.sampler("b", 100, 0.02)}
+    finals = bench.run(tied_pair, Rounds(10, 20, 1e9, 0))
+    assert (finals.rounds, finals.stopped) == (20, "rounds used up")
+    finals = bench.run(tied_pair, Rounds(10, 60, 1e-3, 0))
+    assert (finals.rounds, finals.stopped) == (10, "time used up")
+    finals = bench.run(tied_pair, Rounds(3, 3, 1e9, 0))
+    assert finals.rounds == 3
+
+
+@pytest.mark.parametrize("after", [0, 40])
+def test_a_sampler_that_fails_is_out(after: int) -> None:
+    """Its error is kept and the others go on, whether it fails while warming up or later."""
+    bench = Bench()
+    left = after
+
+    def failing() -> float:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise SampleFailed("CUPTI lost a record")
+        return 100.0
+
+    samplers = {"a": bench.sampler("a", 100, 0.02), "bad": failing, "b": bench.sampler("b", 100, 0.02)}
+    finals = bench.run(samplers)
+    assert finals.errors == {"bad": "CUPTI lost a record"}
+    assert len(finals.samples_us["a"]) == finals.rounds >= 10
+
+
+def test_nobody_to_time_is_no_round() -> None:
+    """All samplers failing, or none at all, ends at once."""
+
+    def failing() -> float:
+        raise SampleFailed("no")
+
+    assert Bench().run({}).rounds == 0
+    assert Bench().run({"a": failing}).errors == {"a": "no"}

@@ -1,0 +1,318 @@
+"""Tests of profiling/served.py and measured_process.py: real processes that hang, crash and lie, without a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from genkern.config import Config
+from genkern.errors import ProfilerError
+from genkern.problem import GemmProblem
+from genkern.profiling.served import ServedProfiler
+from genkern.profiling.session import Budget, Session
+from genkern.records import Candidate, Measurement, Outcome
+
+HARNESS = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fake_harness.py")))
+TIMEOUT_S = 1.0
+# What a fault may cost, the time that the config itself was given not counted.
+RESTART_S = 5.0
+
+FAULTS = {
+    "hang": (Outcome.TIMED_OUT, "did not answer in 1 s"),
+    "segfault": (Outcome.CRASHED, "killed by SIGSEGV"),
+    "killed": (Outcome.CRASHED, "killed by SIGKILL"),
+    "exits": (Outcome.CRASHED, "exit code 0"),
+    "aborts": (Outcome.CRASHED, "killed by SIGABRT"),
+    "fault": (Outcome.CRASHED, "exit code 1; Traceback | at line 3 | CUDA error: an illegal memory access"),
+    "garbage": (Outcome.CRASHED, "<<< not JSON >>>"),
+    "nonsense": (Outcome.CRASHED, "not an object"),
+    "other": (Outcome.CRASHED, "answered for 'another'"),
+    "negative": (Outcome.CRASHED, "not a list of times"),
+}
+# Those that are not about the answer to a request to screen.
+LATER_FAULTS = [kind for kind in FAULTS if kind not in ("nonsense", "other", "negative")]
+
+
+@pytest.fixture
+def session(hostile_path: Path) -> Session:
+    budget = Budget(timeout_s=TIMEOUT_S, min_rounds=2, final_rounds=4)
+    return Session("", GemmProblem(64, 64, 64), "sm_90", 0, str(hostile_path), budget)
+
+
+@pytest.fixture
+def profiler(hostile_path: Path) -> Iterator[ServedProfiler]:
+    profiler = ServedProfiler("cudagraph", 0, str(hostile_path), str(hostile_path), harness=HARNESS)
+    yield profiler
+    profiler.close()
+    assert children() == {}
+
+
+def children() -> dict[int, str]:
+    """This process's children that run or wait to be reaped, by process id, those of the test runner aside."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                state, ppid = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:2]
+                line = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if int(ppid) == os.getpid() and (state == "Z" or "fake_harness" in line):
+                found[int(entry)] = f"{state} {line}"
+    return found
+
+
+def candidate(family: str, block_m: int = 10) -> Candidate:
+    return Candidate(Config(family, block_m, 16, 16), ())
+
+
+def by_family(measurements: list[Measurement]) -> dict[str, Measurement]:
+    return {m.config.partition("_BM")[0]: m for m in measurements}
+
+
+def events(session: Session) -> list[tuple[int, str]]:
+    lines = Path(session.work_dir, "log").read_text().splitlines()
+    return [(int(pid), event) for pid, _, event in (line.partition(" ") for line in lines)]
+
+
+def timed(action: Callable[[], list[Measurement]]) -> tuple[list[Measurement], float]:
+    started = time.monotonic()
+    return action(), time.monotonic() - started
+
+
+def test_every_candidate_is_measured_in_order(session: Session, profiler: ServedProfiler) -> None:
+    """One measurement each, in the order of the candidates, more of them than are asked for at a time."""
+    wanted = [candidate("good", m) for m in range(1, 41)]
+    measured = list(profiler.screen(session, iter(wanted)))
+    assert [m.config for m in measured] == [c.config.name for c in wanted]
+    assert [m.duration_us for m in measured] == [float(m) for m in range(1, 41)]
+    assert {(m.outcome, m.stage, m.time_source) for m in measured} == {(Outcome.MEASURED, "screen", "cudagraph")}
+    assert len({pid for pid, _ in events(session)}) == 1
+    assert profiler.torch_version == "2.13"
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_in_screening_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
+    """The config has its outcome and what was said; those before and after it are measured; the restart is short."""
+    wanted = [candidate("good", 1), candidate(kind), candidate("good", 2), candidate("good", 3)]
+    measured, elapsed_s = timed(lambda: list(profiler.screen(session, wanted)))
+    assert [m.config for m in measured] == [c.config.name for c in wanted]
+    outcome, said = FAULTS[kind]
+    assert [m.outcome for m in measured] == [Outcome.MEASURED, outcome, Outcome.MEASURED, Outcome.MEASURED]
+    assert said in measured[1].message
+    assert "\n" not in measured[1].message
+    assert elapsed_s < RESTART_S + (TIMEOUT_S if kind == "hang" else 0)
+
+
+def test_refusals_and_slow_answers_cost_no_process(session: Session, profiler: ServedProfiler) -> None:
+    """A launch that is refused is an outcome; an answer within the time limit counts however late it is."""
+    measured = by_family(list(profiler.screen(session, [candidate("refused"), candidate("slow"), candidate("good")])))
+    assert measured["refused"].outcome is Outcome.LAUNCH_FAILED
+    assert measured["refused"].message == "OutOfResources: shared memory"
+    assert measured["slow"].outcome is measured["good"].outcome is Outcome.MEASURED
+    assert len({pid for pid, _ in events(session)}) == 1
+
+
+def test_many_faults_in_a_row_do_not_end_the_run(session: Session, profiler: ServedProfiler) -> None:
+    """While the vendor library runs, the device is sound, however many configs in a row are not."""
+    wanted = [candidate("killed", m) for m in range(1, 13)] + [candidate("good")]
+    measured = list(profiler.screen(session, wanted))
+    assert [m.outcome for m in measured] == [Outcome.CRASHED] * 12 + [Outcome.MEASURED]
+    assert "retime 1 1 1" in [event for _, event in events(session)]
+
+
+def test_after_the_first_death_a_reserve_stands_by(session: Session, profiler: ServedProfiler) -> None:
+    """The second replacement is a process that was started before it was needed."""
+    screening = profiler.screen(session, [candidate("good", 1), candidate("killed"), candidate("good", 2)])
+    assert next(screening).outcome is Outcome.MEASURED
+    assert len(children()) == 1
+    assert next(screening).outcome is Outcome.CRASHED
+    assert next(screening).outcome is Outcome.MEASURED
+    before = set(children())
+    assert len(before) == 2
+    assert [m.outcome for m in profiler.screen(session, [candidate("killed"), candidate("good", 2)])][-1] is Outcome.MEASURED
+    assert len(before & set(children())) == 1
+    assert len(children()) == 2
+
+
+def test_a_death_between_candidates_is_nobodys_fault(session: Session, profiler: ServedProfiler) -> None:
+    """A process that somebody kills while it waits is replaced, and the next candidate is measured."""
+    first_is_measured = threading.Event()
+
+    def candidates() -> Iterator[Candidate]:
+        yield candidate("good", 1)
+        assert first_is_measured.wait(10)
+        pid = events(session)[0][0]
+        os.kill(pid, signal.SIGKILL)
+        while Path(f"/proc/{pid}").exists():
+            threading.Event().wait(0.01)
+        yield candidate("good", 2)
+
+    screening = profiler.screen(session, candidates())
+    assert next(screening).outcome is Outcome.MEASURED
+    first_is_measured.set()
+    assert [(m.outcome, m.duration_us) for m in screening] == [(Outcome.MEASURED, 2.0)]
+
+
+def test_a_consumer_that_stops_early_stops_the_farm(session: Session, profiler: ServedProfiler) -> None:
+    """When screening is given up, the candidates' generator is closed, so that what it holds is given back."""
+    closed = threading.Event()
+
+    def candidates() -> Iterator[Candidate]:
+        try:
+            for m in range(1, 10_000_000):
+                yield candidate("good", m)
+        finally:
+            closed.set()
+
+    screening = profiler.screen(session, candidates())
+    next(screening)
+    screening.close()  # type: ignore[attr-defined]
+    assert closed.wait(10)
+
+
+def test_an_error_of_the_farm_is_raised(session: Session, profiler: ServedProfiler) -> None:
+    """What the candidates' iterator raises reaches the caller, after the measurements that came before."""
+
+    def candidates() -> Iterator[Candidate]:
+        yield candidate("good", 1)
+        raise OSError("disk full")
+
+    screening = profiler.screen(session, candidates())
+    assert next(screening).outcome is Outcome.MEASURED
+    with pytest.raises(OSError, match="disk full"):
+        next(screening)
+
+
+def test_finals_time_everyone_and_the_vendor_library(session: Session, profiler: ServedProfiler) -> None:
+    """Samples, their median and the discarded ones of each finalist, and of the vendor library."""
+    wanted = [candidate("good", 4), candidate("final_refused", 5), candidate("final_negative", 6)]
+    finals = {m.config: m for m in profiler.retime(session, wanted)}
+    good = finals[candidate("good", 4).config.name]
+    assert good.samples_us == (4.0, 4.001, 4.002, 4.003)
+    assert good.duration_us == pytest.approx(4.0015)
+    assert (good.stage, good.discarded, good.outcome) == ("final", 2, Outcome.MEASURED)
+    assert finals["vendor"].duration_us == pytest.approx(9.0015)
+    failed = finals[wanted[1].config.name], finals[wanted[2].config.name]
+    assert [m.outcome for m in failed] == [Outcome.LAUNCH_FAILED] * 2
+    assert failed[0].message == "OutOfResources: shared memory"
+    assert "not a list of times" in failed[1].message
+
+
+@pytest.mark.parametrize("kind", LATER_FAULTS)
+def test_a_fault_in_the_finals_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
+    """The culprit has its outcome; the others and the vendor library are timed together without it."""
+    finalists = [candidate("good", 1), candidate(f"final_{kind}", 2), candidate("good", 3)]
+    finals, elapsed_s = timed(lambda: profiler.retime(session, finalists))
+    outcomes = {m.config: m.outcome for m in finals}
+    culprit = finalists[1].config.name
+    measured = [finalists[0].config.name, finalists[2].config.name, "vendor"]
+    assert outcomes == {**dict.fromkeys(measured, Outcome.MEASURED), culprit: FAULTS[kind][0]}
+    assert events(session)[-1][1] == "retime 3 2 4"
+    # Among the others and alone: twice the config's own time, and two restarts.
+    assert elapsed_s < 2 * (RESTART_S + (TIMEOUT_S if kind == "hang" else 0))
+
+
+def test_a_finalist_that_was_only_there_is_not_lost(session: Session, profiler: ServedProfiler) -> None:
+    """A process that somebody kills in the finals loses nobody: the suspect does not fail alone."""
+    finals = profiler.retime(session, [candidate("once_final_killed", 1), candidate("good", 2)])
+    assert {m.outcome for m in finals} == {Outcome.MEASURED}
+    assert len(finals) == 3
+
+
+def test_a_finalist_that_fails_only_among_others_is_dropped(session: Session, profiler: ServedProfiler) -> None:
+    """Passing alone gives one more chance, not endless ones."""
+    finals = by_family(profiler.retime(session, [candidate("crowd_final_killed", 1), candidate("good", 2)]))
+    assert finals["crowd_final_killed"].outcome is Outcome.CRASHED
+    assert finals["good"].outcome is finals["vendor"].outcome is Outcome.MEASURED
+
+
+def test_a_vendor_library_that_crashes_is_left_out(session: Session, profiler: ServedProfiler) -> None:
+    """The finalists are timed without it."""
+    finals = profiler.retime(replace(session, init_type="badvendor"), [candidate("good", 1), candidate("good", 2)])
+    assert [m.duration_us for m in finals] == pytest.approx([1.0015, 2.0015])
+
+
+def test_all_finalists_may_fail(session: Session, profiler: ServedProfiler) -> None:
+    """Then each has its outcome, and the size is not lost to the run: the device still works."""
+    finals = profiler.retime(session, [candidate("final_killed", m) for m in range(1, 5)])
+    assert [m.outcome for m in finals] == [Outcome.CRASHED] * 4
+    assert list(profiler.screen(session, [candidate("good")]))[0].outcome is Outcome.MEASURED
+
+
+def test_checks(session: Session, profiler: ServedProfiler) -> None:
+    """A check passes within both limits, fails beyond either, and a refusal says why."""
+    assert profiler.check(session, candidate("good"), 0.05, 0.01).passed
+    assert not profiler.check(session, candidate("good"), 0.001, 0.01).passed
+    assert not profiler.check(session, candidate("good"), 0.05, 0.001).passed
+    refused = profiler.check(session, candidate("check_refused"), 0.05, 0.01)
+    assert (refused.passed, refused.message) == (False, "OutOfResources: shared memory")
+
+
+@pytest.mark.parametrize("kind", ["segfault", "exits", "fault", "garbage"])
+def test_a_fault_in_the_check_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
+    """The check fails with what was said, and the next one has a process again."""
+    check, elapsed_s = profiler.check, time.monotonic()
+    failed = check(session, candidate(f"check_{kind}"), 0.05, 0.01)
+    assert not failed.passed
+    assert FAULTS[kind][1] in failed.message
+    assert check(session, candidate("good"), 0.05, 0.01).passed
+    assert time.monotonic() - elapsed_s < 2 * RESTART_S
+
+
+def test_a_check_that_was_interrupted_is_made_again(session: Session, profiler: ServedProfiler) -> None:
+    """A process that somebody kills during a check does not make the config wrong."""
+    assert profiler.check(session, candidate("once_check_killed"), 0.05, 0.01).passed
+
+
+def test_a_device_that_does_not_open_is_reported(session: Session, profiler: ServedProfiler) -> None:
+    """After a few attempts: which GPU, and what was said."""
+    with pytest.raises(ProfilerError, match="GPU 0 cannot be used: .*illegal memory access") as caught:
+        list(profiler.screen(replace(session, init_type="broken"), [candidate("good")]))
+    assert "\n" not in str(caught.value)
+    assert len(events(session)) == 3
+
+
+def test_a_device_that_stays_broken_is_left_alone(session: Session, profiler: ServedProfiler) -> None:
+    """When every call ends the process, the vendor library's too, the run on this device ends; nothing is left."""
+    screening = profiler.screen(replace(session, init_type="lost"), [candidate("good", m) for m in range(1, 30)])
+    measured = []
+    with pytest.raises(ProfilerError, match="GPU 0 is broken: 5 measured processes in a row"):
+        measured.extend(iter(lambda: next(screening), None))
+    assert len(measured) < 6
+    assert children() == {}
+
+
+def test_a_problem_that_does_not_fit_is_no_fault_of_the_device(session: Session, profiler: ServedProfiler) -> None:
+    """Its candidates are refused at every stage, each with the reason, and the next problem is measured."""
+    refused = replace(session, init_type="refuse")
+    screened = list(profiler.screen(refused, [candidate("good", 1), candidate("good", 2)]))
+    assert [m.outcome for m in screened] == [Outcome.LAUNCH_FAILED] * 2
+    assert "GPU 0 cannot hold 64x64x64: OutOfMemoryError" in screened[0].message
+    assert [m.outcome for m in profiler.retime(refused, [candidate("good")])] == [Outcome.LAUNCH_FAILED]
+    assert "out of memory" in profiler.check(refused, candidate("good"), 1, 1).message
+    assert list(profiler.screen(session, [candidate("good")]))[0].outcome is Outcome.MEASURED
+
+
+@pytest.mark.parametrize(("shown", "index", "seen"), [(None, 1, "1"), ("3,5", 1, "5"), ("GPU-abc", 0, "GPU-abc")])
+def test_the_process_sees_its_one_device(
+    shown: str | None, index: int, seen: str, session: Session, hostile_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Device numbers count within what the user lets this run see."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    profiler = ServedProfiler("cudagraph", index, str(hostile_path), str(hostile_path), harness=HARNESS)
+    try:
+        list(profiler.screen(session, [candidate("good")]))
+        assert profiler.device == seen
+    finally:
+        profiler.close()

@@ -1,0 +1,69 @@
+"""Small problems and configs that several tests use, and what they do with them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from genkern.compiler import CompileJob, load_module
+from genkern.config import Config
+from genkern.families import kernel_specs
+from genkern.generate import GeneratedModule, generate
+from genkern.gpus import gpu_for_arch, triton_target
+from genkern.kernel import KernelSpec, Target
+from genkern.op import get_op
+from genkern.problem import GemmProblem
+
+TRITON_VERSION = importlib.metadata.version("triton")
+TILED = Config("tiled", 64, 32, 32, 4, 1, 4, 2)
+SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2)
+TMA = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
+AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1)
+AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, 2, 16, 1)
+
+
+def write_module(folder: Path, module: GeneratedModule) -> Path:
+    """Write a generated module and return its path."""
+    path = folder / module.file_name
+    path.write_text(module.text, encoding="utf-8")
+    return path
+
+
+def make_module(folder: Path, problem: GemmProblem, configs: Sequence[Config], arch: str) -> tuple[GeneratedModule, ModuleType]:
+    """Generate a module and import it; without Triton's interpreter its kernels can be compiled, not run."""
+    module = generate(problem, configs, arch)
+    return module, load_module(str(write_module(folder, module)))
+
+
+def specs_of(module: GeneratedModule, config: Config) -> tuple[KernelSpec, ...]:
+    """What the farm compiles for one config."""
+    return kernel_specs(module.problem, config, get_op(module.problem.op), module.source_sha256)
+
+
+def target_of(arch: str) -> Target:
+    """Triton's target for an architecture."""
+    return Target(*triton_target(gpu_for_arch(arch)))
+
+
+def job_for(spec: KernelSpec, path: Path, arch: str, cache: Path, timeout_s: float = 60.0) -> CompileJob:
+    """The farm's job for one kernel of the module at `path`."""
+    target = target_of(arch)
+    return CompileJob(spec.key(target, TRITON_VERSION), str(path), spec, target, str(cache), timeout_s)
+
+
+def _interpreter_problem() -> str:
+    try:
+        numpy, torch = (importlib.metadata.version(package) for package in ("numpy", "torch"))
+    except importlib.metadata.PackageNotFoundError:
+        return "Triton's interpreter needs NumPy and PyTorch"
+    del torch
+    if TRITON_VERSION.startswith("3.6") and tuple(map(int, numpy.split(".")[:2])) >= (2, 4):
+        return "the interpreter of Triton 3.6 needs NumPy < 2.4"
+    return ""
+
+
+needs_interpreter = pytest.mark.skipif(bool(_interpreter_problem()), reason=_interpreter_problem() or "it works")

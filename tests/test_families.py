@@ -1,0 +1,210 @@
+"""Tests of genkern.families: what the farm compiles for a config is what the generated module launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_gemms import AMD, AMD_SPLIT, SPLIT, TILED, TMA, make_module, specs_of, write_module
+
+from genkern.compiler import load_module
+from genkern.config import Config
+from genkern.families import binary_name, compile_options, kernel_specs, variants_of, wide_operands
+from genkern.generate import generate
+from genkern.op import get_op
+from genkern.problem import GemmProblem
+
+SIZES = st.integers(1, 300)
+POWERS = st.sampled_from([16, 32, 64, 128])
+HINTS = st.sampled_from(["none", "attention", "ck_v3", "llvm-iglp-0", "a_GM1_SK1"])
+TILED_CONFIGS = st.builds(
+    Config,
+    st.just("tiled"),
+    *(POWERS, POWERS, POWERS),
+    GROUP_SIZE_M=st.integers(1, 32),
+    SPLIT_K=st.integers(1, 16),
+    num_warps=st.sampled_from([1, 2, 4, 8]),
+    num_stages=st.integers(1, 4),
+    waves_per_eu=st.sampled_from([0, 0, 1, 8]),
+    matrix_instr_nonkdim=st.sampled_from([0, 16, 32]),
+    kpack=st.sampled_from([0, 1, 2]),
+    schedule_hint=HINTS,
+)
+ALL_TYPES = [("a16w16", "bf16", "bf16"), ("a16w16", "fp32", "fp16"), ("a8w8", "int8", "bf16"), ("a8w8", "fp8e5m2", "fp32")]
+
+
+def imported(folder: Path, problem: GemmProblem, configs: list[Config]) -> ModuleType:
+    """The generated module, in a file of its own: modules are remembered by path."""
+    module = generate(problem, configs, "any")
+    own = folder / hashlib.sha256(module.text.encode()).hexdigest()[:16]
+    own.mkdir(exist_ok=True)
+    return load_module(str(write_module(own, module)))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(configs=st.lists(TILED_CONFIGS, min_size=1, max_size=5, unique=True))
+def test_names_in_the_module_are_those_of_config(tmp_path: Path, configs: list[Config]) -> None:
+    """The module derives the same names and the same names of binaries from its table as genkern from its configs."""
+    module = imported(tmp_path, GemmProblem(100, 96, 4097), configs)
+    assert list(module.CONFIGS) == [config.name for config in configs]
+    for config in configs:
+        row = module.CONFIGS[config.name]
+        assert module._binary_of(row) == binary_name(config)
+        assert row._replace(kernel="")[1:8] == dataclasses.astuple(config)[:7]
+        assert module._options_of(row) == dict(compile_options(config))
+        assert getattr(module, f"matmul_{config.name}").args == (row,)
+        assert getattr(module, f"try_config_{config.name}").args == (row,)
+
+
+@given(TILED_CONFIGS, TILED_CONFIGS)
+def test_binaries_with_one_name_are_one(one: Config, other: Config) -> None:
+    """Configs whose binaries have the same name differ in run-time arguments only, so a profiler cannot confuse them."""
+    runtime = {"GROUP_SIZE_M": 1, "SPLIT_K": 1}
+    same = dataclasses.replace(one, **runtime) == dataclasses.replace(other, **runtime)
+    assert (binary_name(one) == binary_name(other)) == same
+    sharing = dataclasses.replace(one, GROUP_SIZE_M=other.GROUP_SIZE_M, SPLIT_K=other.SPLIT_K)
+    assert binary_name(one) == binary_name(sharing)
+
+
+@pytest.mark.parametrize(("op", "dtype", "dtype_c"), ALL_TYPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: str, dtype_c: str, bias: bool) -> None:
+    """For every layout: the same kernels in order, the same arguments, constants, options, and true promises.
+
+    A promise is a run-time argument that is compiled as a multiple of 16; a false one makes a wrong kernel.
+    """
+    torch = pytest.importorskip("torch")
+    for row_major_a, row_major_b, (m, n, k) in itertools.product(
+        (True, False), (True, False), ((128, 64, 256), (1, 48, 4100), (17, 100, 97), (48, 33, 64))
+    ):
+        problem = GemmProblem(m, n, k, op, dtype, dtype, dtype_c, row_major_a, row_major_b, bias)
+        aligned = all(size % 16 == 0 for size in (m, n, k))
+        configs = [TILED, SPLIT, AMD_SPLIT] + ([TMA] if aligned else [])
+        module = imported(tmp_path, problem, configs)
+        operands = module.make_operands("cpu")
+        generated = generate(problem, configs, "any")
+        for config in configs:
+            row = module.CONFIGS[config.name]
+            launches = module.launches(row, module.with_workspace(row, operands), 132)
+            specs = kernel_specs(problem, config, get_op(op), generated.source_sha256)
+            assert len(specs) == len(launches)
+            for spec, launch in zip(specs, launches, strict=True):
+                assert launch.kernel.__name__ == spec.function
+                assert launch.constants == dict(spec.constants)
+                assert launch.options == dict(spec.options)
+                names = [name for name, _ in (*spec.signature, *spec.constants)]
+                assert launch.kernel.arg_names == names
+                for (name, kind), value in zip(spec.signature, launch.args, strict=True):
+                    promised = name in spec.divisible_by_16
+                    if isinstance(value, int):
+                        assert kind == "i32"
+                        assert value < 2**31
+                        assert not promised or value % 16 == 0
+                    elif isinstance(value, torch.Tensor):
+                        assert kind == "*" + TRITON_NAMES[value.dtype]
+                        assert promised
+                    else:
+                        assert kind == f"tensordesc<{TRITON_NAMES[value.base.dtype]}{value.block_shape}>"
+
+
+TRITON_NAMES: dict[object, str] = {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _triton_names() -> None:
+    torch = pytest.importorskip("torch")
+    TRITON_NAMES.update(
+        {
+            torch.bfloat16: "bf16",
+            torch.float16: "fp16",
+            torch.float32: "fp32",
+            torch.int8: "i8",
+            torch.int32: "i32",
+            torch.float8_e5m2: "fp8e5",
+        }
+    )
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, config=TILED_CONFIGS)
+def test_masks_exactly_where_tiles_overhang(m: int, n: int, k: int, config: Config) -> None:
+    """A kernel masks a dimension exactly when its block does not divide it; the kernel's name says so."""
+    main, *rest = variants_of(GemmProblem(m, n, k), config)
+    sizes = ((m, config.BLOCK_SIZE_M), (n, config.BLOCK_SIZE_N), (k, config.BLOCK_SIZE_K))
+    needed = [size % block != 0 for size, block in sizes]
+    assert [main.mask_m, main.mask_n, main.mask_k] == needed
+    letters = "".join(letter for letter, mask in zip("mnk", needed, strict=True) if mask)
+    assert main.name == "matmul_tiled" + "_split" * (config.SPLIT_K > 1) + f"_mask_{letters}" * bool(letters)
+    assert [variant.name for variant in rest] == ["reduce_splits"] * (config.SPLIT_K > 1)
+
+
+def test_run_time_choices_share_binaries(tmp_path: Path) -> None:
+    """All (GROUP_SIZE_M, SPLIT_K > 1) of one tile are one pair of binaries, and the reduction is shared by all tiles."""
+    configs = [
+        dataclasses.replace(AMD, BLOCK_SIZE_M=block, GROUP_SIZE_M=group_size, SPLIT_K=split)
+        for block, group_size, split in itertools.product((16, 32), (1, 4, 8), (1, 2, 4, 16))
+    ]
+    module, _ = make_module(tmp_path, GemmProblem(64, 64, 512), configs, "gfx942")
+    specs = {spec for config in configs for spec in specs_of(module, config)}
+    assert sorted(spec.function for spec in specs) == ["matmul_tiled"] * 2 + ["matmul_tiled_split"] * 2 + ["reduce_splits"]
+
+
+def test_specs_tell_problems_apart(tmp_path: Path) -> None:
+    """Layout, types, bias, overhang and alignment each make other binaries; size alone does not."""
+    base = GemmProblem(128, 128, 1024)
+    same = [dataclasses.replace(base, M=640, N=256, K=4096), dataclasses.replace(base, K=2048)]
+    others = [
+        dataclasses.replace(base, row_major_a=False),
+        dataclasses.replace(base, row_major_b=True),
+        dataclasses.replace(base, dtype_a="fp16", dtype_b="fp16"),
+        dataclasses.replace(base, dtype_c="fp32"),
+        dataclasses.replace(base, bias=True),
+        dataclasses.replace(base, M=100),
+        dataclasses.replace(base, N=100),
+        dataclasses.replace(base, K=1000),
+    ]
+
+    def specs(problem: GemmProblem) -> object:
+        return specs_of(generate(problem, [TILED], "gfx942"), TILED)
+
+    assert all(specs(problem) == specs(base) for problem in same)
+    assert len({specs(problem) for problem in (base, *others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("size", "split", "wide"),
+    [
+        ((2**15, 2**15, 2**15), 1, set()),
+        ((2**16, 16, 2**15), 1, {"wide_a"}),
+        ((16, 2**16, 2**15), 1, {"wide_b"}),
+        ((2**16, 2**15, 16), 1, {"wide_c", "wide_partial"}),
+        ((2**15, 2**15, 16), 2, {"wide_partial"}),
+        ((2**16, 2**15 - 1, 16), 1, set()),
+    ],
+)
+def test_offsets_past_32_bits_are_wide(size: tuple[int, int, int], split: int, wide: set[str]) -> None:
+    """Exactly the operands of 2**31 elements or more are addressed with 64 bits."""
+    found = wide_operands(GemmProblem(*size), split)
+    assert {name for name, needed in found.items() if needed} == wide
+
+
+def test_options_left_to_triton() -> None:
+    """AMD's fields reach the compiler when they are set, one by one, and not otherwise."""
+    assert compile_options(TILED) == (("num_warps", 4), ("num_stages", 2))
+    assert dict(compile_options(dataclasses.replace(TILED, waves_per_eu=2))) == {
+        "num_warps": 4,
+        "num_stages": 2,
+        "waves_per_eu": 2,
+    }
+    full = dataclasses.replace(AMD, schedule_hint="attention")
+    assert compile_options(full)[2:] == (
+        ("waves_per_eu", 2),
+        ("matrix_instr_nonkdim", 16),
+        ("kpack", 1),
+        ("schedule_hint", "attention"),
+    )

@@ -1,0 +1,96 @@
+"""Tests that generated kernels compute the product, under Triton's interpreter: layouts, types, overhangs, splits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_gemms import needs_interpreter
+
+from genkern.config import Config
+from genkern.generate import generate
+from genkern.op import get_op
+from genkern.problem import GemmProblem
+
+pytestmark = needs_interpreter
+ROOT = Path(__file__).parents[1]
+LAYOUTS = list(itertools.product((True, False), (True, False)))
+SMALL = Config("tiled", 32, 32, 32, 2, 1)
+SPLIT = Config("tiled", 32, 16, 32, 3, 4)
+TMA = Config("persistent_tma", 32, 32, 32, 2, 1)
+SKINNY = Config("tiled", 16, 64, 128, 1, 1)
+FP8 = ("fp8e4m3fn", "fp8e5m2", "fp8e4m3fnuz", "fp8e5m2fnuz")
+
+
+def a16w16(m: int, n: int, k: int, dtype: str = "fp16", layout: tuple[bool, bool] = (True, False), bias: bool = False) -> GemmProblem:
+    """A 16-bit (or fp32) problem with outputs of the same type."""
+    return GemmProblem(m, n, k, "a16w16", dtype, dtype, dtype, *layout, bias)
+
+
+def a8w8(m: int, n: int, k: int, dtype: str, dtype_c: str = "bf16", layout: tuple[bool, bool] = (True, False), bias: bool = False) -> GemmProblem:
+    """An 8-bit problem."""
+    return GemmProblem(m, n, k, "a8w8", dtype, dtype, dtype_c, *layout, bias)
+
+
+def _cases() -> list[tuple[GemmProblem, Config]]:
+    cases = []
+    for layout in LAYOUTS:
+        cases += [(a16w16(100, 50, 97, layout=layout), SMALL), (a16w16(100, 50, 97, layout=layout, bias=True), SPLIT)]
+        cases += [(a16w16(104, 48, 112, layout=layout, bias=True), TMA), (a16w16(64, 32, 96, layout=layout), SMALL)]
+        cases += [(a8w8(48, 33, 97, "int8", layout=layout, bias=True), SPLIT), (a8w8(33, 48, 64, "fp8e4m3fn", layout=layout), SMALL)]
+    # Odd sizes: skinny and just over a block; K one, two and four past a multiple of 16, as in 4097, 4098, 4100.
+    for m, k in itertools.product((1, 17, 100), (4097, 1026, 516)):
+        cases.append((a16w16(m, 64, k), SKINNY))
+    cases += [(a16w16(1, 1, 1), SMALL), (a16w16(1, 1, 1, bias=True), SPLIT), (a16w16(65, 1, 33), SMALL), (a16w16(1, 100, 31), SPLIT)]
+    # Splits: uneven ones, more splits than blocks of K, and a last split that gets no block.
+    for split, k in ((2, 97), (3, 160), (16, 100), (4, 32 * 5), (7, 32)):
+        cases.append((a16w16(17, 32, k), Config("tiled", 16, 32, 32, 1, split)))
+    cases += [(a16w16(33, 64, 100, dtype, bias=True), config) for dtype in ("bf16", "fp32") for config in (SMALL, SPLIT)]
+    cases += [(a16w16(32, 64, 96, dtype), TMA) for dtype in ("bf16", "fp32")]
+    for dtype in ("int8", *FP8):
+        cases += [(a8w8(33, 48, 112, dtype, bias=True), config) for config in (SMALL, SPLIT, TMA)]
+    cases += [(a8w8(33, 48, 112, dtype, dtype_c), SMALL) for dtype in ("int8", "fp8e4m3fn") for dtype_c in ("fp16", "fp32")]
+    # More rows of tiles than GROUP_SIZE_M, and a last group that is smaller.
+    cases += [(a16w16(112, 48, 32), Config("tiled", 16, 16, 16, group, 1)) for group in (1, 3, 64)]
+    cases += [(a16w16(112, 48, 32), Config("persistent_tma", 16, 16, 16, 3, 1))]
+    return cases
+
+
+CASES = _cases()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """What every case computed: [error ratio, worst row error], or a traceback; from one process."""
+    folder = tmp_path_factory.mktemp("interpreted")
+    argument = []
+    for number, (problem, config) in enumerate(CASES):
+        path = folder / f"case_{number}.py"
+        path.write_text(generate(problem, [config], "any").text, encoding="utf-8")
+        argument.append([str(path), config.name])
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("interpreted_cases.py"))],
+        input=json.dumps(argument),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0].name}-{CASES[n][1].name}")
+def test_kernels_compute_the_product(answers: list[object], number: int) -> None:
+    """Every element is written and within tolerance, every row within the op's limit."""
+    problem, _ = CASES[number]
+    answer = answers[number]
+    assert isinstance(answer, list), answer
+    error_ratio, worst_row_error = answer
+    assert error_ratio == 0
+    assert worst_row_error <= get_op(problem.op).worst_row_limit(problem)
