@@ -53,11 +53,15 @@ def _prepare_process() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+class _Stopped(KeyboardInterrupt):
+    """As Ctrl-C; Python itself takes note of a plain KeyboardInterrupt, and ends by SIGINT whatever we return."""
+
+
 def _stop(signal_number: int, frame: FrameType | None) -> None:
     # Once is enough: a second Ctrl-C must not cut the cleaning up short.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    raise _Stopped
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

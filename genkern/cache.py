@@ -31,7 +31,9 @@ def read_spec(entry: str | Path) -> KernelSpec:
     """What the binary in this entry of the cache was compiled from."""
     values = json.loads((Path(entry) / _RECORD).read_bytes())["spec"]
     pairs = {name: tuple((str(k), v) for k, v in values[name]) for name in ("signature", "constants", "options")}
-    return KernelSpec(values["function"], values["source_sha256"], divisible_by_16=tuple(values["divisible_by_16"]), **pairs)
+    return KernelSpec(
+        values["function"], values["source_sha256"], divisible_by_16=tuple(values["divisible_by_16"]), **pairs
+    )
 
 
 def _sealed(record: dict[str, Any]) -> bytes:
@@ -75,9 +77,7 @@ class BinaryCache:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def put(
-        self, key: str, spec: KernelSpec, symbol: str, resources: Resources, files: dict[str, bytes]
-    ) -> Binary:
+    def put(self, key: str, spec: KernelSpec, symbol: str, resources: Resources, files: dict[str, bytes]) -> Binary:
         """Store one compiled kernel; `files` are its contents by name. Raises OutputError on a full disk."""
         record = {
             "outcome": None,

@@ -1,4 +1,4 @@
-"""CandidatesFile: every candidate of every size with its one outcome, as CSV (--profile_file); grows with every size."""
+"""CandidatesFile: every candidate of every size with its one outcome, as CSV (--profile_file)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def candidate_table(report: Report) -> pd.DataFrame:
         )
     rows.sort(key=lambda row: (row["us"] is None, row["us"] or 0.0, str(row["config"])))
     # As objects: a column with gaps would turn whole numbers into floats.
-    return pd.DataFrame({column: [row[column] for row in rows] for column in COLUMNS}, dtype=object)
+    table: pd.DataFrame = pd.DataFrame({column: [row[column] for row in rows] for column in COLUMNS}, dtype=object)
+    return table
 
 
 def _problem_cells(problem: GemmProblem) -> dict[str, str]:

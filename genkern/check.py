@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
-import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +19,7 @@ from genkern.generate import generate
 from genkern.op import get_op
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Session
+from genkern.profiling.supervisor import run_supervised
 from genkern.records import Candidate, Check
 
 # The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
@@ -52,36 +55,45 @@ class InterpreterChecker:
 
     def __init__(self, err_ratio: float) -> None:
         self._err_ratio = err_ratio
+        self._closed = threading.Event()
 
     def check(self, session: Session, candidate: Candidate) -> Check:
+        """Several threads may check at once."""
         config = candidate.config
         problem = reduced(session.problem, config)
         module = generate(problem, [config], session.arch)
-        path = Path(session.work_dir).resolve() / f"interpreted_{os.getpid()}_{session.device_index}_{module.file_name}"
-        write_whole(str(path), module.text)
-        try:
-            return self._run(str(path), problem, config)
-        finally:
-            path.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix="interpreted_", dir=session.work_dir) as folder:
+            path = Path(folder).resolve() / module.file_name
+            write_whole(str(path), module.text)
+            return self._run(path, problem, config)
 
-    def _run(self, path: str, problem: GemmProblem, config: Config) -> Check:
+    def close(self) -> None:
+        """End the checks that other threads have under way: they fail."""
+        self._closed.set()
+
+    def _run(self, path: Path, problem: GemmProblem, config: Config) -> Check:
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
-        argv = [sys.executable, "-m", "genkern.profiling.interpret", path, config.name]
+        argv = [sys.executable, "-m", "genkern.profiling.interpret", str(path), config.name]
 
         def failed(message: str) -> Check:
             return Check(config.name, False, 1.0, float("inf"), problem.size, "interpreter", message)
 
-        try:
-            done = subprocess.run(
-                argv, env=environment, capture_output=True, text=True, timeout=_INTERPRETER_TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
+        out = path.with_name("answer")
+        ended = run_supervised(
+            argv,
+            env=environment,
+            timeout_s=_INTERPRETER_TIMEOUT_S,
+            grace_s=0.0,
+            stdout_path=out,
+            stderr_path=path.with_name("errors"),
+            watch=lambda: (None, 0.0 if self._closed.is_set() else math.inf),
+        )
+        if ended.timed_out:
             return failed(f"the interpreter had no result after {_INTERPRETER_TIMEOUT_S:g} s")
-        if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            return failed(f"the interpreter failed: {lines[-1][:300]}")
-        answer = json.loads(done.stdout.splitlines()[-1])
+        if ended.returncode != 0:
+            return failed(f"the interpreter failed: {ended.last_line or ended.description}"[:300])
+        answer = json.loads(out.read_text().splitlines()[-1])
         ratio, row = answer["error_ratio"], answer["worst_row_error"]
         passed = ratio <= self._err_ratio and row <= get_op(problem.op).worst_row_limit(problem)
         return Check(config.name, passed, ratio, row, problem.size, "interpreter")

@@ -231,8 +231,11 @@ def _end_with(driver_pid: int) -> None:
         # The kernel's parent death signal would come when the *thread* that started this worker ends.
         while os.getppid() == driver_pid:
             time.sleep(_WATCH_INTERVAL_S)
-        if _process is not None:
-            _process.kill()
-        os._exit(1)
+        try:
+            if _process is not None:
+                _process.kill()
+        finally:
+            # Whatever came of that: the worker's own thread may be ending the same process.
+            os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

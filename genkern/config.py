@@ -23,7 +23,7 @@ _PREFIXES = {
     "schedule_hint": "sched",
 }
 # AMD's fields with their neutral values: these mean Triton's own choice.
-AMD_NEUTRAL = {"waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 0, "schedule_hint": "none"}
+AMD_NEUTRAL: dict[str, int | str] = {"waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 0, "schedule_hint": "none"}
 # Without capital letters a family cannot hold a part of the name, so that a name has one reading only.
 _FAMILY = r"[a-z][a-z0-9_]*"
 # Words joined by one separator each: then "__" can stand for "-", which no Python identifier holds.
@@ -88,7 +88,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3`; a valid Python identifier, different for each config."""
+        """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3`; a valid Python identifier, no two alike."""
         name = (
             f"{self.family}_BM{self.BLOCK_SIZE_M}_BN{self.BLOCK_SIZE_N}_BK{self.BLOCK_SIZE_K}"
             f"_GM{self.GROUP_SIZE_M}_SK{self.SPLIT_K}_nW{self.num_warps}_nS{self.num_stages}"

@@ -55,7 +55,7 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     }
     masked = "".join(letter for letter, needed in overhangs.items() if needed)
     name = f"matmul_{config.family}" + ("_split" if split else "") + (f"_mask_{masked}" if masked else "")
-    main = Variant(name, template, *overhangs.values(), split)
+    main = Variant(name, template, overhangs["m"], overhangs["n"], overhangs["k"], split)
     return (main, REDUCE) if split else (main,)
 
 
@@ -77,8 +77,9 @@ def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
 
 def compile_options(config: Config) -> tuple[tuple[str, int | str], ...]:
     """Triton's options of the config's main kernel; AMD's at their neutral values are left to Triton."""
-    amd = tuple((name, getattr(config, name)) for name, neutral in AMD_NEUTRAL.items() if getattr(config, name) != neutral)
-    return (("num_warps", config.num_warps), ("num_stages", config.num_stages), *amd)
+    amd = ((name, getattr(config, name)) for name in AMD_NEUTRAL)
+    chosen = ((name, value) for name, value in amd if value != AMD_NEUTRAL[name])
+    return (("num_warps", config.num_warps), ("num_stages", config.num_stages), *chosen)
 
 
 def max_registers(config: Config) -> int:
@@ -93,7 +94,9 @@ def _tile_type(dtype: str, row_major: bool, rows: int, columns: int) -> str:
 
 
 @lru_cache(maxsize=8192)
-def _specs(problem: GemmProblem, one: Config, split: bool, op: Op, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
+def _specs(
+    problem: GemmProblem, one: Config, split: bool, op: Op, hashes: tuple[tuple[str, str], ...]
+) -> tuple[KernelSpec, ...]:
     source = dict(hashes)
     accumulator = op.accumulator(problem)
     a, b, c = (f"*{DTYPES[d].triton}" for d in (problem.dtype_a, problem.dtype_b, problem.dtype_c))

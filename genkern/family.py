@@ -48,3 +48,19 @@ def widths(block_size_n: int) -> tuple[int, int, int]:
     if sum(parts) != block_size_n or len(parts) > 3:
         raise ValueError(f"{block_size_n} is not the sum of at most three powers of two from 16 to 256")
     return (*parts, 0, 0)[:3]  # type: ignore[return-value]
+
+
+def block_problem(family: str, field: str, value: int) -> str:
+    """Why the family cannot have this block size ("" when it can); `field` is BLOCK_SIZE_M, _N or _K."""
+    facts = FAMILIES[family]
+    least = 16 if facts.uses_dot else 1
+    if not least <= value <= 1024:
+        return f"{value} is not from {least} to 1024"
+    if field == "BLOCK_SIZE_N" and facts.any_width:
+        try:
+            widths(value)
+        except ValueError as error:
+            return str(error)
+    elif value & (value - 1):
+        return f"{value} is not a power of two, which Triton needs"
+    return ""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker as multiprocessing_tracker
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from genkern.cache import BinaryCache, Failure
@@ -45,6 +50,8 @@ class Farm:
         self.jobs = jobs
         self.timeout_s = timeout_s
         self.counts = FarmCounts()
+        self._pooled = False
+        self._closed = False
 
     def key(self, spec: KernelSpec) -> str:
         return spec.key(self.target, self.triton_version)
@@ -85,13 +92,16 @@ class Farm:
                     self.counts.compile_s = before_s + time.monotonic() - started
                     yield result
             except TerminatedWorkerError:
+                if self._closed:
+                    raise
                 # A worker was killed from outside (its compile process would not take it along).
                 self.counts.restarts += 1
                 fruitless = 0 if len(pending) < before else fruitless + 1
                 if fruitless < _FRUITLESS_RESTARTS:
                     continue
                 for key in list(pending):
-                    failure = Failure(key, Outcome.COMPILE_FAILED, "compile workers keep being killed; try fewer --jobs")
+                    message = "compile workers keep dying; try fewer --jobs"
+                    failure = Failure(key, Outcome.COMPILE_FAILED, message)
                     del pending[key]
                     self._count(failure)
                     yield failure
@@ -100,7 +110,15 @@ class Farm:
         parallel = joblib.Parallel(
             n_jobs=self.jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs"
         )
-        return iter(parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs))
+        with _children_ignore_interrupts():
+            self._pooled = True
+            return iter(parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs))
+
+    def close(self) -> None:
+        """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go."""
+        self._closed = True
+        if self._pooled:
+            get_reusable_executor(reuse=True).shutdown(kill_workers=True)
 
     def _count(self, result: Binary | Failure) -> None:
         if isinstance(result, Failure):
@@ -108,3 +126,33 @@ class Farm:
             self.counts.failures[result.key] = result.message
         else:
             self.counts.compiled += 1
+
+
+@contextlib.contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Processes started in here do not see Ctrl-C, which a terminal sends to them too: `close` ends them.
+
+    They inherit the mask of blocked signals. The trackers of shared resources unblock the signal for this
+    thread when they start, so they go first; what they say of a run that was stopped helps nobody.
+    """
+    with _environment("PYTHONWARNINGS", "ignore:resource_tracker"):
+        loky_tracker.ensure_running()
+        multiprocessing_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -82,7 +83,9 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        # What could not be written was reported when it was tried; closing only tries again.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _append(self, fact: str, value: Any, problem: GemmProblem | None = None) -> None:
         line: dict[str, Any] = {"fact": fact}
@@ -94,7 +97,9 @@ class Journal:
                 self._file.write(json.dumps(line).encode() + b"\n")
                 self._file.flush()
         except OSError as error:
-            raise OutputError(f"cannot write the journal {self.path}: {error.strerror}; free space, then run again") from None
+            raise OutputError(
+                f"cannot write the journal {self.path}: {error.strerror}; free space, then run again"
+            ) from None
 
     def _read(self) -> int:
         """Take over what is there; returns the length in bytes of its whole lines."""
@@ -155,9 +160,7 @@ def _winner(values: dict[str, Any], problem: GemmProblem) -> Winner:
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
     intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
-    return Winner(
-        **{**values, **intervals, "problem": problem, "config": config, "check": check, "versions": versions}
-    )
+    return Winner(**{**values, **intervals, "problem": problem, "config": config, "check": check, "versions": versions})
 
 
 def _pair(values: Any) -> tuple[float, float] | None:

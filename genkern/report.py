@@ -70,7 +70,7 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> l
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     narrow = columns is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > columns
     lines = [title]
-    for number, row in enumerate(rows):
+    for row in rows:
         aligned = [
             text.ljust(width) if name in _LEFT_ALIGNED else text.rjust(width)
             for name, text, width in zip(cells, row, widths, strict=True)
@@ -79,8 +79,7 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> l
             lines.append(_GAP.join(aligned).rstrip())
             continue
         lines.append(_GAP.join(aligned[:-1]).rstrip())
-        if number:
-            lines.append(f"{_GAP}{row[-1]}")
+        lines.append(f"{_GAP}{row[-1]}")
     return lines
 
 
@@ -104,9 +103,7 @@ def size_line(report: Report) -> str:
 def detail_lines(report: Report) -> list[str]:
     """The outcomes of one size's candidates, where its time went, and what was found wrong."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
-    wrong = [
-        f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG
-    ]
+    wrong = [f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG]
     return [f"  {outcome_text(report.outcomes)}; {times}", *wrong]
 
 

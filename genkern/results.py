@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,14 +43,24 @@ class ResultsFile:
     """One results file, YAML (tune_gemm's) or CSV (AITER's) by its suffix.
 
     Entries that were there before stay as they are, unless their problem is tuned again. Raises
-    ResultsError when the file is not a results file, or holds results of another architecture, of another
-    Triton version, or predicted times where this run measures (and the other way round).
+    ResultsError when the file is not a results file, or holds results of another architecture, or, but for
+    the problems in `again`, of another Triton version or predicted times where this run measures (and the
+    other way round).
     """
 
-    def __init__(self, path: str, facts: RunFacts, defaults: GemmDefaults, *, sort: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        facts: RunFacts,
+        defaults: GemmDefaults,
+        *,
+        sort: bool = False,
+        again: Collection[GemmProblem] = (),
+    ) -> None:
         self.path = path
         self._facts = facts
         self._sort = sort
+        self._again = frozenset(again)
         self._is_csv = path.lower().endswith(".csv")
         self._head = ""
         self._kept: list[_Kept] = []
@@ -98,7 +108,8 @@ class ResultsFile:
         write_whole(self.path, (self._head or head) + "".join(entry.text for entry in kept) + body)
 
     def _csv_text(self, winners: Sequence[Winner]) -> tuple[str, str]:
-        op = next((one.problem.op for one in (*winners, *self._kept)), "a16w16")
+        problems = [winner.problem for winner in winners] + [entry.problem for entry in self._kept]
+        op = problems[0].op if problems else "a16w16"
         text = aiter_csv.frame(winners, op, self._facts.compute_units).to_csv(index=False)
         head, _, body = text.partition("\n")
         return head + "\n", body
@@ -119,16 +130,19 @@ class ResultsFile:
             raise ResultsError(f"{shown_path(self.path)} has rows of more than one line: give another -o")
         for row in rows:
             self._refuse_arch(row.gfx)
-            self._refuse_source(row.predicted)
+            if row.problem not in self._again:
+                self._refuse_source(row.predicted)
         self._head = lines[0] + "\n"
         self._kept = [_Kept(row.problem, f"{line}\n") for row, line in zip(rows, lines[1:], strict=True)]
 
     def _refuse_foreign(self, row: TunedRow) -> None:
         self._refuse_arch(row.arch)
+        if row.problem in self._again:
+            return
         for name in _VERSIONS_THAT_MATTER:
             theirs, ours = row.versions.get(name), self._facts.versions.get(name)
             if theirs not in (None, ours):
-                self._refuse(f"results of {name} {theirs}, this is {name} {ours}")
+                self._refuse(f"results of {name} {theirs}, this is {name} {ours}", " or --all")
         self._refuse_source(None if row.time_source is None else row.time_source == PREDICTED)
 
     def _refuse_arch(self, arch: str | None) -> None:
@@ -138,10 +152,10 @@ class ResultsFile:
     def _refuse_source(self, predicted: bool | None) -> None:
         if predicted not in (None, self._facts.predicted):
             theirs, ours = ("predicted", "measures") if predicted else ("measured", "predicts")
-            self._refuse(f"{theirs} times, this run {ours}")
+            self._refuse(f"{theirs} times, this run {ours}", " or --all")
 
-    def _refuse(self, what: str) -> None:
-        raise ResultsError(f"{shown_path(self.path)} holds {what}: give another -o")
+    def _refuse(self, what: str, way_out: str = "") -> None:
+        raise ResultsError(f"{shown_path(self.path)} holds {what}: give another -o{way_out}")
 
 
 def _yaml_text(winners: Sequence[Winner]) -> tuple[str, str]:
@@ -160,9 +174,7 @@ def _split_yaml(text: str, entries: Sequence[Entry]) -> tuple[str, list[str]]:
     plain = all(lines[start].startswith("- ") for start in starts) and len(set(starts)) == len(starts)
     if plain and not any(line.startswith(("...", "---", "%")) for line in lines):
         ends = [*starts[1:], len(lines)]
-        return "".join(lines[: starts[0]]), [
-            "".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)
-        ]
+        return "".join(lines[: starts[0]]), ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
     # Another way to write a list, JSON for example: nothing can be added to that without writing it anew.
     return "", [
         "- " + yaml.safe_dump(dict(entry.values), default_flow_style=True, sort_keys=False, width=10**9)

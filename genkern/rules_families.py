@@ -28,7 +28,7 @@ def gemv_one_row(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the kernel multiplies one row, and reads B in the direction in which it is stored.
     """
-    return problem.M != 1 or problem.row_major_b
+    return config.family == "gemv" and (problem.M != 1 or problem.row_major_b)
 
 
 def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -36,6 +36,8 @@ def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: fewer leave memory latency uncovered, more do not fit the registers.
     """
+    if config.family != "gemv":
+        return False
     least, most = _GEMV_ELEMENTS_PER_THREAD
     each = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K / (config.num_warps * gpu.warp_size)
     return not least <= each <= most
@@ -46,6 +48,8 @@ def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the rest of such a block is masked out and reads nothing.
     """
+    if config.family != "gemv":
+        return False
     return config.BLOCK_SIZE_K > covering_block(problem.K) or config.BLOCK_SIZE_N > covering_block(problem.N)
 
 
@@ -54,7 +58,7 @@ def tma_many_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: then programs that walk over tiles (persistent_tma) start once instead of once a tile.
     """
-    return tiles(problem, config) > 2 * gpu.compute_units
+    return config.family == "tiled_tma" and tiles(problem, config) > 2 * gpu.compute_units
 
 
 def wgmma_operands(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -62,6 +66,8 @@ def wgmma_operands(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the template's shared-memory layouts are those of K-contiguous operands, and wgmma is Hopper's.
     """
+    if config.family != "warp_specialized":
+        return False
     sixteen = all(DTYPES[dtype].size_bytes == 2 for dtype in (problem.dtype_a, problem.dtype_b))
     return gpu.arch != "sm_90" or not sixteen or not problem.row_major_a or problem.row_major_b
 
@@ -72,6 +78,8 @@ def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: num_warps warps of 16 rows each multiply at a time; with at most 32 rows of A the tensor cores are idle
     anyway, and smaller tiles read as fast.
     """
+    if config.family != "warp_specialized":
+        return False
     block_m = config.BLOCK_SIZE_M
     if block_m % (16 * config.num_warps) != 0 or problem.M <= 32:
         return True
@@ -84,6 +92,8 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: 240 registers are left to a multiplying thread when the loading warp gives its own away; about 40 hold
     addresses. Below 16, waiting for a buffer takes longer than multiplying it.
     """
+    if config.family != "warp_specialized":
+        return False
     return not 16 <= config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps) <= 200
 
 
@@ -92,6 +102,8 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried.
     """
+    if config.family != "warp_specialized":
+        return False
     size, size_c = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_c].size_bytes
     absent = widths(config.BLOCK_SIZE_N).count(0)
     stage = (config.BLOCK_SIZE_M + config.BLOCK_SIZE_N) * config.BLOCK_SIZE_K * size

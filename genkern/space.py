@@ -15,7 +15,7 @@ import yaml
 
 from genkern.config import CONFIG_FIELDS, Config
 from genkern.errors import InputError
-from genkern.family import FAMILIES, Family, widths
+from genkern.family import FAMILIES, Family, block_problem
 from genkern.op import op_names
 from genkern.rules import RULE_NAMES
 
@@ -24,12 +24,11 @@ SHIPPED_SPACES = Path(__file__).parent / "spaces"
 _KEYS = ("archs", "ops", "default", "families", "rules")
 _RANGE_FIELDS = CONFIG_FIELDS[1:]
 _AMD_FIELDS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint")
-_POWERS_OF_TWO = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps")
-# Least and greatest value of each field: 16 is the least block that tl.dot takes on every target.
+# Least and greatest value of each field; what a family's blocks may be besides is in family.py.
 _BOUNDS = {
-    "BLOCK_SIZE_M": (16, 1024),
-    "BLOCK_SIZE_N": (16, 1024),
-    "BLOCK_SIZE_K": (16, 1024),
+    "BLOCK_SIZE_M": (1, 1024),
+    "BLOCK_SIZE_N": (1, 1024),
+    "BLOCK_SIZE_K": (1, 1024),
     "GROUP_SIZE_M": (1, 2**20),
     "SPLIT_K": (1, 2**16),
     "num_warps": (1, 32),
@@ -295,16 +294,11 @@ def _values(where: str, field: str, values: object, facts: Family) -> tuple[int 
                 raise InputError(f"{where}: {_shown(value)} is not a word of letters and digits")
             continue
         least, greatest = _BOUNDS[field]
-        if field.startswith("BLOCK_SIZE") and not facts.uses_dot:
-            least = 1
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
             raise InputError(f"{where}: {_shown(value)} is not a whole number from {least} to {greatest}")
-        if field == "BLOCK_SIZE_N" and facts.any_width:
-            try:
-                widths(value)
-            except ValueError as error:
-                raise InputError(f"{where}: {error}") from None
-        elif field in _POWERS_OF_TWO and value & (value - 1):
+        if field.startswith("BLOCK_SIZE") and (problem := block_problem(facts.name, field, value)):
+            raise InputError(f"{where}: {problem}")
+        if field == "num_warps" and value & (value - 1):
             raise InputError(f"{where}: {value} is not a power of two, which Triton needs")
     return _distinct(where, values)
 

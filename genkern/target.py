@@ -102,7 +102,9 @@ def make_profiler(target: RunTarget, choice: str, index: int, cache_dir: str, lo
     return RocprofV3Profiler()
 
 
-def make_device_checker(target: RunTarget, profiler: Profiler, index: int, cache_dir: str, log_dir: str) -> ServedProfiler:
+def make_device_checker(
+    target: RunTarget, profiler: Profiler, index: int, cache_dir: str, log_dir: str
+) -> ServedProfiler:
     """The process that checks outputs on GPU number `index`: the profiler's own on NVIDIA, another one on AMD."""
     if isinstance(profiler, ServedProfiler):
         return profiler
@@ -119,5 +121,3 @@ def versions() -> dict[str, str]:
             if package == "triton":
                 raise ProfilerError("Triton is not installed here: pip install 'triton>=3.6,<3.10'") from None
     return found
-
-

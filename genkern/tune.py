@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from genkern.check import Checker
 from genkern.config import Config
+from genkern.errors import ProfilerError
 from genkern.journal import Journal, ProblemFacts
 from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR, Budget, Profiler
@@ -179,41 +180,64 @@ def _wrong(check: Check) -> str:
     return check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
 
 
-def tune_all(
-    tuners: Sequence[Tuner], problems: Sequence[GemmProblem], finished: Callable[[Report], None]
-) -> None:
+def tune_all(tuners: Sequence[Tuner], problems: Sequence[GemmProblem], finished: Callable[[Report], None]) -> None:
     """Hand the problems to whichever tuner is free, largest first; `finished` sees each report, one at a time.
 
-    A tuner that raises gives its problem to the others. Raises its error when problems are left over.
+    A tuner whose device is lost (ProfilerError) gives its problem to the others, and its error is raised when
+    none of them is left to take it. Any other error ends them all.
     """
     if len(tuners) == 1:
         for problem in problems:
             finished(tuners[0].tune(problem))
         return
     todo = sorted(problems, key=lambda problem: problem.flops)
-    lock = threading.Lock()
-    errors: list[BaseException] = []
+    lock = threading.Condition()
+    under_way: set[GemmProblem] = set()
+    lost: list[ProfilerError] = []
+    fatal: list[BaseException] = []
+    stopped = threading.Event()
 
     def work(tuner: Tuner) -> None:
         while True:
             with lock:
-                if not todo:
+                # What is under way comes back when its device is lost.
+                lock.wait_for(lambda: todo or not under_way or stopped.is_set())
+                if not todo or stopped.is_set():
                     return
                 problem = todo.pop()
+                under_way.add(problem)
             try:
                 report = tuner.tune(problem)
                 with lock:
-                    finished(report)
-            except BaseException as error:  # carried to the caller's thread
+                    if not stopped.is_set():
+                        finished(report)
+            except ProfilerError as error:
                 with lock:
                     todo.append(problem)
-                    errors.append(error)
+                    lost.append(error)
                 return
+            except BaseException as error:  # carried to the caller's thread
+                fatal.append(error)
+                stopped.set()
+                return
+            finally:
+                with lock:
+                    under_way.discard(problem)
+                    lock.notify_all()
 
     threads = [threading.Thread(target=work, args=(tuner,), daemon=True) for tuner in tuners]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
-    if todo and errors:
-        raise errors[-1]
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        # Stopped: no tuner begins another problem, and the caller's files are its own again.
+        with lock:
+            stopped.set()
+            lock.notify_all()
+        raise
+    if fatal:
+        raise fatal[0]
+    if todo and lost:
+        raise lost[-1]

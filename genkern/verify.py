@@ -1,29 +1,33 @@
-"""Results files taken at their word no longer: check their configs again (--compare_wo_tuning), or time them (--benchmark)."""
+"""A results file taken at its word no longer: check its configs (--compare_wo_tuning), or time them (--benchmark)."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
-from genkern.check import DeviceChecker, InterpreterChecker
+from genkern.check import DeviceChecker
 from genkern.config import Config
-from genkern.errors import ResultsError
-from genkern.files import write_whole
+from genkern.errors import OutputError, ResultsError
+from genkern.files import shown_path, write_whole
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.gemm_entry import GemmDefaults
+from genkern.interpreter import interpreter_checker
 from genkern.op import check_problem
 from genkern.problem import GemmProblem
-from genkern.profiling.session import Session
+from genkern.profiling.session import VENDOR, Profiler, Session
 from genkern.records import Candidate, Check
-from genkern.target import RunTarget, make_device_checker, make_profiler
+from genkern.setting import Setting
+from genkern.target import make_device_checker
 from genkern.workshop import Workshop
 
-VENDOR = "vendor"
+# The first are tune_gemm's columns of --benchmark.
+TIME_COLUMNS = ("trans", "M", "N", "K", "TFLOPS", "us", "vendor_us", "time_source", "config", "message")
 
 
 @dataclass(frozen=True)
@@ -35,120 +39,171 @@ class Claim:
     arch: str | None
 
 
-def read_claims(path: str, defaults: GemmDefaults) -> list[Claim]:
-    """The claims of a results file, tune_gemm's YAML or AITER's CSV. Raises ResultsError."""
-    if path.lower().endswith(".csv"):
-        rows = aiter_csv.read_rows(path, defaults)
-        claims = [Claim(row.problem, row.config, row.gfx) for row in rows if row.config is not None]
-    else:
-        claims = [Claim(row.problem, row.config, row.arch) for row in tune_gemm_yaml.read_winners(path, defaults)]
-    if not claims:
-        raise ResultsError(f"{path} holds no config of genkern or tune_gemm: nothing to do")
-    return claims
+@dataclass(frozen=True)
+class Claims:
+    """The claims of a results file, and how many rows of other libraries it has besides."""
+
+    claims: tuple[Claim, ...]
+    foreign: int = 0
 
 
-def verify(
-    path: str, options: argparse.Namespace, target: RunTarget, defaults: GemmDefaults, workshop: Workshop, console: Console
-) -> int:
+def verify(setting: Setting, console: Console) -> int:
     """Check every config of the file; prints a line each and returns 1 when any is wrong."""
-    claims = _fitting(path, defaults, target)
+    path, claims = _fitting(setting, console)
     wrong = []
-    for claim, check in _checks(claims, options, target, workshop):
-        verdict = "ok" if check.passed else "WRONG"
-        size = claim.problem.size
-        reduced = f" on {check.problem_size}" if check.problem_size != size else ""
-        console.print(
-            f"{size}: {verdict}: {claim.config.name}, error ratio {check.error_ratio:.3g}, "
-            f"worst row {check.worst_row_error:.3g} ({check.method}{reduced}){' ' if check.message else ''}{check.message}",
-        )
-        if not check.passed:
-            wrong.append(size)
+    with setting.workshop() as workshop, contextlib.closing(_checks(claims, setting, workshop)) as checks:
+        for claim, check in checks:
+            console.print(check_line(claim, check))
+            if not check.passed:
+                wrong.append(claim.problem.size)
     if wrong:
-        console.print(f"{len(wrong)} of {len(claims)} configs in {path} are wrong: {', '.join(wrong)}")
+        sizes = ", ".join(dict.fromkeys(wrong))
+        console.print(f"{len(wrong)} of {len(claims)} configs in {path} are wrong: {sizes}")
         return 1
     console.print(f"all {len(claims)} configs in {path} are correct")
     return 0
 
 
-def benchmark(
-    path: str, options: argparse.Namespace, target: RunTarget, defaults: GemmDefaults, workshop: Workshop, console: Console
-) -> int:
+def check_line(claim: Claim, check: Check) -> str:
+    """How one check ended, on one line."""
+    size = claim.problem.size
+    verdict = "ok" if check.passed else "WRONG"
+    how = check.method + (f" on {check.problem_size}" if check.problem_size != size else "")
+    found = check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
+    return f"{size}: {verdict}: {found} ({how}): {claim.config.name}"
+
+
+def benchmark(setting: Setting, console: Console) -> int:
     """Time every config of the file, with tune_gemm's columns and more as CSV; returns 1 when one does not run."""
-    claims = _fitting(path, defaults, target)
+    _, claims = _fitting(setting, console)
+    options = setting.options
+    named = options.tuning_results_file if options.gemm_size_file else None
+    output = named or "output/benchmarking_results.csv"
+    _refuse_other_content(output)
     rows = []
-    index = (target.gpu_ids or (0,))[0]
-    profiler = make_profiler(target, options.profiler, index, str(workshop.farm.cache.folder), workshop.module_dir)
-    try:
+    index = setting.device_indices[0]
+    with setting.workshop() as workshop, contextlib.closing(setting.profiler(index, workshop)) as profiler:
         for claim in claims:
-            problem = claim.problem
-            with workshop.open(problem, [claim.config], index) as job:
-                candidates = list(job.candidates)
-                finals = {m.config: m for m in profiler.retime(job.session, candidates)} if candidates else {}
-            final, vendor = finals.get(claim.config.name), finals.get(VENDOR)
-            us = final.duration_us if final else None
-            why = final.message if final else "; ".join(unfit.message for unfit in job.unfit.values())
-            vendor_us = vendor.duration_us if vendor else None
-            rows.append(
-                {
-                    "trans": ("T" if problem.row_major_a else "N") + ("T" if problem.row_major_b else "N"),
-                    "M": problem.M,
-                    "N": problem.N,
-                    "K": problem.K,
-                    "TFLOPS": us and problem.tflops(us),
-                    "us": us,
-                    "vendor_us": vendor_us,
-                    "time_source": profiler.time_source,
-                    "config": claim.config.name,
-                }
-            )
-            said = f"{us:.2f} us, {problem.tflops(us):.1f} TFLOPS" if us else f"did not run: {why}"
-            versus = f", {vendor_us / us:.3f}x vendor" if us and vendor_us else ""
-            console.print(f"{problem.size}: {claim.config.name} {said}{versus} ({profiler.time_source})")
-    finally:
-        profiler.close()
-    output = options.tuning_results_file if options.gemm_size_file and options.tuning_results_file else None
-    output = output or "output/benchmarking_results.csv"
-    write_whole(output, pd.DataFrame(rows).to_csv(index=False))
+            row = _time(claim, workshop, profiler, index)
+            rows.append(row)
+            console.print(_time_line(claim, row))
+            # Whole after every size: a later one may fail.
+            write_whole(output, pd.DataFrame(rows, columns=list(TIME_COLUMNS)).to_csv(index=False))
     console.print(f"{len(rows)} times in {output}")
     return 1 if any(row["us"] is None for row in rows) else 0
 
 
-def _fitting(path: str, defaults: GemmDefaults, target: RunTarget) -> list[Claim]:
-    claims = read_claims(path, defaults)
-    for claim in claims:
-        if claim.arch not in (None, target.arch):
-            raise ResultsError(f"{path} holds results for {claim.arch}, this run is for {target.arch}: give --arch {claim.arch}")
-        check_problem(claim.problem, target.arch)
+def read_claims(path: str, defaults: GemmDefaults) -> Claims:
+    """The claims of a results file, tune_gemm's YAML or AITER's CSV. Raises ResultsError."""
+    if path.lower().endswith(".csv"):
+        rows = aiter_csv.read_rows(path, defaults)
+        found = [Claim(row.problem, row.config, row.gfx) for row in rows if row.config is not None]
+        claims = Claims(tuple(found), len(rows) - len(found))
+    else:
+        winners = tune_gemm_yaml.read_winners(path, defaults)
+        claims = Claims(tuple(Claim(row.problem, row.config, row.arch) for row in winners))
+    if not claims.claims:
+        raise ResultsError(f"{shown_path(path)} holds no config of genkern or tune_gemm: nothing to do")
     return claims
 
 
+def _fitting(setting: Setting, console: Console) -> tuple[str, tuple[Claim, ...]]:
+    path = setting.options.gemm_size_file or setting.options.tuning_results_file
+    arch, where = setting.target.arch, shown_path(path)
+    found = read_claims(path, setting.defaults)
+    for claim in found.claims:
+        if claim.arch not in (None, arch):
+            raise ResultsError(
+                f"{where} holds results for {claim.arch}, this run is for {arch}: give --arch {claim.arch}"
+            )
+        check_problem(claim.problem, arch)
+    if found.foreign:
+        console.print(f"note: {found.foreign} rows of other libraries in {where} are left out")
+    return where, found.claims
+
+
 def _checks(
-    claims: Sequence[Claim], options: argparse.Namespace, target: RunTarget, workshop: Workshop
-) -> Iterator[tuple[Claim, Check]]:
-    if not target.measured:
-        checker = InterpreterChecker(options.errRatio)
+    claims: Sequence[Claim], setting: Setting, workshop: Workshop
+) -> Generator[tuple[Claim, Check], None, None]:
+    if setting.target.measured:
+        return _device_checks(claims, setting, workshop)
+    return _interpreter_checks(claims, setting, workshop)
 
-        def interpret(claim: Claim) -> Check:
-            session = Session("", claim.problem, target.arch, 0, workshop.module_dir, workshop.budget)
-            return checker.check(session, Candidate(claim.config, ()))
 
-        with ThreadPoolExecutor(options.jobs) as pool:
-            yield from zip(claims, pool.map(interpret, claims), strict=True)
-        return
-    index = target.gpu_ids[0]
-    cache_dir, log_dir = str(workshop.farm.cache.folder), workshop.module_dir
-    profiler = make_profiler(target, options.profiler, index, cache_dir, log_dir)
-    device = make_device_checker(target, profiler, index, cache_dir, log_dir)
+def _interpreter_checks(
+    claims: Sequence[Claim], setting: Setting, workshop: Workshop
+) -> Generator[tuple[Claim, Check], None, None]:
+    checker = interpreter_checker(setting.options.errRatio, workshop)
+
+    def interpret(claim: Claim) -> Check:
+        session = Session("", claim.problem, workshop.arch, 0, workshop.module_dir, workshop.budget)
+        return checker.check(session, Candidate(claim.config, ()))
+
+    pool = ThreadPoolExecutor(setting.options.jobs)
     try:
-        on_device = DeviceChecker(device.check, options.errRatio)
+        yield from zip(claims, pool.map(interpret, claims), strict=True)
+    finally:
+        checker.close()
+        pool.shutdown(cancel_futures=True)
+
+
+def _device_checks(
+    claims: Sequence[Claim], setting: Setting, workshop: Workshop
+) -> Generator[tuple[Claim, Check], None, None]:
+    index = setting.device_indices[0]
+    cache_dir, log_dir = str(workshop.farm.cache.folder), workshop.module_dir
+    with contextlib.ExitStack() as stack:
+        profiler = stack.enter_context(contextlib.closing(setting.profiler(index, workshop)))
+        device = make_device_checker(setting.target, profiler, index, cache_dir, log_dir)
+        stack.callback(device.close)
+        checker = DeviceChecker(device.check, setting.options.errRatio)
         for claim in claims:
             with workshop.open(claim.problem, [claim.config], index) as job:
                 candidates = list(job.candidates)
                 if candidates:
-                    yield claim, on_device.check(job.session, candidates[0])
+                    yield claim, checker.check(job.session, candidates[0])
                 else:
                     why = "; ".join(unfit.message for unfit in job.unfit.values())
                     yield claim, Check(claim.config.name, False, 1.0, float("inf"), claim.problem.size, "gpu", why)
-    finally:
-        device.close()
-        profiler.close()
+
+
+def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> dict[str, object]:
+    problem = claim.problem
+    with workshop.open(problem, [claim.config], index) as job:
+        candidates = list(job.candidates)
+        finals = {m.config: m for m in profiler.retime(job.session, candidates)} if candidates else {}
+        final, vendor = finals.get(claim.config.name), finals.get(VENDOR)
+        us = final.duration_us if final else None
+        message = final.message if final else "; ".join(unfit.message for unfit in job.unfit.values())
+    return {
+        "trans": ("T" if problem.row_major_a else "N") + ("T" if problem.row_major_b else "N"),
+        "M": problem.M,
+        "N": problem.N,
+        "K": problem.K,
+        "TFLOPS": us and problem.tflops(us),
+        "us": us,
+        "vendor_us": vendor.duration_us if vendor else None,
+        "time_source": profiler.time_source,
+        "config": claim.config.name,
+        "message": " ".join(message.split()),
+    }
+
+
+def _time_line(claim: Claim, row: dict[str, object]) -> str:
+    us, vendor_us = row["us"], row["vendor_us"]
+    if not isinstance(us, float):
+        return f"{claim.problem.size}: did not run: {row['message']}: {claim.config.name}"
+    versus = f", {vendor_us / us:.3f}x vendor" if isinstance(vendor_us, float) else ""
+    said = f"{us:.2f} us, {claim.problem.tflops(us):.1f} TFLOPS{versus} ({row['time_source']})"
+    return f"{claim.problem.size}: {said}: {claim.config.name}"
+
+
+def _refuse_other_content(path: str) -> None:
+    """Raise OutputError rather than write over a file that is no list of times."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            head = file.readline()
+    except (OSError, ValueError):
+        head = "?" if Path(path).is_file() else ""
+    if head and not head.startswith("trans,M,N,K"):
+        raise OutputError(f"{shown_path(path)} is there and holds no times of --benchmark: give another -o")

@@ -222,7 +222,7 @@ class ServedProfiler:
             except (TypeError, ValueError) as error:
                 errors[name] = str(error)
                 continue
-            measured = Measurement(name, Outcome.MEASURED, self.time_source, "final", statistics.median(samples), samples)
+            measured = self._measured(name, "final", samples)
             finals.append(replace(measured, discarded=discarded.get(name, 0)))
         refused = ((name, message) for name, message in errors.items() if name != VENDOR)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
@@ -260,14 +260,18 @@ class ServedProfiler:
             raise ChildGarbled(f"the measured process answered for {str(answer.get('config'))[:100]!r}, not {name}")
         if "error" in answer:
             return Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=str(answer["error"]))
+        if "left_out" in answer:
+            return Measurement(name, Outcome.PREDICTED_OUT, self.time_source, message=str(answer["left_out"]))
         try:
             samples = _samples(answer["samples_us"])
         except (KeyError, TypeError, ValueError) as error:
             raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
         note = "one launch, far beyond the best" if answer.get("hopeless") else ""
-        return Measurement(
-            name, Outcome.MEASURED, self.time_source, "screen", statistics.median(samples), samples, note
-        )
+        return self._measured(name, "screen", samples, note)
+
+    def _measured(self, name: str, stage: str, samples: tuple[float, ...], note: str = "") -> Measurement:
+        median_us = statistics.median(samples)
+        return Measurement(name, Outcome.MEASURED, self.time_source, stage, median_us, samples, note)
 
     def _final_failure(self, name: str, outcome: Outcome, message: str) -> Measurement:
         return Measurement(name, outcome, self.time_source, "final", message=message)

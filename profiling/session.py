@@ -23,7 +23,8 @@ class Budget:
     the last one counts). The finals have `min_rounds` to `final_rounds` rounds, and no more than `min_rounds`
     after `finals_s` seconds. `timeout_s` limits a candidate's screening, and each of its turns in the finals.
     `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
-    cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`).
+    cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`). `exhaustive`
+    measures all group sizes of a binary, also where the first is far beyond the best.
     """
 
     protocol: str = "genkern"
@@ -36,6 +37,7 @@ class Budget:
     timeout_s: float = 10.0
     rotating_mb: float = 256.0
     icache_flush: bool = False
+    exhaustive: bool = False
 
 
 @dataclass(frozen=True)

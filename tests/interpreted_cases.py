@@ -1,5 +1,6 @@
-"""Runs configs of generated modules under Triton's interpreter: JSON [[module path, config name], ...] in, a line each out.
+"""Runs configs of generated modules under Triton's interpreter.
 
+Standard input is JSON, [[module path, config name], ...]; standard output is a line of JSON for each.
 One process for all, since importing Triton and PyTorch takes longer than a case.
 """
 

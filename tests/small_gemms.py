@@ -22,8 +22,24 @@ TRITON_VERSION = importlib.metadata.version("triton")
 TILED = Config("tiled", 64, 32, 32, 4, 1, 4, 2)
 SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2)
 TMA = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
+TILED_TMA = Config("tiled_tma", 64, 32, 64, 4, 1, 4, 3)
+TILED_TMA_SPLIT = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3)
+GEMV = Config("gemv", 16, 16, 128, 1, 1, 4, 1)
+WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
 AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1)
 AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, 2, 16, 1)
+
+
+def taking(problem: GemmProblem) -> list[Config]:
+    """The configs above, one or two of each family, that take this problem."""
+    configs = [TILED, SPLIT, AMD_SPLIT]
+    if all(size % 16 == 0 for size in (problem.M, problem.N, problem.K)):
+        configs += [TMA, TILED_TMA, TILED_TMA_SPLIT]
+        if problem.row_major_a and not problem.row_major_b and problem.dtype_a in ("bf16", "fp16"):
+            configs.append(WARP_SPECIALIZED)
+    if problem.M == 1 and not problem.row_major_b:
+        configs.append(GEMV)
+    return configs
 
 
 def write_module(folder: Path, module: GeneratedModule) -> Path:
@@ -33,7 +49,9 @@ def write_module(folder: Path, module: GeneratedModule) -> Path:
     return path
 
 
-def make_module(folder: Path, problem: GemmProblem, configs: Sequence[Config], arch: str) -> tuple[GeneratedModule, ModuleType]:
+def make_module(
+    folder: Path, problem: GemmProblem, configs: Sequence[Config], arch: str
+) -> tuple[GeneratedModule, ModuleType]:
     """Generate a module and import it; without Triton's interpreter its kernels can be compiled, not run."""
     module = generate(problem, configs, arch)
     return module, load_module(str(write_module(folder, module)))

@@ -175,7 +175,7 @@ def test_unusable_folder_is_named(hostile_path: Path) -> None:
     """A cache folder that is a file, or lies below one, is refused at once with the option to change it."""
     (hostile_path / "file").write_text("")
     for folder in (hostile_path / "file", hostile_path / "file" / "below"):
-        with pytest.raises(OutputError, match="cannot create the cache folder .*; try --cache_dir"):
+        with pytest.raises(OutputError, match=r"cannot create the cache folder .*; try --cache_dir"):
             BinaryCache(folder)
 
 
@@ -184,7 +184,7 @@ def test_an_entry_that_cannot_be_replaced_is_named(cache: BinaryCache, monkeypat
     put(cache)
     (cache.path(KEY) / "kernel.cubin").write_bytes(b"damaged")
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
-    with pytest.raises(OutputError, match="damaged cache entry .*delete it"):
+    with pytest.raises(OutputError, match=r"damaged cache entry .*delete it"):
         put(cache)
 
 

@@ -1,4 +1,4 @@
-"""Tests of genkern.compiler: real compiles for every kind of target, and compilers that hang, die or run out of disk."""
+"""Tests of genkern.compiler: real compiles for every kind of target, and compilers that hang or die."""
 
 from __future__ import annotations
 
@@ -9,7 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_gemms import AMD, AMD_SPLIT, SPLIT, TILED, TMA, job_for, make_module, specs_of, write_module
+from small_gemms import (
+    AMD,
+    AMD_SPLIT,
+    GEMV,
+    SPLIT,
+    TILED,
+    TILED_TMA_SPLIT,
+    TMA,
+    WARP_SPECIALIZED,
+    job_for,
+    make_module,
+    specs_of,
+    write_module,
+)
 from trouble_kernels import trouble_spec, write_trouble
 
 import genkern.compiler
@@ -19,7 +32,6 @@ from genkern.config import Config
 from genkern.errors import GenkernError, OutputError
 from genkern.families import binary_name
 from genkern.generate import generate
-from genkern.kernel import KernelSpec
 from genkern.problem import GemmProblem
 from genkern.profiling.supervisor import group_members
 from genkern.records import Binary, Outcome
@@ -34,6 +46,10 @@ CASES = [
     ("gfx950", GemmProblem(64, 33, 256, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16"), AMD),
     ("sm_90", BIASED, SPLIT),
     ("sm_90", GemmProblem(64, 64, 256, "a8w8", "fp8e4m3fn", "fp8e5m2", "fp16", bias=True), TMA),
+    ("sm_90", GemmProblem(104, 48, 256, bias=True), TILED_TMA_SPLIT),
+    ("sm_90", GemmProblem(104, 352, 256, bias=True), WARP_SPECIALIZED),
+    ("sm_90", GemmProblem(1, 33, 97), GEMV),
+    ("gfx942", GemmProblem(1, 32, 4096), GEMV),
     ("sm_80", INT8, SPLIT),
     ("sm_100", GemmProblem(64, 64, 256), TMA),
 ]
@@ -98,7 +114,11 @@ def test_place_of_the_text_does_not_matter(
     there.write_text(moved.text.replace("import argparse\n", "import argparse\n" + "# moved\n" * 40), encoding="utf-8")
     (spec,), (moved_spec,) = specs_of(module, config), specs_of(moved, config)
     one, two = tmp_path / "one", tmp_path / "two"
-    jobs = [job_for(spec, here, arch, one), job_for(moved_spec, there, arch, one), job_for(moved_spec, there, arch, two)]
+    jobs = [
+        job_for(spec, here, arch, one),
+        job_for(moved_spec, there, arch, one),
+        job_for(moved_spec, there, arch, two),
+    ]
     assert len({job.key for job in jobs}) == 1
 
     first, again, elsewhere = (process.run(job) for job in jobs)

@@ -87,7 +87,7 @@ def test_names_as_documented() -> None:
         "tiled_BM0128_BN256_BK64_GM8_SK1_nW8_nS3",
         "tiled_BM+128_BN256_BK64_GM8_SK1_nW8_nS3",
         "tiled_BM-128_BN256_BK64_GM8_SK1_nW8_nS3",
-        "tiled_BM１２８_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM\uff11\uff12\uff18_BN256_BK64_GM8_SK1_nW8_nS3",
         "tiled_BM128_BM128_BN256_BK64_GM8_SK1_nW8_nS3",
         "tiled_BN256_BM128_BK64_GM8_SK1_nW8_nS3",
         "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_XX1",

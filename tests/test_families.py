@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_gemms import AMD, AMD_SPLIT, SPLIT, TILED, TMA, make_module, specs_of, write_module
+from small_gemms import AMD, TILED, make_module, specs_of, taking, write_module
 
 from genkern.compiler import load_module
 from genkern.config import Config
@@ -36,7 +37,12 @@ TILED_CONFIGS = st.builds(
     kpack=st.sampled_from([0, 1, 2]),
     schedule_hint=HINTS,
 )
-ALL_TYPES = [("a16w16", "bf16", "bf16"), ("a16w16", "fp32", "fp16"), ("a8w8", "int8", "bf16"), ("a8w8", "fp8e5m2", "fp32")]
+ALL_TYPES = [
+    ("a16w16", "bf16", "bf16"),
+    ("a16w16", "fp32", "fp16"),
+    ("a8w8", "int8", "bf16"),
+    ("a8w8", "fp8e5m2", "fp32"),
+]
 
 
 def imported(folder: Path, problem: GemmProblem, configs: list[Config]) -> ModuleType:
@@ -64,7 +70,7 @@ def test_names_in_the_module_are_those_of_config(tmp_path: Path, configs: list[C
 
 @given(TILED_CONFIGS, TILED_CONFIGS)
 def test_binaries_with_one_name_are_one(one: Config, other: Config) -> None:
-    """Configs whose binaries have the same name differ in run-time arguments only, so a profiler cannot confuse them."""
+    """Configs whose binaries have the same name differ in run-time arguments only: no profiler confuses them."""
     runtime = {"GROUP_SIZE_M": 1, "SPLIT_K": 1}
     same = dataclasses.replace(one, **runtime) == dataclasses.replace(other, **runtime)
     assert (binary_name(one) == binary_name(other)) == same
@@ -81,17 +87,17 @@ def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: 
     """
     torch = pytest.importorskip("torch")
     for row_major_a, row_major_b, (m, n, k) in itertools.product(
-        (True, False), (True, False), ((128, 64, 256), (1, 48, 4100), (17, 100, 97), (48, 33, 64))
+        (True, False), (True, False), ((128, 64, 256), (1, 48, 4096), (17, 100, 97), (48, 33, 64))
     ):
         problem = GemmProblem(m, n, k, op, dtype, dtype, dtype_c, row_major_a, row_major_b, bias)
-        aligned = all(size % 16 == 0 for size in (m, n, k))
-        configs = [TILED, SPLIT, AMD_SPLIT] + ([TMA] if aligned else [])
+        configs = taking(problem)
         module = imported(tmp_path, problem, configs)
         operands = module.make_operands("cpu")
         generated = generate(problem, configs, "any")
         for config in configs:
             row = module.CONFIGS[config.name]
-            launches = module.launches(row, module.with_workspace(row, operands), 132)
+            given = module.with_workspace(row, operands)
+            launches = module.launches(row, given, 132)
             specs = kernel_specs(problem, config, get_op(op), generated.source_sha256)
             assert len(specs) == len(launches)
             for spec, launch in zip(specs, launches, strict=True):
@@ -106,11 +112,47 @@ def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: 
                         assert kind == "i32"
                         assert value < 2**31
                         assert not promised or value % 16 == 0
+                    elif value is given.get("unused"):
+                        assert kind in ("*fp32", "*i32")
                     elif isinstance(value, torch.Tensor):
                         assert kind == "*" + TRITON_NAMES[value.dtype]
                         assert promised
                     else:
-                        assert kind == f"tensordesc<{TRITON_NAMES[value.base.dtype]}{value.block_shape}>"
+                        assert kind == f"tensordesc<{TRITON_NAMES[value.base.dtype]}{list(value.block_shape)}>"
+
+
+@pytest.mark.parametrize(
+    "problem", [GemmProblem(128, 64, 256), GemmProblem(1, 64, 256, bias=True)], ids=lambda p: p.name
+)
+def test_calls_pass_every_argument_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: GemmProblem) -> None:
+    """matmul_<config> calls each kernel of the config with all its parameters, and Triton's options besides."""
+    pytest.importorskip("torch")
+    configs = taking(problem)
+    module = imported(tmp_path, problem, configs)
+    generated = generate(problem, configs, "any")
+    called = []
+
+    class Recorder:
+        def __init__(self, name: str, parameters: list[str]) -> None:
+            self.name, self.parameters = name, parameters
+
+        def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+            def call(*args: object, **kwargs: object) -> None:
+                given = [*self.parameters[: len(args)], *(name for name in kwargs if name in self.parameters)]
+                assert sorted(given) == sorted(self.parameters)
+                assert "num_warps" in kwargs
+                called.append(self.name)
+
+            assert all(count >= 1 for count in grid)
+            return call
+
+    for name in generated.source_sha256:
+        monkeypatch.setattr(module, name, Recorder(name, getattr(module, name).arg_names))
+    operands = module.make_operands("cpu")
+    for config in configs:
+        called.clear()
+        getattr(module, f"matmul_{config.name}")(operands)
+        assert called == [variant.name for variant in variants_of(problem, config)]
 
 
 TRITON_NAMES: dict[object, str] = {}
@@ -144,14 +186,16 @@ def test_masks_exactly_where_tiles_overhang(m: int, n: int, k: int, config: Conf
 
 
 def test_run_time_choices_share_binaries(tmp_path: Path) -> None:
-    """All (GROUP_SIZE_M, SPLIT_K > 1) of one tile are one pair of binaries, and the reduction is shared by all tiles."""
+    """All (GROUP_SIZE_M, SPLIT_K > 1) of one tile are one pair of binaries; all tiles share the reduction."""
     configs = [
         dataclasses.replace(AMD, BLOCK_SIZE_M=block, GROUP_SIZE_M=group_size, SPLIT_K=split)
         for block, group_size, split in itertools.product((16, 32), (1, 4, 8), (1, 2, 4, 16))
     ]
     module, _ = make_module(tmp_path, GemmProblem(64, 64, 512), configs, "gfx942")
     specs = {spec for config in configs for spec in specs_of(module, config)}
-    assert sorted(spec.function for spec in specs) == ["matmul_tiled"] * 2 + ["matmul_tiled_split"] * 2 + ["reduce_splits"]
+    assert sorted(spec.function for spec in specs) == ["matmul_tiled"] * 2 + ["matmul_tiled_split"] * 2 + [
+        "reduce_splits"
+    ]
 
 
 def test_specs_tell_problems_apart(tmp_path: Path) -> None:

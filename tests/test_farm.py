@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -140,7 +141,7 @@ def test_workers_that_are_always_killed_are_given_up(
     failure = compiled(farm, trouble, ["kill_worker"])["kill_worker"]
     assert isinstance(failure, Failure)
     assert failure.outcome is Outcome.COMPILE_FAILED
-    assert "keep being killed" in failure.message
+    assert "workers keep" in failure.message
     assert farm.cache.get(failure.key) is None
 
 
@@ -180,7 +181,9 @@ def _marked(mark: str) -> dict[int, str]:
 def test_no_pytorch_and_no_gpu(trouble: Path, hostile_path: Path) -> None:
     """Neither the driver nor a worker nor a compile so much as tries to import PyTorch."""
     fake = hostile_path / "torch.py"
-    fake.write_text(f"open({str(hostile_path / 'imported')!r}, 'x').close()\nraise ImportError('there is no PyTorch')\n")
+    fake.write_text(
+        f"open({str(hostile_path / 'imported')!r}, 'x').close()\nraise ImportError('there is no PyTorch')\n"
+    )
     argv = [sys.executable, "-c", _DRIVER, str(hostile_path / "cache"), str(trouble), *PLAIN]
     environment = _environment(uuid.uuid4().hex, hostile_path)
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, timeout=120)
@@ -221,3 +224,28 @@ def test_nothing_outlives_the_driver(trouble: Path, hostile_path: Path, how: sig
         for pid in _marked(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_close_ends_what_hangs(make_farm: Callable[..., Farm], trouble: Path) -> None:
+    """Closing a farm ends its workers in the middle of a compile; the thread that waits for them goes on at once."""
+    farm = make_farm(timeout_s=300.0)
+    raised: list[BaseException] = []
+
+    def wait_for_it() -> None:
+        try:
+            compiled(farm, trouble, ["hang"])
+        except BaseException as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=wait_for_it, daemon=True)
+    waiting.start()
+    deadline = time.monotonic() + 60
+    while not list(trouble.parent.glob("trouble.py.hangs.*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    farm.close()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert len(raised) == 1
+    # Another farm of this process starts workers of its own.
+    assert isinstance(compiled(make_farm(), trouble, ["plain"])["plain"], Binary)

@@ -13,7 +13,19 @@ from pathlib import Path
 
 import pytest
 from golden.update import CASES, FOLDER, rendered
-from small_gemms import AMD, AMD_SPLIT, SPLIT, TILED, TMA, needs_interpreter, write_module
+from small_gemms import (
+    AMD,
+    AMD_SPLIT,
+    GEMV,
+    SPLIT,
+    TILED,
+    TILED_TMA,
+    TILED_TMA_SPLIT,
+    TMA,
+    WARP_SPECIALIZED,
+    needs_interpreter,
+    write_module,
+)
 
 from genkern.config import Config
 from genkern.generate import GeneratedModule, generate
@@ -59,7 +71,14 @@ def every_kind() -> list[GeneratedModule]:
     """Modules of every op, layout, with and without bias, masks, splits, TMA, 64-bit offsets, for both vendors."""
     modules = []
     sizes = [(64, 64, 64), (65, 63, 4097), (100_000, 100_001, 65_536)]
-    targets = [("sm_90", [TILED, SPLIT, TMA]), ("sm_80", [TILED]), ("sm_90", [TMA]), ("gfx942", [AMD_SPLIT, AMD]), ("gfx90a", [SPLIT])]
+    targets = [
+        ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV]),
+        ("sm_80", [TILED]),
+        ("sm_90", [WARP_SPECIALIZED]),
+        ("sm_90", [TMA]),
+        ("gfx942", [AMD_SPLIT, AMD]),
+        ("gfx90a", [SPLIT]),
+    ]
     for op, types in TYPES.items():
         for (dtype, dtype_c), ra, rb, bias in itertools.product(types, (False, True), (False, True), (False, True)):
             for size, (arch, configs) in itertools.product(sizes, targets):
@@ -97,14 +116,22 @@ def test_modules_are_clean_python(hostile_path: Path) -> None:
         path.write_text(module.text, encoding="utf-8")
         py_compile.compile(str(path), doraise=True)
     for command in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
-        argv = [sys.executable, "-m", ruff.__name__, *command, "--config", str(ROOT / "pyproject.toml"), str(hostile_path)]
+        argv = [
+            sys.executable,
+            "-m",
+            ruff.__name__,
+            *command,
+            "--config",
+            str(ROOT / "pyproject.toml"),
+            str(hostile_path),
+        ]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
 def test_equal_overhang_means_equal_text() -> None:
     """Two sizes that overhang in the same way have the same kernels, to the character, so they compile once."""
-    for configs in ([TILED, SPLIT], [AMD, AMD_SPLIT], [TMA]):
+    for configs in ([TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [TILED_TMA], [WARP_SPECIALIZED]):
         one = generate(GemmProblem(100, 320, 4097), configs, "any")
         other = generate(GemmProblem(4000, 64, 129), configs, "any")
         assert kernels_of(one) == kernels_of(other)
@@ -137,7 +164,9 @@ def test_text_depends_on_configs_only_through_kernels() -> None:
 def test_no_masks_where_sizes_divide(op: str) -> None:
     """A size that every block divides has no mask but the reduction's own; one that none divides masks each load."""
     (dtype, dtype_c), *_ = TYPES[op]
-    divided = kernels_of(generate(GemmProblem(128, 64, 256, op, dtype, dtype, dtype_c, bias=True), [TILED, SPLIT, TMA], "any"))
+    divided = kernels_of(
+        generate(GemmProblem(128, 64, 256, op, dtype, dtype, dtype_c, bias=True), [TILED, SPLIT, TMA], "any")
+    )
     for name, text in divided.items():
         assert ("mask" in text) == (name in ("reduce_splits", "matmul_persistent_tma")), name
     # The copy engine clips tiles itself; only the bias vector is loaded by pointers there.
@@ -188,7 +217,12 @@ def test_module_imports_alone(hostile_path: Path) -> None:
     program = "import runpy, sys; print(len(runpy.run_path(sys.argv[1])['CONFIGS']))"
     clean = {**os.environ, "PYTHONPATH": str(hostile_path / "blocked")}
     done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False, env=clean, cwd=hostile_path
+        [sys.executable, "-c", program, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean,
+        cwd=hostile_path,
     )
     assert (done.stdout, done.returncode) == ("4\n", 0), done.stderr
 

@@ -1,4 +1,4 @@
-"""Tests of genkern.kernel: the content address of a binary changes with all that changes the binary, and nothing else."""
+"""Tests of genkern.kernel: a binary's content address changes with all that changes the binary, and nothing else."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def test_key_is_the_same_in_every_process() -> None:
     for seed in ("1", "2"):
         # A clean environment but for the paths, so that only the seed differs.
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(path for path in sys.path if path)}
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+        )
         answers.add(done.stdout)
     assert len(answers) == 1
     assert len(answers.pop().split()) == 3

@@ -157,7 +157,7 @@ MALFORMED = {
     "boolean value": (GOOD.replace("[1, 8]", "[true]"), "True is not a whole number"),
     "float value": (GOOD.replace("[1, 8]", "[1.5]"), "1.5 is not a whole number"),
     "not a power of two": (GOOD.replace("[64, 128]", "[96]"), "96 is not a power of two"),
-    "too small": (GOOD.replace("[64, 128]", "[8]"), "8 is not a whole number from 16 to 1024"),
+    "too small": (GOOD.replace("[64, 128]", "[8]"), "8 is not from 16 to 1024"),
     "zero group": (GOOD.replace("[1, 8]", "[0]"), "0 is not a whole number from 1"),
     "huge value": (GOOD.replace("[1, 8]", "[" + "9" * 90 + "]"), "is not a whole number from 1"),
     "number too long": (GOOD.replace("[1, 8]", "[" + "9" * 9000 + "]"), "mine.yaml"),

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from genkern.config import CONFIG_FIELDS, Config
 from genkern.errors import InputError
+from genkern.family import FAMILIES, block_problem
 from genkern.flat_yaml import shown
 from genkern.gemm_entry import SIZE_KEYS
 from genkern.problem import GemmProblem
@@ -31,7 +32,7 @@ CHOICES = ("config", "vendor")
 _POWERS = tuple(2**i for i in range(11))
 # Allowed values of each integer of a config: wider than any space, narrow enough to catch a typo.
 _ALLOWED: dict[str, tuple[int, ...] | range] = {
-    **dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), _POWERS),
+    **dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), range(1, 1025)),
     "GROUP_SIZE_M": range(1, 1025),
     "SPLIT_K": range(1, 1025),
     "num_warps": _POWERS[:6],
@@ -80,7 +81,12 @@ def config_of(values: Mapping[str, object]) -> Config:
             parts[key] = _choice(key, values[key])
         elif key in _REQUIRED:
             raise InputError(f"{key} is missing; a result needs {', '.join(_REQUIRED)}")
-    parts["family"] = _word("family", values.get("family", "tiled"))
+    parts["family"] = family = _word("family", values.get("family", "tiled"))
+    if family not in FAMILIES:
+        raise InputError(f"family {shown(family)} is unknown; use one of {', '.join(FAMILIES)}")
+    for key in _REQUIRED:
+        if problem := block_problem(family, key, int(parts[key])):
+            raise InputError(f"{key} = {problem}")
     hint = values.get("schedule_hint", values.get("instruction_sched_variant", "none"))
     parts["schedule_hint"] = _word("schedule_hint", hint)
     config = Config(**parts)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A GPU and a host with clocks of their own, behind as much of PyTorch as the measured process uses."""
+"""A GPU and a host with clocks of their own, behind as much of PyTorch as the measured process uses; and a GEMM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+
+from genkern.profiling.session import Session
 
 CYCLES_PER_US = 2000.0
 API_US = 4.0
@@ -116,3 +118,52 @@ class FakeEvent:
 
     def elapsed_time(self, end: FakeEvent) -> float:
         return (end.at_us - self.at_us) * 1e-3
+
+
+def name_of(kind: str) -> str:
+    """The name of a config that does what `kind` says (see FakeGemm)."""
+    return f"{kind}_BM16_BN16_BK16_GM1_SK1_nW4_nS2"
+
+
+class FakeGemm:
+    """The family of a config says what it does: `us12` takes 12 us; others are `refused`, `fault` and `nograph`."""
+
+    copies = 6
+    units = 132
+    refuse = ""
+
+    def __init__(self, session: Session) -> None:
+        if self.refuse:
+            raise MemoryError(self.refuse)
+        self.session = session
+        self.gpu: FakeGpu = self.the_gpu
+        self.operands = {"c": FakeC()}
+        self.module = SimpleNamespace(reference=lambda operands: "expected")
+        self.calls: list[tuple[str, int]] = []
+
+    the_gpu: FakeGpu
+
+    def bind(self, name: str, binaries: list[str]) -> Any:
+        name = name.partition("_BM")[0]
+        if name == "refused":
+            raise RuntimeError("out of resource:\n  shared memory")
+
+        def call(copy: int) -> None:
+            self.calls.append((name, copy % self.copies))
+            self.gpu.run(name, float(name[2:]) if name.startswith("us") else 10.0)
+            if name == "fault":
+                self.gpu.fault = "CUDA error: an illegal memory access was encountered"
+            if name == "nograph" and len(self.calls) > 1:
+                raise RuntimeError("operation not permitted when stream is capturing")
+
+        return call
+
+    def vendor(self) -> Any:
+        return self.bind("us20", [])
+
+
+class FakeC:
+    filled: list[float]
+
+    def fill_(self, value: float) -> None:
+        self.filled = [value]

@@ -100,8 +100,10 @@ def test_amd_smi_output() -> None:
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(st.sampled_from(["gpu_data", "clock", "gfx_0", "clk", "value"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["gpu_data", "clock", "gfx_0", "clk", "value"]), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 

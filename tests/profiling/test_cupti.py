@@ -113,5 +113,5 @@ def test_a_refusal_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(ProfilerError, match="libcupti was not found: .*--profiler cudagraph"):
+    with pytest.raises(ProfilerError, match=r"libcupti was not found: .*--profiler cudagraph"):
         KernelTrace()

@@ -1,4 +1,4 @@
-"""Tests of profiling/harness.py and server.py on a simulated GPU; the served protocol has its own in test_served.py."""
+"""Tests of profiling/harness.py on a simulated GPU; what a real parent makes of it is in test_served.py."""
 
 from __future__ import annotations
 
@@ -6,268 +6,41 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from fake_gpu import FakeGpu
+from fake_gpu import FakeGemm, FakeGpu, name_of
 
 from genkern.problem import GemmProblem
 from genkern.profiling import harness, server
-from genkern.profiling.server import Server, one_line
 from genkern.profiling.session import Budget, Session
 
 SESSION = Session("module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9))
 
 
-class FakeGemm:
-    """Configs are named by what they do: `us12.5`, `slow`, `refused`, `fault`, `nograph`, `flaky`."""
-
-    copies = 6
-    units = 132
-    refuse = ""
-
-    def __init__(self, session: Session) -> None:
-        if self.refuse:
-            raise MemoryError(self.refuse)
-        self.session = session
-        self.gpu: FakeGpu = self.the_gpu
-        self.operands = {"c": FakeC()}
-        self.module = SimpleNamespace(reference=lambda operands: "expected")
-        self.calls: list[tuple[str, int]] = []
-
-    the_gpu: FakeGpu
-
-    def bind(self, name: str, binaries: list[str]) -> Any:
-        if name == "refused":
-            raise RuntimeError("out of resource:\n  shared memory")
-
-        def call(copy: int) -> None:
-            self.calls.append((name, copy % self.copies))
-            self.gpu.run(name, float(name[2:]) if name.startswith("us") else 10.0)
-            if name == "fault":
-                self.gpu.fault = "CUDA error: an illegal memory access was encountered"
-            if name == "nograph" and len(self.calls) > 1:
-                raise RuntimeError("operation not permitted when stream is capturing")
-
-        return call
-
-    def vendor(self) -> Any:
-        return self.bind("us20", [])
-
-
-class FakeC:
-    filled: list[float]
-
-    def fill_(self, value: float) -> None:
-        self.filled = [value]
-
-
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     gpu = FakeGpu()
     monkeypatch.setitem(sys.modules, "torch", gpu.torch)
     monkeypatch.setattr(server, "LoadedGemm", FakeGemm)
+    monkeypatch.setattr(harness, "LoadedGemm", FakeGemm)
     monkeypatch.setattr(server, "open_clock", lambda *_: None)
     monkeypatch.setattr(FakeGemm, "the_gpu", gpu, raising=False)
-    yield gpu
-
-
-class Parent:
-    """Asks a server, and keeps what it tells before its answers."""
-
-    def __init__(self, session: Session = SESSION) -> None:
-        self.server = Server("cudagraph")
-        self.told: list[str] = []
-        self.opened = self.ask("open", session=session.to_json())
-
-    @property
-    def gemm(self) -> Any:
-        return self.server._gemm
-
-    def ask(self, command: str, **values: Any) -> dict[str, Any]:
-        return self.server.answer({"command": command, **values}, lambda said: self.told.append(said["running"]))
-
-    def screen(self, name: str) -> dict[str, Any]:
-        return self.ask("screen", config=name, binaries=[])
-
-    def retime(self, *names: str, vendor: bool = True) -> dict[str, Any]:
-        candidates = [{"config": name, "binaries": []} for name in names]
-        limits = {"min_rounds": 10, "max_rounds": 20, "seed": 0}
-        return self.ask("retime", candidates=candidates, vendor=vendor, **limits)
-
-
-def test_screening_times_a_call(gpu: FakeGpu) -> None:
-    """The sample is the mean over a graph of about 100 us, without the host's time."""
-    parent = Parent()
-    assert parent.opened == {"device": "Fake GPU", "copies": 6, "torch": "fake"}
-    assert parent.screen("us25") == {"config": "us25", "samples_us": [pytest.approx(25.0)]}
-    assert gpu.launched.count("us25") == 1 + 4
-    parent.screen("us5")
-    # The first launch, 5 us and the host's 4, is what the number of calls is reckoned with.
-    assert gpu.launched.count("us5") == 1 + 100 // 9
-
-
-def test_screening_walks_through_the_copies(gpu: FakeGpu) -> None:
-    """No launch uses the copy of the weights that the one before used, over all candidates."""
-    parent = Parent()
-    for name in ("us25", "us30", "us200"):
-        parent.screen(name)
-    copies = [copy for _, copy in parent.gemm.calls]
-    assert all((a + 1) % 6 == b for a, b in zip(copies, copies[1:], strict=False))
-
-
-def test_a_hopeless_candidate_is_launched_twice_only(gpu: FakeGpu) -> None:
-    """Beyond three times the best and 40 us there is no graph; the time without the host's is what counts."""
-    parent = Parent()
-    parent.screen("us10")
-    assert parent.screen("us80") == {"config": "us80", "samples_us": [pytest.approx(80)], "hopeless": True}
-    assert gpu.launched.count("us80") == 2
-
-
-def test_a_slow_host_makes_no_candidate_hopeless(gpu: FakeGpu) -> None:
-    """A first launch that was held up on the host for a millisecond is not held against the config."""
-    parent = Parent()
-    parent.screen("us10")
-    delays = iter([0.0] * 1 + [1000.0] * 2)
-    gpu.host_delay = lambda: next(delays, 0.0)
-    assert parent.screen("us12") == {"config": "us12", "samples_us": [pytest.approx(12)]}
-
-
-@pytest.mark.parametrize("name", ["refused", "nograph"])
-def test_a_refusal_is_an_answer(name: str, gpu: FakeGpu) -> None:
-    """What the launch or the capture raises is the answer, on one line, and the next candidate is timed."""
-    parent = Parent()
-    answer = parent.screen(name)
-    assert answer["config"] == name
-    assert answer["error"].startswith("RuntimeError: o")
-    assert "\n" not in answer["error"]
-    assert parent.screen("us30")["samples_us"] == [pytest.approx(30)]
-
-
-@pytest.mark.parametrize("command", ["screen", "check"])
-def test_a_fault_ends_the_process(command: str, gpu: FakeGpu) -> None:
-    """After an illegal access nothing more is answered, whichever call notices it."""
-    parent = Parent()
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        parent.ask(command, config="fault", binaries=[])
-
-
-def test_tune_gemms_protocol_keeps_the_last_of_ten(gpu: FakeGpu) -> None:
-    """One call a sample, ten samples, the last one counts."""
-    parent = Parent(replace(SESSION, budget=replace(SESSION.budget, protocol="tune_gemm")))
-    assert parent.screen("us25") == {"config": "us25", "samples_us": [pytest.approx(25.0)]}
-    assert gpu.launched.count("us25") == 1 + 10
-
-
-def test_finals_tell_who_is_running(gpu: FakeGpu) -> None:
-    """Ahead of everything that may hang or fault; samples of all, the vendor library among them."""
-    parent = Parent()
-    answer = parent.retime("us10", "us12", "refused")
-    assert answer["samples_us"]["us10"] == pytest.approx([10.0] * 10)
-    assert set(answer["samples_us"]) == {"us10", "us12", "vendor"}
-    assert answer["errors"] == {"refused": "RuntimeError: out of resource: shared memory"}
-    assert (answer["rounds"], answer["stopped"]) == (10, "separated")
-    assert parent.told[:4] == ["us10", "us12", "refused", "vendor"]
-    # Prepared once, warmed up, and once a round.
-    assert parent.told.count("us10") >= 1 + 3 + 10
-
-
-def test_finals_use_every_copy_in_each_sample(gpu: FakeGpu) -> None:
-    """However few calls a sample needs, between two uses of a copy lie all others, in all finalists' samples."""
-    parent = Parent()
-    parent.retime("us200", vendor=False)
-    captured = [copy for _, copy in parent.gemm.calls[1:]]
-    assert captured == [0, 1, 2, 3, 4, 5]
-
-
-def test_finals_go_on_without_a_sampler_that_fails(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timer's error costs its candidate, not the process; a fault at that moment does end it."""
-    parent = Parent()
-    prepare = parent.server._timer.prepare  # type: ignore[union-attr]
-
-    def sometimes(call: Any, copies: Any) -> Any:
-        sample = prepare(call, copies)
-        if len(prepared) == 1:
-            sample = iter([lambda: 5.0] * 6).__next__  # then StopIteration
-            prepared.append("b")
-            return lambda: sample()()
-        prepared.append("a")
-        return sample
-
-    prepared: list[str] = []
-    monkeypatch.setattr(parent.server._timer, "prepare", sometimes)
-    answer = parent.retime("us10", "us11")
-    assert set(answer["samples_us"]) == {"us10", "vendor"}
-    assert answer["errors"] == {"us11": "StopIteration:"}
-
-
-def test_flushing_times_calls_one_by_one(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --icache_flush the evicting kernel comes before each timed call of the finals; screening has none."""
-
-    class Flush:
-        def __init__(self, units: int) -> None:
-            assert units == 132
-
-        def launch(self, stream: int) -> None:
-            assert stream == 7
-            gpu.run("evict", 100.0)
-
-    monkeypatch.setattr(server, "InstructionCacheFlush", Flush)
-    parent = Parent(replace(SESSION, budget=replace(SESSION.budget, icache_flush=True)))
-    parent.screen("us10")
-    assert "evict" not in gpu.launched
-    gpu.launched.clear()
-    answer = parent.retime("us10", vendor=False)
-    assert answer["samples_us"]["us10"] == pytest.approx([10.0] * 10)
-    assert gpu.launched[:4] == ["us10", "evict", "sleep", "us10"]
-    assert gpu.launched.count("evict") == gpu.launched.count("us10") - 1
-
-
-def test_checking_fills_the_output_first(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C is NaN before the call, so that an element that is not written is seen; the vendor library can be checked."""
-    monkeypatch.setattr(server, "error_ratio", lambda c, expected: (0.25, c.filled, expected)[0])
-    monkeypatch.setattr(server, "worst_row_error", lambda c, expected: 0.5 if expected == "expected" else 0)
-    parent = Parent()
-    assert parent.ask("check", config="us10", binaries=[]) == {
-        "config": "us10",
-        "error_ratio": 0.25,
-        "worst_row_error": 0.5,
-    }
-    assert [str(value) for value in parent.gemm.operands["c"].filled] == ["nan"]
-    assert gpu.launched == ["us10"]
-    assert "error" in parent.ask("check", config="refused", binaries=[])
-    assert parent.ask("check", config="vendor", binaries=[])["error_ratio"] == 0.25
-
-
-def test_a_problem_that_does_not_fit_is_refused(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening answers with the error, asking on without a session raises, and the next session opens."""
-    monkeypatch.setattr(FakeGemm, "refuse", "CUDA out of memory")
-    parent = Parent()
-    assert parent.opened["error"] == "MemoryError: CUDA out of memory"
-    with pytest.raises(ValueError, match="no session is open"):
-        parent.screen("us10")
-    monkeypatch.setattr(FakeGemm, "refuse", "")
-    assert "error" not in parent.ask("open", session=SESSION.to_json())
-    with pytest.raises(ValueError, match="unknown command"):
-        parent.ask("dance")
+    return gpu
 
 
 def test_serving_is_one_answer_a_request(gpu: FakeGpu) -> None:
     """JSON lines, what is told before an answer among them, until the requests end."""
     requests = [
         {"command": "open", "session": SESSION.to_json()},
-        {"command": "screen", "config": "us25", "binaries": []},
+        {"command": "screen", "config": name_of("us25"), "binaries": []},
         {"command": "retime", "candidates": [], "vendor": True, "min_rounds": 1, "max_rounds": 1, "seed": 0},
     ]
     answers = io.StringIO()
     harness.serve(io.StringIO("".join(json.dumps(r) + "\n" for r in requests)), answers, "cudagraph")
     lines = [json.loads(line) for line in answers.getvalue().splitlines()]
     assert lines[0]["device"] == "Fake GPU"
-    assert lines[1]["config"] == "us25"
+    assert lines[1]["config"] == name_of("us25")
     assert lines[2] == {"running": "vendor"}
     assert len(lines[-1]["samples_us"]["vendor"]) == 1
     assert all(set(line) == {"running"} for line in lines[2:-1])
@@ -287,7 +60,7 @@ def test_a_fault_is_said_last_on_standard_error(
 
     monkeypatch.setattr(os, "_exit", leave)
     requests = [{"command": "open", "session": SESSION.to_json()}]
-    requests += [{"command": "screen", "config": "fault", "binaries": []}]  # type: ignore[dict-item]
+    requests += [{"command": "screen", "config": name_of("fault"), "binaries": []}]  # type: ignore[dict-item]
     answers = io.StringIO()
     with pytest.raises(Ended):
         harness.serve(io.StringIO("".join(json.dumps(r) + "\n" for r in requests)), answers, "cudagraph")
@@ -295,16 +68,8 @@ def test_a_fault_is_said_last_on_standard_error(
     assert capsys.readouterr().err.splitlines()[-1].startswith("RuntimeError: CUDA error: an illegal memory access")
 
 
-def test_errors_fit_one_line() -> None:
-    """Whatever a library raises, the message is one line of at most 300 characters."""
-    said = one_line(ValueError("first\n  second\t" + "x" * 1000))
-    assert said.startswith("ValueError: first second xxx")
-    assert len(said) == 300
-
-
 def test_a_schedule_is_launched_and_logged(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, hostile_path: Path) -> None:
     """Each visit is logged before it is launched and after it is done, with the symbols of its binaries."""
-    monkeypatch.setattr(harness, "LoadedGemm", FakeGemm)
     entry = hostile_path / "entry"
     entry.mkdir()
     (entry / "genkern.json").write_text(json.dumps({"symbol": "matmul_tiled_BM128"}))
@@ -313,16 +78,16 @@ def test_a_schedule_is_launched_and_logged(gpu: FakeGpu, monkeypatch: pytest.Mon
         "session": json.loads(SESSION.to_json()),
         "launch_log": str(log),
         "schedule": [
-            {"config": "us10", "binaries": [str(entry)], "calls": 3},
-            {"config": "refused", "binaries": [str(entry)], "calls": 3},
+            {"config": name_of("us10"), "binaries": [str(entry)], "calls": 3},
+            {"config": name_of("refused"), "binaries": [str(entry)], "calls": 3},
         ],
     }
     (hostile_path / "job.json").write_text(json.dumps(job))
     harness.main([str(hostile_path / "job.json")])
     assert gpu.launched == ["us10"] * 3
     assert [json.loads(line) for line in log.read_text().splitlines()] == [
-        {"config": "us10", "start": True},
-        {"config": "us10", "symbols": ["matmul_tiled_BM128"], "calls": 3},
-        {"config": "refused", "start": True},
-        {"config": "refused", "error": "RuntimeError: out of resource: shared memory"},
+        {"config": name_of("us10"), "start": True},
+        {"config": name_of("us10"), "symbols": ["matmul_tiled_BM128"], "calls": 3},
+        {"config": name_of("refused"), "start": True},
+        {"config": name_of("refused"), "error": "RuntimeError: out of resource: shared memory"},
     ]

@@ -1,0 +1,83 @@
+"""Tests of profiling/feed.py."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from genkern.config import Config
+from genkern.profiling.feed import Feed
+from genkern.records import Candidate
+
+WAIT_S = 10.0
+
+
+def candidate(number: int) -> Candidate:
+    return Candidate(Config("tiled", number, 16, 16), ())
+
+
+def test_candidates_come_in_order_and_then_the_end() -> None:
+    """Every one once; at the end None, as often as one asks."""
+    feed = Feed(candidate(number) for number in range(1, 6))
+    assert [feed.next(wait=True) for _ in range(5)] == [candidate(number) for number in range(1, 6)]
+    assert feed.next(wait=True) is None
+    assert feed.next(wait=False) is None
+
+
+def test_who_does_not_want_to_wait_gets_none() -> None:
+    """While the iterator has nothing ready; what it yields later is not lost."""
+    ready = threading.Event()
+
+    def slow() -> Iterator[Candidate]:
+        assert ready.wait(WAIT_S)
+        yield candidate(1)
+
+    feed = Feed(slow())
+    assert feed.next(wait=False) is None
+    ready.set()
+    assert feed.next(wait=True) == candidate(1)
+
+
+def test_an_error_comes_after_what_came_before_it() -> None:
+    """It is raised to a consumer that waits, again and again; one that does not wait still has work of its own."""
+
+    def failing() -> Iterator[Candidate]:
+        yield candidate(1)
+        raise OSError("disk full")
+
+    feed = Feed(failing())
+    assert feed.next(wait=True) == candidate(1)
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk full"):
+            feed.next(wait=True)
+        assert feed.next(wait=False) is None
+
+
+def test_closing_closes_the_generator_in_its_own_thread() -> None:
+    """Even when the consumer is far behind: what the generator holds is given back."""
+    closed_in: list[str] = []
+    started = threading.Event()
+
+    def endless() -> Iterator[Candidate]:
+        try:
+            while True:
+                started.set()
+                yield candidate(1)
+        finally:
+            closed_in.append(threading.current_thread().name)
+
+    feed = Feed(endless())
+    assert started.wait(WAIT_S)
+    feed.close()
+    assert len(closed_in) == 1
+    assert closed_in != [threading.current_thread().name]
+    assert feed.next(wait=True) is None
+
+
+def test_a_list_can_be_fed_too() -> None:
+    """What has no close is not closed."""
+    feed = Feed([candidate(1)])
+    assert feed.next(wait=True) == candidate(1)
+    feed.close()

@@ -1,0 +1,111 @@
+"""Tests of profiling/measured_process.py with real processes; faults of candidates are in test_served.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from genkern.errors import ProfilerError
+from genkern.problem import GemmProblem
+from genkern.profiling import measured_process
+from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
+from genkern.profiling.session import Budget, Session
+from genkern.profiling.supervisor import ChildDied, ChildGarbled, ChildTimedOut, Exit
+from genkern.records import Outcome
+
+HARNESS = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fake_harness.py")), "--serve", "cudagraph")
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def session(hostile_path: Path) -> Session:
+    return Session("", GemmProblem(64, 64, 64), "sm_90", 3, str(hostile_path), Budget())
+
+
+@pytest.fixture
+def process(hostile_path: Path) -> Iterator[MeasuredProcess]:
+    process = MeasuredProcess(HARNESS, {**os.environ, "CUDA_VISIBLE_DEVICES": "5"}, str(hostile_path / "harness"), 3)
+    yield process
+    process.close()
+
+
+def opened_by(session: Session) -> list[int]:
+    """Ids of the processes that opened a session, one for each time."""
+    lines = Path(session.work_dir, "log").read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line.endswith(" open")]
+
+
+def test_a_session_is_opened_once(session: Session, process: MeasuredProcess) -> None:
+    """Asking for what is open does nothing; another session is opened in the same process."""
+    process.open(session)
+    process.open(session)
+    process.open(replace(session, seed=1))
+    pids = opened_by(session)
+    assert len(pids) == 2
+    assert len(set(pids)) == 1
+    assert (process.device, process.torch_version) == ("5", "2.13")
+
+
+def test_a_lost_process_is_replaced_by_the_one_in_reserve(session: Session, process: MeasuredProcess) -> None:
+    """The first replacement starts from nothing, later ones stand by; logs go by turns to two files."""
+    for _ in range(3):
+        process.open(session)
+        process.lost()
+    assert len(set(opened_by(session))) == 3
+    assert sorted(path.name for path in Path(session.work_dir).glob("harness*")) == ["harness_0.log", "harness_1.log"]
+
+
+def test_sending_to_the_dead_says_so(session: Session, process: MeasuredProcess) -> None:
+    """Rather than raising: whose fault it is depends on what was under way."""
+    process.open(session)
+    pid = opened_by(session)[0]
+    assert process.send({"command": "screen", "config": "good_BM1", "binaries": []})
+    assert process.receive(WAIT_S)["samples_us"] == [1.0]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ChildDied):
+        process.receive(WAIT_S)
+    assert not process.send({"command": "screen", "config": "good_BM1", "binaries": []})
+
+
+def test_a_refused_session_leaves_the_process_alone(session: Session, process: MeasuredProcess) -> None:
+    """The device works: the next session opens in the same process."""
+    with pytest.raises(SessionRefused, match="GPU 3 cannot hold 64x64x64: OutOfMemoryError: CUDA out of memory"):
+        process.open(replace(session, init_type="refuse"))
+    process.open(session)
+    assert len(set(opened_by(session))) == 1
+
+
+def test_a_device_that_cannot_be_opened_is_tried_three_times(session: Session, process: MeasuredProcess) -> None:
+    """Then it is reported, with the end of what was said."""
+    with pytest.raises(ProfilerError, match=r"GPU 3 cannot be used: .*illegal memory access.*; try another --gpu_ids"):
+        process.open(replace(session, init_type="broken"))
+    assert len(opened_by(session)) == 3
+
+
+def test_a_device_that_hangs_when_opened_is_tried_once(
+    session: Session, hostile_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three minutes are enough to be told so."""
+    monkeypatch.setattr(measured_process, "_OPEN_TIMEOUT_S", 0.2)
+    process = MeasuredProcess(["sleep", "300"], os.environ, str(hostile_path / "harness"), 0)
+    with pytest.raises(ProfilerError, match=r"GPU 0 cannot be used: .*did not answer in 0.2 s"):
+        process.open(session)
+    process.close()
+    assert sorted(path.name for path in hostile_path.glob("harness*")) == ["harness_0.log"]
+
+
+def test_losses_become_outcomes() -> None:
+    """A time-out is one; all else is a crash, with the last lines of standard error on one line, cut to size."""
+    died = ChildDied("", Exit(-11, False, 1.0, "a\n\nb\n  c\t d\ne\n"))
+    assert loss(died) == (Outcome.CRASHED, "the measured process was lost: killed by SIGSEGV; b | c d | e")
+    silent = ChildDied("", Exit(0, False, 1.0, ""))
+    assert loss(silent) == (Outcome.CRASHED, "the measured process was lost: exit code 0")
+    assert len(loss(ChildDied("", Exit(1, False, 1.0, "x" * 1000)))[1]) < 400
+    assert loss(ChildTimedOut("no answer")) == (Outcome.TIMED_OUT, "no answer")
+    assert loss(ChildGarbled("no JSON")) == (Outcome.CRASHED, "no JSON")

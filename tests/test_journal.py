@@ -1,0 +1,181 @@
+"""Tests of genkern/journal.py."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkern.config import Config
+from genkern.errors import OutputError, ResultsError
+from genkern.journal import Journal
+from genkern.problem import GemmProblem
+from genkern.records import Check, Measurement, Outcome, Winner
+
+HEADER = {"triton": "3.7.0", "device": "NVIDIA H200", "budget": {"final_rounds": 60}}
+PROBLEM = GemmProblem(64, 1280, 8192)
+OTHER = GemmProblem(64, 1280, 4096, bias=True)
+CONFIG = Config("tiled", 64, 64, 32)
+NAME = CONFIG.name
+SCREENED = Measurement(NAME, Outcome.MEASURED, "cudagraph", "screen", 12.5, (12.5,))
+CRASHED = Measurement("tiled_BM1", Outcome.CRASHED, "cudagraph", message='lost: "killed" \r\n | é')
+FINALS = [
+    Measurement(NAME, Outcome.MEASURED, "cudagraph", "final", 12.25, (12.0, 12.25, 13.0), discarded=3),
+    Measurement("vendor", Outcome.MEASURED, "cudagraph", "final", 14.0, (14.0,)),
+]
+CHECK = Check(NAME, False, 1.0, float("inf"), "64x1280x8192", "gpu", "NaN")
+WINNER = Winner(
+    *(PROBLEM, CONFIG, 12.25, 0.5, 3, "cudagraph", "sm_90", "NVIDIA H200", (("triton", "3.7.0"),), CHECK, 14.0),
+    *("tiled_BM2", 12.5, (12.0, 13.0), (14.0, 14.5), 3, "vendor"),
+)
+
+
+def opened(path: Path, header: dict[str, object] | None = None, *, start_anew: bool = False) -> Journal:
+    return Journal(path, HEADER if header is None else header, start_anew=start_anew)
+
+
+def filled(path: Path) -> Journal:
+    """A journal with every kind of fact, closed."""
+    journal = opened(path)
+    journal.screened(PROBLEM, SCREENED)
+    journal.screened(PROBLEM, CRASHED)
+    journal.retimed(PROBLEM, FINALS)
+    journal.checked(PROBLEM, CHECK)
+    journal.won(WINNER)
+    journal.screened(OTHER, SCREENED)
+    journal.close()
+    return journal
+
+
+def test_every_fact_survives(hostile_path: Path) -> None:
+    """A journal that is opened again knows what the first one knew: intervals, choice and discarded samples too."""
+    path = hostile_path / "new" / "results.yaml.journal"
+    first = filled(path)
+    again = opened(path)
+    assert again.facts == first.facts
+    assert again.of(PROBLEM).winner == WINNER
+    assert again.of(PROBLEM).finals == FINALS
+    assert again.of(OTHER).winner is None
+    assert again.winners() == [WINNER]
+    again.close()
+
+
+def test_a_winner_without_intervals_survives(tmp_path: Path) -> None:
+    """Predicted times have none, and an unchecked winner has no check."""
+    winner = replace(WINNER, interval_us=None, vendor_interval_us=None, vendor_us=None, check=None, choice="config")
+    journal = opened(tmp_path / "j")
+    journal.won(winner)
+    journal.close()
+    assert opened(tmp_path / "j").of(PROBLEM).winner == winner
+
+
+@given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=8), st.text(max_size=20), st.integers(0, 99))
+def test_measurements_survive_to_the_last_bit(samples: list[float], message: str, discarded: int) -> None:
+    """Resuming chooses from the very samples that were measured: no digit is lost, whatever the message holds."""
+    from genkern.journal import _lean, _measurement
+
+    measurement = Measurement(NAME, Outcome.MEASURED, "cupti", "final", samples[0], tuple(samples), message, discarded)
+    assert _measurement(json.loads(json.dumps(_lean(measurement)))) == measurement
+
+
+def test_a_cut_anywhere_loses_the_last_fact_at_most(tmp_path: Path) -> None:
+    """Cut after any number of bytes, the journal opens, holds the whole lines, and goes on from there."""
+    path = tmp_path / "whole"
+    filled(path)
+    data = path.read_bytes()
+    cut = tmp_path / "cut"
+    for length in range(0, len(data), 7):
+        cut.write_bytes(data[:length])
+        journal = opened(cut)
+        journal.screened(OTHER, CRASHED)
+        journal.close()
+        whole = data[: data[:length].rfind(b"\n") + 1]
+        assert cut.read_bytes().startswith(whole)
+        assert opened(cut).of(OTHER).screened[CRASHED.config] == CRASHED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not JSON",
+        b"{}",
+        b'{"fact": "screened"}',
+        b'{"fact": "dance", "value": 1, "problem": {"M": 1, "N": 1, "K": 1}}',
+    ],
+)
+def test_damage_is_refused_with_its_place(tmp_path: Path, line: bytes) -> None:
+    """A line that makes no sense is no reason to guess."""
+    path = tmp_path / "j"
+    filled(path)
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([*lines[:3], line, *lines[3:]]) + b"\n")
+    with pytest.raises(ResultsError, match=r"j, line 4: damaged; .*--all"):
+        opened(path)
+
+
+def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
+    """What a fact depended on is compared; the message names what differs and what to do."""
+    path = tmp_path / "j"
+    filled(path)
+    with pytest.raises(ResultsError) as caught:
+        opened(path, {**HEADER, "triton": "3.9.0", "icache": True})
+    text = str(caught.value)
+    assert "triton was '3.7.0', is '3.9.0'" in text
+    assert "icache was None, is True" in text
+    assert "device" not in text
+    assert "--all" in text
+    path.write_bytes(b'{"fact": "screened", "value": {}}\n')
+    with pytest.raises(ResultsError):
+        opened(path)
+
+
+def test_starting_anew_keeps_the_old_journal_aside(tmp_path: Path) -> None:
+    """--all forgets, and loses nothing."""
+    path = tmp_path / "j"
+    filled(path)
+    before = path.read_bytes()
+    journal = opened(path, start_anew=True)
+    assert journal.facts == {}
+    journal.close()
+    assert (tmp_path / "j.previous").read_bytes() == before
+
+
+def test_a_disk_that_is_full_is_said(tmp_path: Path) -> None:
+    """The fact is refused in one line, and closing afterwards raises nothing more."""
+    journal = opened(tmp_path / "j")
+    journal._file.close()
+    journal._file = open("/dev/full", "ab")  # noqa: SIM115  closed by the journal
+    with pytest.raises(OutputError, match=r"cannot write the journal .*No space left on device; free space"):
+        journal.screened(PROBLEM, SCREENED)
+    journal.close()
+
+
+def test_a_journal_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """A folder in its place is no traceback."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write the journal"):
+        opened(tmp_path / "file" / "j")
+
+
+def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
+    """Tuners of several GPUs write one journal; every line is whole and every fact there."""
+    path = tmp_path / "j"
+    journal = opened(path)
+
+    def write(number: int) -> None:
+        for i in range(100):
+            journal.screened(PROBLEM, replace(SCREENED, config=f"c{number}_{i}", message="x" * 500))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.close()
+    assert opened(path).of(PROBLEM).screened == journal.of(PROBLEM).screened
+    assert len(journal.of(PROBLEM).screened) == 400

@@ -1,0 +1,213 @@
+"""The project around the code: its documents, its shape and what is installed."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from genkern.options import parser
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE_FOLDERS = ("genkern", "profiling", "templates")
+FOLDERS = (*CODE_FOLDERS, "benchmarks", "docs", "input_sizes", "results", "tests")
+MOST_LINES = 400
+
+# Modules without a test file of their own name, and where they are tested instead.
+TESTED_ELSEWHERE = {
+    "genkern/rules_tune_gemm.py": "tests/test_rules.py",
+    "genkern/rules_tiles.py": "tests/test_rules.py",
+    "genkern/rules_nvidia.py": "tests/test_rules.py",
+    "genkern/ops/a16w16.py": "tests/test_op.py",
+    "genkern/ops/a8w8.py": "tests/test_op.py",
+}
+# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
+OTHER_PROGRAMS = {"--kernels", "--no-build-isolation", "--kernel-trace", "--output-format", "--limit", "--config"}
+
+# Touches what a package could lack: both mapped folders, the GPU table, a space, the templates.
+INSTALLED = """
+import genkern, genkern.profiling.harness
+from genkern.config import Config
+from genkern.generate import generate
+from genkern.gpus import gpu_for_arch
+from genkern.problem import GemmProblem
+from genkern.space import load_space
+
+load_space(None, gpu_for_arch("gfx942").arch, "a16w16")
+generate(GemmProblem(64, 64, 64), [Config("tiled", 16, 16, 16)], "sm_90")
+print(genkern.__file__)
+"""
+
+
+def files_of(folder: str) -> Iterator[Path]:
+    """Files of a folder as paths relative to the project; links inside it (genkern/profiling) are not followed."""
+    for at, folders, names in os.walk(ROOT / folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")) and name != "build")
+        for name in sorted(names):
+            if not name.startswith(".") and not name.endswith(".pyc"):
+                yield (Path(at) / name).relative_to(ROOT)
+
+
+def documents() -> list[Path]:
+    """All Markdown files."""
+    return [Path(path.name) for path in sorted(ROOT.glob("*.md"))] + [
+        path for folder in FOLDERS for path in files_of(folder) if path.suffix == ".md"
+    ]
+
+
+def modules() -> list[str]:
+    """All modules of the two packages, but for empty package files."""
+    paths = [path for folder in ("genkern", "profiling") for path in files_of(folder)]
+    return [str(path) for path in paths if path.suffix == ".py" and path.name not in ("__init__.py", "__main__.py")]
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as Markdown viewers make it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("document", documents(), ids=str)
+def test_links(document: Path) -> None:
+    """Every relative link of a document leads to a file, and to a heading where it names one."""
+    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (ROOT / document).parent / name if name else ROOT / document
+        assert linked.exists(), f"{document} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in {slug(heading) for heading in headings}, f"{document} links to {target}"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_module_has_a_test_file(module: str) -> None:
+    """tests/ mirrors the packages: genkern/x.py has tests/test_x.py, profiling/x.py has tests/profiling/test_x.py."""
+    path = Path(module)
+    mirrored = path.relative_to("genkern") if path.parts[0] == "genkern" else path
+    expected = Path("tests") / mirrored.parent / f"test_{path.name}"
+    assert (ROOT / TESTED_ELSEWHERE.get(module, expected)).exists(), f"{module} has no {expected}"
+
+
+def test_tested_elsewhere_is_needed() -> None:
+    """The list of exceptions names modules that exist."""
+    assert set(TESTED_ELSEWHERE) <= set(modules())
+
+
+@pytest.mark.parametrize("folder", CODE_FOLDERS)
+def test_architecture_maps_every_file(folder: str) -> None:
+    """The map in ARCHITECTURE.md names every file of the folder, and none that is gone."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n### {folder}/\n")[2].partition("\n#")[0]
+    assert section, f"ARCHITECTURE.md has no section '### {folder}/'"
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    found = {str(path.relative_to(folder)) for path in files_of(folder) if path.name != "__init__.py"}
+    assert named == found
+
+
+def test_no_file_is_long() -> None:
+    """No source file has more than 400 lines."""
+    sources = [path for folder in (*CODE_FOLDERS, "benchmarks", "tests") for path in files_of(folder)]
+    lines = {
+        str(path): len((ROOT / path).read_text(encoding="utf-8").splitlines())
+        for path in sources
+        if path.suffix in (".py", ".j2")
+    }
+    assert not {path: count for path, count in lines.items() if count > MOST_LINES}
+
+
+def test_documents_name_real_options() -> None:
+    """Every long option that a document names is one of genkern's, or of another program listed here."""
+    known = set(parser()._option_string_actions) | OTHER_PROGRAMS
+    for document in documents():
+        named = set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", (ROOT / document).read_text(encoding="utf-8")))
+        assert named <= known, f"{document} names {sorted(named - known)}"
+
+
+def test_readme_names_every_option() -> None:
+    """The README's table of options leaves none out."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    options = [action.option_strings for action in parser()._actions if action.dest not in ("help", "version")]
+    assert not [names for names in options if not any(f"`{name}" in text for name in names)]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
+@pytest.mark.parametrize("target", ["tune", "test", "lint", "format", "bench", "golden"])
+def test_make_targets(target: str) -> None:
+    """The Makefile has the targets that the documents name."""
+    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_setup_lists_every_package() -> None:
+    """setup.cfg names every package there is, so that none is left out of an install."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    packages = {str(path.parent).replace("/", ".") for path in files_of("genkern") if path.name == "__init__.py"}
+    assert set(setup["options"]["packages"].split()) == packages | {"genkern.profiling", "genkern.templates"}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A wheel made from the checkout, and one made from the sdist of the checkout."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("built")
+    checkout = folder / "checkout"
+    checkout.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    for name in CODE_FOLDERS:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, checkout / name, symlinks=True, ignore=ignored)
+    wheel = _build("wheel", checkout, folder / "from_checkout")
+    sdist = _build("sdist", checkout, folder / "sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return wheel, _build("wheel", unpacked, folder / "from_sdist")
+
+
+def _build(kind: str, source: Path, out: Path) -> Path:
+    out.mkdir()
+    code = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(out)], cwd=source, check=True, capture_output=True)
+    (made,) = out.iterdir()
+    return made
+
+
+def test_wheel_holds_every_file_once(built: tuple[Path, Path]) -> None:
+    """A wheel has both mapped folders below genkern, with templates and data, and nothing beside genkern."""
+    names = zipfile.ZipFile(built[0]).namelist()
+    assert len(names) == len(set(names))
+    installed = {name for name in names if ".dist-info/" not in name}
+    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml")}
+    expected |= {f"genkern/{path}" for path in files_of("profiling") if path.suffix == ".py"}
+    expected |= {f"genkern/{path}" for path in files_of("templates")}
+    assert installed == expected
+
+
+def test_sdist_makes_the_same_wheel(built: tuple[Path, Path]) -> None:
+    """The links genkern/profiling and genkern/templates neither break nor double anything in an sdist."""
+    from_checkout, from_sdist = (sorted(zipfile.ZipFile(wheel).namelist()) for wheel in built)
+    assert from_sdist == from_checkout
+
+
+def test_wheel_works_from_any_folder(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """An installed genkern finds its GPU table, spaces and templates without the checkout."""
+    zipfile.ZipFile(built[0]).extractall(tmp_path / "site")
+    (tmp_path / "try.py").write_text(INSTALLED)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    argv = [sys.executable, "try.py"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path)

@@ -1,0 +1,264 @@
+"""Tests of genkern/tune.py: choosing a winner from finals and checks, and handing sizes to several devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genkern.config import Config
+from genkern.errors import OutputError, ProfilerError
+from genkern.journal import Journal
+from genkern.problem import GemmProblem
+from genkern.profiling.session import VENDOR, Budget, Session
+from genkern.records import Candidate, Check, Measurement, Outcome, Winner
+from genkern.tune import Provenance, Report, Tuner, tune_all
+from genkern.workshop import Job
+
+PROBLEM = GemmProblem(64, 4096, 4096)
+PLAIN = Config("tiled", 64, 64, 32)
+SPLIT = replace(PLAIN, SPLIT_K=4)
+DEEP = replace(PLAIN, num_stages=5)
+PROBLEMS = [GemmProblem(2**i, 64, 64) for i in range(6)]
+WAIT_S = 10.0
+
+
+def final(name: str, us: float) -> Measurement:
+    samples = tuple(us * (1 + 0.0002 * (i - 5)) for i in range(11))
+    return Measurement(name, Outcome.MEASURED, "cudagraph", "final", us, samples, discarded=2)
+
+
+class Finals:
+    """A profiler that knows how the finals end, and counts how often it is asked."""
+
+    time_source = "cudagraph"
+
+    def __init__(self, finals: list[Measurement]) -> None:
+        self._finals = finals
+        self.asked: list[list[str]] = []
+
+    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
+        self.asked.append([candidate.config.name for candidate in finalists])
+        return self._finals
+
+
+class Verdicts:
+    """A checker for which these configs are wrong."""
+
+    def __init__(self, *wrong: Config) -> None:
+        self._wrong = {config.name for config in wrong}
+        self.checked: list[str] = []
+
+    def check(self, session: Session, candidate: Candidate) -> Check:
+        name = candidate.config.name
+        self.checked.append(name)
+        return Check(name, name not in self._wrong, 0.5, 0.25, "64x4096x4096", "gpu")
+
+
+def choose(
+    tmp_path: Path,
+    finals: list[Measurement],
+    checker: Verdicts | None = None,
+    before: Sequence[Winner] = (),
+    profiler: Finals | None = None,
+) -> tuple[Winner | None, Report]:
+    """The winner of these finals, every config having been screened."""
+    journal = Journal(tmp_path / "journal", {}, start_anew=False)
+    for winner in before:
+        journal.won(winner)
+    nothing: Any = None
+    budget = Budget()
+    tuner = Tuner(
+        *(nothing, nothing, profiler or Finals(finals), checker, journal, nothing),
+        *(Provenance("sm_90", "NVIDIA H200", (("triton", "3.7.0"),)), budget),
+    )
+    session = Session("m.py", PROBLEM, "sm_90", 0, str(tmp_path), budget)
+    configs = [Config.parse(m.config) for m in finals if m.config != VENDOR]
+    ready = {config.name: Candidate(config, ()) for config in configs}
+    report = Report(PROBLEM)
+    report.candidates = {m.config: replace(m, stage="screen") for m in finals if m.config != VENDOR}
+    chosen = tuner._choose(Job(session, iter(()), ready), journal.of(PROBLEM), report)
+    journal.close()
+    return chosen, report
+
+
+def test_a_winner_carries_what_it_takes_to_trust_it(tmp_path: Path) -> None:
+    """Interval, samples, discarded ones, runner-up, margin, and the vendor library with its interval."""
+    finals = [final(PLAIN.name, 100), final(SPLIT.name, 110), final(DEEP.name, 105), final(VENDOR, 120)]
+    winner, _ = choose(tmp_path, finals, Verdicts())
+    assert winner is not None
+    assert (winner.config, winner.duration_us, winner.samples, winner.discarded) == (PLAIN, 100, 11, 2)
+    assert winner.interval_us is not None
+    assert 99.9 <= winner.interval_us[0] <= 100 <= winner.interval_us[1] <= 100.1
+    assert (winner.runner_up, winner.runner_up_us, winner.margin) == (DEEP.name, 105, 1.05)
+    assert winner.vendor_us == 120
+    assert winner.vendor_interval_us is not None
+    assert winner.choice == "config"
+    assert winner.check is not None
+    assert winner.device == "NVIDIA H200"
+
+
+@pytest.mark.parametrize(("vendor_us", "choice"), [(90, "vendor"), (100.2, "vendor"), (103, "config")])
+def test_the_vendor_library_wins_ties(vendor_us: float, choice: str, tmp_path: Path) -> None:
+    """The config is recorded all the same; a dispatcher is told not to use it."""
+    winner, _ = choose(tmp_path, [final(PLAIN.name, 100), final(VENDOR, vendor_us)])
+    assert winner is not None
+    assert (winner.config, winner.choice, winner.runner_up, winner.margin) == (PLAIN, choice, "", None)
+
+
+def test_without_the_vendor_library_the_config_is_chosen(tmp_path: Path) -> None:
+    """As for formats that it does not support."""
+    winner, _ = choose(tmp_path, [final(PLAIN.name, 100)])
+    assert winner is not None
+    assert (winner.vendor_us, winner.vendor_interval_us, winner.choice) == (None, None, "config")
+
+
+def test_a_tie_goes_to_the_config_that_wins_neighbours(tmp_path: Path) -> None:
+    """Winners of this run that the journal knows decide between equals; then the margin may be below 1."""
+    finals = [final(PLAIN.name, 100), final(DEEP.name, 100.2)]
+    alone, _ = choose(tmp_path / "alone", finals)
+    assert alone is not None
+    assert alone.config == PLAIN
+    before = [replace(alone, problem=replace(PROBLEM, M=m), config=DEEP) for m in (32, 128)]
+    winner, _ = choose(tmp_path / "neighbours", finals, before=before)
+    assert winner is not None
+    assert winner.config == DEEP
+    assert winner.margin == pytest.approx(100 / 100.2)
+
+
+def test_the_wrong_never_win(tmp_path: Path) -> None:
+    """The next best takes the place; the wrong one is neither winner nor runner-up, and its outcome says so."""
+    finals = [final(SPLIT.name, 90), final(PLAIN.name, 100), final(DEEP.name, 105)]
+    checker = Verdicts(SPLIT)
+    winner, report = choose(tmp_path, finals, checker)
+    assert winner is not None
+    assert (winner.config, winner.runner_up) == (PLAIN, DEEP.name)
+    assert checker.checked == [SPLIT.name, PLAIN.name]
+    assert report.candidates[SPLIT.name].outcome is Outcome.WRONG
+    assert "error ratio 0.5, worst row 0.25" in report.candidates[SPLIT.name].message
+
+
+def test_nobody_right_is_no_winner(tmp_path: Path) -> None:
+    """And the report says why."""
+    winner, report = choose(tmp_path, [final(PLAIN.name, 90), final(VENDOR, 80)], Verdicts(PLAIN))
+    assert winner is None
+    assert "correct" in report.message
+
+
+def test_a_resumed_choice_is_the_same_and_measures_nothing(tmp_path: Path) -> None:
+    """From the journal's samples and checks alone, the same winner to the last digit."""
+    finals = [final(PLAIN.name, 100), final(SPLIT.name, 100.1), final(DEEP.name, 104), final(VENDOR, 101)]
+    first, _ = choose(tmp_path, finals, Verdicts())
+    profiler, checker = Finals([]), Verdicts()
+    again, _ = choose(tmp_path, finals, checker, profiler=profiler)
+    assert again == first is not None
+    assert profiler.asked == []
+    assert checker.checked == []
+
+
+class Device:
+    """Tunes by calling `how` with the problem; keeps what it was given."""
+
+    def __init__(self, how: Callable[[GemmProblem], Any] = lambda _: None) -> None:
+        self._how = how
+        self.given: list[GemmProblem] = []
+
+    def tune(self, problem: GemmProblem) -> Report:
+        self.given.append(problem)
+        self._how(problem)
+        return Report(problem)
+
+
+def run(*devices: Device, problems: list[GemmProblem] = PROBLEMS, finished: Any = None) -> list[GemmProblem]:
+    """What was finished, in that order."""
+    done: list[GemmProblem] = []
+
+    def keep(report: Report) -> None:
+        done.append(report.problem)
+        if finished is not None:
+            finished(report)
+
+    tuners: Any = devices
+    tune_all(tuners, problems, keep)
+    return done
+
+
+def test_one_device_takes_the_sizes_in_their_order() -> None:
+    """As the file lists them."""
+    assert run(Device()) == PROBLEMS
+
+
+def test_the_largest_come_first() -> None:
+    """So that no device is left with a large one at the end; each size is tuned once."""
+    met = threading.Barrier(2)
+    a, b = Device(lambda p: met.wait(WAIT_S)), Device(lambda p: met.wait(WAIT_S))
+    done = run(a, b)
+    assert sorted(done) == sorted(a.given + b.given) == sorted(PROBLEMS)
+    assert sorted(a.given[:1] + b.given[:1]) == PROBLEMS[-2:]
+
+
+def test_a_lost_devices_sizes_go_to_the_others() -> None:
+    """All are tuned, and the run does not fail."""
+
+    def lose(problem: GemmProblem) -> None:
+        raise ProfilerError("GPU 1 is broken")
+
+    good, bad = Device(), Device(lose)
+    assert sorted(run(good, bad)) == sorted(PROBLEMS)
+    assert len(bad.given) <= 1
+
+
+def test_a_device_lost_at_the_very_end_loses_nothing() -> None:
+    """A device that has nothing left to do waits for what may yet come back from the others."""
+    good_is_done = threading.Event()
+
+    def lose(problem: GemmProblem) -> None:
+        assert good_is_done.wait(WAIT_S)
+        raise ProfilerError("GPU 1 is broken")
+
+    both_have_one = threading.Barrier(2, timeout=WAIT_S)
+    first = threading.Event()
+
+    def tune(problem: GemmProblem) -> None:
+        if not first.is_set():
+            first.set()
+            both_have_one.wait()
+
+    def lose_late(problem: GemmProblem) -> None:
+        both_have_one.wait()
+        lose(problem)
+
+    good = Device(tune)
+
+    def finished(report: Report) -> None:
+        if len(good.given) == len(PROBLEMS) - 1:
+            good_is_done.set()
+
+    assert sorted(run(good, Device(lose_late), finished=finished)) == sorted(PROBLEMS)
+
+
+def test_without_any_device_left_the_error_is_raised() -> None:
+    """It names the last one that was lost."""
+
+    def lose(problem: GemmProblem) -> None:
+        raise ProfilerError("broken")
+
+    with pytest.raises(ProfilerError, match="broken"):
+        run(Device(lose), Device(lose))
+
+
+def test_an_error_of_the_run_ends_all_devices() -> None:
+    """A full disk is no device's fault: the size is not tuned again elsewhere, and no further one is begun."""
+
+    def full(report: Report) -> None:
+        raise OutputError("disk full")
+
+    both_have_one = threading.Barrier(2, timeout=WAIT_S)
+    a, b = Device(lambda p: both_have_one.wait()), Device(lambda p: both_have_one.wait())
+    with pytest.raises(OutputError, match="disk full"):
+        run(a, b, finished=full)
+    assert len(a.given) == len(b.given) == 1

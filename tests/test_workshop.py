@@ -1,0 +1,191 @@
+"""Tests of genkern.workshop: which configs become candidates, why the others do not, and what is left on the disk."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from small_gemms import AMD, AMD_SPLIT, SPLIT, TILED, TMA, TRITON_VERSION, WARP_SPECIALIZED, target_of
+
+from genkern.cache import BinaryCache, Failure
+from genkern.compiler import load_module
+from genkern.config import Config
+from genkern.farm import Farm
+from genkern.generate import generate
+from genkern.gpus import Gpu, gpu_for_arch
+from genkern.kernel import KernelSpec
+from genkern.problem import GemmProblem
+from genkern.profiling.session import Budget
+from genkern.records import Binary, Outcome, Resources
+from genkern.workshop import Workshop, kernels_only
+
+MI300X = gpu_for_arch("gfx942")
+PROBLEM = GemmProblem(100, 64, 4096)
+WIDER = [dataclasses.replace(config, BLOCK_SIZE_M=32) for config in (AMD, AMD_SPLIT)]
+CONFIGS = [AMD, dataclasses.replace(AMD, GROUP_SIZE_M=8), AMD_SPLIT, *WIDER]
+
+
+class ScriptedFarm(Farm):
+    """Makes no binary: what becomes of each kernel, and in which order, is given."""
+
+    def __init__(self, folder: Path, order: Callable[[list[KernelSpec]], list[KernelSpec]], refused: str = "") -> None:
+        super().__init__(BinaryCache(folder), target_of("gfx942"), "3.6.0", jobs=1, timeout_s=1.0)
+        self.order = order
+        self.refused = refused
+        self.modules: list[str] = []
+
+    def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+        self.modules.append(Path(module_path).read_text())
+        for spec in self.order(list(specs)):
+            if spec.function == self.refused:
+                yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
+            else:
+                yield Binary(self.key(spec), "/entry", spec.function, Resources(registers=64, shared_bytes=16384))
+
+
+@pytest.fixture
+def make_workshop(hostile_path: Path) -> Callable[..., Workshop]:
+    """Make a workshop for gfx942 with this farm."""
+
+    def make(farm: Farm, gpu: Gpu = MI300X, keep_modules: bool = False) -> Workshop:
+        folder = str(hostile_path / "modules")
+        return Workshop(farm, gpu, "gfx942", Budget(), init_type="hpl", module_dir=folder, keep_modules=keep_modules)
+
+    return make
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the files in the workshop's folder."""
+    return sorted(path.name for path in (folder / "modules").iterdir())
+
+
+def test_real_binaries_become_candidates(
+    make_workshop: Callable[..., Workshop], cache_dir: Path, hostile_path: Path
+) -> None:
+    """Every config has the binaries of its kernels in launch order; a size with the same overhang compiles nothing."""
+    farm = Farm(BinaryCache(cache_dir), target_of("gfx942"), TRITON_VERSION, jobs=2, timeout_s=60)
+    workshop = make_workshop(farm)
+    for problem in (PROBLEM, GemmProblem(4001, 640, 256)):
+        with workshop.open(problem, CONFIGS, 3) as job:
+            candidates = {candidate.config: candidate for candidate in job.candidates}
+            assert set(candidates) == set(CONFIGS)
+            assert job.ready == {config.name: candidate for config, candidate in candidates.items()}
+            assert job.unfit == {}
+            for config, candidate in candidates.items():
+                kernels = ["matmul_tiled_split", "reduce_splits"] if config.SPLIT_K > 1 else ["matmul_tiled"]
+                found = [binary.symbol.removesuffix(f"_BM{config.BLOCK_SIZE_M}") for binary in candidate.binaries]
+                assert all(symbol.startswith(kernel) for symbol, kernel in zip(found, kernels, strict=True))
+                assert job.binaries[config.name] == candidate.binaries[0]
+            assert (job.session.problem, job.session.device_index, job.session.init_type) == (problem, 3, "hpl")
+            assert list(load_module(job.session.module_path).CONFIGS) == [config.name for config in CONFIGS]
+    assert (farm.counts.wanted, farm.counts.failed) == (10, 0)
+    assert farm.counts.cached >= 5
+    assert names_in(hostile_path) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_candidate_comes_with_its_last_binary(
+    make_workshop: Callable[..., Workshop], tmp_path: Path, seed: int
+) -> None:
+    """In whatever order binaries arrive, each config is handed out once, as soon as all its binaries are there."""
+    farm = ScriptedFarm(tmp_path, lambda specs: [*specs[seed:], *specs[:seed]])
+    arrived: list[str] = []
+    original = farm.compile
+
+    def compile_and_note(module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+        for result in original(module_path, specs):
+            arrived.append(result.key)
+            yield result
+
+    farm.compile = compile_and_note  # type: ignore[method-assign]
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        seen = []
+        for candidate in job.candidates:
+            assert {binary.key for binary in candidate.binaries} <= set(arrived)
+            assert arrived[-1] in {binary.key for binary in candidate.binaries}
+            seen.append(candidate.config)
+    assert len(arrived) == 5
+    assert sorted(seen) == sorted(CONFIGS)
+
+
+def test_refused_kernels_take_their_configs_along(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """A config with a kernel that was not compiled ends in that kernel's outcome, and the others are candidates."""
+    farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        ready = {candidate.config for candidate in job.candidates}
+    assert ready == {config for config in CONFIGS if config.SPLIT_K == 1}
+    assert set(job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    assert {(unfit.outcome, unfit.message) for unfit in job.unfit.values()} == {
+        (Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
+    }
+
+
+def test_what_cannot_launch_is_no_candidate(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """A binary that needs more than the GPU has is over_resources, with the figures; its resources stay known."""
+    small = dataclasses.replace(MI300X, shared_bytes_per_block=16383)
+    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), small).open(PROBLEM, [AMD], 0) as job:
+        assert list(job.candidates) == []
+    assert job.unfit[AMD.name].outcome is Outcome.OVER_RESOURCES
+    assert "LDS of 16384 bytes is over the 16383" in job.unfit[AMD.name].message
+    assert job.binaries[AMD.name].resources.registers == 64
+
+
+def test_every_config_ends_somewhere(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """ready and unfit together are all configs, and no config is in both."""
+    for refused in ("", "matmul_tiled_mask_m", "matmul_tiled_split_mask_m", "reduce_splits"):
+        with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, refused)).open(PROBLEM, CONFIGS, 0) as job:
+            list(job.candidates)
+        assert sorted([*job.ready, *job.unfit]) == sorted(config.name for config in CONFIGS)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_modules_go_away_unless_kept(make_workshop: Callable[..., Workshop], hostile_path: Path, keep: bool) -> None:
+    """The generated module is there during the job, and afterwards only with --keep, after an error too."""
+    workshop = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=keep)
+    text = generate(PROBLEM, CONFIGS, "gfx942").text
+
+    def interrupted() -> None:
+        with workshop.open(PROBLEM, CONFIGS, 0) as job:
+            assert Path(job.session.module_path).read_text() == text
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert names_in(hostile_path) == ([f"gemm_{PROBLEM.name}.py"] if keep else [])
+
+
+def test_workers_get_the_kernels_only(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """What workers import has every kernel, to the character, and not the table of configs."""
+    farm = ScriptedFarm(tmp_path, lambda specs: specs)
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        list(job.candidates)
+        whole = Path(job.session.module_path).read_text()
+    (kernels,) = farm.modules
+    assert whole.startswith(kernels)
+    assert "_TABLE" not in kernels
+    assert functions(kernels) >= {
+        "_symbol",
+        "tile_of",
+        "matmul_tiled_mask_m",
+        "matmul_tiled_split_mask_m",
+        "reduce_splits",
+    }
+
+
+@pytest.mark.parametrize(
+    "configs", [[TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [WARP_SPECIALIZED]], ids=lambda c: c[0].name
+)
+def test_kernels_only_is_a_module(configs: list[Config]) -> None:
+    """The cut text parses, and holds the kernels of every family."""
+    for size, bias in itertools.product([(128, 64, 256), (100, 64, 4096)], (False, True)):
+        module = generate(GemmProblem(*size, bias=bias), configs, "any")
+        assert functions(kernels_only(module.text)) > set(module.source_sha256)
+
+
+def functions(text: str) -> set[str]:
+    """Names of the functions that a module defines."""
+    return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
