@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from genkern.config import Config
+from genkern.family import FAMILIES
 from genkern.files import write_whole
 from genkern.generate import generate
 from genkern.op import get_op
@@ -25,11 +26,16 @@ from genkern.records import Candidate, Check
 # The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
 _INTERPRETED_K_BLOCKS = 3
 _INTERPRETER_TIMEOUT_S = 300.0
+# The method of a check that could not be made.
+NOT_CHECKED = "not checked"
 DeviceCheck = Callable[[Session, Candidate, float, float], Check]
 
 
 class Checker(Protocol):
     """Says whether a candidate computes the product of its problem."""
+
+    def can_check(self, config: Config) -> bool:
+        """Whether `check` can tell; a config that nobody can check does not win a run with --compare."""
 
     def check(self, session: Session, candidate: Candidate) -> Check: ...
 
@@ -40,6 +46,9 @@ class DeviceChecker:
     def __init__(self, device_check: DeviceCheck, err_ratio: float) -> None:
         self._device_check = device_check
         self._err_ratio = err_ratio
+
+    def can_check(self, config: Config) -> bool:
+        return True
 
     def check(self, session: Session, candidate: Candidate) -> Check:
         limit = get_op(session.problem.op).worst_row_limit(session.problem)
@@ -57,9 +66,16 @@ class InterpreterChecker:
         self._err_ratio = err_ratio
         self._closed = threading.Event()
 
+    def can_check(self, config: Config) -> bool:
+        """Gluon's kernels do not run under the interpreter."""
+        return FAMILIES[config.family].interpreted
+
     def check(self, session: Session, candidate: Candidate) -> Check:
         """Several threads may check at once."""
         config = candidate.config
+        if not self.can_check(config):
+            size, why = session.problem.size, f"{config.family} kernels can be checked on a GPU only"
+            return Check(config.name, False, 1.0, math.inf, size, NOT_CHECKED, why)
         problem = reduced(session.problem, config)
         module = generate(problem, [config], session.arch)
         with tempfile.TemporaryDirectory(prefix="interpreted_", dir=session.work_dir) as folder:

@@ -21,12 +21,12 @@ _USAGE = "genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]"
 _HELP_COLUMNS = 100
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check each winner
-  genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; without a GPU times are predicted
+  genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
   genkern -i untuned.csv -o tuned.csv                        AITER's files
-  genkern --compare_wo_tuning --gemm_size_file results.yaml  check results again; exit 1 if any is wrong
+  genkern --compare_wo_tuning --gemm_size_file results.yaml  check results; exit 1 if any is wrong
 
-Names may be written with dashes too: --gemm-size-file. Exit status: 0, 1 when a size has no winner or a
-config is wrong, 2 for what you must put right (one line says what), 130 when stopped.
+Names may be written with dashes too: --gemm-size-file. Exit status: 0; 1 when a size has no winner
+or a config is wrong; 2 for what you must put right (one line says what); 130 when stopped.
 """
 
 
@@ -137,7 +137,9 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "(default: auto: rocprofv3 on AMD, cudagraph on NVIDIA, predict without a GPU)",
     )
     which = group.add_mutually_exclusive_group()
-    which.add_argument("--gpu_ids", type=_gpu_ids, metavar="0,1,...", help="the GPUs to measure on (default: 0)")
+    which.add_argument(
+        "--gpu_ids", type=_gpu_ids, metavar="0,1,...", help="the GPUs to measure on (default: the first)"
+    )
     which.add_argument("--ngpus", "--mp", type=_positive, metavar="N", help="measure on the first N GPUs")
     group.add_argument(
         "--protocol",

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from genkern.check import Checker
@@ -78,6 +78,7 @@ class Tuner:
         facts = self.journal.of(problem)
         with report.stage("prune"):
             report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
+        report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
         configs = report.pruned.kept
         if not configs:
             report.message = "no config of the space suits this size (--explain shows the rules)"
@@ -90,8 +91,10 @@ class Tuner:
                     advance()
             report.binaries = job.binaries
             report.winner = self._choose(job, facts, report)
-        report.outcomes = Counter(m.outcome for m in report.candidates.values())
-        report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
+        if facts.winner is not None:
+            # Decided by an earlier run, whose neighbours were others: a file that says so may be in use.
+            report.winner = facts.winner
+        report.outcomes.update(m.outcome for m in report.candidates.values())
         if report.winner is not None:
             self.journal.won(report.winner)
         return report
@@ -110,7 +113,7 @@ class Tuner:
 
     def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Winner | None:
         """Re-time the best, then take the first of the ranking whose result is correct."""
-        names = finalists(report.candidates.values(), self.budget.finalists)
+        names = finalists(self._checkable(report.candidates), self.budget.finalists)
         if not names:
             report.message = "no candidate could be measured (--profile_file says why)"
             return None
@@ -136,6 +139,12 @@ class Tuner:
             )
         report.message = "no finalist ran and was correct (--profile_file says why)"
         return None
+
+    def _checkable(self, candidates: Mapping[str, Measurement]) -> Iterable[Measurement]:
+        """The candidates that may win: all, or those that can be checked when a check is asked for."""
+        if (checker := self.checker) is None:
+            return candidates.values()
+        return [m for name, m in candidates.items() if checker.can_check(Config.parse(name))]
 
     def _check(self, job: Job, facts: ProblemFacts, name: str) -> Check | None:
         if self.checker is None:

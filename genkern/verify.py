@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from genkern.check import DeviceChecker
+from genkern.check import NOT_CHECKED, DeviceChecker
 from genkern.config import Config
 from genkern.errors import OutputError, ResultsError
 from genkern.files import shown_path, write_whole
@@ -48,17 +48,20 @@ class Claims:
 
 
 def verify(setting: Setting, console: Console) -> int:
-    """Check every config of the file; prints a line each and returns 1 when any is wrong."""
+    """Check every config of the file; prints a line each and returns 1 when any is wrong or cannot be checked."""
     path, claims = _fitting(setting, console)
-    wrong = []
+    wrong, unchecked = [], []
     with setting.workshop() as workshop, contextlib.closing(_checks(claims, setting, workshop)) as checks:
         for claim, check in checks:
             console.print(check_line(claim, check))
-            if not check.passed:
+            if check.method == NOT_CHECKED:
+                unchecked.append(claim.problem.size)
+            elif not check.passed:
                 wrong.append(claim.problem.size)
-    if wrong:
-        sizes = ", ".join(dict.fromkeys(wrong))
-        console.print(f"{len(wrong)} of {len(claims)} configs in {path} are wrong: {sizes}")
+    for found, what in ((wrong, "are wrong"), (unchecked, "could not be checked here")):
+        if found:
+            console.print(f"{len(found)} of {len(claims)} configs in {path} {what}: {', '.join(dict.fromkeys(found))}")
+    if wrong or unchecked:
         return 1
     console.print(f"all {len(claims)} configs in {path} are correct")
     return 0
@@ -67,7 +70,7 @@ def verify(setting: Setting, console: Console) -> int:
 def check_line(claim: Claim, check: Check) -> str:
     """How one check ended, on one line."""
     size = claim.problem.size
-    verdict = "ok" if check.passed else "WRONG"
+    verdict = "ok" if check.passed else "not checked" if check.method == NOT_CHECKED else "WRONG"
     how = check.method + (f" on {check.problem_size}" if check.problem_size != size else "")
     found = check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
     return f"{size}: {verdict}: {found} ({how}): {claim.config.name}"

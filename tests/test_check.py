@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_gemms import TILED, needs_interpreter
 
 import genkern.check
-from genkern.check import DeviceChecker, InterpreterChecker, reduced
+from genkern.check import NOT_CHECKED, DeviceChecker, InterpreterChecker, reduced
 from genkern.config import Config
 from genkern.families import variants_of
 from genkern.generate import generate
@@ -150,3 +150,14 @@ def test_device_checker_passes_the_limits_on(tmp_path: Path) -> None:
     check = DeviceChecker(device_check, 0.01).check(session_for(problem, tmp_path), candidate)
     assert check.method == "gpu"
     assert seen == [problem, candidate, 0.01, 2**-6]
+
+
+def test_gluon_kernels_are_not_called_wrong(tmp_path: Path) -> None:
+    """Without a GPU a config that the interpreter cannot run is told apart from a wrong one, and cannot win."""
+    checker = InterpreterChecker(0.05)
+    config = Config("warp_specialized", 128, 160, 64)
+    session = Session("", GemmProblem(256, 1280, 4096), "sm_90", 0, str(tmp_path), Budget())
+    check = checker.check(session, Candidate(config, ()))
+    assert not checker.can_check(config)
+    assert checker.can_check(TILED)
+    assert (check.passed, check.method) == (False, NOT_CHECKED)

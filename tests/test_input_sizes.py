@@ -132,12 +132,22 @@ def test_squares_are_square() -> None:
     assert triples(read("squares.yaml")) == {(2**i, 2**i, 2**i) for i in range(8, 15)}
 
 
+def test_anchors_are_gemms_of_the_models() -> None:
+    """36 sizes, six batches of six weights, each of which is in the file of its model."""
+    models = ("llama-3.1-8b_tp1.yaml", "llama-3.1-70b_tp8.yaml", "deepseek-v3_tp8.yaml")
+    weights = {(problem.N, problem.K) for name in models for problem in read(name)}
+    anchors = read("anchors.yaml")
+    assert len(set(anchors)) == 36
+    assert {problem.M for problem in anchors} == {1, 16, 64, 256, 1024, 4096}
+    assert {(problem.N, problem.K) for problem in anchors} <= weights
+
+
 def test_every_file_is_tn_and_covered() -> None:
     """Every shipped file stores A row-major and the weight as [N, K], and is recomputed by a test above."""
     names = {path.name for path in FOLDER.iterdir()} - {"README.md"}
     covered = {f"{name}_tp{tp}.yaml" for name, tp in DENSE_FILES}
     covered |= {"gpt-oss-120b_tp1.yaml", "gpt-oss-120b_tp8.yaml", "deepseek-v3_tp8.yaml"}
-    covered |= {"quickstart.yaml", "squares.yaml"}
+    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml"}
     assert names == covered
     for name in names:
         assert all(problem.row_major_a and not problem.row_major_b for problem in read(name))

@@ -53,6 +53,9 @@ class Verdicts:
         self._wrong = {config.name for config in wrong}
         self.checked: list[str] = []
 
+    def can_check(self, config: Config) -> bool:
+        return config.family != "warp_specialized"
+
     def check(self, session: Session, candidate: Candidate) -> Check:
         name = candidate.config.name
         self.checked.append(name)
@@ -262,3 +265,17 @@ def test_an_error_of_the_run_ends_all_devices() -> None:
     with pytest.raises(OutputError, match="disk full"):
         run(a, b, finished=full)
     assert len(a.given) == len(b.given) == 1
+
+
+def test_what_cannot_be_checked_does_not_win(tmp_path: Path) -> None:
+    """With a check asked for, a config that nobody can check is not even re-timed; without one, it may win."""
+    gluon = Config("warp_specialized", 128, 160, 64)
+    finals = [final(gluon.name, 90), final(PLAIN.name, 100)]
+    profiler = Finals(finals[1:])
+    winner, _ = choose(tmp_path / "checked", finals, Verdicts(), profiler=profiler)
+    assert profiler.asked == [[PLAIN.name]]
+    assert winner is not None
+    assert winner.config == PLAIN
+    winner, _ = choose(tmp_path / "unchecked", finals)
+    assert winner is not None
+    assert winner.config == gluon

@@ -211,14 +211,15 @@ def test_failed_write_keeps_the_old_results(tmp_path: Path, monkeypatch: pytest.
     assert read_winners(str(path)) == [expected(AMD_WINNER)]
 
 
-POWERS = st.integers(0, 10).map(lambda exponent: 2**exponent)
+POWERS = st.integers(4, 10).map(lambda exponent: 2**exponent)
 CONFIGS = st.one_of(
     st.builds(
         Config,
-        st.sampled_from(["tiled", "persistent", "split_k"]),
+        st.sampled_from(["tiled", "tiled_tma", "persistent_tma", "gemv"]),
         *(POWERS, POWERS, POWERS, st.integers(1, 64), st.integers(1, 32)),
         *(st.integers(0, 5).map(lambda exponent: 2**exponent), st.integers(0, 8)),
     ),
+    st.builds(Config, st.just("warp_specialized"), POWERS, st.sampled_from([48, 160, 192, 208]), POWERS),
     st.builds(
         Config,
         st.just("tiled"),

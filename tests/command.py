@@ -1,0 +1,93 @@
+"""The command as a user meets it: in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from genkern.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT.parent / "shared" / "data"
+SMALL = "- {'M': 16, 'N': 128, 'K': 256}\n- {'M': 33, 'N': 64, 'K': 4097}\n- {'M': 64, 'N': 128, 'K': 256}\n"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How the command ended, and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def refusal(self) -> str:
+        """The one line with which a command refuses; anything else is a failure of the test."""
+        assert self.status == 2, self
+        line = self.err.removesuffix("\n")
+        assert line.startswith("genkern: "), self
+        assert "\n" not in line, self
+        assert line.isprintable(), self
+        return line
+
+
+def run_here(capsys: pytest.CaptureFixture[str], *argv: object) -> Ran:
+    """Run the command in this process, which keeps its signal handlers."""
+    capsys.readouterr()
+    with _own_handlers():
+        status = main([str(argument) for argument in argv])
+    said = capsys.readouterr()
+    return Ran(status, said.out, said.err)
+
+
+def start(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:
+    """Start the command in a session of its own, as a terminal does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "genkern", *map(str, argv)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=environment(env),
+        start_new_session=True,
+    )
+
+
+def run(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
+    """Run the command in a process of its own."""
+    return ended(start(*argv, env=env, cwd=cwd))
+
+
+def ended(process: subprocess.Popen[str]) -> Ran:
+    """Wait for the command's end; also for that of every process that holds its output."""
+    out, err = process.communicate(timeout=120)
+    return Ran(process.returncode, out, err)
+
+
+def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
+    """This environment, in which the command finds this checkout; `changes` may name more PYTHONPATH."""
+    changes = dict(changes or {})
+    path = [changes.pop("PYTHONPATH", ""), str(ROOT)]
+    return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(part for part in path if part)}
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hook = threading.excepthook
+    try:
+        yield
+    finally:
+        threading.excepthook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
