@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker as multiprocessing_tracker
+from pathlib import Path
+from typing import Any
 
 import joblib
-from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky import get_reusable_executor, process_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
@@ -126,6 +128,21 @@ class Farm:
             self.counts.failures[result.key] = result.message
         else:
             self.counts.compiled += 1
+
+
+def _kill(worker: Any) -> None:
+    """End a worker, its compile process and the assembler that this may be running."""
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                os.killpg(int(child), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+
+
+# loky's own needs the program pgrep, which small containers lack: a run that is stopped would hang there for ever.
+process_executor.kill_process_tree = _kill
 
 
 @contextlib.contextmanager

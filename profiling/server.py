@@ -118,6 +118,8 @@ class Server:
         return {"config": name, "samples_us": [sample_us]}
 
     def _retime(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
+        import torch
+
         binds: dict[str, Callable[[], Call]] = {
             entry["config"]: partial(gemm.bind, entry["config"], entry["binaries"]) for entry in request["candidates"]
         }
@@ -132,6 +134,8 @@ class Server:
             try:
                 call = bind()
                 call(0)
+                # A fault shows here, not when the next one is running.
+                torch.cuda.synchronize()
                 samplers[name] = _told(name, self._sampler(gemm, timer, call, copies), tell)
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]

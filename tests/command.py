@@ -70,7 +70,11 @@ def run(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = Non
 
 def ended(process: subprocess.Popen[str]) -> Ran:
     """Wait for the command's end; also for that of every process that holds its output."""
-    out, err = process.communicate(timeout=120)
+    try:
+        out, err = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return Ran(process.returncode, out, err)
 
 

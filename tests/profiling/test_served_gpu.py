@@ -234,7 +234,8 @@ def test_timing_again_gives_the_same(gemm: tuple[Session, Candidate], tmp_path: 
     medians = []
     for _ in range(2):
         final = _finals("cudagraph", session, [candidate], tmp_path)[candidate.config.name]
-        assert len(final.samples_us) >= 10
+        # Five, if the vendor library beats it clearly: then it drops out.
+        assert len(final.samples_us) >= 5
         medians.append(statistics.median(final.samples_us))
     assert max(medians) <= 1.02 * min(medians)
 
@@ -257,7 +258,7 @@ def test_versions_of_the_process_are_known(gemm: tuple[Session, Candidate], tmp_
     profiler = ServedProfiler("cudagraph", 0, str(tmp_path / "binaries"), str(tmp_path))
     try:
         profiler.retime(session, [candidate])
-        assert profiler.torch_version == importlib.metadata.version("torch")
+        assert profiler.torch_version.startswith(importlib.metadata.version("torch"))
         assert profiler.device
     finally:
         profiler.close()
