@@ -45,18 +45,15 @@ def held(path: str | Path) -> Iterator[None]:
 def sole_run(results_path: str) -> Iterator[None]:
     """Let no second run work on this results file and its journal. Raises OutputError when one does."""
     where = shown_path(results_path)
-    try:
-        Path(results_path).parent.mkdir(parents=True, exist_ok=True)
-        with held(f"{results_path}.lock"):
-            yield
-    except Locked:
-        raise OutputError(f"another run is writing {where}: wait for it, or give another -o") from None
-    except FileExistsError:
-        raise OutputError(f"cannot write {where} (its folder is a file); give another -o") from None
-    except OSError as error:
-        if isinstance(error, OutputError) or error.filename != f"{results_path}.lock":
-            raise
-        raise OutputError(f"cannot write {where} ({error.strerror}); give another -o") from None
+    with contextlib.ExitStack() as stack:
+        try:
+            Path(results_path).parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(f"{results_path}.lock"))
+        except Locked:
+            raise OutputError(f"another run is writing {where}: wait for it, or give another -o") from None
+        except OSError as error:
+            raise OutputError(f"cannot write {where} ({error.strerror}); give another -o") from None
+        yield
 
 
 def _is_still(path: str | Path, descriptor: int) -> bool:

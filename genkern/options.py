@@ -198,7 +198,7 @@ def _search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--exhaustive",
         action="store_true",
-        help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over 2.5 times the best "
+        help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over twice the best "
         "are left out (predicted_out)",
     )
     group.add_argument("--keep", action="store_true", help="keep the generated modules, in modules/ of --cache_dir")

@@ -10,6 +10,7 @@ from rich.console import Console
 from genkern.candidates_file import CandidatesFile
 from genkern.farm import FarmCounts
 from genkern.gpus import Gpu
+from genkern.problem import GemmProblem
 from genkern.records import Outcome, Winner
 from genkern.report import detail_lines, outcome_text, size_line, winners_table
 from genkern.results import ResultsFile
@@ -20,8 +21,17 @@ class Recorder:
     """Keeps the results file up to date with every `batch`-th size; `failed` counts sizes without a winner."""
 
     def __init__(
-        self, results: ResultsFile, candidates: CandidatesFile | None, console: Console, *, batch: int, verbose: bool
+        self,
+        problems: Sequence[GemmProblem],
+        results: ResultsFile,
+        candidates: CandidatesFile | None,
+        console: Console,
+        *,
+        batch: int = 1,
+        verbose: bool = False,
     ) -> None:
+        """`problems` are those to come, in the order of the results; several devices finish them in another."""
+        self._place = {problem: place for place, problem in enumerate(problems)}
         self._results = results
         self._candidates = candidates
         self._console = console
@@ -42,6 +52,7 @@ class Recorder:
             self.failed += 1
         else:
             self._winners.append(report.winner)
+            self._winners.sort(key=lambda winner: self._place[winner.problem])
             self._unwritten += 1
         self._console.print(size_line(report))
         if self._verbose:

@@ -76,7 +76,7 @@ class ResultsFile:
         return {kept.problem for kept in self._kept}
 
     def require_room(self, problems: Sequence[GemmProblem]) -> None:
-        """Raise InputError when this kind of file cannot hold results of these problems; nothing is written."""
+        """Raise InputError or ResultsError when this file cannot hold results of these problems; nothing is written."""
         if not self._is_csv:
             return
         where = shown_path(self.path)
@@ -89,6 +89,11 @@ class ResultsFile:
         for problem in problems:
             if reason := aiter_csv.obstacle(problem):
                 raise InputError(f"{where} cannot hold {problem.size}: {reason}; give an -o that ends in .yaml")
+        head, _ = self._csv_text(())
+        if self._kept and head != self._head:
+            raise ResultsError(
+                f"{where} has the columns {self._head.strip()}, this run writes {head.strip()}: give another -o"
+            )
 
     def write(self, winners: Sequence[Winner]) -> None:
         """Replace the file by its old entries and `winners`. Raises OutputError; the old file then stays."""
@@ -98,11 +103,6 @@ class ResultsFile:
             winners = sorted(winners, key=lambda winner: winner.problem)
             kept = sorted(kept, key=lambda entry: entry.problem)
         head, body = self._csv_text(winners) if self._is_csv else _yaml_text(winners)
-        if self._is_csv and self._kept and head != self._head:
-            raise ResultsError(
-                f"{shown_path(self.path)} has the columns {self._head.strip()}, this run writes {head.strip()}: "
-                "give another -o"
-            )
         if kept and not winners:
             body = ""
         write_whole(self.path, (self._head or head) + "".join(entry.text for entry in kept) + body)

@@ -104,7 +104,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
             Tuner(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget, index)
             for index, profiler, checker in zip(setting.device_indices, profilers, checkers, strict=True)
         ]
-        recorder = Recorder(results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
+        recorder = Recorder(todo, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
         try:
             tune_all(tuners, todo, recorder.finished)
         finally:

@@ -22,13 +22,15 @@ from genkern.profiling.timers import Sampler, Timer, make_timer
 # stay below 2 % of it; short calls are repeated up to so many times.
 _SAMPLE_US = 100.0
 _MAX_REPEATS = 32
+# Long calls vary little: so much time is enough for a first impression, whatever the budget's launches.
+_ENOUGH_US = 1000.0
 # A candidate whose single launch takes this much longer than the best sample so far is not timed further.
-_HOPELESS_FACTOR = 3.0
+_HOPELESS_FACTOR = 1.6
 _HOPELESS_SLACK_US = 40.0
 # Configs that differ in GROUP_SIZE_M alone are not launched once one of them took this many times the best sample.
 # Measured on an H200 (1024x6144x4096 and 4096x6144x4096, bf16, 2,442 binaries with all their group sizes): the slowest
 # group size of a binary took at most 1.63 times its fastest wherever that one was within 10 % of the best.
-_SIBLING_FACTOR = 2.5
+_SIBLING_FACTOR = 2.0
 # Calls in one sample when each follows a flush of the instruction caches.
 _FLUSHED_CALLS = 8
 
@@ -186,7 +188,9 @@ class Server:
         return call_us > _HOPELESS_FACTOR * self._best_us + _HOPELESS_SLACK_US
 
     def _repeats(self, gemm: LoadedGemm, call_us: float) -> int:
-        return max(gemm.session.budget.screen_launches, min(_MAX_REPEATS, int(_SAMPLE_US / max(call_us, 1.0))))
+        call_us = max(call_us, 1.0)
+        least = min(gemm.session.budget.screen_launches, max(1, int(_ENOUGH_US / call_us)))
+        return max(least, min(_MAX_REPEATS, int(_SAMPLE_US / call_us)))
 
     def _copies(self, count: int) -> list[int]:
         """The next `count` copies of the weights, in rotation over all that this process launches."""

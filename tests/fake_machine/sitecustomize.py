@@ -5,7 +5,7 @@ MACHINE in the environment holds a JSON object with any of
     missing   packages that cannot be imported
     wrong     configs whose output is wrong
     faster    {config: microseconds}: times of configs; others take 100
-    gate      a file: every measurement but the first two waits until it is there
+    gate      [number, file]: that process's measurement number `number` waits until the file is there
     log       a file: the measured process adds a line for each config that it times
 """
 
@@ -32,14 +32,17 @@ class _Missing(importlib.abc.MetaPathFinder):
 def _serve() -> None:
     """Speak the protocol of profiling/harness.py."""
     screened = 0
+    number, gate = MACHINE.get("gate", (0, ""))
     for line in sys.stdin:
         request = json.loads(line)
         name = request.get("config", "")
         answer: dict[str, Any] = {"device": "fake", "torch": "2.13", "copies": 1}
         if request["command"] == "screen":
             screened += 1
-            while screened > 2 and "gate" in MACHINE and not os.path.exists(MACHINE["gate"]):
-                time.sleep(0.01)
+            if screened == number:
+                _log("gate")
+                while not os.path.exists(gate):
+                    time.sleep(0.01)
             _log(f"screen {name}")
             answer = {"config": name, "samples_us": [_us(name)] * 3}
         elif request["command"] == "retime":

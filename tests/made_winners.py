@@ -1,0 +1,44 @@
+"""Winners and reports made up for tests of what is written and printed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from genkern.config import Config
+from genkern.problem import GemmProblem
+from genkern.records import Check, Measurement, Outcome, Winner
+from genkern.tune import Report
+
+CONFIG = Config("tiled", 128, 256, 64, 8, 1, 8, 2, 0, 16, 2)
+LONG = Config("tiled", 128, 256, 64, 32, 24, 8, 2, 0, 16, 2, "default")
+
+
+def winner(m: int = 16, us: float = 10.0, config: Config = CONFIG, **changes: object) -> Winner:
+    """A measured winner of m x 4096 x 4096 on an MI300X; `changes` to its fields, or to its problem's."""
+    fields = set(GemmProblem.__dataclass_fields__)
+    problem = GemmProblem(m, 4096, 4096, **{k: v for k, v in changes.items() if k in fields})  # type: ignore[arg-type]
+    made = Winner(problem, config, us, 0.1, 60, "rocprofv3", "gfx942", "AMD Instinct MI300X", (("triton", "3.7.0"),))
+    return replace(made, **{k: v for k, v in changes.items() if k not in fields})  # type: ignore[arg-type]
+
+
+def checked(size: str = "16x4096x4096", method: str = "gpu") -> Check:
+    return Check(CONFIG.name, True, 0.0, 0.001, size, method)
+
+
+def report(found: Winner | None, problem: GemmProblem | None = None) -> Report:
+    """A finished report with three candidates, or a failed one."""
+    made = Report(problem or (found.problem if found else GemmProblem(1, 2, 3)), found, "" if found else "no way")
+    if found:
+        made.candidates = {
+            found.config.name: Measurement(
+                found.config.name, Outcome.MEASURED, "rocprofv3", "final", found.duration_us
+            ),
+            "tiled_BM1": Measurement(
+                "tiled_BM1", Outcome.WRONG, "rocprofv3", "final", 9.0, message='error\n "0.9", bad'
+            ),
+            "tiled_BM2": Measurement("tiled_BM2", Outcome.COMPILE_FAILED, "rocprofv3", message="no"),
+        }
+        made.outcomes = Counter(m.outcome for m in made.candidates.values())
+        made.stage_s = {"prune": 0.25, "check": 1.5}
+    return made

@@ -1,0 +1,116 @@
+"""Tests of genkern/__main__.py: exit statuses, one line for every error, and output that may go anywhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import ended, environment, run, run_here, start
+
+from genkern.errors import InputError, OutputError, ProfilerError, ResultsError
+
+
+@pytest.fixture
+def does(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], int]], None]:
+    """Makes the command do something else."""
+
+    def replace(what: Callable[[], int]) -> None:
+        monkeypatch.setattr("genkern.options.parse", lambda argv: argparse.Namespace())
+        monkeypatch.setattr("genkern.run.run", lambda options, console: what())
+
+    return replace
+
+
+def fails(error: BaseException) -> Callable[[], int]:
+    def fail() -> int:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_runs_status_is_the_commands(
+    status: int, does: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0 and 1 without a word."""
+    does(lambda: status)
+    ran = run_here(capsys)
+    assert (ran.status, ran.out, ran.err) == (status, "", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InputError("a\n  b\tc"), "genkern: a b c"),
+        (ResultsError("x\x1b[31m\u202ey"), "genkern: x\\x1b[31m\\u202ey"),
+        (OutputError("disk"), "genkern: disk"),
+        (ProfilerError("no GPU \udcff"), "genkern: no GPU \\udcff"),
+        (
+            OSError(28, "No space left on device", "/tmp/x"),
+            "genkern: No space left on device (/tmp/x); check permissions",
+        ),
+        (OSError("strange"), "genkern: strange (no file)"),
+    ],
+)
+def test_errors_are_one_printable_line(
+    error: Exception,
+    said: str,
+    does: Callable[[Callable[[], int]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever a file name or a message holds; status 2."""
+    does(fails(error))
+    assert run_here(capsys).refusal.startswith(said)
+
+
+def test_a_bug_is_no_bad_input(does: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]) -> None:
+    """What nobody expected is not hidden behind a line."""
+    does(fails(KeyError("bug")))
+    with pytest.raises(KeyError):
+        run_here(capsys)
+
+
+def test_a_stop_is_130(does: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the one line that says how to go on."""
+    does(fails(KeyboardInterrupt()))
+    ran = run_here(capsys)
+    assert (ran.status, ran.err) == (130, "genkern: stopped; run the same command again to go on\n")
+
+
+def test_module_and_console_script_are_one() -> None:
+    """`python -m genkern --version` as a process; the script of setup.cfg names the same function."""
+    ran = run("--version")
+    assert (ran.status, ran.err) == (0, "")
+    assert "genkern = genkern.__main__:main" in (Path(__file__).parent.parent / "setup.cfg").read_text()
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """`genkern ... | head -1`: no traceback, whichever way the output is cut off."""
+    sizes = ["-m", "64", "-n", "128", "-k", "256", "--explain", "--arch", "gfx942", "--space", "amd_quick"]
+    for argv in (["--help"], sizes):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [sys.executable, "-m", "genkern", *argv],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            timeout=60,
+            check=False,
+        )
+        os.close(writer)
+        assert done.stderr == b""
+        assert done.returncode in (0, 1)
+
+
+def test_names_that_no_encoding_knows(tmp_path: Path) -> None:
+    """A file name of raw bytes on an ASCII terminal is shown in escapes."""
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\xff.yaml")
+    ran = ended(start("-i", name, env={"PYTHONIOENCODING": "ascii"}))
+    assert "caf\\udce9\\udcff.yaml" in ran.refusal
+    assert "no such file" in ran.refusal

@@ -1,0 +1,135 @@
+"""Tests of genkern/target.py: which device a run is for, on machines of every kind."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.metadata
+import sys
+
+import pytest
+
+from genkern.errors import InputError, ProfilerError
+from genkern.gpus import DetectedDevice
+from genkern.options import parse
+from genkern.profiling.predict import PredictProfiler
+from genkern.profiling.served import ServedProfiler
+from genkern.target import choose_target, installed, make_device_checker, make_profiler, versions
+
+H200 = [DetectedDevice(index, "NVIDIA H200", "sm_90") for index in range(2)]
+MI300X = [DetectedDevice(0, "AMD Instinct MI300X", "gfx942")]
+
+
+def options(*argv: str) -> argparse.Namespace:
+    return parse(["-m", "1", "-n", "1", "-k", "1", *argv])
+
+
+@pytest.fixture(autouse=True)
+def _with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genkern.target.installed", lambda package: True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "devices", "arch", "gpu_ids"),
+    [
+        ([], [], "gfx942", ()),
+        ([], H200, "sm_90", (0,)),
+        ([], MI300X, "gfx942", (0,)),
+        ([], H200 + MI300X, "sm_90", (0,)),
+        (["--arch", "gfx942"], H200 + MI300X, "gfx942", (0,)),
+        (["--arch", "gfx950"], H200, "gfx950", ()),
+        (["--profiler", "predict"], H200, "sm_90", ()),
+        (["--profiler", "predict", "--gpu_ids", "0"], [], "gfx942", ()),
+        (["--ngpus", "2"], H200, "sm_90", (0, 1)),
+        (["--gpu_ids", "1"], H200, "sm_90", (1,)),
+        (["--gpu_ids", "1,0", "--profiler", "cupti"], H200, "sm_90", (1, 0)),
+        (["--arch", "gfx942:sramecc+:xnack-"], [], "gfx942", ()),
+    ],
+)
+def test_what_is_asked_for_and_found_decides(
+    argv: list[str], devices: list[DetectedDevice], arch: str, gpu_ids: tuple[int, ...]
+) -> None:
+    """The GPU that is here, else gfx942; measured when there is one that fits, else predicted."""
+    target = choose_target(options(*argv), devices)
+    assert (target.arch, target.gpu_ids, target.measured) == (arch, gpu_ids, bool(gpu_ids))
+    assert target.device_name.endswith("(not present)") != target.measured
+
+
+@pytest.mark.parametrize(
+    ("argv", "devices", "said"),
+    [
+        (["--profiler", "cupti"], [], "--profiler cupti needs an NVIDIA GPU, this machine has none"),
+        (["--profiler", "cupti", "--arch", "sm_90"], [], "needs a sm_90 GPU, this machine has none"),
+        (["--profiler", "rocprofv3"], H200, "--profiler rocprofv3 is for AMD GPUs, sm_90 is not one"),
+        (["--profiler", "cupti", "--arch", "gfx942"], H200, "--profiler cupti is for NVIDIA GPUs, gfx942 is not one"),
+        (["--ngpus", "1", "--arch", "gfx950"], MI300X, "--ngpus 1 needs a gfx950 GPU, this machine has gfx942"),
+        (["--ngpus", "3"], H200, "this machine has 2 sm_90"),
+        (["--gpu_ids", "0,2"], H200, "--gpu_ids 2: there is no such sm_90 GPU; there is 0, 1"),
+        (["--arch", "gfx94"], [], "did you mean gfx942?"),
+        ([], [DetectedDevice(0, "old", "gfx803")], "unknown arch 'gfx803'"),
+    ],
+)
+def test_what_cannot_be_is_refused(argv: list[str], devices: list[DetectedDevice], said: str) -> None:
+    """A measurement is never silently replaced by a prediction."""
+    with pytest.raises((InputError, ProfilerError), match=said.replace("(", r"\(").replace("?", r"\?")):
+        choose_target(options(*argv), devices)
+
+
+def test_profilers_follow_the_target(tmp_path: object) -> None:
+    """The predictor without a GPU, a served process on NVIDIA, with the timer that was chosen; it checks as well."""
+    places = str(tmp_path), str(tmp_path)
+    assert isinstance(make_profiler(choose_target(options(), []), "auto", 0, *places), PredictProfiler)
+    target = choose_target(options(), H200)
+    for choice, source in (("auto", "cudagraph"), ("cudagraph", "cudagraph"), ("cupti", "cupti")):
+        profiler = make_profiler(target, choice, 1, *places)
+        assert isinstance(profiler, ServedProfiler)
+        assert profiler.time_source == source
+        assert make_device_checker(target, profiler, 1, *places) is profiler
+
+
+def test_a_missing_rocprof_is_refused_at_once(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the profiler is made, not when the first size is measured."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("ROCM_PATH", "ROCM_HOME", "HIP_PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for choice in ("auto", "rocprof"):
+        with pytest.raises(ProfilerError, match="rocprof"):
+            make_profiler(choose_target(options(), MI300X), choice, 0, str(tmp_path), str(tmp_path))
+
+
+def test_installed_asks_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that refuses to be found counts as missing, and nothing is imported."""
+    monkeypatch.undo()
+
+    class Blocker:
+        def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+            if name == "blocked":
+                raise ModuleNotFoundError(name)
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", [Blocker(), *sys.meta_path])
+    assert not installed("blocked")
+    assert not installed("no_such_package_at_all")
+    before = set(sys.modules)
+    assert installed("wave")
+    assert set(sys.modules) == before
+
+
+def test_versions_name_what_results_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton is needed, PyTorch is not."""
+    real = importlib.metadata.version
+
+    def without(*missing: str) -> None:
+        def version(package: str) -> str:
+            if package in missing:
+                raise importlib.metadata.PackageNotFoundError(package)
+            return real(package)
+
+        monkeypatch.setattr("importlib.metadata.version", version)
+
+    assert {"genkern", "python", "triton"} <= versions().keys()
+    without("torch")
+    assert "torch" not in versions()
+    without("torch", "triton")
+    with pytest.raises(ProfilerError, match="pip install 'triton"):
+        versions()
