@@ -9,16 +9,20 @@ import contextlib
 import itertools
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 # Has more than 1,000 binaries in the default spaces; it stands for any.
 PROBLEM = (4096, 6144, 4096)
+START_S = 120.0
+_LOOK_S = 0.01
 
 
 def descendants(root: int, parents: Mapping[int, int]) -> list[int]:
@@ -59,7 +63,8 @@ class CompileLoad:
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, start_new_session=True
         )
         assert self._process.stdout is not None
-        if "compiling" not in self._process.stdout.readline():
+        readable, _, _ = select.select([self._process.stdout], [], [], START_S)
+        if not readable or "compiling" not in self._process.stdout.readline():
             self.close()
             raise RuntimeError("the compile farm of the load did not start")
 
@@ -82,8 +87,11 @@ class CompileLoad:
         if self._process.poll() is None:
             # Stopped first: then none of them starts another.
             self.pause()
-            _signal(self._tree(), signal.SIGKILL)
+            tree = list(self._tree())
+            _signal(tree, signal.SIGKILL)
             self._process.wait()
+            while any(processes().get(pid, (0, "X", 0.0))[1] not in "ZX" for pid in tree):
+                time.sleep(_LOOK_S)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -131,7 +139,9 @@ def compile_for_ever(arch: str, jobs: int, folder: Path) -> None:
 
 def end_with_parent() -> None:
     """End when standard input does: whoever wanted the load is gone. The workers end with their driver."""
-    sys.stdin.read()
+    # Not through sys.stdin: a process forked meanwhile would inherit its lock, and wait for it for ever.
+    while os.read(0, 1):
+        pass
     os._exit(0)
 
 

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from figures import DataFile, geomean, spread_order, table
-from workbench import Bench, Rounds, argument_parser, said, say, until, versions_line, workbench
+from workbench import Bench, argument_parser, said, say, until, versions_line, workbench
 
 from genkern.formats.tune_gemm_yaml import read_winners
 from genkern.formats.tuned_row import TunedRow
 from genkern.problem import GemmProblem
+from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
 from genkern.profiling.session import VENDOR
 from genkern.profiling.statistics import TIE_RATIO, estimate

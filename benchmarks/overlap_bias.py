@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from compile_load import CompileLoad
 from figures import DataFile, median, percentile, table
 from timer_choice import Measured, pick, read_candidates
-from workbench import Bench, Rounds, argument_parser, rows_of, said, say, until, versions_line, workbench
+from workbench import Bench, argument_parser, rows_of, said, say, until, versions_line, workbench
 
 from genkern.config import Config
+from genkern.problem import GemmProblem
+from genkern.profiling.finals import Rounds
 
 ALONE, LOADED = "alone", "compiling"
 PHASES = (ALONE, LOADED, LOADED, ALONE)
@@ -107,7 +109,7 @@ def main(argv: Sequence[str]) -> None:
     # As Ctrl-C: the load must not be left behind, and stopped at that.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows, data = rows_of(arguments), DataFile(arguments.output)
-    candidates: dict[object, list[Measured]] = {}
+    candidates: dict[GemmProblem, list[Measured]] = {}
     if arguments.candidates:
         with open(arguments.candidates, encoding="utf-8", newline="") as file:
             candidates.update(read_candidates(file, {row.problem for row in rows}))

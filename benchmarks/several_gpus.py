@@ -27,7 +27,7 @@ from workbench import rows_of, say
 from genkern.gpus import detect_devices
 from genkern.problem import GemmProblem
 
-GPU_COUNTS = (1, 2, 4, 8)
+GPU_COUNTS = (1, 2, 4)
 _DONE = re.compile(r"^(\d+x\d+x\d+): (?!no winner)")
 _COMPILED = re.compile(r"^binaries: ([\d,]+) compiled")
 
@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--limit", type=int, help="so many sizes, spread over the file")
     parser.add_argument("--seconds", type=float, default=600.0, help="most time of one run (default: 600)")
     parser.add_argument("--warm", action="store_true", help="one run more, first, that is not counted")
-    parser.add_argument("--gpus", type=int, nargs="+", help="numbers of GPUs (default: 1 2 4 8, as far as there are)")
+    parser.add_argument("--gpus", type=int, nargs="+", help="numbers of GPUs (default: 1 2 4, as far as there are)")
     end = argv.index("--") if "--" in argv else len(argv)
     arguments = parser.parse_args(argv[:end])
     arguments.extra = list(argv[end + 1 :])

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from figures import DataFile, median, percentile, table
-from workbench import Bench, Rounds, argument_parser, rows_of, said, sample_copies, say, until, versions_line, workbench
+from workbench import Bench, argument_parser, rows_of, said, sample_copies, say, until, versions_line, workbench
 
+from genkern.profiling.finals import Rounds
 from genkern.profiling.session import VENDOR
 
 ROUNDS = 20
@@ -132,12 +133,12 @@ def launch_for_ncu(bench: Bench) -> None:
     for copy in copies[:-NCU_CALLS]:
         call(copy)
     torch.cuda.synchronize()
-    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    torch.cuda.profiler.start()
     torch.cuda._sleep(1000)
     for copy in copies[-NCU_CALLS:]:
         call(copy)
     torch.cuda.synchronize()
-    torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+    torch.cuda.profiler.stop()
 
 
 def child_argv(arguments: argparse.Namespace, timer: str, limit: int | None) -> list[str]:

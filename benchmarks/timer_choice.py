@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from figures import DataFile, geomean, percentile, table
-from workbench import Bench, Rounds, argument_parser, rows_of, said, until, versions_line, workbench
+from workbench import Bench, argument_parser, rows_of, said, until, versions_line, workbench
 
 from genkern.config import Config
 from genkern.problem import GemmProblem
+from genkern.profiling.finals import Rounds
 from genkern.profiling.session import VENDOR
 from genkern.profiling.statistics import TIE_RATIO, estimate
 
@@ -30,6 +31,7 @@ from genkern.profiling.statistics import TIE_RATIO, estimate
 LEAST_ROUNDS, MOST_ROUNDS, RACE_S = 10, 60, 1.0
 OTHERS_WITHIN = 1.5
 GENKERN, JUDGE = "genkern", "judge"
+PROBLEM_COLUMNS = ("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c", "rowMajorA", "rowMajorB", "bias")
 
 # Timer -> config -> microseconds.
 Times = dict[str, dict[str, float]]
@@ -51,11 +53,11 @@ def read_candidates(lines: Iterable[str], wanted: Collection[GemmProblem]) -> di
     for row in csv.DictReader(lines):
         if row["outcome"] != "measured" or not row["us"]:
             continue
-        cells = tuple(row[name] for name in ("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c"))
-        key = (*cells, row["rowMajorA"], row["rowMajorB"], row["bias"])
+        key = tuple(row[name] for name in PROBLEM_COLUMNS)
         if key not in problems:
-            sizes, layout = [int(cell) for cell in cells[:3]], [row["rowMajorA"] == "T", row["rowMajorB"] == "T"]
-            problem = GemmProblem(*sizes, *cells[3:], *layout, row["bias"] == "True")  # type: ignore[arg-type]
+            m, n, k, op, dtype_a, dtype_b, dtype_c, layout_a, layout_b, bias = key
+            types = op, dtype_a, dtype_b, dtype_c
+            problem = GemmProblem(int(m), int(n), int(k), *types, layout_a == "T", layout_b == "T", bias == "True")
             problems[key] = problem if problem in found else None
         if (known := problems[key]) is not None:
             found[known].append(Measured(row["config"], row["stage"], float(row["us"])))
@@ -63,7 +65,7 @@ def read_candidates(lines: Iterable[str], wanted: Collection[GemmProblem]) -> di
 
 
 def pick(candidates: Sequence[Measured], finalists: int, others: int, seed: int = 0) -> list[str]:
-    """The best `finalists`, those of the finals first, then `others` at random among the rest within 1.5x of the best."""
+    """The best `finalists`, those of the finals first, then `others` at random among the rest within 1.5x of it."""
     order = sorted(candidates, key=lambda m: (m.stage != "final", m.us, m.config))
     best, rest = order[:finalists], order[finalists:]
     if not best:

@@ -35,11 +35,15 @@ from genkern.workshop import Workshop
 # As in the measured process (profiling/server.py): a sample of about so long, of so many calls at most.
 SAMPLE_US = 100.0
 MOST_REPEATS = 32
+# Long calls vary little: for so much time, fewer calls will do than a sample has otherwise.
+ENOUGH_US = 1000.0
 
 
 def sample_copies(call_us: float, copies: int, least: int) -> list[int]:
     """The copies of the weights that the calls of one sample use: each copy at least once."""
-    repeats = max(least, min(MOST_REPEATS, int(SAMPLE_US / max(call_us, 1.0))), copies)
+    call_us = max(call_us, 1.0)
+    least = min(least, max(1, int(ENOUGH_US / call_us)))
+    repeats = max(least, min(MOST_REPEATS, int(SAMPLE_US / call_us)), copies)
     return [i % copies for i in range(repeats)]
 
 

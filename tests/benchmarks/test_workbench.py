@@ -12,10 +12,10 @@ from genkern.errors import ResultsError
 
 @given(st.floats(0.5, 1e5), st.integers(1, 300), st.integers(1, 16))
 def test_every_copy_is_used(call_us: float, copies: int, least: int) -> None:
-    """A sample uses every copy of the weights, makes at least the fewest calls, and uses copies evenly."""
+    """A sample uses every copy of the weights, about evenly, and makes the fewest calls or takes a millisecond."""
     used = workbench.sample_copies(call_us, copies, least)
     assert set(used) == set(range(copies))
-    assert len(used) >= least
+    assert len(used) >= least or len(used) * call_us > 500
     counts = [used.count(copy) for copy in range(copies)]
     assert max(counts) - min(counts) <= 1
 

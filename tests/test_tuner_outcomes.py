@@ -1,0 +1,185 @@
+"""Tests of Tuner.tune in genkern/tune.py: every candidate has exactly one outcome, and nothing is measured twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from small_gemms import target_of
+
+from genkern.cache import BinaryCache
+from genkern.config import Config
+from genkern.farm import Farm
+from genkern.gpus import gpu_for_arch
+from genkern.journal import Journal
+from genkern.problem import GemmProblem
+from genkern.profiling.session import Budget, Session
+from genkern.progress import Progress
+from genkern.prune import prune
+from genkern.records import Candidate, Check, Measurement, Outcome
+from genkern.space import load_space
+from genkern.target import versions
+from genkern.tune import Provenance, Report, Tuner
+from genkern.workshop import Workshop
+
+PROBLEM = GemmProblem(16, 128, 256)
+SPACE, GPU = load_space("amd_quick", "gfx942", "a16w16"), gpu_for_arch("gfx942")
+KEPT = [config.name for config in prune(SPACE, PROBLEM, GPU).kept]
+SCREENED = (
+    *[Outcome.MEASURED] * 3,
+    *(Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.NOT_SEEN, Outcome.OVER_RESOURCES),
+)
+
+
+Outcomes = dict[str, Outcome]
+
+
+class Killed(Exception):
+    """The run ends here."""
+
+
+class Scripted:
+    """Profiler and checker with outcomes by name; ends the run after `lives` facts."""
+
+    time_source = "cudagraph"
+
+    def __init__(self, script: Outcomes, finals: Outcomes, wrong: set[str], lives: int = 10**6) -> None:
+        self._script, self._finals, self._wrong, self._lives = script, finals, wrong, lives
+        self.asked: list[str] = []
+
+    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+        for candidate in candidates:
+            yield self._measurement(candidate.config.name, self._script, "screen")
+
+    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
+        self._live("finals")
+        return [self._measurement(one.config.name, self._finals, "final") for one in finalists]
+
+    def can_check(self, config: Config) -> bool:
+        return True
+
+    def check(self, session: Session, candidate: Candidate) -> Check:
+        name = candidate.config.name
+        self._live(f"check {name}")
+        return Check(name, name not in self._wrong, 0.5, 0.5, session.problem.size, "gpu")
+
+    def close(self) -> None:
+        pass
+
+    def _measurement(self, name: str, script: Outcomes, stage: str) -> Measurement:
+        if stage == "screen":
+            self._live(f"screen {name}")
+        outcome = script.get(name, Outcome.MEASURED)
+        us = 10.0 + KEPT.index(name) if outcome is Outcome.MEASURED else None
+        return Measurement(name, outcome, self.time_source, stage, us, () if us is None else (us,) * 5)
+
+    def _live(self, event: str) -> None:
+        self._lives -= 1
+        if self._lives < 0:
+            raise Killed
+        self.asked.append(event)
+
+
+@pytest.fixture(scope="module")
+def workshop(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """A workshop with a cache that has everything after the first test."""
+    farm = Farm(BinaryCache(cache_dir / "binaries"), target_of("gfx942"), versions()["triton"], jobs=2, timeout_s=60)
+    folder = tmp_path_factory.mktemp("modules")
+    with closing(farm):
+        yield Workshop(farm, GPU, "gfx942", Budget(), init_type="randn", module_dir=str(folder), keep_modules=False)
+
+
+def tuned(workshop: Workshop, journal: Path, script: Scripted) -> Report:
+    """One size tuned, with facts in `journal`."""
+    with closing(Journal(journal, {}, start_anew=False)) as facts:
+        tuner = Tuner(
+            lambda op: SPACE,
+            workshop,
+            script,
+            script,
+            facts,
+            Progress(Console()),
+            Provenance("gfx942", "AMD Instinct MI300X", ()),
+            Budget(finalists=4),
+        )
+        return tuner.tune(PROBLEM)
+
+
+SCRIPTS = st.dictionaries(st.sampled_from(KEPT), st.sampled_from(SCREENED))
+FINALS = st.dictionaries(st.sampled_from(KEPT), st.sampled_from([Outcome.MEASURED, Outcome.CRASHED, Outcome.NOT_SEEN]))
+WRONG = st.sets(st.sampled_from(KEPT))
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@QUICK
+@given(script=SCRIPTS, finals=FINALS, wrong=WRONG)
+def test_every_candidate_ends_in_exactly_one_outcome(
+    script: Outcomes,
+    finals: Outcomes,
+    wrong: set[str],
+    workshop: Workshop,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Whatever happens to whom: the counts add up to the space, and the winner is the best of those that are right."""
+    report = tuned(workshop, tmp_path_factory.mktemp("journal") / "j", Scripted(script, finals, wrong))
+    assert set(report.candidates) == set(KEPT)
+    assert all(name == m.config for name, m in report.candidates.items())
+    assert sum(report.outcomes.values()) == SPACE.size
+    assert report.outcomes[Outcome.PRUNED] == SPACE.size - len(KEPT)
+    counted = Counter(m.outcome for m in report.candidates.values())
+    assert all(report.outcomes[outcome] == count for outcome, count in counted.items())
+    first = [name for name in KEPT if script.get(name, Outcome.MEASURED) is Outcome.MEASURED][:4]
+    right = [name for name in first if finals.get(name, Outcome.MEASURED) is Outcome.MEASURED and name not in wrong]
+    assert (report.winner.config.name if report.winner else None) == (right[0] if right else None)
+    assert bool(report.message) == (report.winner is None)
+    for name, measurement in report.candidates.items():
+        if measurement.outcome is Outcome.WRONG:
+            assert name in wrong
+
+
+@QUICK
+@given(script=SCRIPTS, finals=FINALS, wrong=WRONG, lives=st.lists(st.integers(0, len(KEPT) + 6), max_size=3))
+def test_a_resumed_run_repeats_nothing(
+    script: Outcomes,
+    finals: Outcomes,
+    wrong: set[str],
+    lives: list[int],
+    workshop: Workshop,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Killed any number of times, it asks for each fact once, and ends as an undisturbed one."""
+    folder = tmp_path_factory.mktemp("journal")
+    undisturbed = tuned(workshop, folder / "whole", Scripted(script, finals, wrong))
+    asked: list[str] = []
+    for some in [*lives, 10**6]:
+        run = Scripted(script, finals, wrong, some)
+        try:
+            report = tuned(workshop, folder / "parts", run)
+        except Killed:
+            continue
+        finally:
+            asked += run.asked
+    assert len(asked) == len(set(asked))
+    assert report.winner == undisturbed.winner
+    assert report.candidates == undisturbed.candidates
+    assert report.outcomes == undisturbed.outcomes
+
+
+def test_a_size_that_no_config_suits_is_counted(workshop: Workshop, tmp_path: Path) -> None:
+    """All of the space is pruned, and the report says so."""
+    script = Scripted({}, {}, set())
+    with closing(Journal(tmp_path / "j", {}, start_anew=False)) as journal:
+        nobody = SPACE.__class__(SPACE.name, SPACE.archs, SPACE.ops, SPACE.families[:0], SPACE.rules)
+        provenance = Provenance("gfx942", "AMD Instinct MI300X", ())
+        tuner = Tuner(lambda op: nobody, workshop, script, None, journal, Progress(Console()), provenance, Budget())
+        report = tuner.tune(PROBLEM)
+    assert report.winner is None
+    assert "--explain" in report.message
+    assert sum(report.outcomes.values()) == 0
+    assert script.asked == []
