@@ -151,9 +151,7 @@ def _specs(
             lds = [("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk, *lds, ("GROUP_SIZE_M", "i32")]
         divisible = tuple(name for name, kind in signature if kind.startswith("*") or name in aligned)
-        specs.append(
-            KernelSpec(variant.name, source[variant.name], tuple(signature), constants, divisible, options)
-        )
+        specs.append(KernelSpec(variant.name, source[variant.name], tuple(signature), constants, divisible, options))
     return tuple(specs)
 
 

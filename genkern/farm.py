@@ -43,9 +43,7 @@ class FarmCounts:
 class Farm:
     """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`."""
 
-    def __init__(
-        self, cache: BinaryCache, target: Target, triton_version: str, *, jobs: int, timeout_s: float
-    ) -> None:
+    def __init__(self, cache: BinaryCache, target: Target, triton_version: str, *, jobs: int, timeout_s: float) -> None:
         self.cache = cache
         self.target = target
         self.triton_version = triton_version
@@ -75,9 +73,7 @@ class Farm:
                 self.counts.cached += 1
                 yield known
             else:
-                missing.append(
-                    CompileJob(key, module_path, spec, self.target, str(self.cache.folder), self.timeout_s)
-                )
+                missing.append(CompileJob(key, module_path, spec, self.target, str(self.cache.folder), self.timeout_s))
         if missing:
             yield from self._compile(missing)
 

@@ -103,9 +103,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
     ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
     kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
     text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
-    hashes = {
-        name: hashlib.sha256(f"{helpers}\n{kernel}".encode()).hexdigest() for name, kernel in kernels.items()
-    }
+    hashes = {name: hashlib.sha256(f"{helpers}\n{kernel}".encode()).hexdigest() for name, kernel in kernels.items()}
     return GeneratedModule(problem, text, hashes)
 
 

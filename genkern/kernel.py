@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 # Settings of Triton that change what it compiles; where files lie and what is printed does not.
 _ENVIRONMENT_PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "AMDGCN_", "DISABLE_")
-_ENVIRONMENT_HARMLESS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_INTERPRET", "TRITON_PRINT_AUTOTUNING")
+_ENVIRONMENT_HARMLESS = (
+    "TRITON_CACHE_DIR",
+    "TRITON_HOME",
+    "TRITON_DUMP_DIR",
+    "TRITON_INTERPRET",
+    "TRITON_PRINT_AUTOTUNING",
+)
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,7 @@ class KernelSpec:
 
     def key(self, target: Target, triton_version: str) -> str:
         """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies."""
-        return hashlib.sha256(
-            repr((self, target, triton_version, compile_environment())).encode()
-        ).hexdigest()
+        return hashlib.sha256(repr((self, target, triton_version, compile_environment())).encode()).hexdigest()
 
 
 def compile_environment() -> tuple[tuple[str, str], ...]:

@@ -70,9 +70,7 @@ class Workshop:
         kernels_path = path.with_name(f"kernels_{os.getpid()}_{digest}.py")
         write_whole(str(path), module.text)
         write_whole(str(kernels_path), kernels)
-        session = Session(
-            str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type
-        )
+        session = Session(str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type)
         job = Job(session, iter(()))
         job.candidates = self._compile(configs, module, str(kernels_path), job)
         try:
