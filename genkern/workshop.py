@@ -1,4 +1,4 @@
-"""Workshop: from a problem and its configs to candidates that can be measured: generate, compile, drop what cannot fit."""
+"""Workshop: from a problem and its configs to candidates for measuring: generate, compile, drop what cannot fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One config of a generated module under Triton's interpreter: `python -m genkern.profiling.interpret MODULE CONFIG`."""
+"""One config under Triton's interpreter: `python -m genkern.profiling.interpret MODULE CONFIG`."""
 
 from __future__ import annotations
 

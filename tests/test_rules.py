@@ -1,5 +1,7 @@
 """Tests of genkern.rules: each rule drops what it says and keeps a neighbour."""
 
+# ruff: noqa: E501  one case a line reads better than wrapped ones
+
 from __future__ import annotations
 
 import dataclasses
