@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,17 +72,21 @@ class Workshop:
         write_whole(str(kernels_path), kernels)
         session = Session(str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type)
         job = Job(session, iter(()))
-        job.candidates = self._compile(configs, module, str(kernels_path), job)
+        job.candidates = candidates = self._compile(configs, module, str(kernels_path), job)
         try:
             yield job
         finally:
+            # An error on the way leaves it half way through, with the lock that other devices wait for.
+            # One that is being pulled from in another thread is that thread's to close.
+            with contextlib.suppress(ValueError):
+                candidates.close()
             kernels_path.unlink(missing_ok=True)
             if not self._keep_modules:
                 path.unlink(missing_ok=True)
 
     def _compile(
         self, configs: Sequence[Config], module: GeneratedModule, kernels_path: str, job: Job
-    ) -> Iterator[Candidate]:
+    ) -> Generator[Candidate, None, None]:
         """Yield each candidate when the last of its binaries is ready."""
         problem = job.session.problem
         op = get_op(problem.op)

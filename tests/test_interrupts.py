@@ -13,6 +13,7 @@ import pytest
 import yaml
 from command import SMALL, Ran, ended, run, start
 from machines import machine
+from small_gemms import needs_interpreter
 
 LINE = "genkern: stopped; run the same command again to go on\n"
 WAIT_S = 60.0
@@ -137,6 +138,7 @@ def test_stopped_while_compiling(number: signal.Signals, tmp_path: Path) -> None
         assert int(compiled.split()[1]) == len(list(cache.glob("binaries/*/[0-9a-f]*/genkern.json"))) - binaries
 
 
+@needs_interpreter
 def test_stopped_while_checking_results(cache_dir: Path, tmp_path: Path) -> None:
     """The interpreters that check several configs at once end with the command."""
     config = "'BLOCK_SIZE_M': 256, 'BLOCK_SIZE_N': 256, 'BLOCK_SIZE_K': 64"
