@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,7 @@ class StreamChild:
 
     def __init__(self) -> None:
         self._group: _Group | None = None
+        self._killing = threading.Lock()
         self._stderr_path = ""
         self._received = bytearray()
         self._exit: Exit | None = None
@@ -188,15 +190,19 @@ class StreamChild:
             raise ChildGarbled(f"the measured process wrote {text!r}, which is not a JSON line") from None
 
     def kill(self) -> Exit | None:
-        """End the child's whole group now and return how it ended; None when none was started. May be repeated."""
-        if self._group is not None:
-            returncode = self._group.kill()
-            self._exit = Exit(returncode, False, self._group.age_s, tail(self._stderr_path))
-            for pipe in (self._group.stdin, self._group.stdout):
-                with contextlib.suppress(OSError):
-                    pipe.close()
-            self._group = None
-        return self._exit
+        """End the child's whole group now and return how it ended; None when none was started. May be repeated.
+
+        Any thread may call it, also while another one waits for an answer.
+        """
+        with self._killing:
+            if (group := self._group) is not None:
+                returncode = group.kill()
+                self._exit = Exit(returncode, False, group.age_s, tail(self._stderr_path))
+                for pipe in (group.stdin, group.stdout):
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+                self._group = None
+            return self._exit
 
     def __enter__(self) -> StreamChild:
         return self
@@ -205,8 +211,8 @@ class StreamChild:
         self.kill()
 
     def _alive(self) -> _Group:
-        if self._group is not None:
-            return self._group
+        if (group := self._group) is not None:
+            return group
         if self._exit is not None:
             raise ChildDied(f"the measured process has ended: {self._exit.description}", self._exit)
         raise SupervisorError("the measured process was not started")
