@@ -59,8 +59,10 @@ def main() -> None:
         _die_with_parent(libc, signal.SIGKILL)
         if guard_pid != os.getppid():
             os._exit(_CANNOT_RUN)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would keep that
-            signal.signal(number, signal.SIG_DFL)
+        # What Python or whoever started genkern (timeout, nohup) ignores, exec would keep ignored.
+        for number in signal.valid_signals():
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         try:
             os.execvp(argv[0], argv)
         except OSError as error:
