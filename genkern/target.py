@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -114,10 +115,11 @@ def make_device_checker(
 def versions() -> dict[str, str]:
     """Versions that a result depends on. Raises ProfilerError when Triton is not installed."""
     found = {"genkern": genkern.__version__, "python": platform.python_version()}
-    for package in ("triton", "torch"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            if package == "triton":
-                raise ProfilerError("Triton is not installed here: pip install 'triton>=3.6,<3.10'") from None
+    try:
+        # Its own word, since the distribution has several names (triton, triton-rocm, pytorch-triton-rocm).
+        found["triton"] = importlib.import_module("triton").__version__
+    except ImportError:
+        raise ProfilerError("Triton is not installed here: pip install 'triton>=3.6,<3.10'") from None
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["torch"] = importlib.metadata.version("torch")
     return found
