@@ -1,9 +1,9 @@
-"""How well a tuning repeats: two tunings in processes of their own, and the first one's winners timed in a third.
+"""How well a tuning repeats: two tunings in processes of their own, the first one's winners racing in the second.
 
     genkern -i SIZES.yaml -o A.yaml
-    genkern -i SIZES.yaml -o B.yaml
-    genkern --benchmark -i A.yaml -o BENCH.csv
-    python benchmarks/repeatability.py A.yaml B.yaml BENCH.csv [-o FULL.jsonl]
+    cp A.yaml B.yaml
+    genkern -i SIZES.yaml --all -o B.yaml --profile_file B.csv
+    python benchmarks/repeatability.py A.yaml B.yaml B.csv [-o FULL.jsonl]
 
 Needs no GPU itself. Times of one size differ by `1 - small / large`.
 """
@@ -24,13 +24,13 @@ from genkern.formats.tuned_row import TunedRow
 
 # What counts as the same time.
 SAME = 0.02
-# M, N, K and the layouts, as --benchmark writes them.
-Key = tuple[int, int, int, str]
+# M, N, K, the layouts and the config's name, as --profile_file writes them.
+Key = tuple[int, int, int, str, str]
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """One size: the winner's time in A, that of the same config timed again, and B's winner with its time."""
+    """One size: the winner's time in A, that of the same config in B's finals, and B's winner with its time."""
 
     size: str
     a_config: str
@@ -55,33 +55,33 @@ def difference(one_us: float, other_us: float) -> float:
 
 def key_of(row: TunedRow) -> Key:
     p = row.problem
-    return p.M, p.N, p.K, ("T" if p.row_major_a else "N") + ("T" if p.row_major_b else "N")
+    return p.M, p.N, p.K, "NT"[p.row_major_a] + "NT"[p.row_major_b], row.config.name
 
 
-def read_times(lines: Iterable[str]) -> dict[Key, tuple[str, float]]:
-    """Config and microseconds by size, from the CSV of --benchmark; sizes that did not run are not in it."""
-    return {
-        (int(row["M"]), int(row["N"]), int(row["K"]), row["trans"]): (row["config"], float(row["us"]))
-        for row in csv.DictReader(lines)
-        if row["us"]
-    }
+def read_finals(lines: Iterable[str]) -> dict[Key, float]:
+    """Microseconds of every finalist, from the CSV of --profile_file."""
+    finals = {}
+    for row in csv.DictReader(lines):
+        if row["stage"] == "final" and row["us"]:
+            size = int(row["M"]), int(row["N"]), int(row["K"])
+            finals[*size, row["rowMajorA"] + row["rowMajorB"], row["config"]] = float(row["us"])
+    return finals
 
 
-def compare(a: Sequence[TunedRow], b: Sequence[TunedRow], again: Mapping[Key, tuple[str, float]]) -> list[Repeat]:
-    """One Repeat per size of A that has a time; a time counts as taken again only for the same config."""
+def compare(a: Sequence[TunedRow], b: Sequence[TunedRow], finals: Mapping[Key, float]) -> list[Repeat]:
+    """One Repeat per size of A that has a time."""
     others = {row.problem: row for row in b}
     repeats = []
     for row in a:
         if row.duration_us is None:
             continue
-        config, again_us = again.get(key_of(row), ("", 0.0))
         other = others.get(row.problem)
         repeats.append(
             Repeat(
                 row.problem.size,
                 row.config.name,
                 row.duration_us,
-                again_us if config == row.config.name else None,
+                finals.get(key_of(row)),
                 other.config.name if other else None,
                 other.duration_us if other else None,
             )
@@ -135,15 +135,11 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("a", help="results of the first tuning")
     parser.add_argument("b", help="results of the second")
-    parser.add_argument("times", nargs="?", help="CSV of --benchmark of the first")
+    parser.add_argument("candidates", help="--profile_file of the second")
     parser.add_argument("-o", "--output", help="full data as JSON lines")
     arguments = parser.parse_args(argv)
-    again: dict[Key, tuple[str, float]] = {}
-    if arguments.times:
-        with open(arguments.times, encoding="utf-8", newline="") as file:
-            again = read_times(file)
-    with errors_end():
-        repeats = compare(read_winners(arguments.a), read_winners(arguments.b), again)
+    with errors_end(), open(arguments.candidates, encoding="utf-8", newline="") as file:
+        repeats = compare(read_winners(arguments.a), read_winners(arguments.b), read_finals(file))
     data = DataFile(arguments.output)
     for repeat in repeats:
         data.add(asdict(repeat))

@@ -94,9 +94,13 @@ def size_line(report: Report) -> str:
         reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
         checked = f", {winner.check.method} check ok{reduced}"
     tflops = report.problem.tflops(winner.duration_us)
+    before, earlier = report.incumbent, ""
+    if before is not None and before.config != winner.config.name:
+        how = f"{before.duration_us:.2f} us" if before.outcome is Outcome.MEASURED else before.outcome.value
+        earlier = f"; before: {how}: {before.config}"
     return (
         f"{size}: {winner.duration_us:.2f} us, {tflops:.1f} TFLOPS{versus} ({winner.time_source}){checked}: "
-        f"{winner.config.name}"
+        f"{winner.config.name}{earlier}"
     )
 
 

@@ -101,7 +101,11 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         progress = stack.enter_context(Progress(console))
         provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
         tuners = [
-            Tuner(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget, index)
+            Tuner(
+                *(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget),
+                device_index=index,
+                incumbents=results.configs,
+            )
             for index, profiler, checker in zip(setting.device_indices, profilers, checkers, strict=True)
         ]
         recorder = Recorder(todo, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)

@@ -34,7 +34,10 @@ class Provenance:
 
 @dataclass
 class Report:
-    """How one problem ended: its winner, or why there is none, and every candidate's outcome."""
+    """How one problem ended: its winner, or why there is none, and every candidate's outcome.
+
+    `incumbent` is how the config that the results file had for the problem did this time.
+    """
 
     problem: GemmProblem
     winner: Winner | None = None
@@ -44,6 +47,7 @@ class Report:
     candidates: dict[str, Measurement] = field(default_factory=dict)
     binaries: dict[str, Binary] = field(default_factory=dict)
     stage_s: dict[str, float] = field(default_factory=dict)
+    incumbent: Measurement | None = None
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -57,7 +61,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Tunes problems on one device; tuners of several devices share workshop, journal and progress."""
+    """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
+
+    `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
+    tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
+    """
 
     spaces: Callable[[str], Space]
     workshop: Workshop
@@ -68,6 +76,7 @@ class Tuner:
     provenance: Provenance
     budget: Budget
     device_index: int = 0
+    incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
 
     def tune(self, problem: GemmProblem) -> Report:
         """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
@@ -79,7 +88,10 @@ class Tuner:
         with report.stage("prune"):
             report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
         report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
-        configs = report.pruned.kept
+        configs = list(report.pruned.kept)
+        incumbent = self.incumbents.get(problem)
+        if incumbent is not None and incumbent not in configs:
+            configs.append(incumbent)
         if not configs:
             report.message = "no config of the space suits this size (--explain shows the rules)"
             return report
@@ -94,6 +106,8 @@ class Tuner:
         if facts.winner is not None:
             # Decided by an earlier run, whose neighbours were others: a file that says so may be in use.
             report.winner = facts.winner
+        if incumbent is not None:
+            report.incumbent = report.candidates[incumbent.name]
         report.outcomes.update(m.outcome for m in report.candidates.values())
         if report.winner is not None:
             self.journal.won(report.winner)
@@ -113,7 +127,10 @@ class Tuner:
 
     def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Winner | None:
         """Re-time the best, then take the first of the ranking whose result is correct."""
-        names = finalists(self._checkable(report.candidates), self.budget.finalists)
+        able = self._checkable(report.candidates)
+        names = finalists(able, self.budget.finalists)
+        if incumbent := self.incumbents.get(job.session.problem):
+            names += finalists((m for m in able if m.config == incumbent.name and m.config not in names), 1)
         if not names:
             report.message = "no candidate could be measured (--profile_file says why)"
             return None

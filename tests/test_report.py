@@ -10,7 +10,7 @@ from made_winners import LONG, checked, report, winner
 
 from genkern.gpus import gpu_for_arch
 from genkern.problem import GemmProblem
-from genkern.records import Outcome
+from genkern.records import Measurement, Outcome
 from genkern.report import (
     detail_lines,
     format_text,
@@ -102,6 +102,13 @@ def test_lines_of_a_size() -> None:
     )
     assert "gpu check ok: " in size_line(report(replace(WINNERS[0], check=checked("16384x4096x4096"))))
     assert size_line(report(None)) == "1x2x3: no winner: no way"
+    again = report(WINNERS[1])
+    again.incumbent = Measurement(WINNERS[1].config.name, Outcome.MEASURED, "rocprofv3", "final", 8.06)
+    assert size_line(again) == size_line(report(WINNERS[1]))
+    again.incumbent = Measurement("tiled_old", Outcome.MEASURED, "rocprofv3", "final", 9.5)
+    assert size_line(again).endswith("; before: 9.50 us: tiled_old")
+    again.incumbent = Measurement("tiled_old", Outcome.CRASHED, "rocprofv3")
+    assert size_line(again).endswith("; before: crashed: tiled_old")
     counts, wrong = detail_lines(report(WINNERS[1]))
     assert counts == "  measured 1, wrong 1, compile_failed 1; prune 0.2 s, check 1.5 s"
     assert wrong.startswith("  wrong: tiled_BM1: error")

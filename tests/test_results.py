@@ -46,6 +46,7 @@ def test_a_new_file_grows(name: str, hostile_path: Path) -> None:
     results.write([winner(16)])
     results.write([winner(16), winner(4, 3.0)])
     assert opened(path).problems == {GemmProblem(16, 4096, 4096), GemmProblem(4, 4096, 4096)}
+    assert opened(path).configs == {one.problem: one.config for one in (winner(16), winner(4, 3.0))}
     assert [path.name for path in path.parent.iterdir()] == [path.name]
 
 

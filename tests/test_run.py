@@ -184,6 +184,26 @@ def test_every_candidate_has_exactly_one_outcome(
     assert sum(counts) == 3 * space.size
 
 
+def test_tuning_again_does_not_lose_a_better_config(
+    tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a space that has the old winner no more, it is measured all the same, and stays."""
+    poor = tmp_path / "poor.yaml"
+    poor.write_text(
+        "archs: [gfx942]\nops: [a16w16]\nrules: []\nfamilies:\n"
+        "  - {family: tiled, BLOCK_SIZE_M: [256], BLOCK_SIZE_N: [128], BLOCK_SIZE_K: [32], num_warps: [8],\n"
+        "     GROUP_SIZE_M: [1], SPLIT_K: [1], num_stages: [2], waves_per_eu: [0], matrix_instr_nonkdim: [16],\n"
+        "     kpack: [1], schedule_hint: [none]}\n"
+    )
+    size = ["-m", 16, "-n", 128, "-k", 256, "-o", tmp_path / "r.yaml"]
+    assert run_here(capsys, *size, *predicted(cache_dir)).status == 0
+    good = entries(tmp_path / "r.yaml")
+    again = run_here(capsys, *size, *predicted(cache_dir), "--all", "--space", poor)
+    assert again.status == 0
+    assert entries(tmp_path / "r.yaml")[0]["config"] == good[0]["config"]
+    assert "candidates: measured 2\n" in again.out
+
+
 def test_candidates_of_sizes_that_are_not_tuned_again_stay(
     sizes: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

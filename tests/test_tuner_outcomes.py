@@ -31,6 +31,8 @@ from genkern.workshop import Workshop
 PROBLEM = GemmProblem(16, 128, 256)
 SPACE, GPU = load_space("amd_quick", "gfx942", "a16w16"), gpu_for_arch("gfx942")
 KEPT = [config.name for config in prune(SPACE, PROBLEM, GPU).kept]
+# A winner of an earlier run with another space.
+OUTSIDER = Config("tiled", 64, 32, 64, num_warps=2, num_stages=2)
 SCREENED = (
     *[Outcome.MEASURED] * 3,
     *(Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.NOT_SEEN, Outcome.OVER_RESOURCES),
@@ -76,7 +78,8 @@ class Scripted:
         if stage == "screen":
             self._live(f"screen {name}")
         outcome = script.get(name, Outcome.MEASURED)
-        us = 10.0 + KEPT.index(name) if outcome is Outcome.MEASURED else None
+        place = KEPT.index(name) if name in KEPT else 5
+        us = 10.0 + place if outcome is Outcome.MEASURED else None
         return Measurement(name, outcome, self.time_source, stage, us, () if us is None else (us,) * 5)
 
     def _live(self, event: str) -> None:
@@ -95,8 +98,8 @@ def workshop(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Workshop(farm, GPU, "gfx942", Budget(), init_type="randn", module_dir=str(folder), keep_modules=False)
 
 
-def tuned(workshop: Workshop, journal: Path, script: Scripted) -> Report:
-    """One size tuned, with facts in `journal`."""
+def tuned(workshop: Workshop, journal: Path, script: Scripted, incumbent: Config | None = None) -> Report:
+    """One size tuned, with facts in `journal`; `incumbent` won it before."""
     with closing(Journal(journal, {}, start_anew=False)) as facts:
         tuner = Tuner(
             lambda op: SPACE,
@@ -107,6 +110,7 @@ def tuned(workshop: Workshop, journal: Path, script: Scripted) -> Report:
             Progress(Console()),
             Provenance("gfx942", "AMD Instinct MI300X", ()),
             Budget(finalists=4),
+            incumbents={PROBLEM: incumbent} if incumbent else {},
         )
         return tuner.tune(PROBLEM)
 
@@ -169,6 +173,29 @@ def test_a_resumed_run_repeats_nothing(
     assert report.winner == undisturbed.winner
     assert report.candidates == undisturbed.candidates
     assert report.outcomes == undisturbed.outcomes
+
+
+@pytest.mark.parametrize("incumbent", [OUTSIDER, Config.parse(KEPT[7])], ids=["outside the space", "in the space"])
+def test_an_earlier_winner_races_again(workshop: Workshop, tmp_path: Path, incumbent: Config) -> None:
+    """It is measured once and among the finalists, however it did in the screening, and can win again."""
+    script = Scripted({}, {}, set(KEPT) - {incumbent.name})
+    report = tuned(workshop, tmp_path / "j", script, incumbent)
+    assert report.winner is not None
+    assert report.winner.config == incumbent
+    assert script.asked.count(f"screen {incumbent.name}") == 1
+    assert report.incumbent == report.candidates[incumbent.name]
+    assert report.incumbent is not None
+    assert report.incumbent.stage == "final"
+    assert len(report.candidates) == len({*KEPT, incumbent.name})
+
+
+def test_an_earlier_winner_that_fails_is_no_finalist(workshop: Workshop, tmp_path: Path) -> None:
+    """A driver or a compiler may have changed since; the report says how it ended."""
+    report = tuned(workshop, tmp_path / "j", Scripted({OUTSIDER.name: Outcome.CRASHED}, {}, set()), OUTSIDER)
+    assert report.winner is not None
+    assert report.winner.config.name == KEPT[0]
+    assert report.incumbent is not None
+    assert report.incumbent.outcome is Outcome.CRASHED
 
 
 def test_a_size_that_no_config_suits_is_counted(workshop: Workshop, tmp_path: Path) -> None:
