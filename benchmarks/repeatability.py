@@ -64,7 +64,7 @@ def read_finals(lines: Iterable[str]) -> dict[Key, float]:
     for row in csv.DictReader(lines):
         if row["stage"] == "final" and row["us"]:
             size = int(row["M"]), int(row["N"]), int(row["K"])
-            finals[*size, row["rowMajorA"] + row["rowMajorB"], row["config"]] = float(row["us"])
+            finals[(*size, row["rowMajorA"] + row["rowMajorB"], row["config"])] = float(row["us"])
     return finals
 
 

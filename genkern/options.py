@@ -218,7 +218,11 @@ def _results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-o2", "--profile_file", metavar="FILE", help="CSV of every candidate with its outcome (of those not pruned)"
     )
-    group.add_argument("--all", action="store_true", help="tune again what the results file holds")
+    group.add_argument(
+        "--all",
+        action="store_true",
+        help="tune again what the results file holds; its configs race again, so none is lost to a worse one",
+    )
     group.add_argument("--sort", action="store_true", help="sort the results by size")
     group.add_argument(
         "--batch", type=_positive, default=1, metavar="N", help="write the results after every N sizes (default: 1)"
