@@ -142,12 +142,26 @@ def test_anchors_are_gemms_of_the_models() -> None:
     assert {(problem.N, problem.K) for problem in anchors} <= weights
 
 
+def test_held_out_sizes_are_of_other_models() -> None:
+    """30 sizes: weights from the models' files, none of them among those that kernels were written on."""
+    models = ("qwen3-32b_tp4.yaml", "llama-3.1-405b_tp8.yaml", "gpt-oss-120b_tp1.yaml", "deepseek-v3_tp8.yaml")
+    theirs = {(problem.N, problem.K) for name in models for problem in read(name)}
+    used = ("anchors.yaml", "llama-3.1-8b_tp1.yaml", "llama-3.1-70b_tp8.yaml", "squares.yaml", "quickstart.yaml")
+    ours = {(problem.N, problem.K) for name in used for problem in read(name)}
+    held_out = read("held_out.yaml")
+    weights = {(problem.N, problem.K) for problem in held_out}
+    assert len(set(held_out)) == 30
+    assert len(weights) == 6
+    assert weights <= theirs - ours
+    assert {problem.M for problem in held_out} == {3, 17, 100, 500, 3000}
+
+
 def test_every_file_is_tn_and_covered() -> None:
     """Every shipped file stores A row-major and the weight as [N, K], and is recomputed by a test above."""
     names = {path.name for path in FOLDER.iterdir()} - {"README.md"}
     covered = {f"{name}_tp{tp}.yaml" for name, tp in DENSE_FILES}
     covered |= {"gpt-oss-120b_tp1.yaml", "gpt-oss-120b_tp8.yaml", "deepseek-v3_tp8.yaml"}
-    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml"}
+    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "held_out.yaml"}
     assert names == covered
     for name in names:
         assert all(problem.row_major_a and not problem.row_major_b for problem in read(name))

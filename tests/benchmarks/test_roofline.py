@@ -1,0 +1,55 @@
+"""Bounds of tuned sizes, as benchmarks/roofline.py prints them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import roofline
+
+from genkern.config import Config
+from genkern.formats.tuned_row import TunedRow
+from genkern.problem import GemmProblem
+
+MACHINE = roofline.Machine(4.0, 800.0, 100, "made up")
+SKINNY, SQUARE = GemmProblem(1, 4000, 4000), GemmProblem(8000, 8000, 8000)
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "nvidia_h200" / "anchors_bf16.yaml"
+
+
+def test_the_larger_bound_counts() -> None:
+    """A row is bound by the weights' bytes, a large square by its operations."""
+    skinny, square = roofline.bounds(SKINNY, MACHINE), roofline.bounds(SQUARE, MACHINE)
+    assert (skinny.name, square.name) == ("memory", "compute")
+    assert skinny.us == pytest.approx((4000 * 4000 + 8000) * 2 / 4e6)
+    assert square.us == pytest.approx(2 * 8000**3 / 8e8)
+
+
+def test_traffic_and_fill_follow_from_the_tile() -> None:
+    """40 tiles on 100 units leave 60 idle; each brings in its rows and columns along all of K, or its split of it."""
+    problem = GemmProblem(256, 1280, 8192)
+    config = Config("tiled", 64, 128, 64)
+    assert roofline.fill(problem, config, 100) == pytest.approx(0.4)
+    assert roofline.unit_bytes_per_us(problem, config, 10.0, 100) == pytest.approx((64 + 128) * 8192 * 2 / 10)
+    split = Config("tiled", 64, 128, 64, SPLIT_K=4)
+    assert roofline.fill(problem, split, 100) == pytest.approx(0.8)
+    assert roofline.unit_bytes_per_us(problem, split, 10.0, 100) == pytest.approx(2 * (64 + 128) * 2048 * 2 / 10)
+
+
+def test_the_furthest_are_named() -> None:
+    """Worst first; a row without a time has no line."""
+    rows = [
+        TunedRow(SQUARE, Config("tiled", 128, 128, 64), 1600.0),
+        TunedRow(SKINNY, Config("tiled", 16, 64, 64), 9.0),
+        TunedRow(GemmProblem(2, 3, 4), Config("tiled", 16, 16, 16)),
+    ]
+    text = roofline.report(rows, MACHINE)
+    assert "Furthest from the bound: 8000x8000x8000 (0.80), 1x4000x4000 (0.89)." in text
+    assert "2x3x4" not in text
+
+
+def test_command_reads_shipped_results(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a GPU the bounds are the data sheet's, and said to be."""
+    roofline.main([str(RESULTS)])
+    out = capsys.readouterr().out
+    assert "4.800 TB/s, 989 TFLOPS (data sheet of NVIDIA H200)" in out
+    assert out.count("| warp_specialized_") > 0
