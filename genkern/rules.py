@@ -85,7 +85,8 @@ RULES: dict[str, Rule] = {
 # This one compares a group size with the others of its family, so it is made for each family.
 GROUP_RULE = "group_m_redundant"
 RULE_NAMES = (*RULES, GROUP_RULE)
-# Rules that read GROUP_SIZE_M or SPLIT_K; all others say the same of every config that shares a binary.
+# Rules that read GROUP_SIZE_M or SPLIT_K; all others say the same of every config that shares a binary. Of the
+# compiled-in fields these read no others than SHAPE_FIELDS, so that they need not be asked for each binary.
 RUNTIME_RULES = frozenset(
     {
         GROUP_RULE,
@@ -101,6 +102,9 @@ RUNTIME_RULES = frozenset(
         "stages_over_loop",
     }
 )
+# Of these, the ones that read GROUP_SIZE_M; they do not read SPLIT_K.
+GROUP_RULES = frozenset({GROUP_RULE, "v34_group_m", "v2_group_m"})
+SHAPE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
 
 
 def rule_for(name: str, group_sizes: Sequence[int]) -> Rule:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -63,25 +63,41 @@ class FamilySpace:
     def size(self) -> int:
         return math.prod(len(values) for _, values in self.ranges)
 
-    def blocks(self) -> Iterator[Iterator[Config]]:
-        """Yield, for each choice of the compiled-in fields, its configs over SPLIT_K and GROUP_SIZE_M."""
+    def blocks(self) -> Iterator[Block]:
+        """Yield a block for each choice of the compiled-in fields."""
         ranges = dict(self.ranges)
-        group_sizes, splits = ranges.pop("GROUP_SIZE_M"), ranges.pop("SPLIT_K")
+        splits, group_sizes = self.values("SPLIT_K"), self.values("GROUP_SIZE_M")
+        del ranges["SPLIT_K"], ranges["GROUP_SIZE_M"]
         for values in itertools.product(*ranges.values()):
-            yield self._block(values, splits, group_sizes)
+            yield Block(self.family, values, splits, group_sizes)
 
-    def _block(
-        self, values: tuple[int | str, ...], splits: tuple[int | str, ...], group_sizes: tuple[int | str, ...]
-    ) -> Iterator[Config]:
-        tile, rest = values[:3], values[3:]
-        for split in splits:
-            for group_size in group_sizes:
-                yield Config(self.family, *tile, group_size, split, *rest)  # type: ignore[arg-type, call-arg]
+
+class Block(NamedTuple):
+    """Configs that differ in SPLIT_K and GROUP_SIZE_M only, which are run-time arguments.
+
+    `compiled_in` are the other fields, in the order of Config and without the family.
+    """
+
+    family: str
+    compiled_in: tuple[int | str, ...]
+    splits: tuple[int, ...]
+    group_sizes: tuple[int, ...]
 
     @property
-    def block_size(self) -> int:
-        """Number of configs in each of the blocks."""
-        return len(self.values("GROUP_SIZE_M")) * len(self.values("SPLIT_K"))
+    def size(self) -> int:
+        """Number of its configs."""
+        return len(self.splits) * len(self.group_sizes)
+
+    def config(self, split_k: int, group_size_m: int) -> Config:
+        """The config of this block with these run-time arguments."""
+        tile, rest = self.compiled_in[:3], self.compiled_in[3:]
+        return Config(self.family, *tile, group_size_m, split_k, *rest)  # type: ignore[arg-type, call-arg]
+
+    def configs(self) -> Iterator[Config]:
+        """All of them; GROUP_SIZE_M varies fastest."""
+        for split_k in self.splits:
+            for group_size_m in self.group_sizes:
+                yield self.config(split_k, group_size_m)
 
 
 @dataclass(frozen=True)
@@ -108,7 +124,7 @@ def enumerate_configs(space: Space) -> Iterator[Config]:
     """
     for family in space.families:
         for block in family.blocks():
-            yield from block
+            yield from block.configs()
 
 
 def shipped_names() -> tuple[str, ...]:

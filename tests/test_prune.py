@@ -53,7 +53,7 @@ def naive(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
     for family in space.families:
         rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in space.rules]
         for block in family.blocks():
-            for config in block:
+            for config in block.configs():
                 name = next((name for name, drop in rules if drop(problem, config, gpu)), None)
                 if name is None:
                     kept.append(config)
@@ -85,10 +85,11 @@ def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
         ((512, 4096, 4096), "gfx1201", "amd_rdna4"),
         ((1, 4097, 4096), "sm_90", "nvidia_quick"),
         ((128, 512, 512), "sm_80", "nvidia_quick"),
+        ((300, 1000, 4097), "sm_80", "nvidia_sm80"),
     ],
 )
 def test_equals_the_definition(size: tuple[int, int, int], gpu_arch: str, space: str) -> None:
-    """Asking the rules once per binary changes neither the configs, nor their order, nor any count."""
+    """Asking the rules only where answers differ changes neither the configs, nor their order, nor any count."""
     problem, gpu = GemmProblem(*size), gpu_for_arch(gpu_arch)
     loaded = load_space(space, gpu_arch, "a16w16")
     assert prune(loaded, problem, gpu) == naive(loaded, problem, gpu)
@@ -190,12 +191,12 @@ def test_quick_spaces_are_quick(arch: str, name: str) -> None:
 
 @pytest.mark.parametrize("size", [(8192, 8192, 8192), (1024, 8192, 28672), (32, 16384, 53248)], ids=str)
 def test_pruning_the_full_space_is_fast(size: tuple[int, int, int]) -> None:
-    """132,000 configs are pruned within 1.5 s of processor time."""
+    """132,000 configs are pruned within 0.3 s of processor time (0.04 s on an idle core)."""
     space, problem, gpu = load_space(None, "gfx942", "a16w16"), GemmProblem(*size), gpu_for_arch("gfx942")
     start_s = time.process_time()
     result = prune(space, problem, gpu)
     assert result.total == 132_000
-    assert time.process_time() - start_s < 1.5
+    assert time.process_time() - start_s < 0.3
 
 
 def test_explain_has_every_rule_and_adds_up() -> None:
