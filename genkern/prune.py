@@ -46,6 +46,8 @@ def _compiled_in(config: Config) -> tuple[int | str, ...]:
         config.matrix_instr_nonkdim,
         config.kpack,
         config.schedule_hint,
+        config.xcd_remap,
+        config.cache_modifier,
     )
 
 
