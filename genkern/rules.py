@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from genkern import rules_families, rules_nvidia, rules_tiles, rules_tune_gemm
+from genkern import rules_amd, rules_families, rules_nvidia, rules_tiles, rules_tune_gemm
 from genkern.config import Config
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
@@ -71,6 +71,15 @@ RULES: dict[str, Rule] = {
         rules_nvidia.block_k_thin,
         rules_nvidia.tma_needs_sm90,
         rules_nvidia.tma_aligned,
+        rules_amd.lds_pipeline,
+        rules_amd.waves_per_eu_given,
+        rules_amd.waves_per_eu_over_lds,
+        rules_amd.waves_per_eu_spills,
+        rules_amd.kpack_no_effect,
+        rules_amd.schedule_hint_ignored,
+        rules_amd.xcd_remap_one_xcd,
+        rules_amd.cache_modifier_reused,
+        rules_amd.cache_modifier_no_effect,
         rules_families.gemv_one_row,
         rules_families.gemv_registers,
         rules_families.gemv_over_problem,
