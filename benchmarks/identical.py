@@ -31,7 +31,7 @@ from genkern.records import Outcome
 from genkern.setting import cache_folder
 from genkern.space import load_space
 from genkern.target import versions
-from genkern.workshop import COMPILERS, Job, Workshop
+from genkern.workshop import Job, Workshop
 
 DEFAULT = ("8192x8192x8192:gfx942:fp16", "4096x6144x4096:sm_90:bf16")
 
@@ -41,9 +41,10 @@ def sampled(configs: Sequence[Config], binaries: int) -> list[Config]:
 
     Chosen at random are tiles, with everything that the compiler alone sees, so that no copy is cut off.
     """
-    tiles: dict[Config, list[Config]] = defaultdict(list)
+    tiles: dict[tuple[object, ...], list[Config]] = defaultdict(list)
     for config in configs:
-        tiles[replace(config, GROUP_SIZE_M=1, SPLIT_K=1, xcd_remap=0, **COMPILERS)].append(config)
+        blocks = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
+        tiles[(config.family, *blocks, config.num_warps)].append(config)
     order = sorted(tiles)
     random.Random(0).shuffle(order)
     chosen: set[Config] = set()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import os
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Generator, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from genkern.cache import Failure
-from genkern.config import AMD_NEUTRAL, Config
+from genkern.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
 from genkern.families import kernel_specs
 from genkern.farm import Farm
 from genkern.files import write_whole
@@ -144,7 +145,8 @@ class Workshop:
 
 
 # What the compiler alone sees; every other field of a config decides grid or arguments.
-COMPILERS = {"num_stages": 0, "cache_modifier": "none", **AMD_NEUTRAL}
+COMPILER_FIELDS = ("num_stages", "cache_modifier", *AMD_NEUTRAL)
+_LAUNCH_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in COMPILER_FIELDS))
 
 
 def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
@@ -155,7 +157,7 @@ def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
     code = [(binary.resources.code_sha256, binary.resources.shared_bytes) for binary in binaries]
     if any(digest is None for digest, _ in code):
         return None
-    return replace(config, **COMPILERS), *code  # type: ignore[arg-type]
+    return *_LAUNCH_FIELDS(config), *code
 
 
 def kernels_only(text: str) -> str:

@@ -124,6 +124,21 @@ def test_counts_add_up(name: str) -> None:
     assert all(config in order for config in result.kept)
 
 
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("size", [(8192, 8192, 8192), *LARGE[:2]], ids=str)
+def test_amd_tuned_large_sizes(size: tuple[int, int, int], arch: str) -> None:
+    """The wide AMD space keeps 5,000 to 20,000 configs of large sizes, with a choice of every parameter of theirs."""
+    result = pruned(size, arch, "amd_tuned")
+    assert 5_000 <= len(result.kept) <= 20_000
+    assert result.binaries <= 1_400
+    for field in ("num_stages", "waves_per_eu", "matrix_instr_nonkdim", "xcd_remap"):
+        assert len({getattr(config, field) for config in result.kept}) > 1, field
+    assert {config.kpack for config in result.kept} == ({1, 2} if arch == "gfx942" else {1})
+    assert {config.cache_modifier for config in result.kept} == {"none"}
+    small = pruned((16, *size[1:]), arch, "amd_tuned").kept
+    assert {config.cache_modifier for config in small} == {"none", ".cg"}
+
+
 @pytest.mark.parametrize("size", [(4096, 6144, 4096), (4096, 4096, 14336)], ids=str)
 def test_sm90_large_sizes(size: tuple[int, int, int]) -> None:
     """Large bf16 sizes keep at least 15,000 configs on sm_90, in fewer than 1,000 binaries."""
