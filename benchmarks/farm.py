@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -173,7 +173,8 @@ def fill_cache(cache: BinaryCache, problem: GemmProblem, space: Space, arch: str
     _, specs = all_specs(problem, space, arch)
     for number, spec in enumerate(specs):
         files = {f"kernel.{extension}": STAND_IN, "kernel.json": b"{}"}
-        cache.put(spec.key(target, found), spec, f"stand_in_{number}", STAND_IN_RESOURCES, files)
+        resources = replace(STAND_IN_RESOURCES, code_sha256=str(number))
+        cache.put(spec.key(target, found), spec, f"stand_in_{number}", resources, files)
     return len(specs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +17,18 @@ _PT_NOTE, _NT_AMDGPU_METADATA = 4, 32
 # Attributes of .nv.info, as cuobjdump prints them; the value of each is (symbol index, number).
 _EIFMT_SVAL = 4
 _EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT = 0x11, 0x12, 0x2F
+# Names and what only tools read: none of it reaches the hardware. Symbols are as long as the configs' names, and
+# tables of them move what comes after.
+_NOT_CODE = (
+    *(".note", ".dynsym", ".gnu.hash", ".hash", ".dynstr", ".dynamic", ".relro_padding", ".comment", ".symtab"),
+    *(".shstrtab", ".strtab", ".AMDGPU.", ".debug", ".nv_debug", ".nv.callgraph"),
+    *(".rela.debug", ".rel.debug", ".rela.nv_debug", ".rel.nv_debug"),
+)
+# These have a size, but no content in the file.
+_NO_CONTENT = (".nv.shared", ".bss")
+# Size of AMD's kernel descriptor, and where in it the distance to the code stands (LLVM AMDGPUUsage, "Kernel
+# Descriptor"): that depends on the length of the symbol.
+_DESCRIPTOR_BYTES, _ENTRY_OFFSET = 64, slice(16, 24)
 # Deeper than any real metadata (5); bounds the recursion on hostile input.
 _DEPTH_MAX = 32
 
@@ -61,6 +74,7 @@ def _amd(binary: bytes, shared_bytes: int) -> Resources:
         return max(found, default=None)
 
     return Resources(
+        code_sha256=_code_sha256(elf),
         registers=largest(".vgpr_count"),
         accumulator_registers=largest(".agpr_count"),
         scalar_registers=largest(".sgpr_count"),
@@ -90,11 +104,34 @@ def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
         raise ResultsError("no register count (EIATTR_REGCOUNT) in .nv.info of the cubin: recompile")
     stack = max(numbers[_EIATTR_MIN_STACK_SIZE] or numbers[_EIATTR_FRAME_SIZE], default=None)
     return Resources(
+        code_sha256=_code_sha256(elf),
         registers=max(numbers[_EIATTR_REGCOUNT]),
         spills=None if stack is None else stack // 4,
         shared_bytes=shared_bytes,
         scratch_bytes=stack,
     )
+
+
+def _code_sha256(elf: _Elf) -> str | None:
+    """Digest of the machine code, its constants and its launch descriptor, whatever the kernel is named.
+
+    None for a file without code.
+    """
+    if not any(name.startswith(".text") for name, _, _ in elf.sections):
+        return None
+    symbols = [name.removeprefix(".text.") for name, _, _ in elf.sections if name.startswith(".text.")]
+    digest = hashlib.sha256()
+    for name, _, size in elf.sections:
+        if not name or name.startswith(_NOT_CODE):
+            continue
+        content = b"" if name.startswith(_NO_CONTENT) else elf.section(name)
+        if name == ".rodata" and size == _DESCRIPTOR_BYTES:
+            content = content[: _ENTRY_OFFSET.start] + content[_ENTRY_OFFSET.stop :]
+        for number, symbol in enumerate(symbols):
+            name = name.replace(symbol, str(number))
+        digest.update(f"{name} {size} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ _PREFIXES = {
 }
 # AMD's fields with their neutral values: these mean Triton's own choice.
 AMD_NEUTRAL: dict[str, int | str] = {"waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 0, "schedule_hint": "none"}
+# Triton's modifiers of the loads of B. Not .cv, which reads past every cache: no GEMM gains by that.
+CACHE_MODIFIERS = ("none", ".ca", ".cg", ".cs")
 # Without capital letters a family cannot hold a part of the name, so that a name has one reading only.
 _FAMILY = r"[a-z][a-z0-9_]*"
 # Words joined by one separator each: then "__" can stand for "-", which no Python identifier holds.
@@ -35,7 +37,9 @@ def _pattern() -> re.Pattern[str]:
     parts = {field: f"_{prefix}(?P<{field}>0|[1-9][0-9]{{0,9}})" for field, prefix in _PREFIXES.items()}
     parts["schedule_hint"] = r"_sched(?P<schedule_hint>\w+)"
     amd = "".join(parts.pop(field) for field in AMD_NEUTRAL)
-    return re.compile(f"(?P<family>{_FAMILY}){''.join(parts.values())}(?:{amd})?", re.ASCII)
+    modifiers = "|".join(modifier[1:] for modifier in CACHE_MODIFIERS if modifier != "none")
+    neutral = rf"(?:_xcd(?P<xcd_remap>1))?(?:_cm(?P<cache_modifier>{modifiers}))?(?:{amd})?"
+    return re.compile(f"(?P<family>{_FAMILY}){''.join(parts.values())}{neutral}", re.ASCII)
 
 
 _NAME = _pattern()
@@ -45,9 +49,11 @@ _NAME = _pattern()
 class Config:
     """Parameters of one candidate kernel, in the field's own terms.
 
-    `family` names the kernel template. The last four fields are AMD's; at their neutral values (0, or
-    "none": Triton chooses), as on NVIDIA, they are left out of the name. Raises InputError for a family
-    or schedule_hint that no name can hold, and for a number that is not from 0 to 2**31 - 1.
+    `family` names the kernel template. waves_per_eu to schedule_hint are AMD's; at their neutral values (0, or
+    "none": Triton chooses), as on NVIDIA, they are left out of the name. So are `xcd_remap` (1: programs that one
+    XCD runs take neighbouring tiles) and `cache_modifier` (of the loads of B, see CACHE_MODIFIERS), each when it is
+    0 or "none". Raises InputError for a family or schedule_hint that no name can hold, for an unknown
+    cache_modifier, and for a number that is not from 0 to 2**31 - 1 (xcd_remap: 0 or 1).
     """
 
     family: str
@@ -62,10 +68,14 @@ class Config:
     matrix_instr_nonkdim: int = 0
     kpack: int = 0
     schedule_hint: str = "none"
+    xcd_remap: int = 0
+    cache_modifier: str = "none"
 
     def __post_init__(self) -> None:
-        if problem := _word_problem(self.family, self.schedule_hint):
+        if problem := _word_problem(self.family, self.schedule_hint, self.cache_modifier):
             raise InputError(problem)
+        if self.xcd_remap not in (0, 1):
+            raise InputError(f"xcd_remap is 0 or 1, not {self.xcd_remap}")
         numbers = (
             self.BLOCK_SIZE_M,
             self.BLOCK_SIZE_N,
@@ -83,7 +93,7 @@ class Config:
 
     @property
     def is_amd(self) -> bool:
-        """Whether any of AMD's fields is set."""
+        """Whether any of AMD's fields is set that are options of its compiler."""
         return any(getattr(self, field) != neutral for field, neutral in AMD_NEUTRAL.items())
 
     @property
@@ -93,6 +103,10 @@ class Config:
             f"{self.family}_BM{self.BLOCK_SIZE_M}_BN{self.BLOCK_SIZE_N}_BK{self.BLOCK_SIZE_K}"
             f"_GM{self.GROUP_SIZE_M}_SK{self.SPLIT_K}_nW{self.num_warps}_nS{self.num_stages}"
         )
+        if self.xcd_remap:
+            name += "_xcd1"
+        if self.cache_modifier != "none":
+            name += f"_cm{self.cache_modifier[1:]}"
         if not self.is_amd:
             return name
         hint = self.schedule_hint.replace("-", "__")
@@ -105,12 +119,14 @@ class Config:
         if match is None:
             raise InputError(f"{name[:200]!r} is not a config name: expected family_BM.._BN.._BK.._GM.._SK.._nW.._nS..")
         values: dict[str, int | str] = {
-            field: text if field in ("family", "schedule_hint") else int(text)
+            field: text if field in ("family", "schedule_hint", "cache_modifier") else int(text)
             for field, text in match.groupdict().items()
             if text is not None
         }
         if "schedule_hint" in values:
             values["schedule_hint"] = str(values["schedule_hint"]).replace("__", "-")
+        if "cache_modifier" in values:
+            values["cache_modifier"] = f".{values['cache_modifier']}"
         config = cls(**values)  # type: ignore[arg-type]
         if config.name != name:
             raise InputError(f"{name!r} is not a config name: did you mean {config.name!r}?")
@@ -118,11 +134,13 @@ class Config:
 
 
 @lru_cache(maxsize=1024)
-def _word_problem(family: str, schedule_hint: str) -> str:
+def _word_problem(family: str, schedule_hint: str, cache_modifier: str) -> str:
     if not re.fullmatch(_FAMILY, family):
         return f"family {family!r} is not a word of small letters, digits and underscores"
     if not re.fullmatch(_HINT, schedule_hint):
         return f"schedule_hint {schedule_hint!r} is not words of letters and digits joined by single '_' or '-'"
+    if cache_modifier not in CACHE_MODIFIERS:
+        return f"cache_modifier {cache_modifier!r} is none of {', '.join(CACHE_MODIFIERS)}"
     return ""
 
 

@@ -34,6 +34,8 @@ class Variant:
     mask_n: bool = False
     mask_k: bool = False
     split: bool = False
+    xcd: bool = False
+    cache_modifier: str = "none"
 
 
 # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
@@ -54,8 +56,10 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
         "k": problem.K % config.BLOCK_SIZE_K != 0 and config.family != "tiled_tma",
     }
     masked = "".join(letter for letter, needed in overhangs.items() if needed)
-    name = f"matmul_{config.family}" + ("_split" if split else "") + (f"_mask_{masked}" if masked else "")
-    main = Variant(name, template, overhangs["m"], overhangs["n"], overhangs["k"], split)
+    placed = "_xcd" * config.xcd_remap + config.cache_modifier.replace("none", "").replace(".", "_")
+    name = f"matmul_{config.family}" + ("_split" if split else "") + placed + (f"_mask_{masked}" if masked else "")
+    masks = overhangs["m"], overhangs["n"], overhangs["k"]
+    main = Variant(name, template, *masks, split, bool(config.xcd_remap), config.cache_modifier)
     return (main, REDUCE) if split else (main,)
 
 
@@ -118,6 +122,7 @@ def _specs(
         ("b_desc", _tile_type(problem.dtype_b, problem.row_major_b, bk, bn)),
         ("c_desc", _tile_type(problem.dtype_c, True, bm, bn)),
     ]
+    xcds = [("NUM_XCDS", "i32")] * config.xcd_remap
     specs = []
     for variant in variants_of(problem, config):
         constants: tuple[tuple[str, int | str], ...] = (("BINARY", binary_name(config)), *blocks)
@@ -146,10 +151,10 @@ def _specs(
         elif variant.split:
             lds = [("lda", "i32"), ("ldb", "i32")]
             signature = [("a_ptr", a), ("b_ptr", b), ("partial_ptr", partial), *mnk, *lds]
-            signature += [("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
+            signature += [("GROUP_SIZE_M", "i32"), *xcds, ("SPLIT_K", "i32")]
         else:
             lds = [("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
-            signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk, *lds, ("GROUP_SIZE_M", "i32")]
+            signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk, *lds, ("GROUP_SIZE_M", "i32"), *xcds]
         divisible = tuple(name for name, kind in signature if kind.startswith("*") or name in aligned)
         specs.append(KernelSpec(variant.name, source[variant.name], tuple(signature), constants, divisible, options))
     return tuple(specs)

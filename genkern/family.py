@@ -14,6 +14,7 @@ class Family:
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
     `any_width`: BLOCK_SIZE_N may be any multiple of 16, not only a power of two.
     `helper_warps`: warps that it runs beyond num_warps.
+    `places_loads`: takes xcd_remap and cache_modifier.
     """
 
     name: str
@@ -24,12 +25,13 @@ class Family:
     uses_dot: bool = True
     any_width: bool = False
     helper_warps: int = 0
+    places_loads: bool = False
 
 
 FAMILIES = {
     family.name: family
     for family in (
-        Family("tiled", splits_k=True, runs_on_amd=True),
+        Family("tiled", splits_k=True, runs_on_amd=True, places_loads=True),
         Family("gemv", runs_on_amd=True, uses_dot=False),
         Family("tiled_tma", uses_tma=True, splits_k=True),
         Family("persistent_tma", uses_tma=True),

@@ -15,6 +15,7 @@ from genkern import __version__
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.families import REDUCE, REDUCE_BLOCK_SIZE, REDUCE_OPTIONS, Variant, variants_of, wide_operands
+from genkern.gpus import Gpu, gpu_for_arch
 from genkern.op import get_op
 from genkern.problem import GemmProblem
 
@@ -43,27 +44,37 @@ def _environment() -> jinja2.Environment:
     )
 
 
-def _row(kernel: str, config: Config, amd: bool) -> str:
+def _row(kernel: str, config: Config, amd: bool, loads: bool) -> str:
     values = [kernel, config.family, config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K]
     values += [config.GROUP_SIZE_M, config.SPLIT_K, config.num_warps, config.num_stages]
     if amd:
         values += [config.waves_per_eu, config.matrix_instr_nonkdim, config.kpack, config.schedule_hint]
+    if loads:
+        values += [config.xcd_remap, config.cache_modifier]
     return "(" + ", ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in values) + "),"
 
 
-def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> GeneratedModule:
-    """Render the module of `problem` for `configs` (at least one)."""
+def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
+    """Render the module of `problem` for `configs` (at least one).
+
+    `gpu` says how many XCDs the device has, for configs with xcd_remap; by default it is the first of `arch`.
+    """
     op = get_op(problem.op)
     accumulator = op.accumulator(problem)
     amd = any(config.is_amd for config in configs)
     max_split_k = max(config.SPLIT_K for config in configs)
     families = {config.family for config in configs}
+    xcd_remap = any(config.xcd_remap for config in configs)
+    loads = xcd_remap or any(config.cache_modifier != "none" for config in configs)
     context: dict[str, Any] = {
         "problem": problem,
         "version": __version__,
         "arch": arch,
         "amd": amd,
         "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
+        "has_xcd_remap": xcd_remap,
+        "has_load_fields": loads,
+        "gpu": (gpu or gpu_for_arch(arch)) if xcd_remap else None,
         "row_major_a": problem.row_major_a,
         "row_major_b": problem.row_major_b,
         "bias": problem.bias,
@@ -96,14 +107,19 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         main, *rest = variants_of(problem, config)
         for variant in (main, *rest):
             variants.setdefault(variant.name, variant)
-        rows.append(_row(main.name, config, amd))
+        rows.append(_row(main.name, config, amd, loads))
     environment = _environment()
     helpers = environment.get_template("gemm/order.py.j2").render(context).strip()
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
+    xcd_helper = environment.get_template("gemm/xcd_order.py.j2").render(context).strip()
     kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
+    # What a kernel's text depends on: the same whatever other kernels there are.
+    used = {v.name: f"{helpers}\n{xcd_helper}" if v.xcd else helpers for v in ordered}
+    if xcd_remap:
+        helpers += f"\n\n\n{xcd_helper}"
     text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
-    hashes = {name: hashlib.sha256(f"{helpers}\n{kernel}".encode()).hexdigest() for name, kernel in kernels.items()}
+    hashes = {name: hashlib.sha256(f"{used[name]}\n{kernel}".encode()).hexdigest() for name, kernel in kernels.items()}
     return GeneratedModule(problem, text, hashes)
 
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class DetectedDevice:
-    """A GPU of this machine. `index` is nvidia-smi's, or the order of the GPUs in ROCm's topology."""
+    """A GPU of this machine. `index` is nvidia-smi's, or the order of the GPUs in ROCm's topology.
+
+    `compute_units` is what ROCm shows (fewer than the product has when it is partitioned), 0 where it is not known.
+    """
 
     index: int
     name: str
     arch: str
+    compute_units: int = 0
 
 
 @functools.cache
@@ -117,6 +121,21 @@ def gpu_for_device(device_name: str, arch: str) -> Gpu:
     return max(matches, key=lambda found: found[0])[1] if matches else devices[0][1]
 
 
+def partition_of(gpu: Gpu, compute_units: int) -> Gpu:
+    """The part of `gpu` that a device with so many compute units is; `gpu` itself when that is not some of its XCDs.
+
+    MI300X in CPX mode shows 8 devices of 38 units and one XCD each. Compute and L2 are the part's; memory and the
+    last-level cache stay whole, as a part may use all of them while the others are idle.
+    """
+    per_xcd = gpu.compute_units // gpu.xcds
+    xcds = compute_units // per_xcd
+    if not 0 < xcds < gpu.xcds or compute_units != xcds * per_xcd:
+        return gpu
+    share = xcds / gpu.xcds
+    peak_tflops = {dtype: share * tflops for dtype, tflops in gpu.peak_tflops.items()}
+    return replace(gpu, compute_units=compute_units, xcds=xcds, l2_mib=share * gpu.l2_mib, peak_tflops=peak_tflops)
+
+
 def _devices_of(arch: str) -> list[tuple[frozenset[str], Gpu]]:
     key = str(arch).strip().lower().split(":")[0]
     if key not in _table():
@@ -165,8 +184,10 @@ def parse_rocminfo(text: str) -> list[DetectedDevice]:
     for agent in re.split(r"^\*+\s*\n\s*Agent \d+", text, flags=re.MULTILINE)[1:]:
         arch = re.search(r"^\s*Name:\s*(gfx[0-9a-f]+)\s*$", agent, re.MULTILINE)
         name = re.search(r"^\s*Marketing Name:[ \t]*(.*?)\s*$", agent, re.MULTILINE)
+        units = re.search(r"^\s*Compute Unit:\s*(\d{1,6})\s*$", agent, re.MULTILINE)
         if arch:
-            found.append(DetectedDevice(len(found), name[1] if name else "", arch[1]))
+            device = DetectedDevice(len(found), name[1] if name else "", arch[1], int(units[1]) if units else 0)
+            found.append(device)
     return found
 
 
@@ -182,7 +203,12 @@ def read_kfd(nodes: Path) -> list[DetectedDevice]:
         version = int(match[1]) if match else 0  # 0 is a CPU
         if version:
             major, minor, step = version // 10000, version // 100 % 100, version % 100
-            found.append(DetectedDevice(len(found), "", f"gfx{major}{minor:x}{step:x}"))
+            simds, per_unit = (
+                int(value[1]) if (value := re.search(rf"^{key} (\d{{1,6}})$", properties, re.MULTILINE)) else 0
+                for key in ("simd_count", "simd_per_cu")
+            )
+            units = simds // per_unit if per_unit else 0
+            found.append(DetectedDevice(len(found), "", f"gfx{major}{minor:x}{step:x}", units))
     return found
 
 

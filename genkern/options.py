@@ -199,7 +199,8 @@ def _search(group: argparse._ArgumentGroup) -> None:
         "--exhaustive",
         action="store_true",
         help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over twice the best "
-        "are left out (predicted_out)",
+        "(predicted_out), and all but one of the configs that compile to the same machine code (identical), are left "
+        "out",
     )
     group.add_argument("--keep", action="store_true", help="keep the generated modules, in modules/ of --cache_dir")
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genkern.config import Config
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
-from genkern.rules import RUNTIME_RULES, reason, rule_for
-from genkern.space import Space
+from genkern.rules import GROUP_RULES, RUNTIME_RULES, SHAPE_FIELDS, reason, rule_for
+from genkern.space import Block, FamilySpace, Space
+
+# A run-time value with the place of the first rule that drops it.
+_Answers = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ def _compiled_in(config: Config) -> tuple[int | str, ...]:
         config.matrix_instr_nonkdim,
         config.kpack,
         config.schedule_hint,
+        config.xcd_remap,
+        config.cache_modifier,
     )
 
 
@@ -50,30 +57,67 @@ def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
     dropped = dict.fromkeys(itertools.chain(space.rules, *(family.rules or () for family in space.families)), 0)
     for family in space.families:
         names = space.rules if family.rules is None else family.rules
-        rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in names]
+        rules = _Rules(names, family, problem, gpu)
         for block in family.blocks():
-            first = next(block)
-            # Configs that share a binary share the answer of most rules: ask those once. `rules[:verdict]` is
-            # what is left to ask of each config before the rule that drops them all, if there is one.
-            verdict = next(
-                (i for i, (name, drop) in enumerate(rules) if name not in RUNTIME_RULES and drop(problem, first, gpu)),
-                len(rules),
-            )
-            asked = [(name, drop) for name, drop in rules[:verdict] if name in RUNTIME_RULES]
-            if not asked and verdict < len(rules):
-                dropped[rules[verdict][0]] += family.block_size
+            verdict = rules.of_block(block)
+            if verdict < rules.first_at_run_time:
+                dropped[names[verdict]] += block.size
                 continue
-            for config in itertools.chain((first,), block):
-                for name, drop in asked:
-                    if drop(problem, config, gpu):
-                        dropped[name] += 1
-                        break
-                else:
-                    if verdict < len(rules):
-                        dropped[rules[verdict][0]] += 1
+            by_split, by_group = rules.of_shape(block)
+            least_of_group = min(of_group for _, of_group in by_group)
+            for split_k, of_split in by_split:
+                of_both = min(verdict, of_split)
+                if of_both < least_of_group:
+                    dropped[names[of_both]] += len(by_group)
+                    continue
+                for group_size_m, of_group in by_group:
+                    first = min(of_both, of_group)
+                    if first < len(names):
+                        dropped[names[first]] += 1
                     else:
-                        kept.append(config)
+                        kept.append(block.config(split_k, group_size_m))
     return Pruned(kept, dropped, space.size)
+
+
+class _Rules:
+    """The rules of one family, each asked only of configs for which its answer can differ.
+
+    An answer is the place of the first rule that drops the config, or the number of rules when none does. The
+    first of three kinds of rules to drop a config is the first of all: those that see only what is compiled in
+    are asked once per block; those that see SPLIT_K or GROUP_SIZE_M once per shape and value, since blocks of
+    one shape (SHAPE_FIELDS) have the same answers.
+    """
+
+    def __init__(self, names: Sequence[str], family: FamilySpace, problem: GemmProblem, gpu: Gpu) -> None:
+        self._rules = [rule_for(name, family.values("GROUP_SIZE_M")) for name in names]
+        self._block_rules = [i for i, name in enumerate(names) if name not in RUNTIME_RULES]
+        self._group_rules = [i for i, name in enumerate(names) if name in GROUP_RULES]
+        self._split_rules = [i for i, name in enumerate(names) if name in RUNTIME_RULES - GROUP_RULES]
+        # Whatever is dropped before this place is dropped whatever the run-time arguments.
+        self.first_at_run_time = min((*self._group_rules, *self._split_rules, len(names)))
+        fields = [name for name, _ in family.ranges if name not in ("GROUP_SIZE_M", "SPLIT_K")]
+        self._shape = operator.itemgetter(*(fields.index(name) for name in SHAPE_FIELDS))
+        self._shapes: dict[tuple[int | str, ...], tuple[_Answers, _Answers]] = {}
+        self._asked = problem, gpu
+
+    def of_block(self, block: Block) -> int:
+        """The answer of the rules that see neither SPLIT_K nor GROUP_SIZE_M."""
+        return self._first(self._block_rules, block.config(block.splits[0], block.group_sizes[0]))
+
+    def of_shape(self, block: Block) -> tuple[_Answers, _Answers]:
+        """The answers by SPLIT_K, and by GROUP_SIZE_M."""
+        shape = self._shape(block.compiled_in)
+        if shape not in self._shapes:
+            split_k, group_size_m = block.splits[0], block.group_sizes[0]
+            self._shapes[shape] = (
+                [(split, self._first(self._split_rules, block.config(split, group_size_m))) for split in block.splits],
+                [(size, self._first(self._group_rules, block.config(split_k, size))) for size in block.group_sizes],
+            )
+        return self._shapes[shape]
+
+    def _first(self, places: Sequence[int], config: Config) -> int:
+        problem, gpu = self._asked
+        return next((i for i in places if self._rules[i](problem, config, gpu)), len(self._rules))
 
 
 def explain(pruned: Pruned) -> str:

@@ -19,6 +19,7 @@ class Outcome(str, Enum):
     COMPILE_FAILED = "compile_failed"
     COMPILE_TIMED_OUT = "compile_timed_out"
     OVER_RESOURCES = "over_resources"
+    IDENTICAL = "identical"
     PREDICTED_OUT = "predicted_out"
     LAUNCH_FAILED = "launch_failed"
     TIMED_OUT = "timed_out"
@@ -34,6 +35,7 @@ class Resources:
 
     `registers` counts 32-bit registers per thread (on CDNA the unified total, `accumulator_registers`
     of it AGPRs). `shared_bytes` is LDS or shared memory per workgroup. `scratch_bytes` is per thread.
+    `code_sha256` is of all that the hardware executes: binaries with an equal one differ in their names only.
     """
 
     registers: int | None = None
@@ -42,6 +44,7 @@ class Resources:
     spills: int | None = None
     shared_bytes: int | None = None
     scratch_bytes: int | None = None
+    code_sha256: str | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from genkern import rules_families, rules_nvidia, rules_tiles, rules_tune_gemm
+from genkern import rules_amd, rules_families, rules_nvidia, rules_tiles, rules_tune_gemm
 from genkern.config import Config
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
@@ -71,6 +71,15 @@ RULES: dict[str, Rule] = {
         rules_nvidia.block_k_thin,
         rules_nvidia.tma_needs_sm90,
         rules_nvidia.tma_aligned,
+        rules_amd.lds_pipeline,
+        rules_amd.waves_per_eu_given,
+        rules_amd.waves_per_eu_over_lds,
+        rules_amd.waves_per_eu_spills,
+        rules_amd.kpack_no_effect,
+        rules_amd.schedule_hint_ignored,
+        rules_amd.xcd_remap_one_xcd,
+        rules_amd.cache_modifier_reused,
+        rules_amd.cache_modifier_no_effect,
         rules_families.gemv_one_row,
         rules_families.gemv_registers,
         rules_families.gemv_over_problem,
@@ -85,7 +94,8 @@ RULES: dict[str, Rule] = {
 # This one compares a group size with the others of its family, so it is made for each family.
 GROUP_RULE = "group_m_redundant"
 RULE_NAMES = (*RULES, GROUP_RULE)
-# Rules that read GROUP_SIZE_M or SPLIT_K; all others say the same of every config that shares a binary.
+# Rules that read GROUP_SIZE_M or SPLIT_K; all others say the same of every config that shares a binary. Of the
+# compiled-in fields these read no others than SHAPE_FIELDS, so that they need not be asked for each binary.
 RUNTIME_RULES = frozenset(
     {
         GROUP_RULE,
@@ -101,6 +111,9 @@ RUNTIME_RULES = frozenset(
         "stages_over_loop",
     }
 )
+# Of these, the ones that read GROUP_SIZE_M; they do not read SPLIT_K.
+GROUP_RULES = frozenset({GROUP_RULE, "v34_group_m", "v2_group_m"})
+SHAPE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
 
 
 def rule_for(name: str, group_sizes: Sequence[int]) -> Rule:

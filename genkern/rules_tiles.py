@@ -13,7 +13,7 @@ from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 
 # Registers that a GEMM loop needs besides its accumulators: addresses, strides, counters.
-_OTHER_REGISTERS = 20
+OTHER_REGISTERS = 20
 # Below this many tiles per CU or SM, a last wave that is not full costs a quarter of the time or more.
 _ENOUGH_TILES_PER_UNIT = 2
 # Workgroups per CU or SM beyond which more splits of K add traffic of partial sums and no parallelism.
@@ -64,7 +64,7 @@ def accumulator_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> boo
     """
     threads = config.num_warps * gpu.warp_size
     available = min(gpu.registers_per_thread_max, gpu.registers_per_unit // threads)
-    return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N > (available - _OTHER_REGISTERS) * threads
+    return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N > (available - OTHER_REGISTERS) * threads
 
 
 def warps_starved(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

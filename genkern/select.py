@@ -94,6 +94,7 @@ def _format(problem: GemmProblem) -> tuple[object, ...]:
     return problem.op, problem.dtype_a, problem.dtype_b, problem.dtype_c, *layout
 
 
-def _complexity(config: Config) -> tuple[int, int, int, int]:
-    """Fewer kernels, then less shared memory, fewer threads and a plainer tile order."""
-    return (config.SPLIT_K, config.num_stages, config.num_warps, config.GROUP_SIZE_M)
+def _complexity(config: Config) -> tuple[int, ...]:
+    """Fewer kernels, then less shared memory, fewer threads, a plainer tile order and plain loads."""
+    order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")
+    return (config.SPLIT_K, config.num_stages, config.num_warps, *order)

@@ -9,11 +9,11 @@ import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from genkern.config import CONFIG_FIELDS, Config
+from genkern.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.errors import InputError
 from genkern.family import FAMILIES, Family, block_problem
 from genkern.op import op_names
@@ -23,7 +23,9 @@ SHIPPED_SPACES = Path(__file__).parent / "spaces"
 
 _KEYS = ("archs", "ops", "default", "families", "rules")
 _RANGE_FIELDS = CONFIG_FIELDS[1:]
-_AMD_FIELDS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint")
+# Fields that an entry may leave out, or has to on NVIDIA, with the value that they then have.
+_OPTIONAL: dict[str, int | str] = {"xcd_remap": 0, "cache_modifier": "none"}
+_AMD_FIELDS = (*AMD_NEUTRAL, "xcd_remap")
 # Least and greatest value of each field; what a family's blocks may be besides is in family.py.
 _BOUNDS = {
     "BLOCK_SIZE_M": (1, 1024),
@@ -36,12 +38,13 @@ _BOUNDS = {
     "waves_per_eu": (0, 16),
     "matrix_instr_nonkdim": (4, 32),
     "kpack": (1, 2),
+    "xcd_remap": (0, 1),
 }
 # More than enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
 _ARCH = re.compile(r"gfx[0-9a-f]+|sm_[0-9]+")
-# A config's name is split at underscores, and is a Python identifier.
-_HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+# As Triton writes them (memory-bound-attention).
+_HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -63,25 +66,41 @@ class FamilySpace:
     def size(self) -> int:
         return math.prod(len(values) for _, values in self.ranges)
 
-    def blocks(self) -> Iterator[Iterator[Config]]:
-        """Yield, for each choice of the compiled-in fields, its configs over SPLIT_K and GROUP_SIZE_M."""
+    def blocks(self) -> Iterator[Block]:
+        """Yield a block for each choice of the compiled-in fields."""
         ranges = dict(self.ranges)
-        group_sizes, splits = ranges.pop("GROUP_SIZE_M"), ranges.pop("SPLIT_K")
+        splits, group_sizes = self.values("SPLIT_K"), self.values("GROUP_SIZE_M")
+        del ranges["SPLIT_K"], ranges["GROUP_SIZE_M"]
         for values in itertools.product(*ranges.values()):
-            yield self._block(values, splits, group_sizes)
+            yield Block(self.family, values, splits, group_sizes)
 
-    def _block(
-        self, values: tuple[int | str, ...], splits: tuple[int | str, ...], group_sizes: tuple[int | str, ...]
-    ) -> Iterator[Config]:
-        tile, rest = values[:3], values[3:]
-        for split in splits:
-            for group_size in group_sizes:
-                yield Config(self.family, *tile, group_size, split, *rest)  # type: ignore[arg-type, call-arg]
+
+class Block(NamedTuple):
+    """Configs that differ in SPLIT_K and GROUP_SIZE_M only, which are run-time arguments.
+
+    `compiled_in` are the other fields, in the order of Config and without the family.
+    """
+
+    family: str
+    compiled_in: tuple[int | str, ...]
+    splits: tuple[int, ...]
+    group_sizes: tuple[int, ...]
 
     @property
-    def block_size(self) -> int:
-        """Number of configs in each of the blocks."""
-        return len(self.values("GROUP_SIZE_M")) * len(self.values("SPLIT_K"))
+    def size(self) -> int:
+        """Number of its configs."""
+        return len(self.splits) * len(self.group_sizes)
+
+    def config(self, split_k: int, group_size_m: int) -> Config:
+        """The config of this block with these run-time arguments."""
+        tile, rest = self.compiled_in[:3], self.compiled_in[3:]
+        return Config(self.family, *tile, group_size_m, split_k, *rest)  # type: ignore[arg-type, call-arg]
+
+    def configs(self) -> Iterator[Config]:
+        """All of them; GROUP_SIZE_M varies fastest."""
+        for split_k in self.splits:
+            for group_size_m in self.group_sizes:
+                yield self.config(split_k, group_size_m)
 
 
 @dataclass(frozen=True)
@@ -108,7 +127,7 @@ def enumerate_configs(space: Space) -> Iterator[Config]:
     """
     for family in space.families:
         for block in family.blocks():
-            yield from block
+            yield from block.configs()
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -268,9 +287,14 @@ def _family(number: int, entry: object, amd: bool) -> FamilySpace:
         if field not in wanted and field not in ("family", "rules"):
             raise _unknown("field", field, wanted)
     for field in wanted:
-        if field not in entry:
+        if field not in entry and field not in _OPTIONAL:
             raise InputError(f"{family}: field {field!r} is missing")
-    ranges = tuple((field, _values(f"{family}: {field}", field, entry[field], facts)) for field in wanted)
+    given = {field: _values(f"{family}: {field}", field, entry[field], facts) for field in wanted if field in entry}
+    neutral = AMD_NEUTRAL | _OPTIONAL
+    ranges = tuple((field, given.get(field) or (neutral[field],)) for field in _RANGE_FIELDS)
+    for field, value in _OPTIONAL.items():
+        if not facts.places_loads and dict(ranges)[field] != (value,):
+            raise InputError(f"{family}: {field} must be [{value}]: this family does not take it")
     if not facts.splits_k and dict(ranges)["SPLIT_K"] != (1,):
         raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
     rules = _rules(f"{family}: rules", entry["rules"]) if "rules" in entry else None
@@ -291,7 +315,11 @@ def _values(where: str, field: str, values: object, facts: Family) -> tuple[int 
     for value in values:
         if field == "schedule_hint":
             if not isinstance(value, str) or not _HINT.fullmatch(value):
-                raise InputError(f"{where}: {_shown(value)} is not a word of letters and digits")
+                raise InputError(f"{where}: {_shown(value)} is not words of letters and digits joined by '-'")
+            continue
+        if field == "cache_modifier":
+            if value not in CACHE_MODIFIERS:
+                raise _unknown(field, value, CACHE_MODIFIERS)
             continue
         least, greatest = _BOUNDS[field]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:

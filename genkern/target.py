@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import genkern
 from genkern.errors import InputError, ProfilerError
-from genkern.gpus import DetectedDevice, Gpu, detect_devices, gpu_for_arch, gpu_for_device, triton_target
+from genkern.gpus import DetectedDevice, Gpu, detect_devices, gpu_for_arch, gpu_for_device, partition_of, triton_target
 from genkern.kernel import Target
 from genkern.profiling.predict import PredictProfiler
 from genkern.profiling.rocprof import RocprofProfiler, RocprofV3Profiler
@@ -71,8 +71,9 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
             raise InputError(f"--gpu_ids {number}: there is no such {gpu.arch} GPU; there is {there}")
     if options.ngpus and options.ngpus > len(fitting):
         raise InputError(f"--ngpus {options.ngpus}: this machine has {len(fitting)} {gpu.arch} GPU(s)")
-    name = next(device.name for device in fitting if device.index == wanted[0])
-    return RunTarget(gpu.arch, gpu_for_device(name, gpu.arch), name, wanted)
+    device = next(device for device in fitting if device.index == wanted[0])
+    found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
+    return RunTarget(gpu.arch, found, device.name, wanted)
 
 
 def _asked_to_measure(options: argparse.Namespace) -> str:

@@ -95,7 +95,9 @@ class Tuner:
         if not configs:
             report.message = "no config of the space suits this size (--explain shows the rules)"
             return report
-        with self.workshop.open(problem, configs, self.device_index) as job:
+        # What an earlier run measured, or found best, is measured rather than a copy of it.
+        first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
+        with self.workshop.open(problem, configs, self.device_index, first) as job:
             bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
             with report.stage("compile and screen"), bar as advance:
                 for measurement in self._screen(job, facts):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from genkern.cache import Failure
-from genkern.config import Config
+from genkern.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
 from genkern.families import kernel_specs
 from genkern.farm import Farm
 from genkern.files import write_whole
@@ -35,13 +36,17 @@ class Unfit:
 
 @dataclass
 class Job:
-    """One problem on the bench. Iterating over `candidates` compiles; `ready` and `unfit` fill as it goes on."""
+    """One problem on the bench. Iterating over `candidates` compiles; the rest fills as it goes on.
+
+    `launches` has the name of the config that is measured for each distinct launch.
+    """
 
     session: Session
     candidates: Iterator[Candidate]
     ready: dict[str, Candidate] = field(default_factory=dict)
     unfit: dict[str, Unfit] = field(default_factory=dict)
     binaries: dict[str, Binary] = field(default_factory=dict)
+    launches: dict[Hashable, str] = field(default_factory=dict)
 
 
 class Workshop:
@@ -60,9 +65,15 @@ class Workshop:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def open(self, problem: GemmProblem, configs: Sequence[Config], device_index: int) -> Iterator[Job]:
-        """The job of `problem` for `configs`; its generated module goes away afterwards unless it is to be kept."""
-        module = generate(problem, configs, self.arch)
+    def open(
+        self, problem: GemmProblem, configs: Sequence[Config], device_index: int, first: Collection[str] = ()
+    ) -> Iterator[Job]:
+        """The job of `problem` for `configs`; its generated module goes away afterwards unless it is to be kept.
+
+        Of configs whose launches are the same to the hardware one is a candidate, the others are `identical`; those
+        named in `first` come before others and are candidates always. An exhaustive budget takes every config.
+        """
+        module = generate(problem, configs, self.arch, self.gpu)
         path = Path(self.module_dir) / module.file_name
         kernels = kernels_only(module.text)
         # Named by its content, since workers keep what they have imported, by path; and ours alone to delete.
@@ -72,7 +83,7 @@ class Workshop:
         write_whole(str(kernels_path), kernels)
         session = Session(str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type)
         job = Job(session, iter(()))
-        job.candidates = candidates = self._compile(configs, module, str(kernels_path), job)
+        job.candidates = candidates = self._compile(configs, module, str(kernels_path), job, first)
         try:
             yield job
         finally:
@@ -85,11 +96,13 @@ class Workshop:
                 path.unlink(missing_ok=True)
 
     def _compile(
-        self, configs: Sequence[Config], module: GeneratedModule, kernels_path: str, job: Job
+        self, configs: Sequence[Config], module: GeneratedModule, kernels_path: str, job: Job, first: Collection[str]
     ) -> Generator[Candidate, None, None]:
         """Yield each candidate when the last of its binaries is ready."""
         problem = job.session.problem
         op = get_op(problem.op)
+        if first:
+            configs = sorted(configs, key=lambda config: config.name not in first)
         needs = {config: kernel_specs(problem, config, op, module.source_sha256) for config in configs}
         keys = {spec: self.farm.key(spec) for spec in dict.fromkeys(s for specs in needs.values() for s in specs)}
         waiting: dict[str, list[Config]] = defaultdict(list)
@@ -105,10 +118,12 @@ class Workshop:
                     missing[config] -= 1
                     if missing[config] == 0:
                         made = [results[keys[spec]] for spec in needs[config]]
-                        if candidate := self._candidate(config, made, job):
+                        if candidate := self._candidate(config, made, job, first):
                             yield candidate
 
-    def _candidate(self, config: Config, made: Sequence[Binary | Failure], job: Job) -> Candidate | None:
+    def _candidate(
+        self, config: Config, made: Sequence[Binary | Failure], job: Job, first: Collection[str]
+    ) -> Candidate | None:
         name = config.name
         binaries = []
         for result in made:
@@ -120,8 +135,29 @@ class Workshop:
         if reason := fits(binaries[0].resources, config.num_warps, self.gpu):
             job.unfit[name] = Unfit(Outcome.OVER_RESOURCES, reason)
             return None
+        if (launch := launch_of(config, binaries)) is not None and not self.budget.every:
+            measured = job.launches.setdefault(launch, name)
+            if measured != name and name not in first:
+                job.unfit[name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
+                return None
         job.ready[name] = Candidate(config, tuple(binaries))
         return job.ready[name]
+
+
+# What the compiler alone sees; every other field of a config decides grid or arguments.
+COMPILER_FIELDS = ("num_stages", "cache_modifier", *AMD_NEUTRAL)
+_LAUNCH_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in COMPILER_FIELDS))
+
+
+def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
+    """What the hardware is given for one call of `config`: equal for two configs that it cannot tell apart.
+
+    None when a binary is too old to say what its code is.
+    """
+    code = [(binary.resources.code_sha256, binary.resources.shared_bytes) for binary in binaries]
+    if any(digest is None for digest, _ in code):
+        return None
+    return *_LAUNCH_FIELDS(config), *code
 
 
 def kernels_only(text: str) -> str:

@@ -93,8 +93,7 @@ class Server:
         siblings = (tuple(binaries), Config.parse(name).SPLIT_K)
         sibling_us = self._first_us.get(siblings, 0.0)
         budget = gemm.session.budget
-        every = budget.exhaustive or budget.protocol == "tune_gemm"
-        if sibling_us > _SIBLING_FACTOR * self._best_us and not every:
+        if sibling_us > _SIBLING_FACTOR * self._best_us and not budget.every:
             ratio = sibling_us / self._best_us
             return {"config": name, "left_out": f"another GROUP_SIZE_M of it took {ratio:.1f} times the best"}
         answer = self._sampled(gemm, timer, name, binaries)

@@ -24,7 +24,7 @@ class Budget:
     after `finals_s` seconds. `timeout_s` limits a candidate's screening, and each of its turns in the finals.
     `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
     cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`). `exhaustive`
-    measures all group sizes of a binary, also where the first is far beyond the best.
+    measures all group sizes of a binary, also where the first is far beyond the best, and all copies of a binary.
     """
 
     protocol: str = "genkern"
@@ -38,6 +38,11 @@ class Budget:
     rotating_mb: float = 256.0
     icache_flush: bool = False
     exhaustive: bool = False
+
+    @property
+    def every(self) -> bool:
+        """Whether all candidates are measured, as tune_gemm does, whatever is known of them before."""
+        return self.exhaustive or self.protocol == "tune_gemm"
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,13 @@ GEMV = Config("gemv", 16, 16, 128, 1, 1, 4, 1)
 WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
 AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1)
 AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, 2, 16, 1)
+XCD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1, xcd_remap=1, cache_modifier=".cg")
+XCD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, xcd_remap=1)
 
 
 def taking(problem: GemmProblem) -> list[Config]:
     """The configs above, one or two of each family, that take this problem."""
-    configs = [TILED, SPLIT, AMD_SPLIT]
+    configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT]
     if all(size % 16 == 0 for size in (problem.M, problem.N, problem.K)):
         configs += [TMA, TILED_TMA, TILED_TMA_SPLIT]
         if problem.row_major_a and not problem.row_major_b and problem.dtype_a in ("bf16", "fp16"):

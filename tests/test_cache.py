@@ -107,6 +107,19 @@ def test_a_record_of_newer_fields_counts_as_missing(cache: BinaryCache) -> None:
     assert cache.get(KEY) is None
 
 
+def test_entries_from_before_the_digest_are_read(cache: BinaryCache) -> None:
+    """An entry without a digest of its code is used as it is; its code is unknown, so it equals no other."""
+    put(cache)
+    path = cache.path(KEY) / "genkern.json"
+    record = json.loads(path.read_text())
+    del record["seal"], record["resources"]["code_sha256"]
+    path.write_bytes(_sealed(record))
+    found = cache.get(KEY)
+    assert isinstance(found, Binary)
+    assert found.resources == RESOURCES
+    assert found.resources.code_sha256 is None
+
+
 def test_failures_are_remembered(cache: BinaryCache) -> None:
     """A refused kernel is an entry too; a later success does not replace it, since equal keys are equal work."""
     failure = Failure(KEY, Outcome.COMPILE_FAILED, "ValueError: 'quotes' \"and\" \n newlines")
@@ -190,7 +203,7 @@ def test_an_entry_that_cannot_be_replaced_is_named(cache: BinaryCache, monkeypat
 
 def test_every_resource_survives(cache: BinaryCache) -> None:
     """Unknown resources stay unknown (None), known ones keep their value, 0 included."""
-    known = Resources(0, 1, 2, 3, 4, 5)
+    known = Resources(0, 1, 2, 3, 4, 5, "ab" * 32)
     for number, resources in enumerate([Resources(), known, dataclasses.replace(known, spills=None)]):
         key = f"{number:064x}"
         cache.put(key, SPEC, "s", resources, FILES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import struct
 import subprocess
@@ -13,11 +14,17 @@ import pytest
 import triton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_gemms import SPLIT, TILED, make_module, specs_of
+from triton.backends.compiler import GPUTarget
 from triton_matmul import compile_matmul
 
-from genkern.code_object import read_resources
+from genkern.code_object import _Elf, read_resources
+from genkern.compiler import ast_source
+from genkern.config import Config
 from genkern.errors import ResultsError
+from genkern.families import binary_name
 from genkern.gpus import gpu_for_arch, triton_target
+from genkern.problem import GemmProblem
 
 # 256x256 with 4 warps spills on all of them, which is the point.
 BLOCKS = [(128, 128, 64), (256, 256, 32)]
@@ -89,6 +96,46 @@ def test_spilling_kernels_are_seen(compiled: Any) -> None:
     assert spills["sm_90", BLOCKS[0]] == 0
     assert spills["sm_90", BLOCKS[1]] > 100
     assert spills["gfx1201", BLOCKS[1]] > 100
+
+
+@pytest.mark.parametrize(("arch", "backend", "extension"), [("gfx942", "hip", "hsaco"), ("sm_90", "cuda", "cubin")])
+def test_the_digest_is_of_the_code_alone(tmp_path: Path, arch: str, backend: str, extension: str) -> None:
+    """Kernels that differ in their names only have one digest; other code, or another descriptor, has another."""
+
+    def digest(config: Config) -> str:
+        folder = tmp_path / config.name
+        folder.mkdir()
+        module, loaded = make_module(folder, GemmProblem(64, 64, 256), [config], arch)
+        spec = specs_of(module, config)[0]
+        options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+        kernel = triton.compile(ast_source(loaded, spec), GPUTarget(*triton_target(gpu_for_arch(arch))), options)
+        assert kernel.metadata.name.endswith(binary_name(config))
+        found = read_resources(kernel.asm[extension], backend, 0).code_sha256
+        assert found is not None
+        return found
+
+    # The hint is in the name, and not in the options above.
+    named = dataclasses.replace(TILED, schedule_hint="a-name-that-moves-all-that-follows-it")
+    assert digest(TILED) == digest(named)
+    others = [dataclasses.replace(TILED, BLOCK_SIZE_K=64), dataclasses.replace(TILED, num_warps=8)]
+    assert len({digest(config) for config in [*others, SPLIT]} | {digest(dataclasses.replace(TILED, kpack=1))}) == 4
+
+
+def test_another_descriptor_is_another_digest(compiled: Any) -> None:
+    """Registers, LDS and modes stand in AMD's kernel descriptor; only the distance to the code does not count."""
+    binary = bytearray(compiled("gfx942", BLOCKS[0]).asm["hsaco"])
+    elf = _Elf.read(bytes(binary), 224)
+    at = next(offset for name, offset, _ in elf.sections if name == ".rodata")
+    before = read_resources(bytes(binary), "hip", 0).code_sha256
+    for position, same in ((16, True), (23, True), (15, False), (24, False), (48, False)):
+        changed = bytearray(binary)
+        changed[at + position] ^= 1
+        assert (read_resources(bytes(changed), "hip", 0).code_sha256 == before) is same
+
+
+def test_no_code_is_no_digest() -> None:
+    """A file without code equals nothing."""
+    assert read_resources(kernels({".vgpr_count": 40}), "hip", 0).code_sha256 is None
 
 
 def test_wrong_backend_is_named(compiled: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
+from genkern.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.errors import InputError
 
 _LETTERS = string.ascii_letters + string.digits
@@ -24,11 +24,14 @@ HINTS = (
     | st.builds(lambda head, sep, tail: f"h{head}{sep}{tail}", _WORDS, st.sampled_from("_-"), _WORDS)
 )
 NUMBERS = st.integers(0, 2**31 - 1) | st.sampled_from([0, 1, 16, 64])
+NUMBER_FIELDS = CONFIG_FIELDS[1 : CONFIG_FIELDS.index("schedule_hint")]
 CONFIGS = st.builds(
     Config,
     family=FAMILIES,
     schedule_hint=HINTS,
-    **dict.fromkeys([name for name in CONFIG_FIELDS if name not in ("family", "schedule_hint")], NUMBERS),
+    xcd_remap=st.integers(0, 1),
+    cache_modifier=st.sampled_from(CACHE_MODIFIERS),
+    **dict.fromkeys(NUMBER_FIELDS, NUMBERS),
 )
 
 
@@ -47,10 +50,18 @@ def test_names_are_distinct(one: Config, other: Config) -> None:
     assert (one.name == other.name) == (one == other)
 
 
-@given(CONFIGS, st.sampled_from(CONFIG_FIELDS[1:-1]), NUMBERS)
-def test_every_field_is_in_the_name(config: Config, field: str, value: int) -> None:
-    """Changing any one number changes the name, whatever the other fields are."""
-    changed = dataclasses.replace(config, **{field: value})
+@given(
+    CONFIGS,
+    st.one_of(
+        st.tuples(st.sampled_from(NUMBER_FIELDS), NUMBERS),
+        st.tuples(st.just("xcd_remap"), st.integers(0, 1)),
+        st.tuples(st.just("cache_modifier"), st.sampled_from(CACHE_MODIFIERS)),
+    ),
+)
+def test_every_field_is_in_the_name(config: Config, change: tuple[str, int | str]) -> None:
+    """Changing any one number or modifier changes the name, whatever the other fields are."""
+    field, value = change
+    changed = dataclasses.replace(config, **{field: value})  # type: ignore[arg-type]
     assert (changed.name == config.name) == (value == getattr(config, field))
 
 
@@ -69,7 +80,15 @@ def test_names_as_documented() -> None:
         amd = dataclasses.replace(config, **{field: value})
         assert amd.is_amd
         assert amd.name == f"tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_{tail}"
-    assert tuple(AMD_NEUTRAL) == CONFIG_FIELDS[-4:]
+    assert tuple(AMD_NEUTRAL) == CONFIG_FIELDS[-6:-2]
+    for fields, tail in [
+        ({"xcd_remap": 1}, "xcd1"),
+        ({"cache_modifier": ".cg"}, "cmcg"),
+        ({"xcd_remap": 1, "cache_modifier": ".ca", "kpack": 2}, "xcd1_cmca_EU0_mfma0_kP2_schednone"),
+    ]:
+        placed = dataclasses.replace(config, **fields)  # type: ignore[arg-type]
+        assert placed.is_amd is ("kpack" in fields)
+        assert placed.name == f"tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_{tail}"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +118,11 @@ def test_names_as_documented() -> None:
         "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_EU0_mfma16_kP2_scheda___b",
         f"tiled_BM{2**31}_BN256_BK64_GM8_SK1_nW8_nS3",
         f"tiled_BM{'9' * 5000}_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_xcd0",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_xcd2",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmnone",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmcv",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmcg_xcd1",
         "x; import os_BM128_BN256_BK64_GM8_SK1_nW8_nS3",
     ],
 )
@@ -149,6 +173,11 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         {"BLOCK_SIZE_M": -1},
         {"kpack": -1},
         {"SPLIT_K": 2**31},
+        {"xcd_remap": 2},
+        {"xcd_remap": -1},
+        {"cache_modifier": "cg"},
+        {"cache_modifier": ""},
+        {"cache_modifier": ".cv"},
     ],
 )
 def test_configs_without_a_name_cannot_be_made(fields: dict[str, int | str]) -> None:

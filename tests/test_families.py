@@ -36,6 +36,8 @@ TILED_CONFIGS = st.builds(
     matrix_instr_nonkdim=st.sampled_from([0, 16, 32]),
     kpack=st.sampled_from([0, 1, 2]),
     schedule_hint=HINTS,
+    xcd_remap=st.integers(0, 1),
+    cache_modifier=st.sampled_from(["none", "none", ".ca", ".cg"]),
 )
 ALL_TYPES = [
     ("a16w16", "bf16", "bf16"),
@@ -47,7 +49,7 @@ ALL_TYPES = [
 
 def imported(folder: Path, problem: GemmProblem, configs: list[Config]) -> ModuleType:
     """The generated module, in a file of its own: modules are remembered by path."""
-    module = generate(problem, configs, "any")
+    module = generate(problem, configs, "gfx942")
     own = folder / hashlib.sha256(module.text.encode()).hexdigest()[:16]
     own.mkdir(exist_ok=True)
     return load_module(str(write_module(own, module)))
@@ -93,7 +95,7 @@ def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: 
         configs = taking(problem)
         module = imported(tmp_path, problem, configs)
         operands = module.make_operands("cpu")
-        generated = generate(problem, configs, "any")
+        generated = generate(problem, configs, "gfx942")
         for config in configs:
             row = module.CONFIGS[config.name]
             given = module.with_workspace(row, operands)
@@ -129,7 +131,7 @@ def test_calls_pass_every_argument_once(tmp_path: Path, monkeypatch: pytest.Monk
     pytest.importorskip("torch")
     configs = taking(problem)
     module = imported(tmp_path, problem, configs)
-    generated = generate(problem, configs, "any")
+    generated = generate(problem, configs, "gfx942")
     called = []
 
     class Recorder:
@@ -181,7 +183,8 @@ def test_masks_exactly_where_tiles_overhang(m: int, n: int, k: int, config: Conf
     needed = [size % block != 0 for size, block in sizes]
     assert [main.mask_m, main.mask_n, main.mask_k] == needed
     letters = "".join(letter for letter, mask in zip("mnk", needed, strict=True) if mask)
-    assert main.name == "matmul_tiled" + "_split" * (config.SPLIT_K > 1) + f"_mask_{letters}" * bool(letters)
+    placed = "_xcd" * config.xcd_remap + {"none": "", ".ca": "_ca", ".cg": "_cg"}[config.cache_modifier]
+    assert main.name == "matmul_tiled" + "_split" * (config.SPLIT_K > 1) + placed + f"_mask_{letters}" * bool(letters)
     assert [variant.name for variant in rest] == ["reduce_splits"] * (config.SPLIT_K > 1)
 
 

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.gpu
 CONFIGS = [
     Config("tiled", 64, 64, 64, 4, 1, 4, 3),
     Config("tiled", 16, 64, 64, 1, 5, 4, 3),
+    Config("tiled", 64, 64, 64, 4, 1, 4, 1, xcd_remap=1, cache_modifier=".cg"),
+    Config("tiled", 16, 64, 64, 1, 5, 4, 1, xcd_remap=1),
     Config("tiled_tma", 64, 64, 64, 8, 1, 4, 4),
     Config("tiled_tma", 16, 64, 128, 1, 4, 4, 4),
     Config("tiled_tma", 64, 32, 64, 1, 3, 4, 4),

@@ -10,9 +10,12 @@ import py_compile
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from golden.update import CASES, FOLDER, rendered
+from hypothesis import given
+from hypothesis import strategies as st
 from small_gemms import (
     AMD,
     AMD_SPLIT,
@@ -23,12 +26,16 @@ from small_gemms import (
     TILED_TMA_SPLIT,
     TMA,
     WARP_SPECIALIZED,
+    XCD,
+    XCD_SPLIT,
     needs_interpreter,
     write_module,
 )
 
+from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.generate import GeneratedModule, generate
+from genkern.gpus import gpu_for_device
 from genkern.problem import GemmProblem
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +43,7 @@ TYPES = {"a16w16": [("bf16", "bf16"), ("fp32", "fp32")], "a8w8": [("int8", "bf16
 # Generates and imports 15,000 configs three times each; prints the least processor time of both, and the count.
 _SPEED = """
 import itertools, sys, time
+from genkern.compiler import load_module
 from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.generate import generate
@@ -77,6 +85,8 @@ def every_kind() -> list[GeneratedModule]:
         ("sm_90", [WARP_SPECIALIZED]),
         ("sm_90", [TMA]),
         ("gfx942", [AMD_SPLIT, AMD]),
+        ("gfx942", [XCD, XCD_SPLIT]),
+        ("gfx942", [dataclasses.replace(XCD, xcd_remap=0), dataclasses.replace(XCD, cache_modifier="none")]),
         ("gfx90a", [SPLIT]),
     ]
     for op, types in TYPES.items():
@@ -156,8 +166,9 @@ def test_text_depends_on_configs_only_through_kernels() -> None:
     """The same kernel has the same text whatever other configs are in the module, and for every vendor."""
     problem = GemmProblem(100, 64, 256)
     alone = generate(problem, [TILED], "sm_90").source_sha256
-    among = generate(problem, [SPLIT, TMA, AMD, TILED], "gfx942").source_sha256
+    among = generate(problem, [SPLIT, TMA, AMD, TILED, XCD], "gfx942").source_sha256
     assert alone.items() < among.items()
+    assert generate(problem, [XCD], "gfx942").source_sha256.items() < among.items()
 
 
 @pytest.mark.parametrize("op", TYPES)
@@ -181,6 +192,58 @@ def test_m_overhang_masks_only_what_it_must() -> None:
     assert "a = tl.load(a_ptrs, mask=(offs_m[:, None] < M), other=0.0)" in text
     assert "b = tl.load(b_ptrs)\n" in text
     assert "tl.store(c_ptrs, c, mask=(offs_m[:, None] < M))" in text
+
+
+def test_modules_without_remapping_know_nothing_of_it() -> None:
+    """XCDs and cache modifiers stand only in the modules, and only in the kernels, of configs that use them."""
+    problem = GemmProblem(100, 64, 256)
+    plain = generate(problem, [TILED, SPLIT, AMD], "gfx942").text
+    assert "xcd" not in plain.lower()
+    assert "cache_modifier" not in plain
+    module = generate(problem, [TILED, XCD], "gfx942")
+    kernels = kernels_of(module)
+    assert "NUM_XCDS" in kernels["matmul_tiled_xcd_cg_mask_m"]
+    assert kernels["matmul_tiled_xcd_cg_mask_m"].count('cache_modifier=".cg"') == 1
+    assert "b_ptrs, cache_modifier" in kernels["matmul_tiled_xcd_cg_mask_m"]
+    assert kernels["matmul_tiled_mask_m"] in plain
+
+
+@pytest.mark.parametrize(
+    ("device", "units", "xcds"),
+    [
+        ("AMD Instinct MI300X", 304, 8),
+        ("AMD Instinct MI300X", 152, 4),
+        ("AMD Instinct MI300X", 38, 1),
+        ("AMD Instinct MI300A", 228, 6),
+        ("AMD Instinct MI300A", 38, 1),
+        ("AMD Instinct MI300X", 2, 8),
+    ],
+)
+def test_xcds_are_the_devices(tmp_path: Path, device: str, units: int, xcds: int) -> None:
+    """NUM_XCDS follows from the GPU table and the CUs that the runtime shows: a partition has fewer (DPX, CPX)."""
+    module = generate(GemmProblem(64, 64, 64), [XCD], "gfx942", gpu_for_device(device, "gfx942"))
+    path = tmp_path / f"{device.split()[-1]}.py"
+    path.write_text(module.text)
+    assert load_module(str(path))._xcds_of(units) == xcds
+
+
+@given(count=st.integers(1, 3000), xcds=st.integers(1, 40))
+def test_every_tile_is_one_programs(count: int, xcds: int) -> None:
+    """Remapping is a bijection of the program numbers for any grid; each XCD gets neighbours, and its fair share.
+
+    Workgroup number i runs on XCD i % xcds.
+    """
+    text = kernels_of(generate(GemmProblem(64, 64, 64), [XCD], "gfx942"))["on_one_xcd"]
+    scope = {"tl": SimpleNamespace(minimum=min)}
+    exec(text.removeprefix("@triton.jit\n"), scope)  # the generated function, as plain Python
+    place = scope["on_one_xcd"]
+    assert callable(place)
+    tiles = [place(program, count, xcds) for program in range(count)]
+    assert sorted(tiles) == list(range(count))
+    for xcd in range(min(xcds, count)):
+        own = tiles[xcd::xcds]
+        assert own == list(range(own[0], own[0] + len(own)))
+        assert count // xcds <= len(own) <= count // xcds + 1
 
 
 def test_one_row_per_config() -> None:

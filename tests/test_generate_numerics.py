@@ -67,6 +67,11 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
         (a16w16(65, 1, 33), SMALL),
         (a16w16(1, 100, 31), SPLIT),
     ]
+    # Grids that 8 XCDs divide, that they do not, and with fewer programs than XCDs; the splits share the order.
+    for m, n in ((64, 64), (100, 33), (17, 16), (1, 1)):
+        for split in (1, 3):
+            config = Config("tiled", 16, 16, 32, 2, split, xcd_remap=1, cache_modifier=".cg" if m == 100 else "none")
+            cases.append((a16w16(m, n, 97), config))
     # Splits: uneven ones, more splits than blocks of K, and a last split that gets no block.
     for split, k in ((2, 97), (3, 160), (16, 100), (4, 32 * 5), (7, 32)):
         cases.append((a16w16(17, 32, k), Config("tiled", 16, 32, 32, 1, split)))
@@ -105,7 +110,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     argument = []
     for number, (problem, config) in enumerate(CASES):
         path = folder / f"case_{number}.py"
-        path.write_text(generate(problem, [config], "any").text, encoding="utf-8")
+        path.write_text(generate(problem, [config], "gfx942").text, encoding="utf-8")
         argument.append([str(path), config.name])
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("interpreted_cases.py"))],

@@ -24,6 +24,7 @@ from genkern.gpus import (
     known_gpus,
     parse_nvidia_smi,
     parse_rocminfo,
+    partition_of,
     read_kfd,
     triton_target,
 )
@@ -184,6 +185,7 @@ Agent 2
   Uuid:                    GPU-1234
   Marketing Name:          AMD Instinct MI300X
   Device Type:             GPU
+  Compute Unit:            304
   ISA Info:
     ISA 1
       Name:                    amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-
@@ -200,7 +202,7 @@ Agent 3
 def test_rocminfo_is_read() -> None:
     """GPU agents are counted from 0 in order, CPUs left out; a blank marketing name stays blank."""
     assert [
-        DetectedDevice(0, "AMD Instinct MI300X", "gfx942"),
+        DetectedDevice(0, "AMD Instinct MI300X", "gfx942", 304),
         DetectedDevice(1, "", "gfx90a"),
     ] == parse_rocminfo(ROCMINFO)
 
@@ -212,8 +214,39 @@ def test_kfd_topology_is_read(tmp_path: Path) -> None:
         (tmp_path / node).mkdir()
         (tmp_path / node / "properties").write_text(f"cpu_cores_count 0\ngfx_target_version {version}\n")
     (tmp_path / "13").mkdir()
+    with open(tmp_path / "1" / "properties", "a") as properties:
+        properties.write("simd_count 1216\nsimd_per_cu 4\n")
     assert [device.arch for device in read_kfd(tmp_path)] == ["gfx942", "gfx90a", "gfx1201", "gfx950", "gfx1100"]
+    assert [device.compute_units for device in read_kfd(tmp_path)] == [304, 0, 0, 0, 0]
     assert read_kfd(tmp_path / "missing") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "xcds"),
+    [
+        ("mi300x", 304, 8),
+        ("mi300x", 152, 4),
+        ("mi300x", 76, 2),
+        ("mi300x", 38, 1),
+        ("mi300a", 76, 2),
+        ("mi355x", 32, 1),
+    ],
+)
+def test_a_partition_is_some_xcds_of_the_device(name: str, units: int, xcds: int) -> None:
+    """In SPX, DPX, QPX and CPX mode a device has as many XCDs as its compute units make; its peak is their share."""
+    whole = gpu_for_device(name, "gfx950" if name == "mi355x" else "gfx942")
+    part = partition_of(whole, units)
+    assert (part.compute_units, part.xcds) == (units, xcds)
+    assert part.peak_tflops["bf16"] == pytest.approx(whole.peak_tflops["bf16"] * units / whole.compute_units)
+    assert (part.memory_tb_per_s, part.name) == (whole.memory_tb_per_s, whole.name)
+
+
+@pytest.mark.parametrize(
+    ("arch", "units"), [("gfx942", 0), ("gfx942", 80), ("gfx942", 608), ("sm_90", 66), ("gfx90a", 55)]
+)
+def test_what_is_no_partition_is_the_device(arch: str, units: int) -> None:
+    """Other numbers of units (unknown, masked, another product) leave the table's device as it is."""
+    assert partition_of(gpu_for_arch(arch), units) == gpu_for_arch(arch)
 
 
 @pytest.fixture

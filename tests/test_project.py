@@ -28,6 +28,7 @@ TESTED_ELSEWHERE = {
     "genkern/rules_tiles.py": "tests/test_rules.py",
     "genkern/rules_nvidia.py": "tests/test_rules.py",
     "genkern/rules_families.py": "tests/test_rules.py",
+    "genkern/triton_release.py": "tests/test_rules_amd.py",
     "genkern/flat_csv.py": "tests/test_sizes.py",
     "genkern/flat_yaml.py": "tests/test_sizes.py",
     "genkern/gemm_entry.py": "tests/test_sizes.py",
@@ -42,7 +43,7 @@ TESTED_ELSEWHERE = {
 }
 # Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
 OTHER_PROGRAMS = {"--kernels", "--no-build-isolation", "--kernel-trace", "--output-format", "--limit", "--config"}
-OTHER_PROGRAMS |= {"--ncu"}
+OTHER_PROGRAMS |= {"--ncu", "--binaries"}
 
 # Touches what a package could lack: both mapped folders, the GPU table, a space, the templates.
 INSTALLED = """

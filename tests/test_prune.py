@@ -53,7 +53,7 @@ def naive(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
     for family in space.families:
         rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in space.rules]
         for block in family.blocks():
-            for config in block:
+            for config in block.configs():
                 name = next((name for name, drop in rules if drop(problem, config, gpu)), None)
                 if name is None:
                     kept.append(config)
@@ -85,10 +85,11 @@ def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
         ((512, 4096, 4096), "gfx1201", "amd_rdna4"),
         ((1, 4097, 4096), "sm_90", "nvidia_quick"),
         ((128, 512, 512), "sm_80", "nvidia_quick"),
+        ((300, 1000, 4097), "sm_80", "nvidia_sm80"),
     ],
 )
 def test_equals_the_definition(size: tuple[int, int, int], gpu_arch: str, space: str) -> None:
-    """Asking the rules once per binary changes neither the configs, nor their order, nor any count."""
+    """Asking the rules only where answers differ changes neither the configs, nor their order, nor any count."""
     problem, gpu = GemmProblem(*size), gpu_for_arch(gpu_arch)
     loaded = load_space(space, gpu_arch, "a16w16")
     assert prune(loaded, problem, gpu) == naive(loaded, problem, gpu)
@@ -121,6 +122,21 @@ def test_counts_add_up(name: str) -> None:
     assert set(result.dropped) == set(space.rules).union(*(family.rules or () for family in space.families))
     order = enumerate_configs(space)
     assert all(config in order for config in result.kept)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("size", [(8192, 8192, 8192), *LARGE[:2]], ids=str)
+def test_amd_tuned_large_sizes(size: tuple[int, int, int], arch: str) -> None:
+    """The wide AMD space keeps 5,000 to 20,000 configs of large sizes, with a choice of every parameter of theirs."""
+    result = pruned(size, arch, "amd_tuned")
+    assert 5_000 <= len(result.kept) <= 20_000
+    assert result.binaries <= 1_400
+    for field in ("num_stages", "waves_per_eu", "matrix_instr_nonkdim", "xcd_remap"):
+        assert len({getattr(config, field) for config in result.kept}) > 1, field
+    assert {config.kpack for config in result.kept} == ({1, 2} if arch == "gfx942" else {1})
+    assert {config.cache_modifier for config in result.kept} == {"none"}
+    small = pruned((16, *size[1:]), arch, "amd_tuned").kept
+    assert {config.cache_modifier for config in small} == {"none", ".cg"}
 
 
 @pytest.mark.parametrize("size", [(4096, 6144, 4096), (4096, 4096, 14336)], ids=str)
@@ -190,12 +206,12 @@ def test_quick_spaces_are_quick(arch: str, name: str) -> None:
 
 @pytest.mark.parametrize("size", [(8192, 8192, 8192), (1024, 8192, 28672), (32, 16384, 53248)], ids=str)
 def test_pruning_the_full_space_is_fast(size: tuple[int, int, int]) -> None:
-    """132,000 configs are pruned within 1.5 s of processor time."""
+    """132,000 configs are pruned within 0.3 s of processor time (0.04 s on an idle core)."""
     space, problem, gpu = load_space(None, "gfx942", "a16w16"), GemmProblem(*size), gpu_for_arch("gfx942")
     start_s = time.process_time()
     result = prune(space, problem, gpu)
     assert result.total == 132_000
-    assert time.process_time() - start_s < 1.5
+    assert time.process_time() - start_s < 0.3
 
 
 def test_explain_has_every_rule_and_adds_up() -> None:

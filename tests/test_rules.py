@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from genkern.config import Config
 from genkern.gpus import Gpu, gpu_for_arch
 from genkern.problem import GemmProblem
-from genkern.rules import RULE_NAMES, RUNTIME_RULES, reason, rule_for
+from genkern.rules import GROUP_RULES, RULE_NAMES, RULES, RUNTIME_RULES, SHAPE_FIELDS, reason, rule_for
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
 MI300X, H200, A100, B200 = (gpu_for_arch(arch) for arch in ("gfx942", "sm_90", "sm_80", "sm_100"))
@@ -176,8 +177,9 @@ def test_drops_what_it_says_and_keeps_a_neighbour(
 
 
 def test_every_rule_is_tested() -> None:
-    """The table above has every rule but the one that tune_gemm itself never reaches."""
-    assert {rule for rule, *_ in CASES} | {"v34_mfma4_block_k"} == set(RULE_NAMES)
+    """The table above has every rule but those of test_rules_amd.py and the one that tune_gemm never reaches."""
+    elsewhere = {name for name, rule in RULES.items() if rule.__module__ == "genkern.rules_amd"}
+    assert {rule for rule, *_ in CASES} | elsewhere | {"v34_mfma4_block_k"} == set(RULE_NAMES)
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.sampled_from([16, 32, 64]))
@@ -300,6 +302,34 @@ def test_only_runtime_rules_read_runtime_fields(
         if name not in RUNTIME_RULES:
             drop = rule_for(name, GROUP_SIZES)
             assert drop(size, config, gpu) == drop(size, other, gpu), name
+
+
+class Watched:
+    """A config that notes which of its fields are read."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.read: set[str] = set()
+
+    def __getattr__(self, field: str) -> object:
+        self.read.add(field)
+        return getattr(self.config, field)
+
+
+@pytest.mark.parametrize("name", sorted(RUNTIME_RULES))
+def test_what_runtime_rules_read(name: str) -> None:
+    """Besides the shape, a rule of RUNTIME_RULES reads GROUP_SIZE_M if it is in GROUP_RULES, and else SPLIT_K."""
+    drop, read = rule_for(name, GROUP_SIZES), set()
+    for size, (blocks, split, group_size), gpu in itertools.product(
+        ((1, 64, 4096), (17, 4096, 8192), (4096, 4096, 4097)),
+        itertools.product(((16, 16, 32), (128, 256, 64)), (1, 2, 24), (1, 16)),
+        (MI300X, H200),
+    ):
+        watched = Watched(Config("tiled", *blocks, group_size, split))
+        drop(GemmProblem(*size), watched, gpu)  # type: ignore[arg-type]
+        read |= watched.read
+    runtime = "GROUP_SIZE_M" if name in GROUP_RULES else "SPLIT_K"
+    assert read - {*SHAPE_FIELDS, "family"} == {runtime}
 
 
 @given(st.integers(1, 5000), st.sampled_from([16, 64, 256]), st.sets(st.integers(1, 64), min_size=1))

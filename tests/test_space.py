@@ -237,10 +237,29 @@ def test_amd_hint_must_survive_in_a_name(write: Callable[[str], str]) -> None:
     """A schedule_hint with an underscore would break Config.parse, so it is refused."""
     amd = GOOD.replace("sm_90", "gfx942") + ""
     fields = "waves_per_eu: [0]\n    matrix_instr_nonkdim: [16]\n    kpack: [1]\n    schedule_hint: [{}]\nrules"
-    with pytest.raises(InputError, match="'a_b' is not a word"):
+    with pytest.raises(InputError, match="'a_b' is not words of letters"):
         load_space(write(amd.replace("rules", "    " + fields.format("a_b"))), "gfx942", "a16w16")
-    space = load_space(write(amd.replace("rules", "    " + fields.format("attention"))), "gfx942", "a16w16")
+    hints = "attention, memory-bound-attention"
+    space = load_space(write(amd.replace("rules", "    " + fields.format(hints))), "gfx942", "a16w16")
     assert all(Config.parse(config.name) == config for config in enumerate_configs(space))
+
+
+def test_fields_that_may_be_left_out(write: Callable[[str], str]) -> None:
+    """xcd_remap (AMD) and cache_modifier are neutral unless listed, and refused where a family does not take them."""
+    space = load_space(write(GOOD), "sm_90", "a16w16")
+    assert {(c.xcd_remap, c.cache_modifier) for c in enumerate_configs(space)} == {(0, "none")}
+    listed = GOOD.replace("num_stages: [3]", "num_stages: [3]\n    cache_modifier: [none, .cg]")
+    space = load_space(write(listed), "sm_90", "a16w16")
+    assert {c.cache_modifier for c in enumerate_configs(space)} == {"none", ".cg"}
+    assert space.size == 16
+    for text, expected in [
+        (listed.replace(".cg", ".cv"), "unknown cache_modifier '.cv': did you mean"),
+        (listed.replace(".cg", "7"), "unknown cache_modifier 7"),
+        (listed.replace("tiled", "persistent_tma").replace("[1, 2]", "[1]"), "must be \\[none\\]"),
+        (GOOD.replace("num_stages: [3]", "num_stages: [3]\n    xcd_remap: [0, 1]"), "for AMD targets only"),
+    ]:
+        with pytest.raises(InputError, match=expected):
+            load_space(write(text), "sm_90", "a16w16")
 
 
 def test_tma_on_amd_is_refused(write: Callable[[str], str]) -> None:

@@ -55,6 +55,12 @@ def test_what_is_asked_for_and_found_decides(
     assert target.device_name.endswith("(not present)") != target.measured
 
 
+def test_a_partitioned_gpu_is_what_it_shows() -> None:
+    """In CPX mode an MI300X is a device of 38 compute units and one XCD: pruning goes by that."""
+    target = choose_target(options(), [DetectedDevice(0, "AMD Instinct MI300X", "gfx942", 38)])
+    assert (target.gpu.compute_units, target.gpu.xcds) == (38, 1)
+
+
 @pytest.mark.parametrize(
     ("argv", "devices", "said"),
     [

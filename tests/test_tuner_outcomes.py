@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from genkern.profiling.session import Budget, Session
 from genkern.progress import Progress
 from genkern.prune import prune
 from genkern.records import Candidate, Check, Measurement, Outcome
-from genkern.space import load_space
+from genkern.space import Space, load_space
 from genkern.target import versions
 from genkern.tune import Provenance, Report, Tuner
 from genkern.workshop import Workshop
@@ -98,11 +99,13 @@ def workshop(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Workshop(farm, GPU, "gfx942", Budget(), init_type="randn", module_dir=str(folder), keep_modules=False)
 
 
-def tuned(workshop: Workshop, journal: Path, script: Scripted, incumbent: Config | None = None) -> Report:
+def tuned(
+    workshop: Workshop, journal: Path, script: Scripted, space: Space = SPACE, incumbent: Config | None = None
+) -> Report:
     """One size tuned, with facts in `journal`; `incumbent` won it before."""
     with closing(Journal(journal, {}, start_anew=False)) as facts:
         tuner = Tuner(
-            lambda op: SPACE,
+            lambda op: space,
             workshop,
             script,
             script,
@@ -179,7 +182,7 @@ def test_a_resumed_run_repeats_nothing(
 def test_an_earlier_winner_races_again(workshop: Workshop, tmp_path: Path, incumbent: Config) -> None:
     """It is measured once and among the finalists, however it did in the screening, and can win again."""
     script = Scripted({}, {}, set(KEPT) - {incumbent.name})
-    report = tuned(workshop, tmp_path / "j", script, incumbent)
+    report = tuned(workshop, tmp_path / "j", script, incumbent=incumbent)
     assert report.winner is not None
     assert report.winner.config == incumbent
     assert script.asked.count(f"screen {incumbent.name}") == 1
@@ -191,7 +194,7 @@ def test_an_earlier_winner_races_again(workshop: Workshop, tmp_path: Path, incum
 
 def test_an_earlier_winner_that_fails_is_no_finalist(workshop: Workshop, tmp_path: Path) -> None:
     """A driver or a compiler may have changed since; the report says how it ended."""
-    report = tuned(workshop, tmp_path / "j", Scripted({OUTSIDER.name: Outcome.CRASHED}, {}, set()), OUTSIDER)
+    report = tuned(workshop, tmp_path / "j", Scripted({OUTSIDER.name: Outcome.CRASHED}, {}, set()), incumbent=OUTSIDER)
     assert report.winner is not None
     assert report.winner.config.name == KEPT[0]
     assert report.incumbent is not None
@@ -210,3 +213,37 @@ def test_a_size_that_no_config_suits_is_counted(workshop: Workshop, tmp_path: Pa
     assert "--explain" in report.message
     assert sum(report.outcomes.values()) == 0
     assert script.asked == []
+
+
+@pytest.mark.parametrize("lives", [1, 3, 5])
+def test_copies_are_not_measured_again_by_a_resumed_run(cache_dir: Path, tmp_path: Path, lives: int) -> None:
+    """Of each pair of copies one is measured, the same one when the run goes on, and each config has its outcome.
+
+    On gfx950 Triton ignores kpack.
+    """
+    gpu = gpu_for_arch("gfx950")
+    (family,) = SPACE.families
+    chosen = {"kpack": (1, 2), "BLOCK_SIZE_N": (64, 128), "BLOCK_SIZE_K": (64,)}
+    ranges = tuple((name, chosen.get(name, values)) for name, values in family.ranges)
+    space = replace(SPACE, families=(replace(family, ranges=ranges),))
+    kept = [config.name for config in prune(space, PROBLEM, gpu).kept]
+    farm = Farm(BinaryCache(cache_dir / "binaries"), target_of("gfx950"), versions()["triton"], jobs=2, timeout_s=60)
+    modules = str(tmp_path / "modules")
+    script = Scripted({}, {}, set(), lives)
+    with closing(farm):
+        workshop = Workshop(farm, gpu, "gfx950", Budget(), init_type="randn", module_dir=modules, keep_modules=False)
+        with pytest.raises(Killed):
+            tuned(workshop, tmp_path / "journal", script, space)
+        measured = [event for event in script.asked if event.startswith("screen")]
+        again = Scripted({}, {}, set())
+        report = tuned(workshop, tmp_path / "journal", again, space)
+    assert not set(measured) & set(again.asked)
+    outcomes = Counter(m.outcome for m in report.candidates.values())
+    assert outcomes == {Outcome.MEASURED: len(kept) // 2, Outcome.IDENTICAL: len(kept) // 2}
+    assert set(report.candidates) == set(kept)
+    assert sum(report.outcomes.values()) == space.size
+    for name, m in report.candidates.items():
+        if m.outcome is Outcome.IDENTICAL:
+            twin = m.message.split()[-1]
+            assert report.candidates[twin].outcome is Outcome.MEASURED
+            assert replace(Config.parse(twin), kpack=1) == replace(Config.parse(name), kpack=1)

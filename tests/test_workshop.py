@@ -32,10 +32,17 @@ CONFIGS = [AMD, dataclasses.replace(AMD, GROUP_SIZE_M=8), AMD_SPLIT, *WIDER]
 class ScriptedFarm(Farm):
     """Makes no binary: what becomes of each kernel, and in which order, is given."""
 
-    def __init__(self, folder: Path, order: Callable[[list[KernelSpec]], list[KernelSpec]], refused: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        order: Callable[[list[KernelSpec]], list[KernelSpec]],
+        refused: str = "",
+        code: Callable[[KernelSpec], str | None] = lambda spec: None,
+    ) -> None:
         super().__init__(BinaryCache(folder), target_of("gfx942"), "3.6.0", jobs=1, timeout_s=1.0)
         self.order = order
         self.refused = refused
+        self.code = code
         self.modules: list[str] = []
 
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
@@ -44,7 +51,8 @@ class ScriptedFarm(Farm):
             if spec.function == self.refused:
                 yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
             else:
-                yield Binary(self.key(spec), "/entry", spec.function, Resources(registers=64, shared_bytes=16384))
+                resources = Resources(registers=64, shared_bytes=16384, code_sha256=self.code(spec))
+                yield Binary(self.key(spec), "/entry", spec.function, resources)
 
 
 @pytest.fixture
@@ -132,6 +140,82 @@ def test_what_cannot_launch_is_no_candidate(make_workshop: Callable[..., Worksho
     assert job.unfit[AMD.name].outcome is Outcome.OVER_RESOURCES
     assert "LDS of 16384 bytes is over the 16383" in job.unfit[AMD.name].message
     assert job.binaries[AMD.name].resources.registers == 64
+
+
+def same_code_but_for_masks(spec: KernelSpec) -> str:
+    """As if the compiler looked at none of its options."""
+    return f"{spec.function} {dict(spec.constants).get('BLOCK_SIZE_M')}"
+
+
+TWINS = [
+    AMD,
+    *(dataclasses.replace(AMD, **fields) for fields in ({"waves_per_eu": 3}, {"num_stages": 3}, {"kpack": 2})),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_copies_the_first_is_measured(make_workshop: Callable[..., Workshop], tmp_path: Path, seed: int) -> None:
+    """Configs with equal code and launch: the one whose binary comes first is a candidate, the others say of which
+    they are copies. Other grids, splits and group sizes are other launches."""
+    farm = ScriptedFarm(tmp_path, lambda specs: [*specs[seed:], *specs[:seed]], code=same_code_but_for_masks)
+    others = [
+        dataclasses.replace(AMD, GROUP_SIZE_M=8),
+        dataclasses.replace(AMD, xcd_remap=1),
+        dataclasses.replace(AMD, BLOCK_SIZE_N=64),
+        dataclasses.replace(AMD, num_warps=8),
+        *WIDER,
+        AMD_SPLIT,
+        dataclasses.replace(AMD_SPLIT, SPLIT_K=8),
+    ]
+    with make_workshop(farm).open(PROBLEM, [*TWINS, *others], 0) as job:
+        ready = {candidate.config for candidate in job.candidates}
+    (measured,) = ready & set(TWINS)
+    assert ready == {measured, *others}
+    copies = [config.name for config in TWINS if config != measured]
+    assert sorted(job.unfit) == sorted(copies)
+    for name in copies:
+        assert job.unfit[name].outcome is Outcome.IDENTICAL
+        assert job.unfit[name].message.endswith(f" {measured.name}")
+        assert name in job.binaries
+    assert set(job.launches.values()) == {config.name for config in ready}
+
+
+def test_those_named_first_are_candidates_always(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """What an earlier run measured stays what is measured, wherever it stands; several of a kind all do."""
+    for first in ([TWINS[2]], [TWINS[1], TWINS[3]]):
+        farm = ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks)
+        names = {config.name for config in first}
+        with make_workshop(farm).open(PROBLEM, TWINS, 0, names) as job:
+            assert {candidate.config.name for candidate in job.candidates} == names
+        assert {unfit.message.split()[-1] for unfit in job.unfit.values()} == {first[0].name}
+
+
+@pytest.mark.parametrize("budget", [Budget(exhaustive=True), Budget(protocol="tune_gemm")])
+def test_an_exhaustive_run_measures_copies_too(
+    make_workshop: Callable[..., Workshop], tmp_path: Path, budget: Budget
+) -> None:
+    """As tune_gemm does."""
+    workshop = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks))
+    workshop.budget = budget
+    with workshop.open(PROBLEM, TWINS, 0) as job:
+        assert {candidate.config for candidate in job.candidates} == set(TWINS)
+
+
+def test_unknown_code_equals_nothing(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """Binaries from before digests were kept are all measured."""
+    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs)).open(PROBLEM, TWINS, 0) as job:
+        assert {candidate.config for candidate in job.candidates} == set(TWINS)
+
+
+def test_real_copies_are_found(make_workshop: Callable[..., Workshop], cache_dir: Path) -> None:
+    """On gfx950 Triton ignores kpack: half of the configs that differ there need no measurement."""
+    farm = Farm(BinaryCache(cache_dir), target_of("gfx950"), TRITON_VERSION, jobs=2, timeout_s=60)
+    configs = [dataclasses.replace(config, kpack=kpack) for config in (AMD, AMD_SPLIT) for kpack in (1, 2)]
+    with make_workshop(farm, gpu_for_arch("gfx950")).open(PROBLEM, configs, 0) as job:
+        ready = {candidate.config for candidate in job.candidates}
+    farm.close()
+    assert sorted(config.SPLIT_K for config in ready) == [1, 4]
+    assert [unfit.outcome for unfit in job.unfit.values()] == [Outcome.IDENTICAL] * 2
 
 
 def test_every_config_ends_somewhere(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:

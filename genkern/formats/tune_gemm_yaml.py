@@ -137,6 +137,10 @@ def _fields(winner: Winner) -> dict[str, object]:
         values[key] = getattr(config, key)
     if amd:
         values |= {key: getattr(config, key, config.schedule_hint) for key in AMD_KEYS}
+    if config.xcd_remap:
+        values["xcd_remap"] = config.xcd_remap
+    if config.cache_modifier != "none":
+        values["cache_modifier"] = config.cache_modifier
     return values | {
         "op": problem.op,
         "family": config.family,

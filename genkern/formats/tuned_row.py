@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from genkern.config import CONFIG_FIELDS, Config
+from genkern.config import CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.errors import InputError
 from genkern.family import FAMILIES, block_problem
 from genkern.flat_yaml import shown
@@ -27,6 +27,7 @@ RESULT_KEYS = (
     *("vendor_us", "runner_up", "runner_up_us", "versions"),
     *("choice", "interval_low_us", "interval_high_us", "discarded", "margin"),
     *("vendor_interval_low_us", "vendor_interval_high_us"),
+    *("xcd_remap", "cache_modifier"),
 )
 CHOICES = ("config", "vendor")
 _POWERS = tuple(2**i for i in range(11))
@@ -40,6 +41,7 @@ _ALLOWED: dict[str, tuple[int, ...] | range] = {
     "waves_per_eu": range(17),
     "matrix_instr_nonkdim": (0, 4, 16, 32),
     "kpack": (0, 1, 2),
+    "xcd_remap": (0, 1),
 }
 _REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 
@@ -89,6 +91,9 @@ def config_of(values: Mapping[str, object]) -> Config:
             raise InputError(f"{key} = {problem}")
     hint = values.get("schedule_hint", values.get("instruction_sched_variant", "none"))
     parts["schedule_hint"] = _word("schedule_hint", hint)
+    parts["cache_modifier"] = modifier = str(values.get("cache_modifier") or "none")
+    if modifier not in CACHE_MODIFIERS:
+        raise InputError(f"cache_modifier = {shown(modifier)} is not usable; write one of {', '.join(CACHE_MODIFIERS)}")
     config = Config(**parts)  # type: ignore[arg-type]
     name = values.get("config")
     if name is not None and name != config.name:

@@ -73,6 +73,21 @@ def test_winners_round_trip(tmp_path: Path) -> None:
     assert read_winners(path) == [expected(AMD_WINNER), expected(NVIDIA_WINNER)]
 
 
+def test_fields_of_the_loads_round_trip(tmp_path: Path) -> None:
+    """xcd_remap and cache_modifier are written where they are set, and AITER's way to set none of them is read."""
+    placed = dataclasses.replace(AMD_WINNER.config, xcd_remap=1, cache_modifier=".cg")
+    path = str(tmp_path / "results.yaml")
+    write_winners(path, [dataclasses.replace(AMD_WINNER, config=placed), AMD_WINNER])
+    assert [row.config for row in read_winners(path)] == [placed, AMD_WINNER.config]
+    one, other = yaml.safe_load(Path(path).read_text())
+    assert (one["xcd_remap"], one["cache_modifier"]) == (1, ".cg")
+    assert not {"xcd_remap", "cache_modifier"} & other.keys()
+    for neutral in ("null", "''"):
+        assert read(tmp_path, f"- {ENTRY[:-1]}, 'cache_modifier': {neutral}}}\n")[0].config.cache_modifier == "none"
+    assert "cache_modifier = '.cv' is not usable" in refusal(tmp_path, f"- {ENTRY[:-1]}, 'cache_modifier': '.cv'}}\n")
+    assert "xcd_remap = 2 is not usable" in refusal(tmp_path, f"- {ENTRY[:-1]}, 'xcd_remap': 2}}\n")
+
+
 def test_no_winners_is_an_empty_list(tmp_path: Path) -> None:
     """A run without winners writes a file that every reader takes as an empty list."""
     assert read(tmp_path, winners_text([])) == []
