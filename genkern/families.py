@@ -38,6 +38,8 @@ class Variant:
 
 # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
 _CLIPPED = ("persistent_tma", "warp_specialized")
+# Pointer loads, and the last program of a tile adds up its splits.
+_POINTER_SEMAPHORE = ("tiled_semaphore",)
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
 
 
@@ -126,6 +128,10 @@ def _specs(
             signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = REDUCE_OPTIONS
+        elif config.family in _POINTER_SEMAPHORE:
+            signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32")]
+            signature += [*extra, *mnk, ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
+            signature += [("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
         elif config.family == "gemv":
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk[1:], ("ldb", "i32")]
         elif config.family == "tiled_tma":
