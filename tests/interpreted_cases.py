@@ -15,7 +15,6 @@ from typing import Any
 from genkern.compiler import load_module
 from genkern.profiling.accuracy import error_ratio, worst_row_error
 
-
 # What a workspace holds that nobody has written.
 _GARBAGE = 12345
 

@@ -95,7 +95,7 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
     # More rows of tiles than GROUP_SIZE_M, and a last group that is smaller.
     cases += [(a16w16(112, 48, 32), Config("tiled", 16, 16, 16, group, 1)) for group in (1, 3, 64)]
     cases += [(a16w16(112, 48, 32), Config("persistent_tma", 16, 16, 16, 3, 1))]
-    return cases + _split_cases("tiled_semaphore")
+    return cases + _split_cases("tiled_semaphore") + _split_cases("tiled_atomic")
 
 
 def _split_cases(family: str) -> list[tuple[GemmProblem, Config]]:
