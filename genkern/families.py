@@ -26,7 +26,7 @@ _WIDE = 2**31
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel text of a module: its name, its template, and which dimensions need masks."""
+    """One kernel text of a module: its name, its template, which dimensions need masks, and the rows written out."""
 
     name: str
     template: str
@@ -34,12 +34,13 @@ class Variant:
     mask_n: bool = False
     mask_k: bool = False
     split: bool = False
+    rows: int = 0
 
 
 # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
 _CLIPPED = ("persistent_tma", "warp_specialized")
 # Pointer loads, and the last program of a tile adds up its splits.
-_POINTER_SEMAPHORE = ("tiled_semaphore",)
+POINTER_SEMAPHORES = ("tiled_semaphore", "skinny")
 ZERO_FILL = Variant("zero_fill", "gemm/zero_fill.py.j2")
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
 
@@ -57,8 +58,14 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
         "k": problem.K % config.BLOCK_SIZE_K != 0 and config.family != "tiled_tma",
     }
     masked = "".join(letter for letter, needed in overhangs.items() if needed)
-    name = f"matmul_{config.family}" + ("_split" if split else "") + (f"_mask_{masked}" if masked else "")
-    main = Variant(name, template, overhangs["m"], overhangs["n"], overhangs["k"], split)
+    rows = config.BLOCK_SIZE_M if config.family == "skinny" else 0
+    name = (
+        f"matmul_{config.family}"
+        + (f"_rows{rows}" if rows else "")
+        + ("_split" if split else "")
+        + (f"_mask_{masked}" if masked else "")
+    )
+    main = Variant(name, template, overhangs["m"], overhangs["n"], overhangs["k"], split, rows)
     if config.family == "tiled_atomic":
         # What is added to is C itself where C is what the sums are.
         return (ZERO_FILL, main) if sums_are_c(problem) else (ZERO_FILL, main, REDUCE)
@@ -147,10 +154,11 @@ def _specs(
             signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = REDUCE_OPTIONS
-        elif config.family in _POINTER_SEMAPHORE:
+        elif config.family in POINTER_SEMAPHORES:
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32")]
             signature += [*extra, *mnk, ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
-            signature += [("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
+            signature += [("GROUP_SIZE_M", "i32")] if FAMILIES[config.family].uses_dot else []
+            signature += [("SPLIT_K", "i32")]
         elif config.family == "tiled_atomic":
             signature = [("a_ptr", a), ("b_ptr", b), ("sum_ptr", partial), *mnk]
             signature += [(name, "i32") for name in ("lda", "ldb", "ld_sum", "GROUP_SIZE_M", "SPLIT_K")]

@@ -15,6 +15,7 @@ from genkern import __version__
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.families import (
+    POINTER_SEMAPHORES,
     REDUCE,
     REDUCE_BLOCK_SIZE,
     REDUCE_OPTIONS,
@@ -93,6 +94,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         "families": families,
         # Those whose programs count arrivals, and keep partial sums by tile.
         "semaphores": sorted(name for name in families if FAMILIES[name].has_semaphore),
+        "pointer_semaphores": [name for name in POINTER_SEMAPHORES if name in families],
         "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,
         "has_tma": bool(families & {"tiled_tma", "persistent_tma", "warp_specialized"}),

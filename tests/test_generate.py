@@ -17,6 +17,7 @@ from small_gemms import (
     AMD,
     AMD_SPLIT,
     ATOMIC,
+    FEW_ROWS,
     GEMV,
     SEMAPHORE,
     SPLIT,
@@ -75,7 +76,7 @@ def every_kind() -> list[GeneratedModule]:
     sizes = [(64, 64, 64), (65, 63, 4097), (100_000, 100_001, 65_536)]
     targets = [
         ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV]),
-        ("gfx942", [SEMAPHORE, ATOMIC]),
+        ("gfx942", [SEMAPHORE, ATOMIC, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
         ("sm_80", [TILED]),
         ("sm_90", [WARP_SPECIALIZED]),
         ("sm_90", [TMA]),

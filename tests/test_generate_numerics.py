@@ -95,21 +95,26 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
     # More rows of tiles than GROUP_SIZE_M, and a last group that is smaller.
     cases += [(a16w16(112, 48, 32), Config("tiled", 16, 16, 16, group, 1)) for group in (1, 3, 64)]
     cases += [(a16w16(112, 48, 32), Config("persistent_tma", 16, 16, 16, 3, 1))]
-    return cases + _split_cases("tiled_semaphore") + _split_cases("tiled_atomic")
+    # Several blocks of rows, one that overhangs, and rows that all programs have.
+    few = Config("skinny", 4, 16, 64, 1, 2)
+    cases += [(a16w16(m, 17, 161), replace(few, BLOCK_SIZE_M=rows)) for m, rows in ((1, 1), (2, 2), (7, 4), (16, 16))]
+    for config in (Config("tiled_semaphore", 32, 16, 32, 2, 3), Config("tiled_atomic", 32, 16, 32, 2, 3), few):
+        cases += _split_cases(config)
+    return cases
 
 
-def _split_cases(family: str) -> list[tuple[GemmProblem, Config]]:
-    """Cases of a family that splits K in one kernel: every layout and type, odd sizes, many splits."""
-    cases = []
-    split = Config(family, 32, 16, 32, 2, 3)
+def _split_cases(split: Config) -> list[tuple[GemmProblem, Config]]:
+    """Cases of a family that takes SPLIT_K: every layout and type, odd sizes, many splits."""
+    cases, block = [], split.BLOCK_SIZE_M
     for layout in LAYOUTS:
-        cases += [(a16w16(67, 33, 161, layout=layout, bias=True), split), (a16w16(64, 48, 160, layout=layout), split)]
-        cases += [(a8w8(35, 31, 97, "int8", layout=layout, bias=True), split)]
+        cases += [(a16w16(block + 3, 33, 161, layout=layout, bias=True), split)]
+        cases += [(a16w16(block, 48, 192, layout=layout), split)]
+        cases += [(a8w8(block - 1, 31, 97, "int8", layout=layout, bias=True), split)]
     # No split, one block each, and more splits than blocks of K.
-    cases += [(a16w16(17, 37, 97), replace(split, SPLIT_K=splits)) for splits in (1, 2, 4, 5, 16)]
-    cases += [(a16w16(1, 1, 1, bias=True), split), (a16w16(33, 48, 100, "fp32", bias=True), split)]
-    cases += [(replace(a16w16(33, 48, 100), dtype_c="fp32"), split), (a16w16(33, 48, 112, "bf16"), split)]
-    cases += [(a8w8(33, 48, 112, dtype, "fp32", bias=dtype == "int8"), split) for dtype in ("int8", *FP8)]
+    cases += [(a16w16(7, 19, 97), replace(split, SPLIT_K=splits)) for splits in (1, 2, 4, 5, 16)]
+    cases += [(a16w16(1, 1, 1, bias=True), split), (a16w16(5, 32, 100, "fp32", bias=True), split)]
+    cases += [(replace(a16w16(5, 32, 100), dtype_c="fp32"), split), (a16w16(5, 32, 112, "bf16"), split)]
+    cases += [(a8w8(5, 32, 112, dtype, "fp32", bias=dtype == "int8"), split) for dtype in ("int8", *FP8)]
     return cases
 
 
