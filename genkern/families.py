@@ -39,8 +39,9 @@ class Variant:
 
 # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
 _CLIPPED = ("persistent_tma", "warp_specialized")
-# Pointer loads, and the last program of a tile adds up its splits.
-POINTER_SEMAPHORES = ("tiled_semaphore", "skinny")
+# The last program of a tile adds up its splits: pointer loads, and the copy engine.
+_POINTER_SEMAPHORES = ("tiled_semaphore", "tiled_swapped", "skinny")
+_TILED_TMA = ("tiled_tma", "tiled_tma_swapped")
 ZERO_FILL = Variant("zero_fill", "gemm/zero_fill.py.j2")
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
 
@@ -55,7 +56,7 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
         "m": problem.M % config.BLOCK_SIZE_M != 0,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
         # The copy engine fills what lies beyond K with zeros.
-        "k": problem.K % config.BLOCK_SIZE_K != 0 and config.family != "tiled_tma",
+        "k": problem.K % config.BLOCK_SIZE_K != 0 and config.family not in _TILED_TMA,
     }
     masked = "".join(letter for letter, needed in overhangs.items() if needed)
     rows = config.BLOCK_SIZE_M if config.family == "skinny" else 0
@@ -154,7 +155,7 @@ def _specs(
             signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = REDUCE_OPTIONS
-        elif config.family in POINTER_SEMAPHORES:
+        elif config.family in _POINTER_SEMAPHORES:
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32")]
             signature += [*extra, *mnk, ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
             signature += [("GROUP_SIZE_M", "i32")] if FAMILIES[config.family].uses_dot else []
@@ -164,7 +165,7 @@ def _specs(
             signature += [(name, "i32") for name in ("lda", "ldb", "ld_sum", "GROUP_SIZE_M", "SPLIT_K")]
         elif config.family == "gemv":
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk[1:], ("ldb", "i32")]
-        elif config.family == "tiled_tma":
+        elif config.family in _TILED_TMA:
             signature = [*descriptors[:2], ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32"), *extra]
             signature += [*mnk, ("ldc", "i32"), ("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
         elif config.family == "persistent_tma":

@@ -52,7 +52,23 @@ FAMILIES = {
             least_block_m=1,
             most_block_m=16,
         ),
+        Family(
+            "tiled_swapped",
+            splits_k=True,
+            runs_on_amd=True,
+            has_semaphore=True,
+            swaps_operands=True,
+            least_block_m=8,
+        ),
         Family("tiled_tma", uses_tma=True, splits_k=True, has_semaphore=True),
+        Family(
+            "tiled_tma_swapped",
+            uses_tma=True,
+            splits_k=True,
+            has_semaphore=True,
+            swaps_operands=True,
+            least_block_m=8,
+        ),
         Family("persistent_tma", uses_tma=True),
         # Four: registers are dealt out to whole warpgroups, so the one loading warp costs a group.
         Family("warp_specialized", uses_tma=True, interpreted=False, any_width=True, helper_warps=4),

@@ -15,7 +15,6 @@ from genkern import __version__
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.families import (
-    POINTER_SEMAPHORES,
     REDUCE,
     REDUCE_BLOCK_SIZE,
     REDUCE_OPTIONS,
@@ -92,13 +91,13 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
         "families": families,
-        # Those whose programs count arrivals, and keep partial sums by tile.
-        "semaphores": sorted(name for name in families if FAMILIES[name].has_semaphore),
-        "pointer_semaphores": [name for name in POINTER_SEMAPHORES if name in families],
+        # Their last program of a tile adds up the splits.
+        "has_semaphore": any(FAMILIES[name].has_semaphore for name in families),
+        "has_pointer_semaphore": bool(families & {"tiled_semaphore", "tiled_swapped", "skinny"}),
         "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,
-        "has_tma": bool(families & {"tiled_tma", "persistent_tma", "warp_specialized"}),
-        "has_tiled_tma": "tiled_tma" in families,
+        "has_tma": any(FAMILIES[name].uses_tma for name in families),
+        "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
         "has_persistent_tma": "persistent_tma" in families,
         "has_gluon": "warp_specialized" in families,
         "operand_bytes": DTYPES[problem.dtype_a].size_bytes,

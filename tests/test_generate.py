@@ -21,10 +21,12 @@ from small_gemms import (
     GEMV,
     SEMAPHORE,
     SPLIT,
+    SWAPPED,
     TILED,
     TILED_TMA,
     TILED_TMA_SPLIT,
     TMA,
+    TMA_SWAPPED,
     WARP_SPECIALIZED,
     needs_interpreter,
     write_module,
@@ -76,7 +78,8 @@ def every_kind() -> list[GeneratedModule]:
     sizes = [(64, 64, 64), (65, 63, 4097), (100_000, 100_001, 65_536)]
     targets = [
         ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV]),
-        ("gfx942", [SEMAPHORE, ATOMIC, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
+        ("sm_90", [TMA_SWAPPED]),
+        ("gfx942", [SEMAPHORE, ATOMIC, SWAPPED, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
         ("sm_80", [TILED]),
         ("sm_90", [WARP_SPECIALIZED]),
         ("sm_90", [TMA]),

@@ -98,8 +98,13 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
     # Several blocks of rows, one that overhangs, and rows that all programs have.
     few = Config("skinny", 4, 16, 64, 1, 2)
     cases += [(a16w16(m, 17, 161), replace(few, BLOCK_SIZE_M=rows)) for m, rows in ((1, 1), (2, 2), (7, 4), (16, 16))]
-    for config in (Config("tiled_semaphore", 32, 16, 32, 2, 3), Config("tiled_atomic", 32, 16, 32, 2, 3), few):
+    families = ("tiled_semaphore", "tiled_atomic", "tiled_swapped")
+    for config in (*(Config(family, 32, 16, 32, 2, 3) for family in families), few):
         cases += _split_cases(config)
+    swapped = Config("tiled_tma_swapped", 16, 32, 32, 2, 3)
+    cases += [(a16w16(24, 48, 112, layout=layout, bias=True), swapped) for layout in LAYOUTS]
+    cases += [(a16w16(5, 48, 112), replace(swapped, BLOCK_SIZE_M=8, SPLIT_K=split)) for split in (1, 2, 5)]
+    cases += [(a8w8(16, 48, 112, dtype, bias=True), swapped) for dtype in ("int8", FP8[0])]
     return cases
 
 
