@@ -155,11 +155,11 @@ def _specs(
             signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = REDUCE_OPTIONS
-        elif config.family in _POINTER_SEMAPHORES:
+        elif config.family in (*_POINTER_SEMAPHORES, "stream_k"):
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32")]
             signature += [*extra, *mnk, ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
             signature += [("GROUP_SIZE_M", "i32")] if FAMILIES[config.family].uses_dot else []
-            signature += [("SPLIT_K", "i32")]
+            signature += [("SPLIT_K", "i32")] if FAMILIES[config.family].splits_k else []
         elif config.family == "tiled_atomic":
             signature = [("a_ptr", a), ("b_ptr", b), ("sum_ptr", partial), *mnk]
             signature += [(name, "i32") for name in ("lda", "ldb", "ld_sum", "GROUP_SIZE_M", "SPLIT_K")]

@@ -41,6 +41,7 @@ FAMILIES = {
     for family in (
         Family("tiled", splits_k=True, runs_on_amd=True),
         Family("tiled_semaphore", splits_k=True, runs_on_amd=True, has_semaphore=True),
+        Family("stream_k", runs_on_amd=True),
         Family("tiled_atomic", splits_k=True, runs_on_amd=True, deterministic=False, kernels_before=1),
         Family("gemv", runs_on_amd=True, uses_dot=False, least_block_m=1),
         Family(

@@ -93,6 +93,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         "families": families,
         # Their last program of a tile adds up the splits.
         "has_semaphore": any(FAMILIES[name].has_semaphore for name in families),
+        "has_stream_k": "stream_k" in families,
         "has_pointer_semaphore": bool(families & {"tiled_semaphore", "tiled_swapped", "skinny"}),
         "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,

@@ -29,6 +29,7 @@ SEMAPHORE = Config("tiled_semaphore", 64, 32, 32, 4, 3, 4, 2)
 ATOMIC = Config("tiled_atomic", 64, 32, 32, 4, 3, 4, 2)
 SWAPPED = Config("tiled_swapped", 16, 64, 32, 4, 3, 4, 2)
 TMA_SWAPPED = Config("tiled_tma_swapped", 16, 64, 64, 4, 3, 4, 3)
+STREAM_K = Config("stream_k", 32, 32, 32, 4, 1, 4, 2)
 FEW_ROWS = Config("skinny", 4, 4, 128, 1, 3, 4, 1)
 GEMV = Config("gemv", 16, 16, 128, 1, 1, 4, 1)
 WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
@@ -38,7 +39,7 @@ AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, 2, 16, 1)
 
 def taking(problem: GemmProblem) -> list[Config]:
     """The configs above, one or two of each family, that take this problem."""
-    configs = [TILED, SPLIT, AMD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC, FEW_ROWS, SWAPPED]
+    configs = [TILED, SPLIT, AMD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC, FEW_ROWS, SWAPPED, STREAM_K]
     if all(size % 16 == 0 for size in (problem.M, problem.N, problem.K)):
         configs += [TMA, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
         if problem.row_major_a and not problem.row_major_b and problem.dtype_a in ("bf16", "fp16"):

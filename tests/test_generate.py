@@ -21,6 +21,7 @@ from small_gemms import (
     GEMV,
     SEMAPHORE,
     SPLIT,
+    STREAM_K,
     SWAPPED,
     TILED,
     TILED_TMA,
@@ -79,7 +80,7 @@ def every_kind() -> list[GeneratedModule]:
     targets = [
         ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV]),
         ("sm_90", [TMA_SWAPPED]),
-        ("gfx942", [SEMAPHORE, ATOMIC, SWAPPED, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
+        ("gfx942", [SEMAPHORE, ATOMIC, STREAM_K, SWAPPED, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
         ("sm_80", [TILED]),
         ("sm_90", [WARP_SPECIALIZED]),
         ("sm_90", [TMA]),

@@ -28,7 +28,7 @@ TILED_TMA = Config("tiled_tma", 32, 16, 32, 2, 3)
 GEMV = Config("gemv", 16, 16, 64, 1, 1)
 SKINNY = Config("tiled", 16, 64, 128, 1, 1)
 # Programs of the persistent kernels.
-UNITS = 2
+UNITS = {"persistent_tma": 2, "stream_k": 7}
 FP8 = ("fp8e4m3fn", "fp8e5m2", "fp8e4m3fnuz", "fp8e5m2fnuz")
 
 
@@ -105,7 +105,19 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
     cases += [(a16w16(24, 48, 112, layout=layout, bias=True), swapped) for layout in LAYOUTS]
     cases += [(a16w16(5, 48, 112), replace(swapped, BLOCK_SIZE_M=8, SPLIT_K=split)) for split in (1, 2, 5)]
     cases += [(a8w8(16, 48, 112, dtype, bias=True), swapped) for dtype in ("int8", FP8[0])]
-    return cases
+    return cases + _stream_k_cases()
+
+
+def _stream_k_cases() -> list[tuple[GemmProblem, Config]]:
+    """Fewer tiles than programs, a last wave that is full, and ones that are not; shares of one block, or none."""
+    config = Config("stream_k", 16, 16, 32, 2, 1)
+    cases = [(a16w16(33, 48, 161, layout=layout, bias=True), config) for layout in LAYOUTS]
+    cases += [
+        (a8w8(33, 16, 97, dtype, layout=layout), config)
+        for dtype, layout in zip(("int8", *FP8), LAYOUTS * 2, strict=False)
+    ]
+    sizes = ((1, 1, 1), (16, 16, 31), (7, 33, 480), (112, 16, 64), (16, 128, 64), (49, 49, 32), (40, 70, 1000))
+    return cases + [(a16w16(*size), config) for size in sizes]
 
 
 def _split_cases(split: Config) -> list[tuple[GemmProblem, Config]]:
@@ -134,7 +146,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     for number, (problem, config) in enumerate(CASES):
         path = folder / f"case_{number}.py"
         path.write_text(generate(problem, [config], "any").text, encoding="utf-8")
-        argument.append([str(path), config.name, UNITS])
+        argument.append([str(path), config.name, UNITS.get(config.family, 1)])
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("interpreted_cases.py"))],
         input=json.dumps(argument),
