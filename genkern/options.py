@@ -201,6 +201,12 @@ def _search(group: argparse._ArgumentGroup) -> None:
         help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over twice the best "
         "are left out (predicted_out)",
     )
+    group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="leave out configs whose result may differ from run to run (float atomics); sizes that were won by one "
+        "are tuned again",
+    )
     group.add_argument("--keep", action="store_true", help="keep the generated modules, in modules/ of --cache_dir")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from genkern.determinism import is_deterministic
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path, write_whole
 from genkern.flat_yaml import Entry, read_entries
@@ -37,6 +38,7 @@ class _Kept:
 
     problem: GemmProblem
     text: str
+    deterministic: bool = True
 
 
 class ResultsFile:
@@ -74,6 +76,11 @@ class ResultsFile:
     def problems(self) -> set[GemmProblem]:
         """Problems that the file had results for when it was opened."""
         return {kept.problem for kept in self._kept}
+
+    @property
+    def not_deterministic(self) -> set[GemmProblem]:
+        """Those of `problems` whose config may give another result in another run."""
+        return {kept.problem for kept in self._kept if not kept.deterministic}
 
     def require_room(self, problems: Sequence[GemmProblem]) -> None:
         """Raise InputError or ResultsError when this file cannot hold results of these problems; nothing is written."""
@@ -121,7 +128,10 @@ class ResultsFile:
             self._refuse_foreign(row)
         entries = read_entries(text, shown_path(self.path), ResultsError)
         self._head, texts = _split_yaml(text, entries)
-        self._kept = [_Kept(row.problem, entry) for row, entry in zip(rows, texts, strict=True)]
+        self._kept = [
+            _Kept(row.problem, entry, is_deterministic(row.problem, row.config))
+            for row, entry in zip(rows, texts, strict=True)
+        ]
 
     def _read_csv(self, defaults: GemmDefaults) -> None:
         lines = [line for line in read_text(self.path, ResultsError).splitlines() if line.strip()]
@@ -133,7 +143,10 @@ class ResultsFile:
             if row.problem not in self._again:
                 self._refuse_source(row.predicted)
         self._head = lines[0] + "\n"
-        self._kept = [_Kept(row.problem, f"{line}\n") for row, line in zip(rows, lines[1:], strict=True)]
+        self._kept = [
+            _Kept(row.problem, f"{line}\n", row.config is None or is_deterministic(row.problem, row.config))
+            for row, line in zip(rows, lines[1:], strict=True)
+        ]
 
     def _refuse_foreign(self, row: TunedRow) -> None:
         self._refuse_arch(row.arch)
