@@ -202,6 +202,12 @@ def _search(group: argparse._ArgumentGroup) -> None:
         "(predicted_out), and all but one of the configs that compile to the same machine code (identical), are left "
         "out",
     )
+    group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="leave out configs whose result may differ from run to run (float atomics); sizes that were won by one "
+        "are tuned again",
+    )
     group.add_argument("--keep", action="store_true", help="keep the generated modules, in modules/ of --cache_dir")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from genkern.determinism import is_deterministic
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.records import Outcome, Winner
 from genkern.tune import Report
 
 _GAP = "  "
-_LEFT_ALIGNED = ("size", "format", "check", "source", "winner")
+_LEFT_ALIGNED = ("size", "format", "check", "source", "deterministic", "winner")
 
 
 def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
@@ -65,6 +66,8 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> l
         cells["vs vendor"] = lambda w: f"{w.vendor_us / w.duration_us:.3f}x" if w.vendor_us else "-"
     if any(winner.check for winner in winners):
         cells["check"] = lambda w: "ok" if w.check else "-"
+    if not all(is_deterministic(winner.problem, winner.config) for winner in winners):
+        cells["deterministic"] = lambda w: "yes" if is_deterministic(w.problem, w.config) else "no"
     cells["winner"] = lambda w: w.config.name
     rows = [list(cells), *([cell(winner) for cell in cells.values()] for winner in winners)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -93,6 +96,8 @@ def size_line(report: Report) -> str:
     if winner.check is not None:
         reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
         checked = f", {winner.check.method} check ok{reduced}"
+    if not is_deterministic(report.problem, winner.config):
+        checked += ", not deterministic"
     tflops = report.problem.tflops(winner.duration_us)
     before, earlier = report.incumbent, ""
     if before is not None and before.config != winner.config.name:

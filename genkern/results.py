@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from genkern.config import Config
+from genkern.determinism import is_deterministic
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path, write_whole
 from genkern.flat_yaml import Entry, read_entries
@@ -81,6 +82,11 @@ class ResultsFile:
     def configs(self) -> dict[GemmProblem, Config]:
         """What the file had for each problem when it was opened, where that is a config of ours or tune_gemm's."""
         return {kept.problem: kept.config for kept in self._kept if kept.config is not None}
+
+    @property
+    def not_deterministic(self) -> set[GemmProblem]:
+        """Those of `problems` whose config may give another result in another run."""
+        return {problem for problem, config in self.configs.items() if not is_deterministic(problem, config)}
 
     def require_room(self, problems: Sequence[GemmProblem]) -> None:
         """Raise InputError or ResultsError when this file cannot hold results of these problems; nothing is written."""

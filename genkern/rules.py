@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from genkern import rules_amd, rules_families, rules_nvidia, rules_tiles, rules_tune_gemm
+from genkern import (
+    rules_amd,
+    rules_families,
+    rules_nvidia,
+    rules_small_m,
+    rules_splits,
+    rules_tiles,
+    rules_tune_gemm,
+)
 from genkern.config import Config
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
@@ -89,6 +97,16 @@ RULES: dict[str, Rule] = {
         rules_families.wgmma_accumulators,
         rules_families.wgmma_shared_memory,
         rules_families.width_fills_nothing,
+        rules_small_m.skinny_rows,
+        rules_small_m.skinny_registers,
+        rules_small_m.skinny_rows_of_b,
+        rules_small_m.skinny_over_problem,
+        rules_small_m.swapped_large_m,
+        rules_small_m.swapped_instruction,
+        rules_splits.not_deterministic,
+        rules_splits.atomic_compare_and_swap,
+        rules_splits.stream_k_full_wave,
+        rules_splits.stream_k_short_share,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.

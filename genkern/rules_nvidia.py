@@ -25,7 +25,8 @@ _WEIGHTS_BOUND_M = 128
 
 def _warpgroup_mma(config: Config) -> bool:
     """Whether Triton uses wgmma (sm_90) or tcgen05 (sm_100): 64 rows and whole groups of 4 warps."""
-    return config.BLOCK_SIZE_M >= 64 and config.num_warps % 4 == 0
+    rows = config.BLOCK_SIZE_N if FAMILIES[config.family].swaps_operands else config.BLOCK_SIZE_M
+    return rows >= 64 and config.num_warps % 4 == 0
 
 
 def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> int:

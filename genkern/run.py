@@ -11,6 +11,7 @@ from rich.console import Console
 
 from genkern.candidates_file import CandidatesFile
 from genkern.check import Checker, DeviceChecker
+from genkern.determinism import is_deterministic
 from genkern.errors import ResultsError
 from genkern.file_lock import sole_run
 from genkern.gemm_entry import resolve
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return benchmark(setting, console)
     problems = read_problems(setting, console)
     spaces = {op: load_space(options.space, setting.target.arch, op) for op in {problem.op for problem in problems}}
+    if options.deterministic:
+        spaces = {op: space.asked_first("not_deterministic") for op, space in spaces.items()}
     if options.explain:
         return show_pruning(problems, spaces, setting, console)
     with sole_run(setting.results_path):
@@ -82,10 +85,11 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
     results = ResultsFile(
         setting.results_path, facts, setting.defaults, sort=options.sort, again=problems if options.all else ()
     )
-    todo = [problem for problem in problems if options.all or problem not in results.problems]
+    done = results.problems - results.not_deterministic if options.deterministic else results.problems
+    todo = [problem for problem in problems if options.all or problem not in done]
     if len(todo) < len(problems):
-        done = f"{len(problems) - len(todo)} of {len(problems)} sizes are in {results.path} already"
-        console.print(f"note: {done} (--all tunes them again)")
+        there = f"{len(problems) - len(todo)} of {len(problems)} sizes are in {results.path} already"
+        console.print(f"note: {there} (--all tunes them again)")
     if not todo:
         return 0
     results.require_room(todo)
@@ -100,11 +104,16 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         candidates = CandidatesFile(options.profile_file, todo) if options.profile_file else None
         progress = stack.enter_context(Progress(console))
         provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
+        incumbents = {
+            problem: config
+            for problem, config in results.configs.items()
+            if not options.deterministic or is_deterministic(problem, config)
+        }
         tuners = [
             Tuner(
                 *(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget),
                 device_index=index,
-                incumbents=results.configs,
+                incumbents=incumbents,
             )
             for index, profiler, checker in zip(setting.device_indices, profilers, checkers, strict=True)
         ]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.config import Config
+from genkern.family import FAMILIES
 from genkern.problem import GemmProblem
 from genkern.profiling.statistics import Estimate, estimate, tied
 from genkern.records import Measurement, Outcome, Winner
@@ -95,6 +96,7 @@ def _format(problem: GemmProblem) -> tuple[object, ...]:
 
 
 def _complexity(config: Config) -> tuple[int, ...]:
-    """Fewer kernels, then less shared memory, fewer threads, a plainer tile order and plain loads."""
+    """The same result in every run, then fewer kernels, less memory, fewer threads, a plainer order, plain loads."""
+    varies = not FAMILIES[config.family].deterministic
     order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")
-    return (config.SPLIT_K, config.num_stages, config.num_warps, *order)
+    return (varies, config.SPLIT_K, config.num_stages, config.num_warps, *order)

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,6 +118,13 @@ class Space:
     def size(self) -> int:
         """Number of configs before pruning."""
         return sum(family.size for family in self.families)
+
+    def asked_first(self, rule: str) -> Space:
+        """This space with one more rule, which every family is asked before any other."""
+        own = (
+            family if family.rules is None else replace(family, rules=(rule, *family.rules)) for family in self.families
+        )
+        return replace(self, families=tuple(own), rules=(rule, *self.rules))
 
 
 def enumerate_configs(space: Space) -> Iterator[Config]:

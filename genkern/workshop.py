@@ -131,8 +131,9 @@ class Workshop:
                 job.unfit[name] = Unfit(result.outcome, result.message)
                 return None
             binaries.append(result)
-        job.binaries[name] = binaries[0]
-        if reason := fits(binaries[0].resources, config.num_warps, self.gpu):
+        candidate = Candidate(config, tuple(binaries))
+        job.binaries[name] = candidate.main
+        if reason := fits(candidate.main.resources, config.num_warps, self.gpu):
             job.unfit[name] = Unfit(Outcome.OVER_RESOURCES, reason)
             return None
         if (launch := launch_of(config, binaries)) is not None and not self.budget.every:
@@ -140,8 +141,8 @@ class Workshop:
             if measured != name and name not in first:
                 job.unfit[name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
                 return None
-        job.ready[name] = Candidate(config, tuple(binaries))
-        return job.ready[name]
+        job.ready[name] = candidate
+        return candidate
 
 
 # What the compiler alone sees; every other field of a config decides grid or arguments.

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
+from genkern.family import FAMILIES
 from genkern.gpus import Gpu, gpu_for_device
 from genkern.limits import fits, occupancy
 from genkern.problem import GemmProblem
+from genkern.profiling.predict_splits import KERNEL_US, L2_BYTES_PER_CLOCK, LATENCY_US, MEMORY_EFFICIENCY, splitting_us
 from genkern.profiling.session import Session
 from genkern.records import Candidate, Measurement, Outcome, Resources
 
@@ -24,26 +26,20 @@ from genkern.records import Candidate, Measurement, Outcome, Resources
 # right to 23 % (one sigma). The AMD values are scaled from documents, not measured.
 # Share of the stated peak that dense kernels sustain before power limits the clock (H200).
 _MATRIX_EFFICIENCY = 0.85
-# Share of the stated bandwidth that a copy kernel sustains (BabelStream: 0.80 to 0.93 on HBM parts).
-_MEMORY_EFFICIENCY = 0.88
 # Shared-memory (LDS) bandwidth of one unit, bytes per clock: 32 banks of 4 bytes on every target of the table.
 _SHARED_BYTES_PER_CLOCK = 128
-# L2 read bandwidth per unit, bytes per clock: a 64-byte line to a CU (CDNA 3 white paper); 48 to an SM (H200).
-_L2_BYTES_PER_CLOCK = {"amd": 64, "nvidia": 48}
-# From issuing a load that misses L2 to its use, microseconds (H200); longer through Infinity Fabric.
-_LATENCY_US = {"amd": 1.0, "nvidia": 0.7}
 # num_stages = 1 has no overlap, and the copy to shared memory stands in the chain as well.
 _UNPIPELINED = 0.75
-# First to last timestamp of an empty kernel, microseconds.
-_KERNEL_US = 2.0
-# From the end of one kernel to the start of the next in the same stream, microseconds.
-_GAP_US = 1.0
 # Matrix instructions issue from a wave only while its operands are ready: two waves per SIMD are needed to keep the
 # unit busy. wgmma and tcgen05 are asynchronous, so one warp per SIMD is enough there.
 _WAVES_TO_FILL = 2
 _ASYNC_ARCHS = ("sm_90", "sm_100")
 # The smallest edge of a matrix instruction; a shorter tile pads up to it.
 _INSTRUCTION_EDGE = 16
+# Its other edge, which M takes where operands are swapped.
+_SHORT_EDGE = 8
+# Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
+_VECTOR_FLOPS_PER_CLOCK = 256
 
 
 def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:
@@ -65,16 +61,23 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
     tiles = tiles_m * tiles_n * split_k
 
-    # The unit with the most tiles ends last: this is the wave quantisation. Its tiles run `resident` at a time.
-    busiest = _ceil(tiles, gpu.compute_units)
-    resident = min(per_unit, busiest)
-    rounds, rest = divmod(busiest, resident)
-    tiles_us = rounds * _round_us(problem, config, resources, gpu, resident, steps)
-    if rest:
-        tiles_us += _round_us(problem, config, resources, gpu, rest, steps)
+    if config.family == "stream_k":
+        # One program a unit: whole tiles, then an equal share of what is left.
+        whole, shared = divmod(tiles, gpu.compute_units)
+        tiles_us = whole * _round_us(problem, config, resources, gpu, 1, steps)
+        if shared:
+            tiles_us += _round_us(problem, config, resources, gpu, 1, _ceil(shared * steps, gpu.compute_units))
+    else:
+        # The unit with the most tiles ends last: this is the wave quantisation. Its tiles run `resident` at a time.
+        busiest = _ceil(tiles, gpu.compute_units)
+        resident = min(per_unit, busiest)
+        rounds, rest = divmod(busiest, resident)
+        tiles_us = rounds * _round_us(problem, config, resources, gpu, resident, steps)
+        if rest:
+            tiles_us += _round_us(problem, config, resources, gpu, rest, steps)
 
-    kernel_us = _KERNEL_US + max(tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit))
-    return kernel_us + (_reduction_us(problem, gpu, split_k) if split_k > 1 else 0.0)
+    kernel_us = KERNEL_US + max(tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit))
+    return kernel_us + splitting_us(problem, config, gpu)
 
 
 def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu, resident: int, steps: int) -> float:
@@ -85,9 +88,12 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     fill = 1 if gpu.arch in _ASYNC_ARCHS else _WAVES_TO_FILL
     # A lone wave overlaps part of its own loads; less than one wave per SIMD leaves SIMDs empty.
     busy = min(1.0, 0.5 + 0.5 * waves_per_simd / fill) if waves_per_simd >= 1 else waves_per_simd
-    flops = 2 * max(block_m, _INSTRUCTION_EDGE) * max(block_n, _INSTRUCTION_EDGE) * block_k
-    unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units * _MATRIX_EFFICIENCY * busy
-    matrix_us = resident * flops / unit_tflops * 1e-6
+    edge_m, edge_n = _edges(config)
+    flops = 2 * max(block_m, edge_m) * max(block_n, edge_n) * block_k
+    unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units
+    if config.family == "skinny":
+        unit_tflops = _VECTOR_FLOPS_PER_CLOCK * gpu.clock_mhz * 1e-6
+    matrix_us = resident * flops / (unit_tflops * _MATRIX_EFFICIENCY * busy) * 1e-6
 
     # Warps tile the block as squarely as they can; each reads its rows of A and its columns of B.
     warps_n = 1 << (config.num_warps.bit_length() - 1) // 2
@@ -98,15 +104,24 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     loads = (min(block_m, problem.M) * size_a + min(block_n, problem.N) * size_b) * block_k
     # A spilled register is written and read back once a step, by every thread.
     spilled = 2 * (resources.scratch_bytes or 0) * config.num_warps * gpu.warp_size
-    l2_us = resident * (loads + spilled) / (_L2_BYTES_PER_CLOCK[gpu.vendor] * gpu.clock_mhz)
+    l2_us = resident * (loads + spilled) / (L2_BYTES_PER_CLOCK[gpu.vendor] * gpu.clock_mhz)
 
     # One workgroup's chain: a load travels, its bytes arrive, they are multiplied. num_stages - 1 chains overlap.
-    latency_us = _LATENCY_US[gpu.vendor]
+    latency_us = LATENCY_US[gpu.vendor]
     chain_us = latency_us + (l2_us + max(matrix_us, shared_us)) / resident
     chains = config.num_stages - 1 if config.num_stages > 1 else _UNPIPELINED
     step_us = max(matrix_us, shared_us, l2_us, chain_us / chains)
     # Filling the pipeline and storing the tile each cost one latency; other workgroups cover for all but the last.
     return steps * step_us + 2 * latency_us / resident
+
+
+def _edges(config: Config) -> tuple[int, int]:
+    """The sides of the smallest matrix instruction, along M and along N; none where there is no dot."""
+    if config.family == "skinny":
+        return 1, 1
+    if FAMILIES[config.family].swaps_operands:
+        return _SHORT_EDGE, _INSTRUCTION_EDGE
+    return _INSTRUCTION_EDGE, _INSTRUCTION_EDGE
 
 
 def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, tiles_n: int, per_unit: int) -> float:
@@ -126,17 +141,7 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     inputs = (problem.M * size_a + problem.N * size_b) * problem.K
     missed = max(0.0, 1.0 - gpu.last_level_cache_mib * 2**20 / inputs)
     moved = problem.bytes_moved + missed * max(0, sets * per_set - inputs)
-    return moved / (gpu.memory_tb_per_s * _MEMORY_EFFICIENCY) * 1e-6
-
-
-def _reduction_us(problem: GemmProblem, gpu: Gpu, split_k: int) -> float:
-    """Time that SPLIT_K adds: float32 partials [SPLIT_K, M, N] written and read again, and a second kernel."""
-    partials = split_k * problem.M * problem.N * 4
-    if partials <= gpu.l2_mib * 2**20:
-        bytes_per_us: float = _L2_BYTES_PER_CLOCK[gpu.vendor] * gpu.clock_mhz * gpu.compute_units
-    else:
-        bytes_per_us = gpu.memory_tb_per_s * _MEMORY_EFFICIENCY * 1e6
-    return _GAP_US + _KERNEL_US + 2 * partials / bytes_per_us
+    return moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
 
 
 def _ceil(value: int, step: int) -> int:
@@ -154,8 +159,8 @@ def _peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
 class PredictProfiler:
     """A profiler that runs nothing: see the module's docstring.
 
-    `device_name` picks a device of the session's arch (gpus.yaml); "" is the default of the arch. The first binary
-    of a candidate is its GEMM kernel. Raises InputError from `screen` and `retime` for an unknown arch.
+    `device_name` picks a device of the session's arch (gpus.yaml); "" is the default of the arch. Raises
+    InputError from `screen` and `retime` for an unknown arch.
     """
 
     time_source = "predicted"
@@ -180,7 +185,7 @@ class PredictProfiler:
 
     def _predict(self, problem: GemmProblem, candidate: Candidate, gpu: Gpu, stage: str) -> Measurement:
         config = candidate.config
-        resources = candidate.binaries[0].resources if candidate.binaries else Resources()
+        resources = candidate.main.resources if candidate.binaries else Resources()
         reason = fits(resources, config.num_warps, gpu)
         if reason:
             return Measurement(config.name, Outcome.OVER_RESOURCES, self.time_source, stage, message=reason)

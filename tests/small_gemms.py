@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +25,12 @@ SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2)
 TMA = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
 TILED_TMA = Config("tiled_tma", 64, 32, 64, 4, 1, 4, 3)
 TILED_TMA_SPLIT = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3)
+SEMAPHORE = Config("tiled_semaphore", 64, 32, 32, 4, 3, 4, 2)
+ATOMIC = Config("tiled_atomic", 64, 32, 32, 4, 3, 4, 2)
+SWAPPED = Config("tiled_swapped", 16, 64, 32, 4, 3, 4, 2)
+TMA_SWAPPED = Config("tiled_tma_swapped", 16, 64, 64, 4, 3, 4, 3)
+STREAM_K = Config("stream_k", 32, 32, 32, 4, 1, 4, 2)
+FEW_ROWS = Config("skinny", 4, 4, 128, 1, 3, 4, 1)
 GEMV = Config("gemv", 16, 16, 128, 1, 1, 4, 1)
 WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
 AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1)
@@ -34,9 +41,10 @@ XCD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, xcd_remap=1)
 
 def taking(problem: GemmProblem) -> list[Config]:
     """The configs above, one or two of each family, that take this problem."""
-    configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT]
+    configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC]
+    configs += [FEW_ROWS, SWAPPED, STREAM_K]
     if all(size % 16 == 0 for size in (problem.M, problem.N, problem.K)):
-        configs += [TMA, TILED_TMA, TILED_TMA_SPLIT]
+        configs += [TMA, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
         if problem.row_major_a and not problem.row_major_b and problem.dtype_a in ("bf16", "fp16"):
             configs.append(WARP_SPECIALIZED)
     if problem.M == 1 and not problem.row_major_b:

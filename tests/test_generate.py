@@ -19,12 +19,18 @@ from hypothesis import strategies as st
 from small_gemms import (
     AMD,
     AMD_SPLIT,
+    ATOMIC,
+    FEW_ROWS,
     GEMV,
+    SEMAPHORE,
     SPLIT,
+    STREAM_K,
+    SWAPPED,
     TILED,
     TILED_TMA,
     TILED_TMA_SPLIT,
     TMA,
+    TMA_SWAPPED,
     WARP_SPECIALIZED,
     XCD,
     XCD_SPLIT,
@@ -81,6 +87,8 @@ def every_kind() -> list[GeneratedModule]:
     sizes = [(64, 64, 64), (65, 63, 4097), (100_000, 100_001, 65_536)]
     targets = [
         ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV]),
+        ("sm_90", [TMA_SWAPPED]),
+        ("gfx942", [SEMAPHORE, ATOMIC, STREAM_K, SWAPPED, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
         ("sm_80", [TILED]),
         ("sm_90", [WARP_SPECIALIZED]),
         ("sm_90", [TMA]),

@@ -54,6 +54,21 @@ def own(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) ->
 
 GEMV = own("gemv", 1, 4, 512)
 WS = own("warp_specialized")
+INT8_OPERANDS = problem(64, 64, 64, **INT8)
+ROW_B = problem(8, 4096, 4096, row_major_b=True)
+STREAM_K = own("stream_k", 128, 128)
+MI250X = gpu_for_arch("gfx90a")
+
+
+def skinny(m: int = 8, n: int = 1, k: int = 1024, **fields: object) -> Config:
+    """A config of skinny: 4 warps, so 1,024 elements of a row are 16 bytes a thread."""
+    return own("skinny", m, n, k, **fields)
+
+
+def swapped(m: int = 16, n: int = 64, k: int = 64, **fields: object) -> Config:
+    """A config with operands swapped."""
+    return own("tiled_swapped", m, n, k, **fields)
+
 
 # rule, GPU, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Config]]] = [
@@ -135,6 +150,39 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shared_memory", H200, (LARGE, own("warp_specialized", num_stages=11)), (LARGE, own("warp_specialized", num_stages=12))),
     ("wgmma_shared_memory", H200, (LARGE, own("warp_specialized", num_stages=14)), (LARGE, own("warp_specialized", num_stages=13))),
     ("width_fills_nothing", H200, (problem(1024, 1600, 64), own("warp_specialized", 128, 160)), (problem(1024, 2560, 64), own("warp_specialized", 128, 160))),
+    ("skinny_rows", H200, (problem(17, 64, 1024), skinny(16)), (problem(16, 64, 1024), skinny(16))),
+    ("skinny_rows", H200, (problem(4, 64, 1024), skinny(8)), (problem(5, 64, 1024), skinny(8))),
+    ("skinny_rows", H200, (problem(5, 64, 1024), skinny(4)), (problem(4, 64, 1024), skinny(4))),
+    ("skinny_registers", H200, (problem(8, 64, 1024), skinny(8, 4)), (problem(8, 64, 1024), skinny(8, 2))),
+    ("skinny_registers", H200, (problem(1, 64, 1024), skinny(1, 16)), (problem(1, 64, 1024), skinny(1, 8))),
+    ("skinny_registers", H200, (problem(1, 64, 512), skinny(1, 1, 512)), (problem(1, 64, 512), skinny(1, 2, 512))),
+    ("skinny_rows_of_b", H200, (SMALL, skinny(k=512)), (SMALL, skinny(k=1024))),
+    ("skinny_rows_of_b", H200, (SMALL, skinny(n=32, k=16)), (ROW_B, skinny(n=32, k=16))),
+    ("skinny_rows_of_b", H200, (ROW_B, skinny(n=16, k=16)), (ROW_B, skinny(n=32, k=16))),
+    ("skinny_rows_of_b", MI300X, (SMALL, skinny(num_warps=4)), (SMALL, skinny(num_warps=2))),
+    ("skinny_over_problem", H200, (problem(8, 64, 512), skinny()), (problem(8, 64, 513), skinny())),
+    ("skinny_over_problem", H200, (problem(8, 32, 1024), skinny(n=64)), (problem(8, 33, 1024), skinny(n=64))),
+    ("swapped_large_m", H200, (problem(65, 64, 64), swapped()), (problem(64, 64, 64), swapped())),
+    ("swapped_large_m", H200, (problem(8, 64, 64), swapped(16)), (problem(9, 64, 64), swapped(16))),
+    ("swapped_large_m", MI300X, (problem(8, 64, 64), swapped(32)), (problem(8, 64, 64), swapped(16))),
+    ("swapped_large_m", H200, (problem(16, 64, 64), swapped(n=128)), (problem(16, 65, 64), swapped(n=128))),
+    ("swapped_large_m", H200, (problem(16, 64, 64), swapped(k=128)), (problem(16, 64, 65), swapped(k=128))),
+    ("swapped_instruction", H200, (SMALL, swapped(n=32)), (SMALL, swapped(8, 64))),
+    ("swapped_instruction", H200, (SMALL, swapped(num_warps=2)), (SMALL, swapped(num_warps=4))),
+    ("swapped_instruction", MI300X, (SMALL, swapped(8)), (SMALL, swapped(16))),
+    ("swapped_instruction", A100, (SMALL, swapped(n=32)), (SMALL, swapped(n=32, num_warps=2))),
+    ("not_deterministic", H200, (LARGE, own("tiled_atomic")), (INT8_OPERANDS, own("tiled_atomic"))),
+    ("not_deterministic", H200, (LARGE, own("tiled_atomic")), (LARGE, own("tiled_semaphore"))),
+    ("atomic_compare_and_swap", MI250X, (LARGE, own("tiled_atomic")), (INT8_OPERANDS, own("tiled_atomic"))),
+    ("atomic_compare_and_swap", MI250X, (LARGE, own("tiled_atomic")), (LARGE, own("tiled_semaphore"))),
+    # 132 SMs: 118 tiles leave more than a tenth of them idle, 119 do not.
+    ("stream_k_full_wave", H200, (problem(128, 119 * 128, 64), STREAM_K), (problem(128, 118 * 128, 64), STREAM_K)),
+    ("stream_k_full_wave", H200, (problem(128, 132 * 128, 64), STREAM_K), (problem(128, 133 * 128, 64), STREAM_K)),
+    ("stream_k_full_wave", H200, (problem(128, 661 * 128, 64), STREAM_K), (problem(128, 659 * 128 - 128 * 100, 64), STREAM_K)),
+    # 66 tiles of 8 blocks are 4 blocks for each SM.
+    ("stream_k_short_share", H200, (problem(128, 66 * 128, 448), STREAM_K), (problem(128, 66 * 128, 512), STREAM_K)),
+    ("stream_k_short_share", H200, (problem(128, 66 * 128, 2**31 - 1), STREAM_K), (problem(128, 63 * 128, 2**31 - 1), STREAM_K)),
+    ("shared_memory_warpgroup", H200, (SMALL, swapped(16, 256, 128, num_stages=4)), (SMALL, swapped(16, 256, 128, num_stages=3))),
     ("stages_over_loop", H200, (problem(64, 64, 128), nv(num_stages=3)), (problem(64, 64, 129), nv(num_stages=3))),
     ("stages_over_loop", H200, (SMALL, nv(SPLIT_K=32, num_stages=3)), (SMALL, nv(SPLIT_K=16, num_stages=3))),
     ("stages_over_loop", H200, (problem(64, 64, 16), nv(num_stages=3)), (problem(64, 64, 16), nv(num_stages=2))),

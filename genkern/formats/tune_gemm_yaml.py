@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
+from genkern.determinism import is_deterministic
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path, write_whole
 from genkern.flat_yaml import Entry, read_entries
@@ -170,6 +171,8 @@ def _fields(winner: Winner) -> dict[str, object]:
         "runner_up_us": _rounded(winner.runner_up_us),
         "margin": _rounded(winner.margin),
         "choice": winner.choice,
+        # Said only where it is not so.
+        "deterministic": None if is_deterministic(problem, config) else False,
         "versions": dict(winner.versions),
     }
 

@@ -25,7 +25,7 @@ RESULT_KEYS = (
     *("time_us", "spread_us", "samples", "time_source", "TFLOPS", "GBps"),
     *("error_ratio", "worst_row_error", "check", "arch", "device"),
     *("vendor_us", "runner_up", "runner_up_us", "versions"),
-    *("choice", "interval_low_us", "interval_high_us", "discarded", "margin"),
+    *("choice", "interval_low_us", "interval_high_us", "discarded", "margin", "deterministic"),
     *("vendor_interval_low_us", "vendor_interval_high_us"),
     *("xcd_remap", "cache_modifier"),
 )

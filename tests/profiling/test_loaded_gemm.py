@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_gemms import make_module, taking
 
-from genkern.profiling.loaded_gemm import rotating_copies
+from genkern.problem import GemmProblem
+from genkern.profiling.loaded_gemm import LoadedGemm, rotating_copies
 
 
 @given(st.integers(1, 2**40), st.floats(0.001, 65_536))
@@ -22,3 +27,20 @@ def test_copies_exceed_the_size_asked_for_and_no_more(bytes_per_copy: int, rotat
 def test_zero_turns_rotation_off(bytes_per_copy: int) -> None:
     """One copy, which stays warm."""
     assert rotating_copies(bytes_per_copy, 0) == 1
+
+
+def test_configs_share_a_workspace_that_is_large_enough(tmp_path: Path) -> None:
+    """Whatever was bound before, a config finds what it needs, and counters that were never anything but zero."""
+    pytest.importorskip("torch")
+    problem = GemmProblem(48, 96, 512)
+    _, module = make_module(tmp_path, problem, taking(problem), "sm_90")
+    gemm = LoadedGemm.__new__(LoadedGemm)
+    gemm.module, gemm.units, gemm.operands = module, 5, module.make_operands("cpu")
+    gemm._workspace, gemm._elements, gemm._counters = {}, 0, 0
+    for config in [*module.CONFIGS.values(), *reversed(module.CONFIGS.values())]:
+        operands = gemm._with_workspace(config)
+        elements, counters = module.workspace_elements(config, gemm.units)
+        assert elements == 0 or operands["workspace"].numel() >= elements
+        assert counters == 0 or operands["counters"].numel() >= counters
+        assert "counters" not in operands or not operands["counters"].any()
+        assert module.launches(config, operands, gemm.units)

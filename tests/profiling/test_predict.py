@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from genkern.config import Config
 from genkern.errors import InputError
+from genkern.family import FAMILIES
 from genkern.gpus import Gpu, gpu_for_arch, known_gpus
 from genkern.problem import GemmProblem
 from genkern.profiling.predict import PredictProfiler, predict_us, roofline_us
@@ -28,7 +29,7 @@ types = st.sampled_from(["fp32", "fp16", "bf16", "int8", "fp8e4m3fn", "fp8e5m2fn
 problems = st.builds(GemmProblem, M=sizes, N=sizes, K=sizes, dtype_a=types, dtype_b=types, bias=st.booleans())
 configs = st.builds(
     Config,
-    family=st.just("tiled"),
+    family=st.sampled_from(sorted(FAMILIES)),
     BLOCK_SIZE_M=st.sampled_from([1, 4, 16, 32, 64, 128, 256]),
     BLOCK_SIZE_N=st.sampled_from([16, 32, 64, 128, 256]),
     BLOCK_SIZE_K=st.sampled_from([16, 32, 64, 128, 256]),

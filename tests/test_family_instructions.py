@@ -1,0 +1,157 @@
+"""What the families' kernels compile to: for every target, and the instructions that their design rests on.
+
+Families that are in other tests' compiles already (test_compiler.py) are not here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_gemms import make_module, specs_of
+
+from genkern.compiler import ast_source
+from genkern.config import Config
+from genkern.gpus import gpu_for_arch, triton_target
+from genkern.problem import GemmProblem
+
+CDNA3 = ("gfx942", "gfx950")
+ARCHS = ("gfx90a", *CDNA3, "gfx1201", "sm_80", "sm_90", "sm_100")
+TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
+# Divided by every block of the configs below but in M, as odd sizes of M are the usual ones.
+PROBLEM = GemmProblem(13, 512, 4096, bias=True)
+MATRIX = {
+    "gfx90a": r"v_mfma_f32_\d+x\d+x8_?bf16|v_mfma_f32_\d+x\d+x16_?bf16",
+    "gfx942": r"v_mfma_f32_(16x16x16|32x32x8)_bf16",
+    "gfx950": r"v_mfma_f32_(16x16x32|32x32x16)_bf16",
+    "gfx1201": r"v_wmma_f32_16x16x16_bf16",
+    "sm_80": r"mma\.sync\.aligned\.m16n8k16",
+    "sm_90": r"wgmma\.mma_async\.sync\.aligned\.m64n(16|64)k16",
+    "sm_100": r"tcgen05\.mma\.cta_group::1\.kind::f16",
+}
+Texts = dict[str, str]
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, GemmProblem, Config], Texts]:
+    """Compiles the kernels of a config, and gives their assembly texts by kernel name."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+
+    def compile_all(arch: str, problem: GemmProblem, config: Config) -> Texts:
+        module, loaded = make_module(tmp_path, problem, [config], arch)
+        texts = {}
+        for spec in specs_of(module, config):
+            source = ast_source(loaded, spec)
+            kernel = compiler.compile(source, target(*triton_target(gpu_for_arch(arch))), dict(spec.options))
+            texts[spec.function] = kernel.asm["amdgcn" if arch.startswith("gfx") else "ptx"]
+        return texts
+
+    return compile_all
+
+
+def main_text(texts: Texts) -> str:
+    """The text of the kernel that multiplies."""
+    (text,) = (text for name, text in texts.items() if name.startswith("matmul_"))
+    return text
+
+
+def in_order(text: str, *patterns: str) -> bool:
+    """Whether each pattern matches somewhere after the one before it."""
+    position = 0
+    for pattern in patterns:
+        match = re.compile(pattern).search(text, position)
+        if match is None:
+            return False
+        position = match.end()
+    return True
+
+
+def counts_arrivals(text: str, arch: str) -> bool:
+    """Whether stores come before a barrier, and that before an atomic that releases and acquires for the whole GPU."""
+    if arch.startswith("sm_"):
+        return in_order(text, r"st\.global", r"bar\.sync", r"atom\.global\.gpu\.acq_rel\.add", r"ld\.global\.cg")
+    if arch == "gfx1201":
+        wait = (r"s_wait_storecnt 0x0", r"s_barrier_signal")
+        return in_order(text, r"_store_b", *wait, r"global_atomic_add.*SCOPE_DEV", r"global_inv scope:SCOPE_DEV")
+    # With an L2 for each XCD, other units see stores that were written back, and loads that found nothing stale.
+    release = (r"buffer_wbl2 sc1",) if arch in CDNA3 else ()
+    acquire = r"buffer_inv sc1" if arch in CDNA3 else r"buffer_wbinvl1"
+    wait = r"s_waitcnt vmcnt\(0\)"
+    return in_order(text, r"buffer_store_dword", "s_barrier", *release, wait, r"global_atomic_add ", wait, acquire)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_tiled_semaphore(compiled: Callable[..., Texts], arch: str) -> None:
+    """Matrix instructions, and partial sums that the last program of a tile can see."""
+    texts = compiled(arch, PROBLEM, Config("tiled_semaphore", 64, 64, 64, 1, 4, 4, 2))
+    assert len(texts) == 1
+    assert re.search(MATRIX[arch], main_text(texts))
+    assert counts_arrivals(main_text(texts), arch)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_stream_k(compiled: Callable[..., Texts], arch: str) -> None:
+    """Matrix instructions inside the loop over tiles, and partial sums that the last program can see."""
+    texts = compiled(arch, PROBLEM, Config("stream_k", 64, 64, 64, 1, 1, 4, 2))
+    assert len(texts) == 1
+    assert re.search(MATRIX[arch], main_text(texts))
+    assert counts_arrivals(main_text(texts), arch)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_tiled_atomic(compiled: Callable[..., Texts], arch: str) -> None:
+    """Additions in hardware, four floats at a time from sm_90 on, and no compare-and-swap but on gfx90a (a rule)."""
+    texts = compiled(arch, PROBLEM, Config("tiled_atomic", 64, 64, 64, 1, 4, 4, 2))
+    assert list(texts) == ["zero_fill", "matmul_tiled_atomic_mask_m", "reduce_splits"]
+    wanted = r"global_atomic_add_f32"
+    if arch == "gfx90a":
+        wanted = r"global_atomic_cmpswap"
+    elif arch.startswith("sm_"):
+        wanted = r"(atom|red)\.global\.gpu\.relaxed\.add\." + ("f32" if arch == "sm_80" else r"v4\.f32")
+    assert re.search(wanted, main_text(texts))
+    assert ("cmpswap" in main_text(texts)) == (arch == "gfx90a")
+    sums = GemmProblem(13, 512, 4096, dtype_c="fp32")
+    if arch == "sm_90":
+        assert "reduce_splits" not in compiled(arch, sums, Config("tiled_atomic", 64, 64, 64, 1, 4, 4, 2))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
+    """16 rows of A are the short side of the matrix instruction: wgmma on sm_90, tcgen05 on sm_100."""
+    text = main_text(compiled(arch, PROBLEM, Config("tiled_swapped", 16, 64, 64, 1, 4, 4, 3)))
+    assert re.search(MATRIX[arch], text)
+    assert counts_arrivals(text, arch)
+
+
+@pytest.mark.parametrize(("arch", "block_m"), [("sm_90", 16), ("sm_90", 8), ("sm_100", 16)])
+def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: int) -> None:
+    """Operands by the copy engine; 8 rows are wgmma's from Triton 3.9 on, and mma.sync's before."""
+    text = main_text(compiled(arch, PROBLEM, Config("tiled_tma_swapped", block_m, 64, 64, 1, 4, 4, 3)))
+    assert "cp.async.bulk.tensor.2d" in text
+    assert counts_arrivals(text, arch)
+    if block_m == 8:
+        assert ("wgmma.mma_async.sync.aligned.m64n8k16" if TRITON >= (3, 9) else "mma.sync.aligned.m16n8k16") in text
+    else:
+        assert re.search(MATRIX[arch], text)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_skinny(compiled: Callable[..., Texts], arch: str) -> None:
+    """B comes 16 bytes at a time, to be evicted first, and A at once where it is needed: not through shared memory."""
+    warp_size = gpu_for_arch(arch).warp_size
+    text = main_text(compiled(arch, PROBLEM, Config("skinny", 16, 1, 16 * warp_size, 1, 2, 2, 1)))
+    loop = text.partition("s_barrier" if arch.startswith("gfx") else "bar.sync")[0]
+    assert "Loop Header" in loop or re.search(r"@%p\d+ bra", loop) or "s_cbranch" in loop
+    if arch.startswith("sm_"):
+        assert re.search(r"ld\.global\.L1::evict_first\S*\.v4\.b32", loop)
+        assert loop.count("ld.global.v4.b32") >= 16
+        assert "st.shared" not in loop.partition("shfl")[0]
+    else:
+        assert len(re.findall(r"_load_(dwordx4|b128)", loop)) >= 17
+        assert counts_arrivals(text, arch)
