@@ -1,4 +1,4 @@
-"""What the families' kernels compile to: for every target, and the instructions that their design rests on.
+"""What the families' kernels compile to: real compiles for every target, and instructions that their design rests on.
 
 Families that are in other tests' compiles already (test_compiler.py) are not here.
 """

@@ -191,6 +191,19 @@ def test_8_bit_types_keep_something(dtype: str, arch: str) -> None:
     assert space.name == "amd" or min(config.BLOCK_SIZE_K for config in kept) >= 32
 
 
+@pytest.mark.parametrize("size", [(1, 4096, 4096), (64, 2112, 7168), (1024, 1280, 8192), (4096, 4096, 14336)])
+@pytest.mark.parametrize(("name", "arch"), [("nvidia_sm90_wide", "sm_90"), ("amd_wide", "gfx942")])
+def test_wide_spaces_can_be_measured(name: str, arch: str, size: tuple[int, int, int]) -> None:
+    """At most 40,000 configs in 2,500 binaries are left, and of each new family something for some size."""
+    pruned = prune(load_space(name, arch, "a16w16"), GemmProblem(*size), gpu_for_arch(arch))
+    assert 500 < len(pruned.kept) <= 40_000
+    assert pruned.binaries <= 2_500
+    kept = {config.family for config in pruned.kept}
+    assert ("tiled_swapped" in kept) == (size[0] <= 64)
+    assert ("skinny" in kept) == (size[0] <= 16)
+    assert "stream_k" in kept or size[0] == 1
+
+
 @pytest.mark.parametrize(
     ("arch", "name"), [("sm_90", "nvidia_quick"), ("gfx942", "amd_quick"), ("gfx1201", "amd_quick")]
 )
