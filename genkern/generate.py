@@ -67,6 +67,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         "row_major_a": problem.row_major_a,
         "row_major_b": problem.row_major_b,
         "bias": problem.bias,
+        "activation": "" if problem.activation == "none" else problem.activation,
+        "epilogue": op.scaled or problem.bias or problem.activation != "none",
         "scaled": op.scaled,
         "ieee": problem.dtype_a == "fp32",
         "acc_dtype": f"tl.{'float32' if accumulator == 'fp32' else accumulator}",
@@ -98,13 +100,21 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
             variants.setdefault(variant.name, variant)
         rows.append(_row(main.name, config, amd))
     environment = _environment()
-    helpers = environment.get_template("gemm/order.py.j2").render(context).strip()
+    helpers = [environment.get_template("gemm/order.py.j2").render(context).strip()]
+    if context["activation"]:
+        helpers.append(environment.get_template("gemm/activation.py.j2").render(context).strip())
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
     kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
     text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
-    hashes = {name: hashlib.sha256(f"{helpers}\n{kernel}".encode()).hexdigest() for name, kernel in kernels.items()}
-    return GeneratedModule(problem, text, hashes)
+    return GeneratedModule(problem, text, {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()})
+
+
+def _source_sha256(helpers: Sequence[str], kernel: str) -> str:
+    """Of a kernel's text with the helpers that it can use: a split's partial sums are those of any activation."""
+    order, *activation = helpers
+    used = [order, *(activation if "activate(" in kernel else []), kernel]
+    return hashlib.sha256("\n".join(used).encode()).hexdigest()
 
 
 def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:

@@ -69,7 +69,8 @@ print(generation_s, import_s, len(loaded.CONFIGS))
 
 def every_kind() -> list[GeneratedModule]:
     """Modules of every op, layout, with and without bias, masks, splits, TMA, 64-bit offsets, for both vendors."""
-    modules = []
+    modules: list[GeneratedModule] = []
+    activations = ("none", "relu", "none", "gelu", "silu")
     sizes = [(64, 64, 64), (65, 63, 4097), (100_000, 100_001, 65_536)]
     targets = [
         ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV]),
@@ -82,7 +83,8 @@ def every_kind() -> list[GeneratedModule]:
     for op, types in TYPES.items():
         for (dtype, dtype_c), ra, rb, bias in itertools.product(types, (False, True), (False, True), (False, True)):
             for size, (arch, configs) in itertools.product(sizes, targets):
-                problem = GemmProblem(*size, op, dtype, dtype, dtype_c, ra, rb, bias)
+                activation = activations[len(modules) % len(activations)]
+                problem = GemmProblem(*size, op, dtype, dtype, dtype_c, ra, rb, bias, activation)
                 modules.append(generate(problem, configs, arch))
     return modules
 
@@ -150,6 +152,24 @@ def test_other_overhang_means_other_text() -> None:
         assert digest not in seen.values()
         seen[name] = digest
     assert len(seen) == 8
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_an_activation_is_one_line_of_the_kernel_that_ends_a_call(activation: str) -> None:
+    """Take it out, and the kernels are those without it; what a split writes does not know of it, and is shared."""
+    problem = GemmProblem(1, 64, 256, bias=True)
+    configs = [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV, WARP_SPECIALIZED]
+    plain = generate(problem, configs, "any")
+    module = generate(dataclasses.replace(problem, activation=activation), configs, "any")
+    kernels = kernels_of(module)
+    assert kernels.pop("activate").count("return") == 1
+    for name, text in kernels.items():
+        lines = [line for line in text.splitlines() if "activate(" not in line]
+        if "warp_specialized" not in name:
+            assert "\n".join(lines) == kernels_of(plain)[name]
+            assert len(text.splitlines()) - len(lines) == (name not in ("tile_of", "matmul_tiled_split_mask_m"))
+    same = {name for name in plain.source_sha256 if plain.source_sha256[name] == module.source_sha256[name]}
+    assert same == {"matmul_tiled_split_mask_m"}
 
 
 def test_text_depends_on_configs_only_through_kernels() -> None:
