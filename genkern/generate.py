@@ -15,6 +15,7 @@ from genkern import __version__
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.families import REDUCE, REDUCE_BLOCK_SIZE, REDUCE_OPTIONS, Variant, variants_of, wide_operands
+from genkern.family import FAMILIES
 from genkern.op import get_op
 from genkern.problem import GemmProblem
 
@@ -83,6 +84,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
         "has_gemv": "gemv" in families,
+        "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma],
         "has_tma": bool(families & {"tiled_tma", "persistent_tma", "warp_specialized"}),
         "has_tiled_tma": "tiled_tma" in families,
         "has_persistent_tma": "persistent_tma" in families,

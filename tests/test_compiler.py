@@ -55,6 +55,7 @@ CASES = [
     ("gfx942", GemmProblem(100, 64, 4097, activation="gelu"), AMD_SPLIT),
     ("gfx90a", GemmProblem(100, 64, 4097, activation="silu"), AMD),
     ("sm_100", GemmProblem(64, 64, 256, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16", activation="silu"), TMA),
+    ("sm_90", GemmProblem(2**27, 64, 256, row_major_a=False, row_major_b=True), SPLIT),
     ("sm_90", GemmProblem(1, 33, 97), GEMV),
     ("gfx942", GemmProblem(1, 32, 4096), GEMV),
     ("sm_80", INT8, SPLIT),

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import py_compile
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from small_gemms import (
     TILED_TMA_SPLIT,
     TMA,
     WARP_SPECIALIZED,
+    make_module,
     needs_interpreter,
     write_module,
 )
@@ -201,6 +203,54 @@ def test_m_overhang_masks_only_what_it_must() -> None:
     assert "a = tl.load(a_ptrs, mask=(offs_m[:, None] < M), other=0.0)" in text
     assert "b = tl.load(b_ptrs)\n" in text
     assert "tl.store(c_ptrs, c, mask=(offs_m[:, None] < M))" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "strides", "said"),
+    [
+        ("a", (64, 32), (32, 1), "a is (64, 32), this module is for (32, 64)"),
+        ("a", (32, 64), (1, 32), "a has strides (1, 32): it must be row-major, without overlap"),
+        ("a", (32, 64), (48, 1), "row-major, without overlap"),
+        ("a", (32, 64), (0, 1), "row-major, without overlap"),
+        ("b", (64, 48), (48, 1), "b has strides (48, 1): it must be column-major, without overlap"),
+        ("b", (64, 48), (2, 128), "column-major, without overlap"),
+        ("c", (32, 48), (2**27, 1), "c has strides (134217728, 1): too large for this module's 32-bit offsets"),
+        ("bias", (47,), (1,), "bias must be 48 contiguous elements"),
+        ("bias", (48,), (2,), "bias must be 48 contiguous elements"),
+    ],
+)
+def test_operands_that_would_be_misread_are_refused(
+    tmp_path: Path, name: str, shape: tuple[int, ...], strides: tuple[int, ...], said: str
+) -> None:
+    """By a ValueError of one line, before a kernel is compiled; what is merely spread out is taken."""
+    torch = pytest.importorskip("torch")
+    _, module = make_module(tmp_path, GemmProblem(32, 48, 64, bias=True), [TILED, TILED_TMA], "sm_90")
+    config = module.CONFIGS[TILED.name]
+
+    def meta(shape: tuple[int, ...], strides: tuple[int, ...]) -> object:
+        return torch.empty_strided(shape, strides, dtype=torch.bfloat16, device="meta")
+
+    spread = {
+        "a": meta((32, 64), (65, 1)),
+        "b": meta((64, 48), (1, 101)),
+        "c": meta((32, 48), (2**26, 1)),
+        "bias": meta((48,), (1,)),
+    }
+    module.check_operands(config, spread)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        module.check_operands(config, {**spread, name: meta(shape, strides)})
+    with pytest.raises(ValueError, match=r"^a has strides \(65, 1\) .*: tiled_tma needs both to be multiples of 16"):
+        module.check_operands(module.CONFIGS[TILED_TMA.name], spread)
+
+
+def test_steps_along_a_wide_operand_have_64_bits() -> None:
+    """BLOCK_SIZE_K rows of a column-major A, or SPLIT_K times M rows of partial sums, may be past 32 bits."""
+    wide = GemmProblem(2**27, 64, 256, row_major_a=False)
+    kernels = kernels_of(generate(wide, [TILED, SPLIT], "any"))
+    assert all("a_ptrs += BLOCK_SIZE_K * lda.to(tl.int64)\n" in kernels[name] for name in kernels if "tiled" in name)
+    assert "rows = tl.program_id(1).to(tl.int64) * M + offs_m\n" in kernels["matmul_tiled_split"]
+    near = kernels_of(generate(GemmProblem(4096, 64, 256, row_major_a=False), [TILED, SPLIT], "any"))
+    assert "int64" not in "".join(near.values())
 
 
 def test_one_row_per_config() -> None:
