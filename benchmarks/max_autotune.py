@@ -4,7 +4,7 @@
 
 torch.compile chooses a kernel for x @ w.T by its own timer; what it chose is then captured in CUDA graphs as genkern's
 winner and the vendor library are, and all three are timed by genkern's finals, with the same cold weights in rotation.
-Sizes of SIZES.yaml without a result, of another op than a16w16 or with a bias are left out.
+Sizes of SIZES.yaml without a result, of another op than a16w16 or with a bias or an activation are left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ class Duel:
 
 def taken(rows: Sequence[TunedRow], wanted: Sequence[GemmProblem]) -> list[TunedRow]:
     """The results for the wanted sizes that a plain x @ w.T computes."""
-    return [row for row in rows if row.problem in wanted and row.problem.op == "a16w16" and not row.problem.bias]
+
+    def plain(problem: GemmProblem) -> bool:
+        return problem.op == "a16w16" and not problem.bias and problem.activation == "none"
+
+    return [row for row in rows if row.problem in wanted and plain(row.problem)]
 
 
 def report(duels: Sequence[Duel]) -> str:

@@ -31,7 +31,10 @@ from genkern.profiling.statistics import TIE_RATIO, estimate
 LEAST_ROUNDS, MOST_ROUNDS, RACE_S = 10, 60, 1.0
 OTHERS_WITHIN = 1.5
 GENKERN, JUDGE = "genkern", "judge"
-PROBLEM_COLUMNS = ("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c", "rowMajorA", "rowMajorB", "bias")
+PROBLEM_COLUMNS = (
+    *("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c"),
+    *("rowMajorA", "rowMajorB", "bias", "activation"),
+)
 
 # Timer -> config -> microseconds.
 Times = dict[str, dict[str, float]]
@@ -55,9 +58,10 @@ def read_candidates(lines: Iterable[str], wanted: Collection[GemmProblem]) -> di
             continue
         key = tuple(row[name] for name in PROBLEM_COLUMNS)
         if key not in problems:
-            m, n, k, op, dtype_a, dtype_b, dtype_c, layout_a, layout_b, bias = key
+            m, n, k, op, dtype_a, dtype_b, dtype_c, layout_a, layout_b, bias, activation = key
             types = op, dtype_a, dtype_b, dtype_c
-            problem = GemmProblem(int(m), int(n), int(k), *types, layout_a == "T", layout_b == "T", bias == "True")
+            layout = layout_a == "T", layout_b == "T"
+            problem = GemmProblem(int(m), int(n), int(k), *types, *layout, bias == "True", activation)
             problems[key] = problem if problem in found else None
         if (known := problems[key]) is not None:
             found[known].append(Measured(row["config"], row["stage"], float(row["us"])))

@@ -17,7 +17,10 @@ from genkern.files import shown_path, write_whole
 from genkern.problem import GemmProblem
 from genkern.tune import Report
 
-_PROBLEM_COLUMNS = ("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c", "rowMajorA", "rowMajorB", "bias")
+_PROBLEM_COLUMNS = (
+    *("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c"),
+    *("rowMajorA", "rowMajorB", "bias", "activation"),
+)
 COLUMNS = (
     *_PROBLEM_COLUMNS,
     *("config", "outcome", "us", "time_source", "stage", "samples"),
@@ -121,7 +124,7 @@ def candidate_table(report: Report) -> pd.DataFrame:
 def _problem_cells(problem: GemmProblem) -> dict[str, str]:
     values = {name: str(getattr(problem, name)) for name in _PROBLEM_COLUMNS[:7]}
     layout = {"rowMajorA": "NT"[problem.row_major_a], "rowMajorB": "NT"[problem.row_major_b]}
-    return values | layout | {"bias": str(problem.bias)}
+    return values | layout | {"bias": str(problem.bias), "activation": problem.activation}
 
 
 def _has_content(path: str) -> bool:

@@ -79,9 +79,10 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
 
 
 def sums_are_c(problem: GemmProblem) -> bool:
-    """Whether the accumulators need no epilogue: neither scale nor bias, and C has their type."""
+    """Whether the accumulators need no epilogue: neither scale, bias nor activation, and C has their type."""
     op = get_op(problem.op)
-    return problem.dtype_c == op.accumulator(problem) and not op.extra_operands(problem)
+    plain = problem.activation == "none" and not op.extra_operands(problem)
+    return plain and problem.dtype_c == op.accumulator(problem)
 
 
 def main_variant(problem: GemmProblem, config: Config) -> Variant:

@@ -14,9 +14,9 @@ from genkern.dtypes import DTYPES, parse_dtype
 from genkern.errors import InputError
 from genkern.flat_yaml import shown
 from genkern.op import Op, get_op, op_names
-from genkern.problem import MAX_DIMENSION, GemmProblem
+from genkern.problem import ACTIVATIONS, MAX_DIMENSION, GemmProblem
 
-SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b", "dtype_c", "bias")
+SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
 
 _OWN_FLOAT8 = {"fp8e4m3fn": "fp8", "fp8e4m3fnuz": "fp8", "fp8e5m2": "bf8", "fp8e5m2fnuz": "bf8"}
 
@@ -32,6 +32,7 @@ class GemmDefaults:
     row_major_a: bool = True
     row_major_b: bool = False
     bias: bool = False
+    activation: str = "none"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
         row_major_a=_row_major("rowMajorA", values, defaults.row_major_a),
         row_major_b=_row_major("rowMajorB", values, defaults.row_major_b),
         bias=_flag("bias", values, defaults.bias),
+        activation=_activation(values, defaults.activation),
     )
     # Results keep the encoding that was measured, on whatever target it was.
     fnuz = "uz" in problem.dtype_a + problem.dtype_b
@@ -170,4 +172,13 @@ def _flag(key: str, values: Mapping[str, object], default: bool) -> bool:
     value = values.get(key, default)
     if not isinstance(value, bool):
         raise InputError(f"{key} = {shown(value)} is not true or false")
+    return value
+
+
+def _activation(values: Mapping[str, object], default: str) -> str:
+    value = values.get("activation", default)
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise InputError(
+            f"activation = {shown(value)} is unknown; write {', '.join(ACTIVATIONS[:-1])} or {ACTIVATIONS[-1]}"
+        )
     return value

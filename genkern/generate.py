@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -88,6 +88,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "row_major_a": problem.row_major_a,
         "row_major_b": problem.row_major_b,
         "bias": problem.bias,
+        "activation": "" if problem.activation == "none" else problem.activation,
+        "epilogue": op.scaled or problem.bias or problem.activation != "none",
         "scaled": op.scaled,
         "ieee": problem.dtype_a == "fp32",
         "acc_dtype": f"tl.{'float32' if accumulator == 'fp32' else accumulator}",
@@ -108,6 +110,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_pointer_semaphore": bool(families & {"tiled_semaphore", "tiled_swapped", "skinny"}),
         "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,
+        "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma],
         "has_tma": any(FAMILIES[name].uses_tma for name in families),
         "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
         "has_persistent_tma": "persistent_tma" in families,
@@ -124,18 +127,30 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
             variants.setdefault(variant.name, variant)
         rows.append(_row(main_variant(problem, config).name, config, amd, loads))
     environment = _environment()
-    helpers = environment.get_template("gemm/order.py.j2").render(context).strip()
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
-    xcd_helper = environment.get_template("gemm/xcd_order.py.j2").render(context).strip()
     kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
-    # What a kernel's text depends on: the same whatever other kernels there are.
-    used = {v.name: f"{helpers}\n{xcd_helper}" if v.xcd else helpers for v in ordered}
-    if xcd_remap:
-        helpers += f"\n\n\n{xcd_helper}"
+    helpers = {
+        call: environment.get_template(template).render(context).strip()
+        for call, template in _HELPERS.items()
+        if any(call in kernel for kernel in kernels.values())
+    }
     text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
-    hashes = {name: hashlib.sha256(f"{used[name]}\n{kernel}".encode()).hexdigest() for name, kernel in kernels.items()}
-    return GeneratedModule(problem, text, hashes)
+    return GeneratedModule(problem, text, {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()})
+
+
+# What kernels call, by how that looks in their text.
+_HELPERS = {
+    "tile_of(": "gemm/order.py.j2",
+    "activate(": "gemm/activation.py.j2",
+    "on_one_xcd(": "gemm/xcd_order.py.j2",
+}
+
+
+def _source_sha256(helpers: Mapping[str, str], kernel: str) -> str:
+    """Of a kernel's text with the helpers that it calls: the same whatever else the module holds."""
+    called = [text for call, text in helpers.items() if call in kernel]
+    return hashlib.sha256("\n".join([*called, kernel]).encode()).hexdigest()
 
 
 def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:

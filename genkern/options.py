@@ -14,6 +14,7 @@ from genkern.dtypes import DTYPES
 from genkern.errors import InputError
 from genkern.gpus import known_archs
 from genkern.op import op_names
+from genkern.problem import ACTIVATIONS
 from genkern.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
@@ -46,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     p = _Parser(
         prog="genkern",
         usage=_USAGE,
-        description="Find the fastest GEMM kernel for each matrix size: C[M, N] = A[M, K] @ B[K, N].",
+        description="Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).",
         epilog=_EXAMPLES,
         formatter_class=_Formatter,
         allow_abbrev=False,
@@ -107,6 +108,13 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
         "--col_b", "-col_b", action="store_true", help="B is column-major, as [N, K] weights are: the default"
     )
     group.add_argument("--bias_vector", action="store_true", help="add a bias of length N")
+    group.add_argument(
+        "--activation",
+        choices=ACTIVATIONS,
+        default="none",
+        metavar="NAME",
+        help="applied last: none, relu, gelu (the exact one, with erf) or silu (default: none)",
+    )
 
 
 def _modes(group: argparse._ArgumentGroup) -> None:

@@ -1,4 +1,4 @@
-"""GemmProblem: one matrix product to tune, C[M, N] = A[M, K] @ B[K, N] (+ bias)."""
+"""GemmProblem: one matrix product to tune, C[M, N] = activation(A[M, K] @ B[K, N] + bias)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from genkern.errors import InputError
 
 # A dimension past 2**31 - 1 does not fit the kernels' 32-bit size arguments.
 MAX_DIMENSION = 2**31 - 1
+# Applied in float32 before the cast to C's type. gelu is the exact form, x * (1 + erf(x / sqrt(2))) / 2, as
+# torch.nn.functional.gelu computes by default; silu is x / (1 + exp(-x)).
+ACTIVATIONS = ("none", "relu", "gelu", "silu")
 
 
 @dataclass(frozen=True, order=True)
@@ -16,8 +19,9 @@ class GemmProblem:
     """Size, layout and types of one GEMM; equal problems share one tuning result.
 
     A is [M, K], B is [K, N], C is [M, N] and row-major. `row_major_b=False` means that B is stored
-    as its transpose [N, K], as the weight of torch.nn.Linear is. `bias` adds a vector of length N.
-    Raises InputError when a dimension is not in 1 .. 2**31 - 1.
+    as its transpose [N, K], as the weight of torch.nn.Linear is. `bias` adds a vector of length N;
+    `activation`, one of ACTIVATIONS, comes after it. Raises InputError when a dimension is not in
+    1 .. 2**31 - 1, or for an unknown activation.
     """
 
     M: int
@@ -30,12 +34,15 @@ class GemmProblem:
     row_major_a: bool = True
     row_major_b: bool = False
     bias: bool = False
+    activation: str = "none"
 
     def __post_init__(self) -> None:
         for name in ("M", "N", "K"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DIMENSION:
                 raise InputError(f"{name} = {value!r} is not a whole number from 1 to {MAX_DIMENSION}")
+        if self.activation not in ACTIVATIONS:
+            raise InputError(f"activation = {str(self.activation)[:40]!r} is not one of {', '.join(ACTIVATIONS)}")
 
     @property
     def size(self) -> str:
@@ -44,10 +51,11 @@ class GemmProblem:
 
     @property
     def name(self) -> str:
-        """File-name-safe and unique: size, op, types, layout (T row-major, N column-major), bias."""
+        """File-name-safe and unique: size, op, types, layout (T row-major, N column-major), bias, activation."""
         layout = ("T" if self.row_major_a else "N") + ("T" if self.row_major_b else "N")
         types = f"{self.dtype_a}_{self.dtype_b}_{self.dtype_c}"
-        return f"{self.size}_{self.op}_{types}_{layout}" + ("_bias" if self.bias else "")
+        epilogue = ("_bias" if self.bias else "") + (f"_{self.activation}" if self.activation != "none" else "")
+        return f"{self.size}_{self.op}_{types}_{layout}{epilogue}"
 
     @property
     def flops(self) -> int:

@@ -40,6 +40,7 @@ def format_text(problem: GemmProblem) -> str:
         *([] if problem.row_major_a else ["A column-major"]),
         *(["B row-major"] if problem.row_major_b else []),
         *(["bias"] if problem.bias else []),
+        *([problem.activation] if problem.activation != "none" else []),
     ]
     return f"{problem.op} {types}" + (f" {', '.join(extras)}" if extras else "")
 

@@ -91,8 +91,8 @@ def _beats(config: Measurement, vendor: Measurement | None) -> bool:
 
 
 def _format(problem: GemmProblem) -> tuple[object, ...]:
-    layout = (problem.row_major_a, problem.row_major_b, problem.bias)
-    return problem.op, problem.dtype_a, problem.dtype_b, problem.dtype_c, *layout
+    layout = (problem.row_major_a, problem.row_major_b)
+    return problem.op, problem.dtype_a, problem.dtype_b, problem.dtype_c, *layout, problem.bias, problem.activation
 
 
 def _complexity(config: Config) -> tuple[int, ...]:

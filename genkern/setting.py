@@ -90,7 +90,8 @@ def make_setting(options: argparse.Namespace) -> Setting:
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
     """What the options say of sizes that do not say it themselves. Raises InputError when it does not fit together."""
     types = options.dtype_a, options.dtype_b, options.dtype_c
-    defaults = GemmDefaults(options.op, *types, not options.col_a, options.row_b, options.bias_vector)
+    layout = not options.col_a, options.row_b
+    defaults = GemmDefaults(options.op, *types, *layout, options.bias_vector, options.activation)
     try:
         check_defaults(defaults, arch)
     except InputError as error:

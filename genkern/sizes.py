@@ -39,9 +39,10 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str) -> SizeList:
     """Read the sizes of `path`: CSV when the name ends in .csv, otherwise YAML.
 
     YAML is tune_gemm's list of `{'M': .., 'N': .., 'K': .., 'rowMajorA': 'T', 'rowMajorB': 'N'}` ('T' is
-    row-major), with op, dtype_a, dtype_b, dtype_c and bias as optional keys. CSV has AITER's columns. A
-    results file of either kind serves as a size list too. What an entry does not say comes from
-    `defaults`, then from genkern: bf16 for a16w16, the fp8 of `arch` with bf16 output for a8w8.
+    row-major), with op, dtype_a, dtype_b, dtype_c, bias and activation as optional keys. CSV has AITER's
+    columns, which say nothing of an activation. A results file of either kind serves as a size list too.
+    What an entry does not say comes from `defaults`, then from genkern: bf16 for a16w16, the fp8 of `arch`
+    with bf16 output for a8w8.
 
     Raises InputError (one line: file, line, what, what to try) for everything that is wrong.
     """
@@ -73,7 +74,11 @@ def _yaml_items(text: str, where: str) -> Iterator[_Item]:
             refuse_unknown(entry.values.keys(), _KNOWN_KEYS, "key")
         except InputError as exc:
             raise InputError(f"{where}, line {entry.line}: {exc}") from None
-        yield _Item(entry.line, {key: entry.values[key] for key in SIZE_KEYS if key in entry.values})
+        values = {key: entry.values[key] for key in SIZE_KEYS if key in entry.values}
+        if "family" in entry.values:
+            # A result of genkern's, which names its activation unless there is none.
+            values.setdefault("activation", "none")
+        yield _Item(entry.line, values)
 
 
 def _csv_items(text: str, where: str) -> Iterator[_Item]:

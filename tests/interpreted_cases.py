@@ -1,7 +1,7 @@
-"""Runs configs of generated modules under Triton's interpreter.
+"""Runs configs of generated modules under Triton's interpreter, for tests/interpreted.py.
 
-Standard input is JSON, [[module path, config name, units], ...]; standard output is a line of JSON for each.
-One process for all, since importing Triton and PyTorch takes longer than a case.
+A line of standard input is a case, JSON; a line of standard output is its answer, or its traceback as text.
+One process for many, since importing Triton and PyTorch takes longer than a case.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 import traceback
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from genkern.compiler import load_module
 from genkern.profiling.accuracy import error_ratio, worst_row_error
@@ -31,27 +33,67 @@ def _again(module: ModuleType, name: str, operands: dict[str, Any], units: int) 
     return "" if first.equal(operands["c"]) else "a second call gives another result"
 
 
+def padded(x: Any, row_major: bool, extra: int) -> tuple[Any, Any]:
+    """`x` as a slice of a matrix whose leading dimension is `extra` elements longer, and that matrix.
+
+    What lies around the slice has all bytes 0x7f: NaN, or a number that would be seen in any sum.
+    """
+    if not row_major:
+        view, whole = padded(x.T, True, extra)
+        return view.T, whole
+    rows, columns = x.shape
+    whole = torch.full((rows, (columns + extra) * x.element_size()), 0x7F, dtype=torch.uint8).view(x.dtype)
+    view = whole[:, extra // 2 : extra // 2 + columns]
+    view.copy_(x)
+    return view, whole
+
+
+def answer(case: dict[str, Any]) -> dict[str, object]:
+    """What the config computes, against the module's reference, and against float64 where that is asked for."""
+    module = load_module(case["path"])
+    operands = module.make_operands("cpu", case["seed"])
+    if case["positive"]:
+        # Sums in which nothing cancels: the relative error is that of the summation.
+        generator = torch.Generator().manual_seed(case["seed"])
+        for name in ("a", "b"):
+            operands[name].copy_(torch.rand(operands[name].shape, generator=generator))
+    expected = module.reference(operands)
+    around = None
+    if extra := case["extra"]:
+        for name in ("a", "b", "c"):
+            operands[name], around = padded(operands[name], case["row_major"][name], extra[name])
+    operands["c"].fill_(float("nan"))
+    before = around.clone() if around is not None else None
+    # By the function that the module makes for the config; `units` programs for the persistent kernels.
+    units = case["units"]
+    operands = module.with_workspace(module.CONFIGS[case["config"]], operands, units)
+    if "workspace" in operands:
+        operands["workspace"].fill_(_GARBAGE)
+    actual = getattr(module, f"matmul_{case['config']}")(operands, units=units)
+    found: dict[str, object] = {
+        "error_ratio": error_ratio(actual, expected),
+        "worst_row_error": worst_row_error(actual, expected),
+        "again": _again(module, case["config"], operands, units),
+    }
+    if case["positive"]:
+        exact = operands["a"].double() @ operands["b"].double()
+        found["worst_relative_error"] = ((actual.double() - exact).abs() / exact).max().item()
+    if around is not None and before is not None:
+        start = extra["c"] // 2
+        for whole in (around, before):
+            whole[:, start : start + actual.shape[1]] = 0
+        found["around_is_untouched"] = torch.equal(around.view(torch.uint8), before.view(torch.uint8))
+    return found
+
+
 def main() -> None:
-    """Print [error ratio, worst row error, what a second call found wrong] of each case, or the traceback."""
-    for path, name, units in json.load(sys.stdin):
+    for line in sys.stdin:
+        said: object
         try:
-            module = load_module(path)
-            operands = module.make_operands("cpu")
-            expected = module.reference(operands)
-            operands["c"].fill_(float("nan"))
-            # By the function that the module makes for the config; `units` programs for the persistent kernels.
-            operands = module.with_workspace(module.CONFIGS[name], operands, units)
-            if "workspace" in operands:
-                operands["workspace"].fill_(_GARBAGE)
-            actual = getattr(module, f"matmul_{name}")(operands, units=units)
-            answer: object = [
-                error_ratio(actual, expected),
-                worst_row_error(actual, expected),
-                _again(module, name, operands, units),
-            ]
+            said = answer(json.loads(line))
         except Exception:
-            answer = traceback.format_exc()
-        print(json.dumps(answer), flush=True)
+            said = traceback.format_exc()
+        print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":

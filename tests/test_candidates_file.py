@@ -28,17 +28,17 @@ def test_rows_are_fastest_first_with_one_line_each() -> None:
     assert list(table["outcome"]) == ["wrong", "measured", "compile_failed"]
     text = table.to_csv(index=False, header=False)
     assert len(text.splitlines()) == 3
-    assert "1,4096,4096,a16w16,bf16,bf16,bf16,T,N,False,tiled_BM1,wrong,9.0," in text
+    assert "1,4096,4096,a16w16,bf16,bf16,bf16,T,N,False,none,tiled_BM1,wrong,9.0," in text
 
 
 def test_a_file_grows_and_keeps_other_sizes(hostile_path: Path) -> None:
-    """Opened again, it drops just the sizes that are tuned again, other layouts of theirs not."""
+    """Opened again, it drops just the sizes that are tuned again, other layouts or activations of theirs not."""
     path = hostile_path / "new" / "c.csv"
     first = CandidatesFile(str(path), [ONE.problem])
-    for made in (ONE, TWO, winner(1, bias=True), winner(1, row_major_b=True)):
+    for made in (ONE, TWO, winner(1, bias=True), winner(1, row_major_b=True), winner(1, activation="gelu")):
         first.append(report(made))
     before = rows(path)
-    assert len(before) == 12
+    assert len(before) == 15
     assert before[0]["message"] == 'error "0.9", bad'
     again = CandidatesFile(str(path), [ONE.problem])
     assert rows(path) == before[3:]

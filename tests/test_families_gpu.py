@@ -1,18 +1,22 @@
-"""Numerics of every kernel family on a GPU, through the generated module's own check."""
+"""Numerics of every kernel family on a GPU, through the generated module: products, long sums, repeatability."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from interpreted import fitted, takes
+from small_gemms import make_module
 
-from genkern.compiler import load_module
 from genkern.config import Config
-from genkern.determinism import is_deterministic
-from genkern.generate import generate
-from genkern.gpus import detect_arch, gpu_for_arch
-from genkern.problem import GemmProblem
-from genkern.rules import rule_for
+from genkern.family import FAMILIES
+from genkern.gpus import detect_arch
+from genkern.op import get_op
+from genkern.problem import ACTIVATIONS, GemmProblem
+from genkern.profiling.accuracy import worst_row_error
 
 pytestmark = pytest.mark.gpu
 
@@ -41,16 +45,30 @@ CONFIGS = [
     Config("skinny", 1, 4, 1024, 1, 2, 4, 1),
     Config("skinny", 16, 2, 1024, 1, 1, 4, 1),
 ]
-SIZES = [(1, 4096, 4096), (1, 1000, 1208), (16, 1280, 8192), (100, 2112, 1000), (256, 6144, 4096), (1000, 1111, 520)]
-FAMILY_RULES = ("tma_aligned", "gemv_one_row", "wgmma_operands", "tma_needs_sm90")
+# A family that has no config above still has one here.
+CONFIGS += [Config(name, 64, 64, 64, 4, 1, 4, 3) for name in FAMILIES if name not in {c.family for c in CONFIGS}]
+LARGE_K = 262_144
 # Enough calls for programs to end in many orders.
-CALLS = 100
+RUNS = 100
+SIZES = [(1, 4096, 4096), (1, 1000, 1208), (16, 1280, 8192), (100, 2112, 1000), (256, 6144, 4096), (1000, 1111, 520)]
 
 
 TYPES = [("a16w16", "bf16", "bf16"), ("a16w16", "fp16", "fp32"), ("a8w8", "int8", "bf16"), ("a8w8", "fp8", "bf16")]
 # Weights as they usually lie for every size, the other layouts for one.
 LAYOUTS = [(size, (True, False)) for size in SIZES]
 LAYOUTS += [((96, 2112, 1008), layout) for layout in ((True, True), (False, False), (False, True))]
+
+
+def arch() -> str:
+    return detect_arch() or "sm_90"
+
+
+def on_gpu(folder: Path, problem: GemmProblem, *configs: Config) -> tuple[ModuleType, dict[str, Any]]:
+    """The generated module with its operands on the GPU, C filled with NaN."""
+    _, module = make_module(folder, problem, configs, arch())
+    operands: dict[str, Any] = module.make_operands("cuda")
+    operands["c"].fill_(float("nan"))
+    return module, operands
 
 
 @pytest.mark.parametrize(("size", "layout"), LAYOUTS, ids=str)
@@ -61,45 +79,109 @@ def test_families_agree_with_the_reference(
     """Every config that the rules allow for a problem computes it, with and without a bias, and writes all of C."""
     import torch
 
-    arch = detect_arch() or "sm_90"
-    gpu = gpu_for_arch(arch)
     op, operand, out = types
     if operand == "fp8":
-        operand = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
+        operand = "fp8e4m3fnuz" if arch() == "gfx942" else "fp8e4m3fn"
     problem = GemmProblem(*size, op, operand, operand, out, *layout, bias=size[0] % 16 == 0)
-    rules = [rule_for(name, [1]) for name in FAMILY_RULES]
-    configs = [config for config in CONFIGS if not any(rule(problem, config, gpu) for rule in rules)]
-    module = generate(problem, configs, arch)
-    path = tmp_path / module.file_name
-    path.write_text(module.text)
-    loaded = load_module(str(path))
-    loaded.check(list(loaded.CONFIGS), loaded.make_operands("cuda"))
+    configs = [config for config in CONFIGS if takes(problem, config, arch())]
+    module, operands = on_gpu(tmp_path, problem, *configs)
+    module.check(list(module.CONFIGS), operands)
     torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
-def test_runs_agree_to_the_bit_where_the_family_says_so(tmp_path: Path, types: tuple[str, str, str]) -> None:
-    """Calls in one workspace give one result, but for the families that are not deterministic; counters end at zero."""
-    import torch
-
-    arch = detect_arch() or "sm_90"
-    gpu = gpu_for_arch(arch)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("size", [(1, 1000, 1208), (100, 2112, 1008)], ids=str)
+def test_epilogues(tmp_path: Path, size: tuple[int, int, int], activation: str, types: tuple[str, str, str]) -> None:
+    """Every config and the vendor library apply bias and activation once; int8's library call is the product only."""
     op, operand, out = types
     if operand == "fp8":
-        operand = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
-    problem = GemmProblem(64, 2112, 7168, op, operand, operand, out)
-    rules = [rule_for(name, [1]) for name in FAMILY_RULES]
-    configs = [config for config in CONFIGS if not any(rule(problem, config, gpu) for rule in rules)]
-    module = generate(problem, configs, arch)
-    path = tmp_path / module.file_name
-    path.write_text(module.text)
-    loaded = load_module(str(path))
+        operand = "fp8e4m3fnuz" if arch() == "gfx942" else "fp8e4m3fn"
+    problem = GemmProblem(*size, op, operand, operand, out, bias=True, activation=activation)
+    configs = [config for config in CONFIGS if takes(problem, config, arch())]
+    module, operands = on_gpu(tmp_path, problem, *configs)
+    module.check(list(module.CONFIGS), operands)
+    if operand != "int8" and size[0] > 1:
+        operands["c"].fill_(float("nan"))
+        limit = 2 * get_op(op).worst_row_limit(problem)
+        assert worst_row_error(module.vendor(operands), module.reference(operands)) <= limit
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_slices_of_larger_matrices(tmp_path: Path, config: Config) -> None:
+    """Leading dimensions are those of the operands at run time; odd ones where the copy engine is not used."""
+    problem = fitted(GemmProblem(96, 2112, 1008, bias=True), config)
+    if not takes(problem, config, arch()):
+        pytest.skip(f"not on {arch()}")
+    module, operands = on_gpu(tmp_path, problem, config)
+    for extra in (16, 64) if FAMILIES[config.family].uses_tma else (1, 3, 64):
+        sliced = {**operands, **{name: _slice(operands[name], name != "b", extra) for name in "abc"}}
+        module.check([config.name], sliced)
+
+
+def _slice(x: Any, row_major: bool, extra: int) -> Any:
+    """`x` as a part of a matrix of NaNs whose leading dimension is `extra` larger."""
+    import torch
+
+    if not row_major:
+        return _slice(x.T, True, extra).T
+    whole = torch.full((x.shape[0], x.shape[1] + extra), float("nan"), dtype=x.dtype, device=x.device)
+    return whole[:, : x.shape[1]].copy_(x)
+
+
+def _error_of_a_long_sum(folder: Path, config: Config) -> float:
+    """Largest relative error against float64 of K = LARGE_K positive products, fp16 in and fp32 out."""
+    import torch
+
+    problem = fitted(GemmProblem(64, 128, LARGE_K, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32"), config)
+    module, operands = on_gpu(folder, problem, config)
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    for name in ("a", "b"):
+        operands[name].copy_(torch.rand(operands[name].shape, generator=generator, device="cuda"))
+    exact = operands["a"].double() @ operands["b"].double()
+    actual = getattr(module, f"matmul_{config.name}")(operands).double()
+    error: float = ((actual - exact).abs() / exact).max().item()
+    return error
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_long_sums_stay_in_float32(tmp_path: Path, config: Config) -> None:
+    """K = 262,144: the error against float64 is that of float32 sums, and a split makes it no larger.
+
+    The bound is (K - 1) u / (1 - (K - 1) u) for positive terms in any order (Higham, Accuracy and Stability of
+    Numerical Algorithms, 2nd edition, section 3.1), with u = 2^-23, since tensor cores truncate (Fasi, Higham,
+    Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ Computer Science 7:e330, 2021).
+    """
+    if not takes(fitted(GemmProblem(64, 128, LARGE_K), config), config, arch()):
+        pytest.skip(f"not on {arch()}")
+    roundings = (LARGE_K - 1) * 2.0**-23
+    error = _error_of_a_long_sum(tmp_path, config)
+    assert error <= roundings / (1 - roundings)
+    if config.SPLIT_K > 1:
+        (tmp_path / "unsplit").mkdir()
+        unsplit = _error_of_a_long_sum(tmp_path / "unsplit", dataclasses.replace(config, SPLIT_K=1))
+        # Both are of the size of a rounding or two where rounding is to nearest.
+        assert error <= unsplit + 2.0**-21
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_runs_repeat_to_the_bit(tmp_path: Path, config: Config) -> None:
+    """A hundred calls on the same operands give the same bits, for every family that is not marked otherwise."""
+    import torch
+
+    if not FAMILIES[config.family].deterministic:
+        pytest.skip(f"{config.family} adds in the order in which programs arrive")
+    problem = fitted(GemmProblem(100, 2112, 8192, dtype_c="fp32", bias=True, activation="gelu"), config)
+    if not takes(problem, config, arch()):
+        pytest.skip(f"not on {arch()}")
+    module, operands = on_gpu(tmp_path, problem, config)
     units = torch.cuda.get_device_properties(0).multi_processor_count
-    operands = loaded.make_operands("cuda")
-    for config in configs:
-        row = loaded.CONFIGS[config.name]
-        given = loaded.with_workspace(row, operands, units)
-        first = loaded.matmul(row, given, units).clone()
-        equal = all(torch.equal(first, loaded.matmul(row, given, units)) for _ in range(CALLS))
-        assert equal or not is_deterministic(problem, config), config.name
-        assert "counters" not in given or not given["counters"].any(), config.name
+    call = getattr(module, f"matmul_{config.name}")
+    # One workspace, as the measured process has it: what a call leaves there is what the next one finds.
+    operands = module.with_workspace(module.CONFIGS[config.name], operands, units)
+    first = call(operands, units).clone()
+    assert torch.isfinite(first).all()
+    for _ in range(RUNS - 1):
+        operands["c"].fill_(float("nan"))
+        assert torch.equal(call(operands, units).view(torch.int32), first.view(torch.int32))
+    assert "counters" not in operands or not operands["counters"].any()

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import py_compile
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ from small_gemms import (
     WARP_SPECIALIZED,
     XCD,
     XCD_SPLIT,
+    make_module,
     needs_interpreter,
     write_module,
 )
@@ -83,7 +85,8 @@ print(generation_s, import_s, len(loaded.CONFIGS))
 
 def every_kind() -> list[GeneratedModule]:
     """Modules of every op, layout, with and without bias, masks, splits, TMA, 64-bit offsets, for both vendors."""
-    modules = []
+    modules: list[GeneratedModule] = []
+    activations = ("none", "relu", "none", "gelu", "silu")
     sizes = [(64, 64, 64), (65, 63, 4097), (100_000, 100_001, 65_536)]
     targets = [
         ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV]),
@@ -100,7 +103,8 @@ def every_kind() -> list[GeneratedModule]:
     for op, types in TYPES.items():
         for (dtype, dtype_c), ra, rb, bias in itertools.product(types, (False, True), (False, True), (False, True)):
             for size, (arch, configs) in itertools.product(sizes, targets):
-                problem = GemmProblem(*size, op, dtype, dtype, dtype_c, ra, rb, bias)
+                activation = activations[len(modules) % len(activations)]
+                problem = GemmProblem(*size, op, dtype, dtype, dtype_c, ra, rb, bias, activation)
                 modules.append(generate(problem, configs, arch))
     return modules
 
@@ -168,6 +172,24 @@ def test_other_overhang_means_other_text() -> None:
         assert digest not in seen.values()
         seen[name] = digest
     assert len(seen) == 8
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_an_activation_is_one_line_of_the_kernel_that_ends_a_call(activation: str) -> None:
+    """Take it out, and the kernels are those without it; what a split writes does not know of it, and is shared."""
+    problem = GemmProblem(1, 64, 256, bias=True)
+    configs = [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV, WARP_SPECIALIZED]
+    plain = generate(problem, configs, "any")
+    module = generate(dataclasses.replace(problem, activation=activation), configs, "any")
+    kernels = kernels_of(module)
+    assert kernels.pop("activate").count("return") == 1
+    for name, text in kernels.items():
+        lines = [line for line in text.splitlines() if "activate(" not in line]
+        if "warp_specialized" not in name:
+            assert "\n".join(lines) == kernels_of(plain)[name]
+            assert len(text.splitlines()) - len(lines) == (name not in ("tile_of", "matmul_tiled_split_mask_m"))
+    same = {name for name in plain.source_sha256 if plain.source_sha256[name] == module.source_sha256[name]}
+    assert same == {"matmul_tiled_split_mask_m"}
 
 
 def test_text_depends_on_configs_only_through_kernels() -> None:
@@ -252,6 +274,54 @@ def test_every_tile_is_one_programs(count: int, xcds: int) -> None:
         own = tiles[xcd::xcds]
         assert own == list(range(own[0], own[0] + len(own)))
         assert count // xcds <= len(own) <= count // xcds + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "strides", "said"),
+    [
+        ("a", (64, 32), (32, 1), "a is (64, 32), this module is for (32, 64)"),
+        ("a", (32, 64), (1, 32), "a has strides (1, 32): it must be row-major, without overlap"),
+        ("a", (32, 64), (48, 1), "row-major, without overlap"),
+        ("a", (32, 64), (0, 1), "row-major, without overlap"),
+        ("b", (64, 48), (48, 1), "b has strides (48, 1): it must be column-major, without overlap"),
+        ("b", (64, 48), (2, 128), "column-major, without overlap"),
+        ("c", (32, 48), (2**27, 1), "c has strides (134217728, 1): too large for this module's 32-bit offsets"),
+        ("bias", (47,), (1,), "bias must be 48 contiguous elements"),
+        ("bias", (48,), (2,), "bias must be 48 contiguous elements"),
+    ],
+)
+def test_operands_that_would_be_misread_are_refused(
+    tmp_path: Path, name: str, shape: tuple[int, ...], strides: tuple[int, ...], said: str
+) -> None:
+    """By a ValueError of one line, before a kernel is compiled; what is merely spread out is taken."""
+    torch = pytest.importorskip("torch")
+    _, module = make_module(tmp_path, GemmProblem(32, 48, 64, bias=True), [TILED, TILED_TMA], "sm_90")
+    config = module.CONFIGS[TILED.name]
+
+    def meta(shape: tuple[int, ...], strides: tuple[int, ...]) -> object:
+        return torch.empty_strided(shape, strides, dtype=torch.bfloat16, device="meta")
+
+    spread = {
+        "a": meta((32, 64), (65, 1)),
+        "b": meta((64, 48), (1, 101)),
+        "c": meta((32, 48), (2**26, 1)),
+        "bias": meta((48,), (1,)),
+    }
+    module.check_operands(config, spread)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        module.check_operands(config, {**spread, name: meta(shape, strides)})
+    with pytest.raises(ValueError, match=r"^a has strides \(65, 1\) .*: tiled_tma needs both to be multiples of 16"):
+        module.check_operands(module.CONFIGS[TILED_TMA.name], spread)
+
+
+def test_steps_along_a_wide_operand_have_64_bits() -> None:
+    """BLOCK_SIZE_K rows of a column-major A, or SPLIT_K times M rows of partial sums, may be past 32 bits."""
+    wide = GemmProblem(2**27, 64, 256, row_major_a=False)
+    kernels = kernels_of(generate(wide, [TILED, SPLIT], "any"))
+    assert all("a_ptrs += BLOCK_SIZE_K * lda.to(tl.int64)\n" in kernels[name] for name in kernels if "tiled" in name)
+    assert "rows = tl.program_id(1).to(tl.int64) * M + offs_m\n" in kernels["matmul_tiled_split"]
+    near = kernels_of(generate(GemmProblem(4096, 64, 256, row_major_a=False), [TILED, SPLIT], "any"))
+    assert "int64" not in "".join(near.values())
 
 
 def test_one_row_per_config() -> None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_gemms import needs_interpreter
+from interpreted import Answer, Interpreter
+from small_gemms import needs_interpreter, write_module
 
+from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.generate import generate
 from genkern.op import get_op
-from genkern.problem import GemmProblem
+from genkern.problem import ACTIVATIONS, GemmProblem
+from genkern.profiling.accuracy import worst_row_error
 
 pytestmark = needs_interpreter
-ROOT = Path(__file__).parents[1]
 LAYOUTS = list(itertools.product((True, False), (True, False)))
 SMALL = Config("tiled", 32, 32, 32, 2, 1)
 SPLIT = Config("tiled", 32, 16, 32, 3, 4)
@@ -27,8 +27,6 @@ TMA = Config("persistent_tma", 32, 32, 32, 2, 1)
 TILED_TMA = Config("tiled_tma", 32, 16, 32, 2, 3)
 GEMV = Config("gemv", 16, 16, 64, 1, 1)
 SKINNY = Config("tiled", 16, 64, 128, 1, 1)
-# Programs of the persistent kernels.
-UNITS = {"persistent_tma": 2, "stream_k": 7}
 FP8 = ("fp8e4m3fn", "fp8e5m2", "fp8e4m3fnuz", "fp8e5m2fnuz")
 
 
@@ -144,36 +142,45 @@ CASES = _cases()
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """What every case computed: [error ratio, worst row error, what a second call did], or a traceback."""
-    folder = tmp_path_factory.mktemp("interpreted")
-    argument = []
-    for number, (problem, config) in enumerate(CASES):
-        path = folder / f"case_{number}.py"
-        path.write_text(generate(problem, [config], "gfx942").text, encoding="utf-8")
-        argument.append([str(path), config.name, UNITS.get(config.family, 1)])
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("interpreted_cases.py"))],
-        input=json.dumps(argument),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    """One process for all cases."""
+    with contextlib.closing(Interpreter(tmp_path_factory.mktemp("interpreted"))) as process:
+        yield process
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0].name}-{CASES[n][1].name}")
-def test_kernels_compute_the_product(answers: list[object], number: int) -> None:
-    """Every element is written and within tolerance, every row within the op's limit; a second call agrees to the bit.
+@pytest.mark.parametrize(("problem", "config"), CASES, ids=lambda value: value.name)
+def test_kernels_compute_the_product(interpreter: Interpreter, problem: GemmProblem, config: Config) -> None:
+    """Every element is written and within tolerance, every row within the limit; so does a second call, to the bit.
 
     Counters are back at zero after the first.
     """
-    problem, _ = CASES[number]
-    answer = answers[number]
-    assert isinstance(answer, list), answer
-    error_ratio, worst_row_error, again = answer
-    assert error_ratio == 0
-    assert not again
-    assert worst_row_error <= get_op(problem.op).worst_row_limit(problem)
+    agrees(problem, interpreter.run(problem, config))
+
+
+VENDOR_TYPES = [
+    *[("a16w16", dtype, dtype) for dtype in ("bf16", "fp16", "fp32")],
+    *[("a16w16", "bf16", "fp16"), ("a16w16", "fp32", "bf16")],
+    *[("a8w8", "fp8e4m3fn", dtype_c) for dtype_c in ("bf16", "fp16", "fp32")],
+]
+
+
+@pytest.mark.parametrize(("op", "dtype", "dtype_c"), VENDOR_TYPES)
+def test_vendor_computes_the_same(tmp_path: Path, op: str, dtype: str, dtype_c: str) -> None:
+    """The library's call that configs are compared with does all that they do, into C: bias, activation, C's type."""
+    for bias, activation in itertools.product((False, True), ACTIVATIONS):
+        problem = GemmProblem(32, 48, 64, op, dtype, dtype, dtype_c, bias=bias, activation=activation)
+        generated = generate(problem, [SMALL], "any")
+        module = load_module(str(write_module(tmp_path, generated)))
+        operands = module.make_operands("cpu")
+        operands["c"].fill_(float("nan"))
+        assert module.vendor(operands) is operands["c"]
+        # Rounded to C's type between GEMM and activation, which a kernel is not.
+        limit = 2 * get_op(op).worst_row_limit(problem)
+        assert worst_row_error(operands["c"], module.reference(operands)) <= limit
+
+
+def agrees(problem: GemmProblem, answer: Answer) -> None:
+    """What the checks of a run demand, and stricter: not one element outside, and nothing left for the next call."""
+    assert answer.error_ratio == 0
+    assert not answer.again
+    assert answer.worst_row_error <= get_op(problem.op).worst_row_limit(problem)

@@ -19,7 +19,7 @@ from genkern.records import Check, Measurement, Outcome, Winner
 
 HEADER = {"triton": "3.7.0", "device": "NVIDIA H200", "budget": {"final_rounds": 60}}
 PROBLEM = GemmProblem(64, 1280, 8192)
-OTHER = GemmProblem(64, 1280, 4096, bias=True)
+OTHER = GemmProblem(64, 1280, 4096, bias=True, activation="gelu")
 CONFIG = Config("tiled", 64, 64, 32)
 NAME = CONFIG.name
 SCREENED = Measurement(NAME, Outcome.MEASURED, "cudagraph", "screen", 12.5, (12.5,))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from genkern.dtypes import DTYPES
 from genkern.errors import InputError
-from genkern.problem import MAX_DIMENSION, GemmProblem
+from genkern.problem import ACTIVATIONS, MAX_DIMENSION, GemmProblem
 
 DIMENSIONS = st.integers(1, MAX_DIMENSION)
 TYPES = st.sampled_from(sorted(DTYPES))
@@ -24,6 +24,7 @@ PROBLEMS = st.builds(
     row_major_a=st.booleans(),
     row_major_b=st.booleans(),
     bias=st.booleans(),
+    activation=st.sampled_from(ACTIVATIONS),
 )
 
 
@@ -36,6 +37,13 @@ def test_impossible_dimensions_are_refused(name: str, value: object) -> None:
         GemmProblem(**sizes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", ["tanh", "ReLU", "", None, 1, ["relu"], "relu; import os", "x" * 1000])
+def test_unknown_activations_are_refused(value: object) -> None:
+    """The message names the value, not all of a long one, and the activations that there are."""
+    with pytest.raises(InputError, match=r"^activation = .{1,60} is not one of none, relu, gelu, silu$"):
+        GemmProblem(16, 16, 16, activation=value)  # type: ignore[arg-type]
+
+
 @given(PROBLEMS, PROBLEMS)
 def test_names_are_distinct_and_fit_a_file_system(one: GemmProblem, other: GemmProblem) -> None:
     """Different problems have different names, of letters, digits and underscores, short enough for a file."""
@@ -46,10 +54,13 @@ def test_names_are_distinct_and_fit_a_file_system(one: GemmProblem, other: GemmP
 
 
 def test_name_as_documented() -> None:
-    """The layout letters are T for row-major and N for column-major, A first."""
+    """The layout letters are T for row-major and N for column-major, A first; no activation has no name."""
     assert GemmProblem(16, 32, 64).name == "16x32x64_a16w16_bf16_bf16_bf16_TN"
     named = GemmProblem(16, 32, 64, "a8w8", "int8", "int8", "fp16", False, True, True)
     assert named.name == "16x32x64_a8w8_int8_int8_fp16_NT_bias"
+    assert GemmProblem(16, 32, 64, activation="gelu").name == "16x32x64_a16w16_bf16_bf16_bf16_TN_gelu"
+    both = GemmProblem(16, 32, 64, bias=True, activation="silu")
+    assert both.name == "16x32x64_a16w16_bf16_bf16_bf16_TN_bias_silu"
 
 
 def test_work_and_traffic() -> None:

@@ -76,6 +76,8 @@ BAD_LISTS = {
     "tag.yaml": (b"- !!python/object/apply:os.mkdir ['owned']\n", "line 1"),
     "second.yaml": (f"- {ONE}\n- {{'M': 16, 'N': 128, 'K': 0}}\n".encode(), "second.yaml, line 2: K = 0"),
     "dtype.yaml": (b"- {'M': 16, 'N': 16, 'K': 16, 'dtype_a': 'fp4'}\n", "dtype_a"),
+    "activation.yaml": (b"- {'M': 16, 'N': 16, 'K': 16, 'activation': 'tanh'}\n", "write none, relu, gelu or silu"),
+    "activation.csv": (b"M,N,K,activation\n16,16,16,relu\n", "unknown column 'activation'"),
     "op.yaml": (b"- {'M': 16, 'N': 16, 'K': 16, 'op': 'a4w4'}\n", "a16w16"),
 }
 
@@ -237,6 +239,8 @@ def test_mixed_ops_and_layouts_do_not_fit_a_csv(here: Here, tmp_path: Path) -> N
     assert "ends in .yaml" in here("-i", "mixed.yaml", "-o", "r.csv").refusal
     refusal = here("-m", 16, "-n", 128, "-k", 256, "--row_b", "-o", "r.csv").refusal
     assert "r.csv cannot hold 16x128x256" in refusal
+    refusal = here("-m", 16, "-n", 128, "-k", 256, "--activation", "gelu", "-o", "r.csv").refusal
+    assert "no column for an activation (gelu); give an -o that ends in .yaml" in refusal
     assert not (tmp_path / "r.csv").exists()
 
 

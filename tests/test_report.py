@@ -78,10 +78,11 @@ def test_formats_that_differ_have_a_column() -> None:
 
 
 def test_format_names_what_is_unusual() -> None:
-    """Types once where they are equal, layouts and bias where they are not the default."""
+    """Types once where they are equal, layouts, bias and activation where they are not the default."""
     assert format_text(GemmProblem(1, 2, 3)) == "a16w16 bf16"
     odd = GemmProblem(1, 2, 3, "a8w8", "fp8e4m3fn", "fp8e5m2", "fp16", False, True, True)
     assert format_text(odd) == "a8w8 fp8e4m3fn*fp8e5m2->fp16 A column-major, B row-major, bias"
+    assert format_text(GemmProblem(1, 2, 3, bias=True, activation="gelu")) == "a16w16 bf16 bias, gelu"
 
 
 def test_shares_of_the_bounds() -> None:

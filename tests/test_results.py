@@ -150,12 +150,16 @@ def test_rows_of_another_run_are_refused(
 
 
 def test_room_in_a_csv(tmp_path: Path) -> None:
-    """One op, and layouts that AITER knows; a YAML file has room for all."""
+    """One op, layouts that AITER knows, and no activation; a YAML file has room for all."""
     plain, scaled = GemmProblem(1, 8, 8), GemmProblem(1, 8, 8, "a8w8", "int8", "int8", "bf16")
-    opened(tmp_path / "r.yaml").require_room([plain, scaled, GemmProblem(1, 8, 8, row_major_b=True)])
+    opened(tmp_path / "r.yaml").require_room([plain, scaled, GemmProblem(1, 8, 8, row_major_b=True, activation="gelu")])
     results = opened(tmp_path / "r.csv")
     results.require_room([plain])
-    for problems in ([plain, scaled], [GemmProblem(1, 8, 8, row_major_a=False)]):
+    for problems in (
+        [plain, scaled],
+        [GemmProblem(1, 8, 8, row_major_a=False)],
+        [GemmProblem(1, 8, 8, activation="relu")],
+    ):
         with pytest.raises(InputError, match=r"\.yaml"):
             results.require_room(problems)
     results.write([winner(16)])

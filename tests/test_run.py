@@ -79,6 +79,28 @@ def test_yaml_in_yaml_out(sizes: Path, tmp_path: Path, cache_dir: Path) -> None:
     assert not list((cache_dir / "modules").iterdir())
 
 
+@needs_interpreter
+def test_an_activation_goes_through_a_whole_run(
+    tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tuned, checked, written, and known again: with the option the size is done, without it another one."""
+    results, candidates = tmp_path / "r.yaml", tmp_path / "c.csv"
+    options = ["-m", 33, "-n", 64, "-k", 128, "-o", results, "-o2", candidates, *predicted(cache_dir)]
+    ran = run_here(capsys, *options, "--activation", "gelu", "--bias_vector", "--compare")
+    assert (ran.status, ran.err) == (0, "")
+    assert "a16w16 bf16 bias, gelu\n" in ran.out
+    assert [entry["activation"] for entry in entries(results)] == ["gelu"]
+    with open(candidates) as file:
+        assert {row["activation"] for row in csv.DictReader(file)} == {"gelu"}
+    again = run_here(capsys, *options, "--activation", "gelu", "--bias_vector")
+    assert "1 of 1 sizes are in" in again.out
+    verified = run_here(capsys, "--compare_wo_tuning", "-i", results, "--cache_dir", cache_dir, *predicted(cache_dir))
+    assert (verified.status, verified.err) == (0, "")
+    assert "all 1 configs" in verified.out
+    assert run_here(capsys, *options, "--bias_vector").status == 0
+    assert [entry.get("activation") for entry in entries(results)] == ["gelu", None]
+
+
 def test_aiter_csv_in_csv_out(tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """AITER's untuned list, spaces after commas included, becomes AITER's tuned table, which then grows."""
     untuned, tuned = tmp_path / "untuned.csv", tmp_path / "tuned.csv"

@@ -119,6 +119,7 @@ def test_neighbours_have_the_same_weights_or_the_same_tokens() -> None:
         winner(PROBLEM, SPLIT),
         winner(replace(PROBLEM, M=128, N=6144), SPLIT),
         winner(replace(PROBLEM, M=16, bias=True), SPLIT),
+        winner(replace(PROBLEM, M=16, activation="relu"), SPLIT),
         winner(replace(PROBLEM, M=16, dtype_a="fp16"), SPLIT),
     ]
     assert neighbour_wins(PROBLEM, winners) == {PLAIN.name: 2, SPLIT.name: 1}

@@ -70,6 +70,16 @@ def test_types_come_from_the_file_then_the_command_line(
     assert (problem.op, problem.dtype_a, problem.dtype_b, problem.dtype_c) == types
 
 
+def test_activation_comes_from_the_file_then_the_command_line(tmp_path: Path) -> None:
+    """As any key; but a result of genkern's that names no activation is one without, and so it is tuned again."""
+    size = "- {M: 1, N: 2, K: 3}\n- {M: 4, N: 2, K: 3, activation: gelu}\n- {M: 5, N: 2, K: 3, activation: none}\n"
+    text = size + "- {M: 6, N: 2, K: 3, family: tiled}\n"
+    assert [p.activation for p in read(tmp_path, text).problems] == ["none", "gelu", "none", "none"]
+    assert [p.activation for p in read(tmp_path, text, activation="silu").problems] == ["silu", "gelu", "none", "none"]
+    csv = read(tmp_path, "M,N,K,dtype\n1,2,3,torch.bfloat16\n", "a.csv", activation="relu")
+    assert [p.activation for p in csv.problems] == ["relu"]
+
+
 def test_types_meant_for_other_sizes_are_told(tmp_path: Path) -> None:
     """A 16-bit type of the command line is not used for a size that says a8w8, and a note says so."""
     sizes = read(tmp_path, "- {M: 1, N: 2, K: 3, op: a8w8}\n" + ROW, dtype_a="fp16", dtype_b="fp16")
@@ -185,6 +195,11 @@ def test_bad_value_is_one_line_with_the_place(tmp_path: Path, value: str) -> Non
         (b"- {M: 1, N: 2, K: 3, dtype_a: fp8, dtype_b: int8}\n", "int8"),
         (b"- {M: 1, N: 2, K: 3, op: a8w8, dtype_a: bf16}\n", "bf16"),
         (b"- {M: 1, N: 2, K: 3, bias: 1}\n", "bias"),
+        (b"- {M: 1, N: 2, K: 3, activation: tanh}\n", "write none, relu, gelu or silu"),
+        (b"- {M: 1, N: 2, K: 3, activation: true}\n", "activation = true"),
+        (b"- {M: 1, N: 2, K: 3, activation: [relu]}\n", "activation"),
+        (b"- {M: 1, N: 2, K: 3, activation: null}\n", "activation"),
+        (b"- {M: 1, N: 2, K: 3, activations: relu}\n", "did you mean activation"),
         (b"- {M: 1, N: 2, K: 3}\n---\n- {M: 1, N: 2, K: 3}\n", "second"),
         (b"- &a {M: 1, N: 2, K: 3}\n- *a\n", "anchors"),
         (b"- {<<: {M: 1}, N: 2, K: 3}\n", "<<"),
@@ -224,6 +239,7 @@ def test_bad_yaml_is_one_line(tmp_path: Path, text: bytes, expected: str) -> Non
         ("M,N,K,\n1,2,3,4\n", "empty or stands twice"),
         ("M,N,K,Bias\n1,2,3,True\n", "did you mean bias"),
         ("M,N,K,bias\n1,2,3,maybe\n", "bias"),
+        ("M,N,K,activation\n1,2,3,relu\n", "unknown column 'activation'"),
         ("M,N,K,dtype\n1,2,3,torch.float4_e2m1fn_x2\n", "float4"),
         ("M,N,K,dtype,scaleAB\n1,2,3,torch.bfloat16,True\n", "scaleAB"),
         ("M,N,K,q_dtype_w\n1,2,3,torch.uint4\n", "uint4"),

@@ -28,10 +28,13 @@ SCALARS = st.one_of(
     st.text(max_size=12),
     st.dates(),
     st.binary(max_size=6),
-    st.sampled_from(["T", "N", "bf16", "fp8", "int8", "a8w8", "a16w16", "{{ M }}", "1; import os", "torch.int8"]),
+    st.sampled_from(
+        ["T", "N", "bf16", "fp8", "int8", "a8w8", "a16w16", "{{ M }}", "1; import os", "torch.int8", "relu"]
+    ),
 )
 KEYS = st.one_of(
-    st.sampled_from(["M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_c", "bias", "BLOCK_SIZE_M"]),
+    st.sampled_from(["M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_c", "bias", "activation"]),
+    st.sampled_from(["BLOCK_SIZE_M", "family"]),
     st.text(max_size=8),
     st.integers(),
     st.none(),
@@ -39,10 +42,20 @@ KEYS = st.one_of(
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3))
 SIZE = st.fixed_dictionaries(
     {key: SCALARS | st.integers(1, 8192) for key in ("M", "N", "K")},
-    optional={"rowMajorA": SCALARS, "op": SCALARS, "dtype_a": SCALARS, "dtype_b": SCALARS, "bias": SCALARS},
+    optional={
+        "rowMajorA": SCALARS,
+        "op": SCALARS,
+        "dtype_a": SCALARS,
+        "dtype_b": SCALARS,
+        "bias": SCALARS,
+        "activation": SCALARS,
+    },
 )
 VALID = [
-    (ROW * 3 + "- {M: 1, N: 2, K: 3, op: a8w8, dtype_a: int8, bias: true, versions: {triton: '3.7'}}\n").encode(),
+    (
+        ROW * 3
+        + "- {M: 1, N: 2, K: 3, op: a8w8, dtype_a: int8, bias: true, activation: gelu, versions: {triton: '3.7'}}\n"
+    ).encode(),
     b"M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle\n"
     + b"1, 2, 3,False,torch.bfloat16,torch.float32,False,False\n" * 2,
 ]

@@ -75,9 +75,9 @@ def write_winners(path: str, winners: Sequence[Winner], cu_num: int, with_gfx: b
 
     `with_gfx=False` leaves out the gfx column, for an AITER from before 2026-04. a16w16 and a8w8 have
     different columns; when both are there, a8w8 goes to `<path>_a8w8.csv`. AITER has no place for other
-    layouts than row-major A with [N, K] weights, nor for a8w8 with a bias, an output other than bf16 or
-    two input types: such winners are left out and named in `notes`. Raises OutputError when a file
-    cannot be written.
+    layouts than row-major A with [N, K] weights, for an activation, nor for a8w8 with a bias, an output
+    other than bf16 or two input types: such winners are left out and named in `notes`. Raises OutputError
+    when a file cannot be written.
     """
     kept: dict[str, list[Winner]] = {}
     left_out: dict[str, list[str]] = {}
@@ -137,6 +137,8 @@ def obstacle(problem: GemmProblem) -> str | None:
         return "AITER's rows mean row-major A and [N, K] weights only"
     if problem.op not in _COLUMNS:
         return f"AITER has no table for {problem.op}"
+    if problem.activation != "none":
+        return f"AITER's rows have no column for an activation ({problem.activation})"
     if problem.op == "a8w8" and (problem.bias or problem.dtype_c != "bf16" or problem.dtype_a != problem.dtype_b):
         return "AITER's a8w8 rows have no bias, bf16 output and one input type"
     return None
@@ -172,6 +174,7 @@ def _cells(winner: Winner, cu_num: int) -> dict[str, object]:
 
 def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> AiterRow:
     values, _ = entry_values(cells)
+    values["activation"] = "none"
     libtype = cells.get("libtype", "")
     name = cells["kernelName"]
     cu_num = number(cells["cu_num"]) if cells.get("cu_num") else None

@@ -53,7 +53,8 @@ def read_winners(path: str, defaults: GemmDefaults | None = None) -> list[TunedR
     """Read results that genkern or tune_gemm wrote, in file order.
 
     tune_gemm records neither types nor bias: those then come from `defaults`, or are genkern's own
-    (bf16), the family is "tiled", and the time is that of the line's trailing comment, if any.
+    (bf16), the family is "tiled", and the time is that of the line's trailing comment, if any. An entry
+    without `activation` is a result without one, whatever `defaults` says.
     Raises ResultsError (one line: file, line, what) for anything that is not such a file.
     """
     where = shown_path(path)
@@ -74,7 +75,8 @@ def read_winners(path: str, defaults: GemmDefaults | None = None) -> list[TunedR
 def _row(entry: Entry, defaults: GemmDefaults, lines: Sequence[str]) -> TunedRow:
     values = entry.values
     refuse_unknown(values.keys(), RESULT_KEYS, "key")
-    size = {key: values[key] for key in SIZE_KEYS if key in values}
+    # Written only when there is one: a result that does not say it is of a product without.
+    size = {"activation": "none"} | {key: values[key] for key in SIZE_KEYS if key in values}
     duration_us = positive("time_us", values)
     if duration_us is None and entry.line <= len(lines) and (comment := _TIME_COMMENT.search(lines[entry.line - 1])):
         duration_us = _positive_or_none(comment[1])
@@ -150,6 +152,7 @@ def _fields(winner: Winner) -> dict[str, object]:
         "dtype_b": problem.dtype_b,
         "dtype_c": problem.dtype_c,
         "bias": problem.bias,
+        "activation": None if problem.activation == "none" else problem.activation,
         "time_us": round(winner.duration_us, 4),
         "spread_us": round(winner.spread_us, 4),
         "interval_low_us": _rounded(low_us),

@@ -21,7 +21,7 @@ RESULT_KEYS = (
     *("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages"),
     *AMD_KEYS,
     "schedule_hint",
-    *("op", "family", "config", "dtype_a", "dtype_b", "dtype_c", "bias"),
+    *("op", "family", "config", "dtype_a", "dtype_b", "dtype_c", "bias", "activation"),
     *("time_us", "spread_us", "samples", "time_source", "TFLOPS", "GBps"),
     *("error_ratio", "worst_row_error", "check", "arch", "device"),
     *("vendor_us", "runner_up", "runner_up_us", "versions"),

@@ -24,11 +24,12 @@ class Choice:
 
 
 def test_takes_plain_products_that_are_wanted() -> None:
-    """Sizes that are not wanted, and products with a bias or scales, are left out."""
+    """Sizes that are not wanted, and products with a bias, an activation or scales, are left out."""
     plain, bias = GemmProblem(16, 32, 64), GemmProblem(16, 32, 64, bias=True)
     scaled = GemmProblem(16, 32, 64, "a8w8", "fp8e4m3fn", "fp8e4m3fn")
-    rows = [TunedRow(problem, CONFIG) for problem in (plain, bias, scaled, GemmProblem(1, 32, 64))]
-    assert max_autotune.taken(rows, [plain, bias, scaled]) == rows[:1]
+    activated = GemmProblem(16, 32, 64, activation="relu")
+    rows = [TunedRow(problem, CONFIG) for problem in (plain, bias, scaled, activated, GemmProblem(1, 32, 64))]
+    assert max_autotune.taken(rows, [plain, bias, scaled, activated]) == rows[:1]
 
 
 def test_report_counts_wins_ties_and_losses() -> None:

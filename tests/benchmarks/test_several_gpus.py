@@ -41,6 +41,7 @@ def test_size_list_can_be_read(tmp_path: Path) -> None:
         GemmProblem(16, 32, 64),
         GemmProblem(16, 32, 64, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16", True, False, True),
         GemmProblem(16, 32, 64, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32", row_major_a=False, row_major_b=True),
+        GemmProblem(16, 32, 64, activation="gelu"),
     )
     path = tmp_path / "sizes.yaml"
     path.write_text(several_gpus.size_list(problems))

@@ -16,17 +16,19 @@ PROBLEM = GemmProblem(16, 32, 64)
 def candidates_csv(*rows: dict[str, str]) -> list[str]:
     """Lines of --profile_file's CSV for PROBLEM unless a row says otherwise."""
     same = {"M": "16", "N": "32", "K": "64", "op": "a16w16", "dtype_a": "bf16", "dtype_b": "bf16", "dtype_c": "bf16"}
-    same |= {"rowMajorA": "T", "rowMajorB": "N", "bias": "False", "outcome": "measured", "stage": "screen"}
+    same |= {"rowMajorA": "T", "rowMajorB": "N", "bias": "False", "activation": "none"}
+    same |= {"outcome": "measured", "stage": "screen"}
     return [",".join(COLUMNS), *(",".join((same | row).get(column, "") for column in COLUMNS) for row in rows)]
 
 
 def test_reads_measured_candidates_of_the_wanted_problems() -> None:
-    """Other problems (by size, layout or bias) and candidates that did not run are left out."""
+    """Other problems (by size, layout, bias or activation) and candidates that did not run are left out."""
     lines = candidates_csv(
         {"config": "one", "us": "2.5", "stage": "final"},
         {"config": "two", "us": "", "outcome": "crashed"},
         {"config": "three", "us": "3", "bias": "True"},
         {"config": "four", "us": "3", "rowMajorB": "T"},
+        {"config": "six", "us": "3", "activation": "relu"},
         {"config": "five", "us": "3", "M": "17"},
     )
     assert timer_choice.read_candidates(lines, [PROBLEM]) == {PROBLEM: [Measured("one", "final", 2.5)]}

@@ -79,6 +79,13 @@ def test_rows_round_trip(tmp_path: Path, with_gfx: bool) -> None:
     assert (row.duration_us, row.error_ratio, row.bpreshuffle) == (7.9191, 0.0, False)
 
 
+def test_rows_have_no_activation(tmp_path: Path) -> None:
+    """No column could say one: not that of the command line either."""
+    path = str(tmp_path / "tuned.csv")
+    write_winners(path, [BF16], 256)
+    assert read_rows(path, GemmDefaults(activation="relu"))[0].problem == BF16.problem
+
+
 def test_as_aiter_reads_it(tmp_path: Path) -> None:
     """pandas, with which AITER reads its tables, sees bools as bools and dtypes as torch's names."""
     write_winners(str(tmp_path / "tuned.csv"), [BF16, BF16], 256)
@@ -103,6 +110,8 @@ def test_no_winners_is_a_header(tmp_path: Path) -> None:
         GemmProblem(1, 2, 3, "a8w8", "int8", "int8", bias=True),
         GemmProblem(1, 2, 3, "a8w8", "int8", "int8", "fp16"),
         GemmProblem(1, 2, 3, "a8w8", "fp8e4m3fn", "fp8e5m2"),
+        GemmProblem(1, 2, 3, activation="relu"),
+        GemmProblem(1, 2, 3, "a8w8", "int8", "int8", activation="gelu"),
     ],
 )
 def test_what_no_column_can_hold_is_told(tmp_path: Path, problem: GemmProblem) -> None:

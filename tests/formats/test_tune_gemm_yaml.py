@@ -130,6 +130,20 @@ def test_results_serve_as_a_size_list(tmp_path: Path) -> None:
     assert sizes.notes == ()
 
 
+def test_activation_is_written_where_there_is_one(tmp_path: Path) -> None:
+    """It comes back; a result that names none is of a product without, whatever the command line says."""
+    problem = dataclasses.replace(AMD_WINNER.problem, activation="silu")
+    text = winners_text([AMD_WINNER, dataclasses.replace(AMD_WINNER, problem=problem)])
+    plain, activated = yaml.safe_load(text)
+    assert "activation" not in plain
+    assert activated["activation"] == "silu"
+    for defaults in (GemmDefaults(), GemmDefaults(activation="relu")):
+        assert [row.problem for row in read(tmp_path, text, defaults)] == [AMD_WINNER.problem, problem]
+        assert read_sizes(str(tmp_path / "results.yaml"), defaults, "gfx942").problems == (AMD_WINNER.problem, problem)
+    assert read(tmp_path, f"- {ENTRY}\n", GemmDefaults(activation="relu"))[0].problem.activation == "none"
+    assert "activation = 'tanh' is unknown" in refusal(tmp_path, text.replace("'silu'", "'tanh'"))
+
+
 def test_measured_encoding_is_kept(tmp_path: Path) -> None:
     """Results of another target keep its fp8 encoding: they say what was measured."""
     problem = GemmProblem(1, 2, 3, "a8w8", "fp8e4m3fnuz", "fp8e5m2fnuz")

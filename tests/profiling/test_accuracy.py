@@ -45,8 +45,16 @@ def test_the_worst_row_is_found_among_many_good_ones() -> None:
 
 
 def test_a_row_that_should_be_zero_and_is_not() -> None:
-    """Its relative error is infinite."""
-    assert worst_row_error(torch.ones(1, 4), torch.zeros(1, 4)) == math.inf
+    """Its error is a multiple of the absolute tolerance: large for what is seen, small for a rounding."""
+    for value, error in ((1.0, 100), (1e-2, 1), (1e-7, 1e-5)):
+        assert worst_row_error(torch.full((1, 4), value), torch.zeros(1, 4)) == pytest.approx(error)
+
+
+def test_digits_that_an_activation_lost_do_not_count() -> None:
+    """The tail of gelu differs by 100 % between two correct float32 formulas; a row that matters shows its error."""
+    expected = torch.nn.functional.gelu(torch.tensor([[-5.5], [2.0]]))
+    assert worst_row_error(expected * torch.tensor([[2.0], [1.0]]), expected) < 1e-4
+    assert worst_row_error(expected * torch.tensor([[1.0], [1.01]]), expected) == pytest.approx(0.01, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32"])

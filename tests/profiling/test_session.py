@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.problem import GemmProblem
+from genkern.problem import ACTIVATIONS, GemmProblem
 from genkern.profiling.session import Budget, Session
 
 problems = st.builds(
@@ -16,6 +16,7 @@ problems = st.builds(
     dtype_a=st.sampled_from(["bf16", "fp8e4m3fn"]),
     row_major_b=st.booleans(),
     bias=st.booleans(),
+    activation=st.sampled_from(ACTIVATIONS),
 )
 budgets = st.builds(
     Budget,

@@ -1,0 +1,115 @@
+"""Generated kernels under Triton's interpreter, for tests: a process that runs cases, and cases for any family."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+from genkern.config import Config
+from genkern.family import FAMILIES
+from genkern.generate import generate
+from genkern.gpus import gpu_for_arch
+from genkern.problem import GemmProblem
+from genkern.rules import RULES
+
+ROOT = Path(__file__).parents[1]
+# Programs of the persistent kernels.
+UNITS = {"persistent_tma": 2, "stream_k": 7}
+# Rules that drop what a kernel would compute wrongly or not at all, whatever the time.
+CORRECTNESS_RULES = ("tma_aligned", "gemv_one_row", "wgmma_operands", "tma_needs_sm90")
+INTERPRETED = tuple(family.name for family in FAMILIES.values() if family.interpreted)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How far a config is from the module's reference; the rest only where the case asks for it.
+
+    `again` says what is wrong after the call, or with a second one in the same workspace.
+    """
+
+    error_ratio: float
+    worst_row_error: float
+    again: str = ""
+    worst_relative_error: float | None = None
+    around_is_untouched: bool | None = None
+
+
+class Interpreter:
+    """A process with Triton's interpreter, which keeps the modules of its cases in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._cases = 0
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("interpreted_cases.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        )
+
+    def run(
+        self,
+        problem: GemmProblem,
+        config: Config,
+        *,
+        extra: Mapping[str, int] | None = None,
+        positive: bool = False,
+        seed: int = 0,
+    ) -> Answer:
+        """One call of `config`, on operands whose leading dimensions are `extra` (by "a", "b", "c") longer.
+
+        `positive` takes A and B from 0 to 1, and compares with float64 as well. Raises AssertionError with the
+        traceback of what the call raises.
+        """
+        self._cases += 1
+        path = self._folder / f"case_{self._cases}.py"
+        path.write_text(generate(problem, [config], "gfx942").text, encoding="utf-8")
+        row_major = {"a": problem.row_major_a, "b": problem.row_major_b, "c": True}
+        case = {"path": str(path), "config": config.name, "row_major": row_major, "units": UNITS.get(config.family, 1)}
+        case |= {"extra": extra, "positive": positive, "seed": seed}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(case) + "\n")
+        self._process.stdin.flush()
+        said = json.loads(self._process.stdout.readline() or '"the interpreter has died"')
+        assert isinstance(said, dict), said
+        return Answer(**said)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def takes(problem: GemmProblem, config: Config, arch: str = "sm_90") -> bool:
+    """Whether the config computes this problem at all."""
+    gpu = gpu_for_arch(arch)
+    return not any(RULES[name](problem, config, gpu) for name in CORRECTNESS_RULES)
+
+
+def fitted(problem: GemmProblem, config: Config) -> GemmProblem:
+    """`problem` with as little changed as it takes for `config` to compute it."""
+
+    def up(size: int) -> int:
+        return -(-size // 16) * 16
+
+    repairs = (
+        {"M": up(problem.M), "N": up(problem.N), "K": up(problem.K)},
+        {"row_major_a": True, "row_major_b": False},
+        {"M": 1},
+        {"op": "a16w16", "dtype_a": "fp16", "dtype_b": "fp16"},
+    )
+    for count in range(len(repairs) + 1):
+        for chosen in combinations(repairs, count):
+            changes: dict[str, object] = {}
+            for repair in chosen:
+                changes |= repair
+            changed = replace(problem, **changes)  # type: ignore[arg-type]
+            if takes(changed, config):
+                return changed
+    raise ValueError(f"{config.name} takes nothing that is near {problem.name}")
