@@ -42,6 +42,7 @@ from small_gemms import (
 
 from genkern.compiler import load_module
 from genkern.config import Config
+from genkern.family import FAMILIES
 from genkern.generate import GeneratedModule, generate
 from genkern.gpus import gpu_for_device
 from genkern.problem import GemmProblem
@@ -190,6 +191,17 @@ def test_an_activation_is_one_line_of_the_kernel_that_ends_a_call(activation: st
             assert len(text.splitlines()) - len(lines) == (name not in ("tile_of", "matmul_tiled_split_mask_m"))
     same = {name for name in plain.source_sha256 if plain.source_sha256[name] == module.source_sha256[name]}
     assert same == {"matmul_tiled_split_mask_m"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_the_epilogue(family: str) -> None:
+    """Those that the interpreter does not run too: the kernel that writes C applies an activation, bias or not."""
+    for bias in (False, True):
+        problem = GemmProblem(1, 64, 256, bias=bias, activation="silu")
+        for split in (1, 3) if FAMILIES[family].splits_k else (1,):
+            module = generate(problem, [Config(family, 64, 64, 64, 1, split)], "any")
+            assert "= activate(" in module.text
+            assert ("bias" in "".join(kernels_of(module).values())) == bias
 
 
 def test_text_depends_on_configs_only_through_kernels() -> None:
