@@ -107,6 +107,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         # Their last program of a tile adds up the splits.
         "has_semaphore": any(FAMILIES[name].has_semaphore for name in families),
         "has_stream_k": "stream_k" in families,
+        "has_workspace": any(
+            config.SPLIT_K > 1 or config.family in ("tiled_atomic", "stream_k") or FAMILIES[config.family].has_semaphore
+            for config in configs
+        ),
         "has_pointer_semaphore": bool(families & {"tiled_semaphore", "tiled_swapped", "skinny"}),
         "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import replace
@@ -95,3 +96,13 @@ def _interpreter_problem() -> str:
 
 
 needs_interpreter = pytest.mark.skipif(bool(_interpreter_problem()), reason=_interpreter_problem() or "it works")
+
+
+def kernels_of(module: GeneratedModule) -> dict[str, str]:
+    """Source text of each Triton kernel of a module, decorator included."""
+    lines = module.text.splitlines()
+    found = {}
+    for node in ast.parse(module.text).body:
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            found[node.name] = "\n".join(lines[node.decorator_list[0].lineno - 1 : node.end_lineno])
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import itertools
 import os
@@ -11,12 +10,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from golden.update import CASES, FOLDER, rendered
-from hypothesis import given
-from hypothesis import strategies as st
 from small_gemms import (
     AMD,
     AMD_SPLIT,
@@ -35,16 +31,15 @@ from small_gemms import (
     WARP_SPECIALIZED,
     XCD,
     XCD_SPLIT,
+    kernels_of,
     make_module,
     needs_interpreter,
     write_module,
 )
 
-from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.family import FAMILIES
 from genkern.generate import GeneratedModule, generate
-from genkern.gpus import gpu_for_device
 from genkern.problem import GemmProblem
 
 ROOT = Path(__file__).parents[1]
@@ -108,16 +103,6 @@ def every_kind() -> list[GeneratedModule]:
                 problem = GemmProblem(*size, op, dtype, dtype, dtype_c, ra, rb, bias, activation)
                 modules.append(generate(problem, configs, arch))
     return modules
-
-
-def kernels_of(module: GeneratedModule) -> dict[str, str]:
-    """Source text of each Triton kernel of a module, decorator included."""
-    lines = module.text.splitlines()
-    found = {}
-    for node in ast.parse(module.text).body:
-        if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            found[node.name] = "\n".join(lines[node.decorator_list[0].lineno - 1 : node.end_lineno])
-    return found
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -234,58 +219,6 @@ def test_m_overhang_masks_only_what_it_must() -> None:
     assert "a = tl.load(a_ptrs, mask=(offs_m[:, None] < M), other=0.0)" in text
     assert "b = tl.load(b_ptrs)\n" in text
     assert "tl.store(c_ptrs, c, mask=(offs_m[:, None] < M))" in text
-
-
-def test_modules_without_remapping_know_nothing_of_it() -> None:
-    """XCDs and cache modifiers stand only in the modules, and only in the kernels, of configs that use them."""
-    problem = GemmProblem(100, 64, 256)
-    plain = generate(problem, [TILED, SPLIT, AMD], "gfx942").text
-    assert "xcd" not in plain.lower()
-    assert "cache_modifier" not in plain
-    module = generate(problem, [TILED, XCD], "gfx942")
-    kernels = kernels_of(module)
-    assert "NUM_XCDS" in kernels["matmul_tiled_xcd_cg_mask_m"]
-    assert kernels["matmul_tiled_xcd_cg_mask_m"].count('cache_modifier=".cg"') == 1
-    assert "b_ptrs, cache_modifier" in kernels["matmul_tiled_xcd_cg_mask_m"]
-    assert kernels["matmul_tiled_mask_m"] in plain
-
-
-@pytest.mark.parametrize(
-    ("device", "units", "xcds"),
-    [
-        ("AMD Instinct MI300X", 304, 8),
-        ("AMD Instinct MI300X", 152, 4),
-        ("AMD Instinct MI300X", 38, 1),
-        ("AMD Instinct MI300A", 228, 6),
-        ("AMD Instinct MI300A", 38, 1),
-        ("AMD Instinct MI300X", 2, 8),
-    ],
-)
-def test_xcds_are_the_devices(tmp_path: Path, device: str, units: int, xcds: int) -> None:
-    """NUM_XCDS follows from the GPU table and the CUs that the runtime shows: a partition has fewer (DPX, CPX)."""
-    module = generate(GemmProblem(64, 64, 64), [XCD], "gfx942", gpu_for_device(device, "gfx942"))
-    path = tmp_path / f"{device.split()[-1]}.py"
-    path.write_text(module.text)
-    assert load_module(str(path))._xcds_of(units) == xcds
-
-
-@given(count=st.integers(1, 3000), xcds=st.integers(1, 40))
-def test_every_tile_is_one_programs(count: int, xcds: int) -> None:
-    """Remapping is a bijection of the program numbers for any grid; each XCD gets neighbours, and its fair share.
-
-    Workgroup number i runs on XCD i % xcds.
-    """
-    text = kernels_of(generate(GemmProblem(64, 64, 64), [XCD], "gfx942"))["on_one_xcd"]
-    scope = {"tl": SimpleNamespace(minimum=min)}
-    exec(text.removeprefix("@triton.jit\n"), scope)  # the generated function, as plain Python
-    place = scope["on_one_xcd"]
-    assert callable(place)
-    tiles = [place(program, count, xcds) for program in range(count)]
-    assert sorted(tiles) == list(range(count))
-    for xcd in range(min(xcds, count)):
-        own = tiles[xcd::xcds]
-        assert own == list(range(own[0], own[0] + len(own)))
-        assert count // xcds <= len(own) <= count // xcds + 1
 
 
 @pytest.mark.parametrize(
