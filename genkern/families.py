@@ -13,11 +13,11 @@ from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.family import FAMILIES, widths
 from genkern.kernel import KernelSpec
-from genkern.op import Op
+from genkern.op import Op, get_op
 from genkern.problem import GemmProblem
 
-# One program of the split-K reduction sums this many elements of C, two per thread of four warps on AMD
-# and four on NVIDIA: enough for 16-byte accesses, small enough to fill the GPU when M is 1.
+# One program of the split-K reduction, or of the filling with zeros, takes this many elements of C, two per thread of
+# four warps on AMD and four on NVIDIA: enough for 16-byte accesses, small enough to fill the GPU when M is 1.
 REDUCE_BLOCK_SIZE = 512
 REDUCE_OPTIONS = (("num_warps", 4), ("num_stages", 1))
 # From here on, an element's offset no longer fits 32 bits.
@@ -38,6 +38,9 @@ class Variant:
 
 # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
 _CLIPPED = ("persistent_tma", "warp_specialized")
+# Pointer loads, and the last program of a tile adds up its splits.
+_POINTER_SEMAPHORE = ("tiled_semaphore",)
+ZERO_FILL = Variant("zero_fill", "gemm/zero_fill.py.j2")
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
 
 
@@ -56,7 +59,21 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     masked = "".join(letter for letter, needed in overhangs.items() if needed)
     name = f"matmul_{config.family}" + ("_split" if split else "") + (f"_mask_{masked}" if masked else "")
     main = Variant(name, template, overhangs["m"], overhangs["n"], overhangs["k"], split)
+    if config.family == "tiled_atomic":
+        # What is added to is C itself where C is what the sums are.
+        return (ZERO_FILL, main) if sums_are_c(problem) else (ZERO_FILL, main, REDUCE)
     return (main, REDUCE) if split else (main,)
+
+
+def sums_are_c(problem: GemmProblem) -> bool:
+    """Whether the accumulators need no epilogue: neither scale nor bias, and C has their type."""
+    op = get_op(problem.op)
+    return problem.dtype_c == op.accumulator(problem) and not op.extra_operands(problem)
+
+
+def main_variant(problem: GemmProblem, config: Config) -> Variant:
+    """The kernel of `config` that multiplies."""
+    return variants_of(problem, config)[FAMILIES[config.family].kernels_before]
 
 
 def binary_name(config: Config) -> str:
@@ -105,7 +122,7 @@ def _specs(
     lda = problem.K if problem.row_major_a else problem.M
     ldb = problem.N if problem.row_major_b else problem.K
     # Alignment that codegen can use: of leading dimensions, and of the dimensions along which memory runs.
-    sizes = {"N": problem.N, "K": problem.K, "lda": lda, "ldb": ldb, "ldc": problem.N}
+    sizes = {"N": problem.N, "K": problem.K, "lda": lda, "ldb": ldb, "ldc": problem.N, "ld_sum": problem.N}
     if not problem.row_major_a:
         sizes["M"] = problem.M
     aligned = {name for name, size in sizes.items() if size % 16 == 0}
@@ -122,10 +139,21 @@ def _specs(
     for variant in variants_of(problem, config):
         constants: tuple[tuple[str, int | str], ...] = (("BINARY", binary_name(config)), *blocks)
         options = compile_options(config)
-        if variant is REDUCE:
+        if variant is ZERO_FILL:
+            signature = [("sum_ptr", partial), *mnk[:2], ("ld_sum", "i32")]
+            constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
+            options = REDUCE_OPTIONS
+        elif variant is REDUCE:
             signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = REDUCE_OPTIONS
+        elif config.family in _POINTER_SEMAPHORE:
+            signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32")]
+            signature += [*extra, *mnk, ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
+            signature += [("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
+        elif config.family == "tiled_atomic":
+            signature = [("a_ptr", a), ("b_ptr", b), ("sum_ptr", partial), *mnk]
+            signature += [(name, "i32") for name in ("lda", "ldb", "ld_sum", "GROUP_SIZE_M", "SPLIT_K")]
         elif config.family == "gemv":
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk[1:], ("ldb", "i32")]
         elif config.family == "tiled_tma":

@@ -14,6 +14,10 @@ class Family:
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
     `any_width`: BLOCK_SIZE_N may be any multiple of 16, not only a power of two.
     `helper_warps`: warps that it runs beyond num_warps.
+    `has_semaphore`: the last program of a tile adds up its splits, in their order, in the same kernel.
+    `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
+    `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
+    `least_block_m`: the smallest BLOCK_SIZE_M. `kernels_before`: kernels that it launches before its main one.
     """
 
     name: str
@@ -24,14 +28,21 @@ class Family:
     uses_dot: bool = True
     any_width: bool = False
     helper_warps: int = 0
+    has_semaphore: bool = False
+    deterministic: bool = True
+    swaps_operands: bool = False
+    least_block_m: int = 16
+    kernels_before: int = 0
 
 
 FAMILIES = {
     family.name: family
     for family in (
         Family("tiled", splits_k=True, runs_on_amd=True),
-        Family("gemv", runs_on_amd=True, uses_dot=False),
-        Family("tiled_tma", uses_tma=True, splits_k=True),
+        Family("tiled_semaphore", splits_k=True, runs_on_amd=True, has_semaphore=True),
+        Family("tiled_atomic", splits_k=True, runs_on_amd=True, deterministic=False, kernels_before=1),
+        Family("gemv", runs_on_amd=True, uses_dot=False, least_block_m=1),
+        Family("tiled_tma", uses_tma=True, splits_k=True, has_semaphore=True),
         Family("persistent_tma", uses_tma=True),
         # Four: registers are dealt out to whole warpgroups, so the one loading warp costs a group.
         Family("warp_specialized", uses_tma=True, interpreted=False, any_width=True, helper_warps=4),
@@ -53,7 +64,7 @@ def widths(block_size_n: int) -> tuple[int, int, int]:
 def block_problem(family: str, field: str, value: int) -> str:
     """Why the family cannot have this block size ("" when it can); `field` is BLOCK_SIZE_M, _N or _K."""
     facts = FAMILIES[family]
-    least = 16 if facts.uses_dot else 1
+    least = facts.least_block_m if field == "BLOCK_SIZE_M" else 16 if facts.uses_dot else 1
     if not least <= value <= 1024:
         return f"{value} is not from {least} to 1024"
     if field == "BLOCK_SIZE_N" and facts.any_width:

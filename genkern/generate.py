@@ -14,7 +14,17 @@ import jinja2
 from genkern import __version__
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
-from genkern.families import REDUCE, REDUCE_BLOCK_SIZE, REDUCE_OPTIONS, Variant, variants_of, wide_operands
+from genkern.families import (
+    REDUCE,
+    REDUCE_BLOCK_SIZE,
+    REDUCE_OPTIONS,
+    Variant,
+    main_variant,
+    sums_are_c,
+    variants_of,
+    wide_operands,
+)
+from genkern.family import FAMILIES
 from genkern.op import get_op
 from genkern.problem import GemmProblem
 
@@ -80,6 +90,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         "extra_operands": "[" + ", ".join(f'"{name}"' for name in op.extra_operands(problem)) + "]",
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
+        "families": families,
+        # Those whose programs count arrivals, and keep partial sums by tile.
+        "semaphores": sorted(name for name in families if FAMILIES[name].has_semaphore),
+        "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,
         "has_tma": bool(families & {"tiled_tma", "persistent_tma", "warp_specialized"}),
         "has_tiled_tma": "tiled_tma" in families,
@@ -93,10 +107,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
     variants: dict[str, Variant] = {}
     rows = []
     for config in configs:
-        main, *rest = variants_of(problem, config)
-        for variant in (main, *rest):
+        for variant in variants_of(problem, config):
             variants.setdefault(variant.name, variant)
-        rows.append(_row(main.name, config, amd))
+        rows.append(_row(main_variant(problem, config).name, config, amd))
     environment = _environment()
     helpers = environment.get_template("gemm/order.py.j2").render(context).strip()
     # The reduction comes last: it is the second kernel of every split-K config.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from genkern.config import Config
+from genkern.family import FAMILIES
 from genkern.problem import GemmProblem
 
 # The time source of numbers that no clock ever showed.
@@ -60,6 +61,11 @@ class Candidate:
 
     config: Config
     binaries: tuple[Binary, ...]
+
+    @property
+    def main(self) -> Binary:
+        """The binary of the kernel that multiplies."""
+        return self.binaries[FAMILIES[self.config.family].kernels_before]
 
 
 @dataclass(frozen=True)

@@ -116,12 +116,13 @@ class Workshop:
                 job.unfit[name] = Unfit(result.outcome, result.message)
                 return None
             binaries.append(result)
-        job.binaries[name] = binaries[0]
-        if reason := fits(binaries[0].resources, config.num_warps, self.gpu):
+        candidate = Candidate(config, tuple(binaries))
+        job.binaries[name] = candidate.main
+        if reason := fits(candidate.main.resources, config.num_warps, self.gpu):
             job.unfit[name] = Unfit(Outcome.OVER_RESOURCES, reason)
             return None
-        job.ready[name] = Candidate(config, tuple(binaries))
-        return job.ready[name]
+        job.ready[name] = candidate
+        return candidate
 
 
 def kernels_only(text: str) -> str:

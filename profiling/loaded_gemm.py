@@ -75,9 +75,9 @@ class LoadedGemm:
         """The operands with a workspace that is shared by all configs, as large as the largest needed so far."""
         if not hasattr(self.module, "workspace_elements"):
             return dict(self.operands)
-        elements, counters = self.module.workspace_elements(config)
+        elements, counters = self.module.workspace_elements(config, self.units)
         if elements > self._elements or counters > self._counters or not self._workspace:
-            made = self.module.with_workspace(config, {"c": self.operands["c"]})
+            made = self.module.with_workspace(config, {"c": self.operands["c"]}, self.units)
             self._elements, self._counters = max(elements, self._elements), max(counters, self._counters)
             # What is larger stays; what is new replaces the smaller.
             self._workspace |= {

@@ -154,8 +154,8 @@ def _peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
 class PredictProfiler:
     """A profiler that runs nothing: see the module's docstring.
 
-    `device_name` picks a device of the session's arch (gpus.yaml); "" is the default of the arch. The first binary
-    of a candidate is its GEMM kernel. Raises InputError from `screen` and `retime` for an unknown arch.
+    `device_name` picks a device of the session's arch (gpus.yaml); "" is the default of the arch. Raises
+    InputError from `screen` and `retime` for an unknown arch.
     """
 
     time_source = "predicted"
@@ -180,7 +180,7 @@ class PredictProfiler:
 
     def _predict(self, problem: GemmProblem, candidate: Candidate, gpu: Gpu, stage: str) -> Measurement:
         config = candidate.config
-        resources = candidate.binaries[0].resources if candidate.binaries else Resources()
+        resources = candidate.main.resources if candidate.binaries else Resources()
         reason = fits(resources, config.num_warps, gpu)
         if reason:
             return Measurement(config.name, Outcome.OVER_RESOURCES, self.time_source, stage, message=reason)

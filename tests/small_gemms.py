@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +25,8 @@ SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2)
 TMA = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
 TILED_TMA = Config("tiled_tma", 64, 32, 64, 4, 1, 4, 3)
 TILED_TMA_SPLIT = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3)
+SEMAPHORE = Config("tiled_semaphore", 64, 32, 32, 4, 3, 4, 2)
+ATOMIC = Config("tiled_atomic", 64, 32, 32, 4, 3, 4, 2)
 GEMV = Config("gemv", 16, 16, 128, 1, 1, 4, 1)
 WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
 AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1)
@@ -32,7 +35,7 @@ AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, 2, 16, 1)
 
 def taking(problem: GemmProblem) -> list[Config]:
     """The configs above, one or two of each family, that take this problem."""
-    configs = [TILED, SPLIT, AMD_SPLIT]
+    configs = [TILED, SPLIT, AMD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC]
     if all(size % 16 == 0 for size in (problem.M, problem.N, problem.K)):
         configs += [TMA, TILED_TMA, TILED_TMA_SPLIT]
         if problem.row_major_a and not problem.row_major_b and problem.dtype_a in ("bf16", "fp16"):

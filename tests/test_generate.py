@@ -16,7 +16,9 @@ from golden.update import CASES, FOLDER, rendered
 from small_gemms import (
     AMD,
     AMD_SPLIT,
+    ATOMIC,
     GEMV,
+    SEMAPHORE,
     SPLIT,
     TILED,
     TILED_TMA,
@@ -73,6 +75,7 @@ def every_kind() -> list[GeneratedModule]:
     sizes = [(64, 64, 64), (65, 63, 4097), (100_000, 100_001, 65_536)]
     targets = [
         ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT, GEMV]),
+        ("gfx942", [SEMAPHORE, ATOMIC]),
         ("sm_80", [TILED]),
         ("sm_90", [WARP_SPECIALIZED]),
         ("sm_90", [TMA]),
