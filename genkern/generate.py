@@ -15,6 +15,7 @@ from genkern import __version__
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.families import (
+    GLUON,
     REDUCE,
     REDUCE_BLOCK_SIZE,
     REDUCE_OPTIONS,
@@ -95,10 +96,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str) -> Gene
         "semaphores": sorted(name for name in families if FAMILIES[name].has_semaphore),
         "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,
-        "has_tma": bool(families & {"tiled_tma", "persistent_tma", "warp_specialized"}),
+        "has_tma": any(FAMILIES[name].uses_tma for name in families),
         "has_tiled_tma": "tiled_tma" in families,
         "has_persistent_tma": "persistent_tma" in families,
-        "has_gluon": "warp_specialized" in families,
+        "has_gluon": any(name in GLUON for name in families),
         "operand_bytes": DTYPES[problem.dtype_a].size_bytes,
         "instruction_k": 32 // DTYPES[problem.dtype_a].size_bytes,
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(REDUCE_OPTIONS)},

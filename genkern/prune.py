@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from genkern.config import Config
+from genkern.family import FAMILIES
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules import RUNTIME_RULES, reason, rule_for
@@ -27,7 +28,7 @@ class Pruned:
     @property
     def binaries(self) -> int:
         """Main kernels to compile: GROUP_SIZE_M and the value of SPLIT_K are run-time arguments."""
-        return len({(c.family, c.SPLIT_K > 1 and c.family == "tiled", *_compiled_in(c)) for c in self.kept})
+        return len({(c.family, c.SPLIT_K > 1 and FAMILIES[c.family].split_apart, *_compiled_in(c)) for c in self.kept})
 
 
 def _compiled_in(config: Config) -> tuple[int | str, ...]:

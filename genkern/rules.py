@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from genkern import rules_families, rules_nvidia, rules_tiles, rules_tune_gemm
+from genkern import rules_families, rules_nvidia, rules_tiles, rules_tune_gemm, rules_wgmma
 from genkern.config import Config
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
@@ -75,11 +75,12 @@ RULES: dict[str, Rule] = {
         rules_families.gemv_registers,
         rules_families.gemv_over_problem,
         rules_families.tma_many_waves,
-        rules_families.wgmma_operands,
-        rules_families.wgmma_rows,
-        rules_families.wgmma_accumulators,
-        rules_families.wgmma_shared_memory,
-        rules_families.width_fills_nothing,
+        rules_wgmma.wgmma_operands,
+        rules_wgmma.wgmma_rows,
+        rules_wgmma.wgmma_accumulators,
+        rules_wgmma.wgmma_shared_memory,
+        rules_wgmma.width_fills_nothing,
+        rules_wgmma.wgmma_waves,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.
@@ -99,6 +100,7 @@ RUNTIME_RULES = frozenset(
         "split_k_short",
         "split_k_empty",
         "stages_over_loop",
+        "wgmma_waves",
     }
 )
 

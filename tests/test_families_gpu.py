@@ -25,6 +25,10 @@ CONFIGS = [
     Config("warp_specialized", 64, 64, 64, 4, 1, 4, 8),
     Config("warp_specialized", 128, 160, 64, 4, 1, 8, 4),
     Config("warp_specialized", 64, 112, 64, 4, 1, 4, 6),
+    Config("warp_specialized_tiled", 64, 80, 64, 1, 1, 4, 8),
+    Config("warp_specialized_tiled", 64, 112, 64, 8, 4, 4, 6),
+    Config("warp_specialized_tiled", 128, 160, 64, 1, 2, 8, 5),
+    Config("warp_specialized_tiled", 256, 160, 64, 1, 1, 8, 4),
     Config("gemv", 1, 4, 512, 1, 1, 4, 1),
 ]
 SIZES = [(1, 4096, 4096), (1, 1000, 1208), (16, 1280, 8192), (100, 2112, 1000), (256, 6144, 4096), (1000, 1111, 520)]

@@ -28,6 +28,7 @@ TESTED_ELSEWHERE = {
     "genkern/rules_tiles.py": "tests/test_rules.py",
     "genkern/rules_nvidia.py": "tests/test_rules.py",
     "genkern/rules_families.py": "tests/test_rules.py",
+    "genkern/rules_wgmma.py": "tests/test_rules.py",
     "genkern/flat_csv.py": "tests/test_sizes.py",
     "genkern/flat_yaml.py": "tests/test_sizes.py",
     "genkern/gemm_entry.py": "tests/test_sizes.py",

@@ -53,6 +53,7 @@ def own(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) ->
 
 GEMV = own("gemv", 1, 4, 512)
 WS = own("warp_specialized")
+WST = "warp_specialized_tiled"
 
 # rule, GPU, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Config]]] = [
@@ -134,6 +135,13 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shared_memory", H200, (LARGE, own("warp_specialized", num_stages=11)), (LARGE, own("warp_specialized", num_stages=12))),
     ("wgmma_shared_memory", H200, (LARGE, own("warp_specialized", num_stages=14)), (LARGE, own("warp_specialized", num_stages=13))),
     ("width_fills_nothing", H200, (problem(1024, 1600, 64), own("warp_specialized", 128, 160)), (problem(1024, 2560, 64), own("warp_specialized", 128, 160))),
+    # A stage of 256x160x64 is 52 KiB: four fit, since C has no buffer of its own. Three do not hold 256 rows of C in float32.
+    ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 160, num_stages=5)), (LARGE, own(WST, 256, 160, num_stages=4))),
+    ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 192, num_stages=3)), (LARGE, own(WST, 256, 160, num_stages=4))),
+    ("wgmma_operands", H200, (problem(64, 64, 64, row_major_a=False), own(WST)), (problem(64, 64, 64), own(WST))),
+    # 128 programs for 132 SMs; 64 of them, or 192, leave too many idle.
+    ("wgmma_waves", H200, (problem(1024, 1280, 8192), own(WST, 128, 160)), (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=2))),
+    ("wgmma_waves", H200, (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=5)), (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=4))),
     ("stages_over_loop", H200, (problem(64, 64, 128), nv(num_stages=3)), (problem(64, 64, 129), nv(num_stages=3))),
     ("stages_over_loop", H200, (SMALL, nv(SPLIT_K=32, num_stages=3)), (SMALL, nv(SPLIT_K=16, num_stages=3))),
     ("stages_over_loop", H200, (problem(64, 64, 16), nv(num_stages=3)), (problem(64, 64, 16), nv(num_stages=2))),
