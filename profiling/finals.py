@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 from genkern.profiling.clocks import ThrottleGuard
 from genkern.profiling.session import VENDOR
@@ -16,11 +17,15 @@ from genkern.profiling.statistics import beaten, estimate, relative_spread, stop
 
 Sampler = Callable[[], float]
 
-# Steady state: the totals of so many rounds in a row agree this well. The caps are for a device that never does.
-_STEADY_ROUNDS = 3
-_STEADY_RATIO = 1.01
-_WARM_UP_MOST_ROUNDS = 25
-_WARM_UP_CAP_S = 0.5
+# Steady state: the median rounds of so many windows in a row agree this well. A window is long enough for the power
+# management to act in it: rounds of a few milliseconds agree with their neighbours while the clock still drifts.
+_STEADY_WINDOWS = 3
+_STEADY_RATIO = 1.005
+_WINDOW_S = 0.1
+_WINDOW_ROUNDS = (5, 50)
+# For a device that never gets there.
+_WARM_UP_MOST_WINDOWS = 20
+_WARM_UP_CAP_S = 2.0
 # The stopping rules and the dropping out are looked at every so many rounds.
 _CHECK_EVERY = 5
 # After a throttled round the device rests, longer each time (NVBench's recovery time starts here too) ...
@@ -144,15 +149,31 @@ def _round(racing: dict[str, Sampler], finals: Finals, shuffle: random.Random) -
 
 
 def _warm_up(racing: dict[str, Sampler], finals: Finals, guard: ThrottleGuard, now: Callable[[], float]) -> None:
-    """Run whole rounds until three in a row take the same time within 1 %."""
+    """Run whole rounds until three windows in a row have the same median round within 0.5 %."""
     started_s = now()
-    totals: list[float] = []
     order = random.Random(0)
-    while racing and len(totals) < _WARM_UP_MOST_ROUNDS and now() - started_s < _WARM_UP_CAP_S:
+    medians: list[float] = []
+    while racing and len(medians) < _WARM_UP_MOST_WINDOWS and now() - started_s < _WARM_UP_CAP_S:
         before = len(racing)
-        total_us = sum(_round(racing, finals, order).values())
-        guard.read()
-        totals = [*totals, total_us] if len(racing) == before else []
-        last = totals[-_STEADY_ROUNDS:]
-        if len(last) == _STEADY_ROUNDS and max(last) <= min(last) * _STEADY_RATIO:
+        median_us = _window(racing, finals, guard, order, now)
+        medians = [*medians, median_us] if len(racing) == before else []
+        last = medians[-_STEADY_WINDOWS:]
+        if len(last) == _STEADY_WINDOWS and max(last) <= min(last) * _STEADY_RATIO:
             return
+
+
+def _window(
+    racing: dict[str, Sampler],
+    finals: Finals,
+    guard: ThrottleGuard,
+    order: random.Random,
+    now: Callable[[], float],
+) -> float:
+    """The median total of the rounds of one window, in microseconds."""
+    started_s = now()
+    least, most = _WINDOW_ROUNDS
+    totals_us: list[float] = []
+    while len(totals_us) < least or (now() - started_s < _WINDOW_S and len(totals_us) < most):
+        totals_us.append(sum(_round(racing, finals, order).values()))
+        guard.read()
+    return median(totals_us)

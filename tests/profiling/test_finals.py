@@ -13,6 +13,8 @@ from genkern.profiling.session import VENDOR
 from genkern.profiling.statistics import estimate, tied
 
 ROUNDS = Rounds(10, 60, 1e9, seed=0)
+# Rounds of a steady device's warm-up: three windows of fifty.
+WARM_ROUNDS = 150
 
 
 class Bench:
@@ -106,18 +108,32 @@ def test_the_first_samples_warm_up() -> None:
     assert set(finals.samples_us["a"]) == {100}
 
 
-def test_a_device_that_never_settles_is_measured_all_the_same() -> None:
-    """Warming up has an end."""
+def test_a_slow_drift_is_waited_for() -> None:
+    """A clock that falls by 5 % over a second, a tenth of a percent a round, is not steady before it stays."""
     bench = Bench()
-    finals = bench.run({"a": bench.sampler("a", 100, 0.2), "b": bench.sampler("b", 100, 0.2)})
+
+    def heating() -> float:
+        bench.now_s += 5e-3
+        return 100 + 5 * min(1.0, bench.now_s)
+
+    finals = bench.run({"a": heating})
+    assert set(finals.samples_us["a"]) == {105}
+    assert bench.now_s < 2
+
+
+@pytest.mark.parametrize(("us", "warm_s"), [(100, 20 * 50 * 2 * 100e-6), (50_000, 2.0)])
+def test_a_device_that_never_settles_is_measured_all_the_same(us: float, warm_s: float) -> None:
+    """Warming up has an end, in rounds and in time."""
+    bench = Bench()
+    finals = bench.run({"a": bench.sampler("a", us, 0.2), "b": bench.sampler("b", us, 0.2)})
     assert finals.rounds >= 10
-    assert len(bench.order) / 2 - finals.rounds == 25
+    assert len(bench.order) / 2 - finals.rounds == pytest.approx(warm_s / (2 * us * 1e-6), abs=5)
 
 
 def test_throttled_rounds_are_discarded_and_counted() -> None:
     """A spell at 60 % of the clock leaves no sample behind, only a count; the device rests, longer each time."""
     bench = Bench()
-    spell = iter([1.0] * 8 + [0.6] * 4)
+    spell = iter([1.0] * (WARM_ROUNDS + 5) + [0.6] * 4)
     bench.share = lambda: next(spell, 1.0)
     finals = bench.run({"a": bench.sampler("a", 100), "b": bench.sampler("b", 104)})
     assert set(finals.samples_us["a"]) == {100}
@@ -129,7 +145,7 @@ def test_throttled_rounds_are_discarded_and_counted() -> None:
 def test_a_clock_that_stays_low_becomes_the_usual_one() -> None:
     """A device that was capped for good is measured at its new clock, after a few seconds, not never."""
     bench = Bench()
-    spell = iter([1.0] * 11)
+    spell = iter([1.0] * (WARM_ROUNDS + 8))
     bench.share = lambda: next(spell, 0.5)
     finals = bench.run({"a": bench.sampler("a", 100), "b": bench.sampler("b", 104)})
     assert finals.rounds == 10
