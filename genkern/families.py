@@ -172,7 +172,7 @@ def _specs(
                 signature += [("partial_ptr", partial), ("arrived_ptr", "*i32")]
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
             if variant.split:
-                signature += [("SPLIT_K", "i32")]
+                signature += [("SPLIT_K", "i32"), ("WHOLE_TILES", "i32")]
             constants = (constants[0], ("BLOCK_SIZE_M", bm), ("BLOCK_SIZE_K", bk))
             constants += tuple((f"WIDTH_{i}", width) for i, width in enumerate(widths(bn)))
             constants += (("STAGES", config.num_stages), ("num_warps", config.num_warps))

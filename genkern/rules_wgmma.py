@@ -21,6 +21,8 @@ _SLACK_BYTES = 1024
 _LEAST_FILL = 0.85
 # Share of the SMs that must have a program, where SPLIT_K can see to it.
 _LEAST_BUSY = 0.7
+# Waves of whole tiles before the one that is split: behind more of them it counts for little.
+_MOST_WHOLE_WAVES = 4
 
 
 def wgmma_operands(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -92,13 +94,18 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """warp_specialized_tiled with more than two programs per SM, or with under 70 % of a wave's SMs busy.
+    """warp_specialized_tiled with too many waves, or that leaves over 30 % of the last wave's SMs idle.
 
-    genkern: beyond two waves, programs that walk over tiles (warp_specialized) start once; and K is split to fill the
-    SMs, so a split that leaves them idle has a better one beside it.
+    genkern: from two waves on (four where the last one is split along K), programs that walk over tiles
+    (warp_specialized) start once instead of once a tile; and a split that leaves SMs idle has a better one beside it.
     """
     if config.family != "warp_specialized_tiled":
         return False
-    programs = tiles(problem, config) * config.SPLIT_K
+    whole, rest = divmod(tiles(problem, config), gpu.compute_units)
+    programs = rest * config.SPLIT_K
     waves = -(-programs // gpu.compute_units)
-    return waves > 2 or programs < _LEAST_BUSY * waves * gpu.compute_units
+    if waves > 2 or programs < _LEAST_BUSY * waves * gpu.compute_units:
+        return True
+    if config.SPLIT_K == 1:
+        return whole > 1
+    return whole >= _MOST_WHOLE_WAVES or rest == 0

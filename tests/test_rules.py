@@ -139,9 +139,12 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 160, num_stages=5)), (LARGE, own(WST, 256, 160, num_stages=4))),
     ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 192, num_stages=3)), (LARGE, own(WST, 256, 160, num_stages=4))),
     ("wgmma_operands", H200, (problem(64, 64, 64, row_major_a=False), own(WST)), (problem(64, 64, 64), own(WST))),
-    # 128 programs for 132 SMs; 64 of them, or 192, leave too many idle.
+    # 64 tiles, which a split makes 128 programs for 132 SMs; three splits leave 72 idle in a second wave, four none.
     ("wgmma_waves", H200, (problem(1024, 1280, 8192), own(WST, 128, 160)), (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=2))),
     ("wgmma_waves", H200, (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=5)), (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=4))),
+    # 352 tiles are two waves and 88 tiles, which three splits make 264 programs.
+    ("wgmma_waves", H200, (problem(4096, 2112, 7168), own(WST, 128, 192)), (problem(4096, 2112, 7168), own(WST, 128, 192, SPLIT_K=3))),
+    ("wgmma_waves", H200, (problem(128 * 528, 192, 64), own(WST, 128, 192, SPLIT_K=2)), (problem(128 * 132, 192, 64), own(WST, 128, 192))),
     ("stages_over_loop", H200, (problem(64, 64, 128), nv(num_stages=3)), (problem(64, 64, 129), nv(num_stages=3))),
     ("stages_over_loop", H200, (SMALL, nv(SPLIT_K=32, num_stages=3)), (SMALL, nv(SPLIT_K=16, num_stages=3))),
     ("stages_over_loop", H200, (problem(64, 64, 16), nv(num_stages=3)), (problem(64, 64, 16), nv(num_stages=2))),
