@@ -40,7 +40,9 @@ class Variant:
 
 
 # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
-_CLIPPED = ("persistent_tma", "warp_specialized")
+_CLIPPED = ("persistent_tma", "warp_specialized", "warp_specialized_tiled")
+# In Gluon: tiles of C are up to three widths side by side.
+GLUON = ("warp_specialized", "warp_specialized_tiled")
 # The last program of a tile adds up its splits: pointer loads, and the copy engine.
 _POINTER_SEMAPHORES = ("tiled_semaphore", "tiled_swapped", "skinny")
 _TILED_TMA = ("tiled_tma", "tiled_tma_swapped")
@@ -51,9 +53,9 @@ REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
 def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     """The kernels of one call of `config`, in launch order."""
     template = f"gemm/{config.family}.py.j2"
+    split = config.SPLIT_K > 1 and FAMILIES[config.family].split_apart
     if config.family in _CLIPPED:
-        return (Variant(f"matmul_{config.family}", template),)
-    split = config.SPLIT_K > 1 and config.family == "tiled"
+        return (Variant(f"matmul_{config.family}" + ("_split" if split else ""), template, split=split),)
     overhangs = {
         "m": problem.M % config.BLOCK_SIZE_M != 0,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
@@ -177,12 +179,16 @@ def _specs(
             signature += [*mnk, ("ldc", "i32"), ("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
         elif config.family == "persistent_tma":
             signature = [*descriptors, *extra, *mnk, ("GROUP_SIZE_M", "i32")]
-        elif config.family == "warp_specialized":
+        elif config.family in GLUON:
             shown = [(i, width or 16) for i, width in enumerate(widths(bn))]
             signature = [descriptors[0]]
             signature += [(f"b_{i}_desc", _tile_type(problem.dtype_b, False, bk, width)) for i, width in shown]
             signature += [(f"c_{i}_desc", _tile_type(problem.dtype_c, True, bm, width)) for i, width in shown]
+            if variant.split:
+                signature += [("partial_ptr", partial), ("arrived_ptr", "*i32")]
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
+            if variant.split:
+                signature += [("SPLIT_K", "i32"), ("WHOLE_TILES", "i32")]
             constants = (constants[0], ("BLOCK_SIZE_M", bm), ("BLOCK_SIZE_K", bk))
             constants += tuple((f"WIDTH_{i}", width) for i, width in enumerate(widths(bn)))
             constants += (("STAGES", config.num_stages), ("num_warps", config.num_warps))

@@ -18,6 +18,7 @@ class Family:
     `has_semaphore`: the last program of a tile adds up its splits, in their order, in the same kernel.
     `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
+    `split_apart`: has a kernel of its own for SPLIT_K above 1.
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `kernels_before`: kernels that it launches before its main one.
     """
 
@@ -33,6 +34,7 @@ class Family:
     has_semaphore: bool = False
     deterministic: bool = True
     swaps_operands: bool = False
+    split_apart: bool = False
     least_block_m: int = 16
     most_block_m: int = 1024
     kernels_before: int = 0
@@ -41,7 +43,7 @@ class Family:
 FAMILIES = {
     family.name: family
     for family in (
-        Family("tiled", splits_k=True, runs_on_amd=True, places_loads=True),
+        Family("tiled", splits_k=True, split_apart=True, runs_on_amd=True, places_loads=True),
         Family("tiled_semaphore", splits_k=True, runs_on_amd=True, has_semaphore=True),
         Family("stream_k", runs_on_amd=True),
         Family("tiled_atomic", splits_k=True, runs_on_amd=True, deterministic=False, kernels_before=1),
@@ -75,6 +77,16 @@ FAMILIES = {
         Family("persistent_tma", uses_tma=True),
         # Four: registers are dealt out to whole warpgroups, so the one loading warp costs a group.
         Family("warp_specialized", uses_tma=True, interpreted=False, any_width=True, helper_warps=4),
+        Family(
+            "warp_specialized_tiled",
+            uses_tma=True,
+            splits_k=True,
+            split_apart=True,
+            has_semaphore=True,
+            interpreted=False,
+            any_width=True,
+            helper_warps=4,
+        ),
     )
 }
 

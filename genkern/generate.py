@@ -15,6 +15,7 @@ from genkern import __version__
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.families import (
+    GLUON,
     REDUCE,
     REDUCE_BLOCK_SIZE,
     REDUCE_OPTIONS,
@@ -118,7 +119,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_tma": any(FAMILIES[name].uses_tma for name in families),
         "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
         "has_persistent_tma": "persistent_tma" in families,
-        "has_gluon": "warp_specialized" in families,
+        "has_gluon": any(name in GLUON for name in families),
         "operand_bytes": DTYPES[problem.dtype_a].size_bytes,
         "instruction_k": 32 // DTYPES[problem.dtype_a].size_bytes,
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(REDUCE_OPTIONS)},

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genkern.config import Config
+from genkern.family import FAMILIES
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules import GROUP_RULES, RUNTIME_RULES, SHAPE_FIELDS, reason, rule_for
@@ -32,7 +33,7 @@ class Pruned:
     @property
     def binaries(self) -> int:
         """Main kernels to compile: GROUP_SIZE_M and the value of SPLIT_K are run-time arguments."""
-        return len({(c.family, c.SPLIT_K > 1 and c.family == "tiled", *_compiled_in(c)) for c in self.kept})
+        return len({(c.family, c.SPLIT_K > 1 and FAMILIES[c.family].split_apart, *_compiled_in(c)) for c in self.kept})
 
 
 def _compiled_in(config: Config) -> tuple[int | str, ...]:

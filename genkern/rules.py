@@ -16,6 +16,7 @@ from genkern import (
     rules_splits,
     rules_tiles,
     rules_tune_gemm,
+    rules_wgmma,
 )
 from genkern.config import Config
 from genkern.gpus import Gpu
@@ -92,11 +93,6 @@ RULES: dict[str, Rule] = {
         rules_families.gemv_registers,
         rules_families.gemv_over_problem,
         rules_families.tma_many_waves,
-        rules_families.wgmma_operands,
-        rules_families.wgmma_rows,
-        rules_families.wgmma_accumulators,
-        rules_families.wgmma_shared_memory,
-        rules_families.width_fills_nothing,
         rules_small_m.skinny_rows,
         rules_small_m.skinny_registers,
         rules_small_m.skinny_rows_of_b,
@@ -107,6 +103,12 @@ RULES: dict[str, Rule] = {
         rules_splits.atomic_compare_and_swap,
         rules_splits.stream_k_full_wave,
         rules_splits.stream_k_short_share,
+        rules_wgmma.wgmma_operands,
+        rules_wgmma.wgmma_rows,
+        rules_wgmma.wgmma_accumulators,
+        rules_wgmma.wgmma_shared_memory,
+        rules_wgmma.width_fills_nothing,
+        rules_wgmma.wgmma_waves,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.
@@ -127,6 +129,7 @@ RUNTIME_RULES = frozenset(
         "split_k_short",
         "split_k_empty",
         "stages_over_loop",
+        "wgmma_waves",
     }
 )
 # Of these, the ones that read GROUP_SIZE_M; they do not read SPLIT_K.

@@ -29,6 +29,8 @@ from small_gemms import (
     TMA,
     TMA_SWAPPED,
     WARP_SPECIALIZED,
+    WARP_SPECIALIZED_SPLIT,
+    WARP_SPECIALIZED_TILED,
     XCD,
     XCD_SPLIT,
     kernels_of,
@@ -90,6 +92,7 @@ def every_kind() -> list[GeneratedModule]:
         ("gfx942", [SEMAPHORE, ATOMIC, STREAM_K, SWAPPED, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
         ("sm_80", [TILED]),
         ("sm_90", [WARP_SPECIALIZED]),
+        ("sm_90", [WARP_SPECIALIZED_TILED, WARP_SPECIALIZED_SPLIT]),
         ("sm_90", [TMA]),
         ("gfx942", [AMD_SPLIT, AMD]),
         ("gfx942", [XCD, XCD_SPLIT]),
@@ -139,7 +142,7 @@ def test_modules_are_clean_python(hostile_path: Path) -> None:
 
 def test_equal_overhang_means_equal_text() -> None:
     """Two sizes that overhang in the same way have the same kernels, to the character, so they compile once."""
-    for configs in ([TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [TILED_TMA], [WARP_SPECIALIZED]):
+    for configs in ([TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [TILED_TMA], [WARP_SPECIALIZED], [WARP_SPECIALIZED_SPLIT]):
         one = generate(GemmProblem(100, 320, 4097), configs, "any")
         other = generate(GemmProblem(4000, 64, 129), configs, "any")
         assert kernels_of(one) == kernels_of(other)

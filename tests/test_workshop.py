@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from small_gemms import AMD, AMD_SPLIT, SPLIT, TILED, TMA, TRITON_VERSION, WARP_SPECIALIZED, target_of
+from small_gemms import (
+    AMD,
+    AMD_SPLIT,
+    SPLIT,
+    TILED,
+    TMA,
+    TRITON_VERSION,
+    WARP_SPECIALIZED,
+    WARP_SPECIALIZED_SPLIT,
+    target_of,
+)
 
 from genkern.cache import BinaryCache, Failure
 from genkern.compiler import load_module
@@ -261,7 +271,9 @@ def test_workers_get_the_kernels_only(make_workshop: Callable[..., Workshop], tm
 
 
 @pytest.mark.parametrize(
-    "configs", [[TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [WARP_SPECIALIZED]], ids=lambda c: c[0].name
+    "configs",
+    [[TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [WARP_SPECIALIZED], [WARP_SPECIALIZED_SPLIT]],
+    ids=lambda c: c[0].name,
 )
 def test_kernels_only_is_a_module(configs: list[Config]) -> None:
     """The cut text parses, and holds the kernels of every family."""
