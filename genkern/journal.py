@@ -17,7 +17,7 @@ from genkern.errors import OutputError, ResultsError
 from genkern.problem import GemmProblem
 from genkern.records import Check, Measurement, Outcome, Winner
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass
@@ -43,6 +43,8 @@ class Journal:
         self._header = {"schema": SCHEMA, **header}
         self._lock = threading.Lock()
         self.facts: dict[GemmProblem, ProblemFacts] = {}
+        # A problem is written once; the facts that follow refer to it by its place among the problems.
+        self._numbers: dict[GemmProblem, int] = {}
         if start_anew and self.path.exists():
             os.replace(self.path, self.path.with_name(self.path.name + ".previous"))
         length = self._read() if self.path.exists() else 0
@@ -88,36 +90,44 @@ class Journal:
             self._file.close()
 
     def _append(self, fact: str, value: Any, problem: GemmProblem | None = None) -> None:
-        line: dict[str, Any] = {"fact": fact}
-        if problem is not None:
-            line["problem"] = dataclasses.asdict(problem)
-        line["value"] = value
-        try:
-            with self._lock:
-                self._file.write(json.dumps(line).encode() + b"\n")
+        with self._lock:
+            lines = []
+            if problem is None:
+                lines.append({"fact": fact, "value": value})
+            else:
+                if problem not in self._numbers:
+                    self._numbers[problem] = len(self._numbers)
+                    lines.append({"fact": "problem", "value": dataclasses.asdict(problem)})
+                lines.append({"fact": fact, "problem": self._numbers[problem], "value": value})
+            try:
+                self._file.write(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
                 self._file.flush()
-        except OSError as error:
-            raise OutputError(
-                f"cannot write the journal {self.path}: {error.strerror}; free space, then run again"
-            ) from None
+            except OSError as error:
+                raise OutputError(
+                    f"cannot write the journal {self.path}: {error.strerror}; free space, then run again"
+                ) from None
 
     def _read(self) -> int:
         """Take over what is there; returns the length in bytes of its whole lines."""
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
+        problems: list[GemmProblem] = []
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 entry = json.loads(line)
                 if number == 1:
                     self._compare(entry["value"] if entry["fact"] == "header" else {})
+                elif entry["fact"] == "problem":
+                    problems.append(GemmProblem(**entry["value"]))
                 else:
-                    self._take(entry["fact"], entry["value"], GemmProblem(**entry["problem"]))
+                    self._take(entry["fact"], entry["value"], problems[entry["problem"]])
             except ResultsError:
                 raise
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, LookupError, TypeError, AttributeError):
                 raise ResultsError(
                     f"{self.path}, line {number}: damaged; move the file away, or use --all to start anew"
                 ) from None
+        self._numbers = {problem: number for number, problem in enumerate(problems)}
         return len(whole)
 
     def _compare(self, found: dict[str, Any]) -> None:

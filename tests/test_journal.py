@@ -99,13 +99,24 @@ def test_a_cut_anywhere_loses_the_last_fact_at_most(tmp_path: Path) -> None:
         assert opened(cut).of(OTHER).screened[CRASHED.config] == CRASHED
 
 
+def test_a_problem_is_written_once(tmp_path: Path) -> None:
+    """Thousands of facts of one size do not repeat it, in one run or over several."""
+    path = tmp_path / "j"
+    for _ in range(2):
+        filled(path)
+    assert path.read_bytes().count(b'"K":8192') == 1
+    assert opened(path).facts == filled(tmp_path / "once").facts
+
+
 @pytest.mark.parametrize(
     "line",
     [
         b"not JSON",
         b"{}",
         b'{"fact": "screened"}',
-        b'{"fact": "dance", "value": 1, "problem": {"M": 1, "N": 1, "K": 1}}',
+        b'{"fact": "dance", "value": 1, "problem": 0}',
+        b'{"fact": "checked", "value": 1, "problem": 7}',
+        b'{"fact": "problem", "value": {"M": 1, "N": 1, "K": 0}}',
     ],
 )
 def test_damage_is_refused_with_its_place(tmp_path: Path, line: bytes) -> None:
