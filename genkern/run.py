@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import socket
+import time
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
@@ -15,7 +17,7 @@ from genkern.errors import ResultsError
 from genkern.file_lock import sole_run
 from genkern.gemm_entry import resolve
 from genkern.interpreter import interpreter_checker
-from genkern.journal import Journal
+from genkern.journal import Journal, Start
 from genkern.op import check_problem
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Profiler
@@ -23,6 +25,7 @@ from genkern.progress import Progress
 from genkern.prune import explain, prune
 from genkern.recorder import Recorder
 from genkern.results import ResultsFile, RunFacts
+from genkern.run_files import RunFiles
 from genkern.setting import Setting, make_setting
 from genkern.sizes import read_sizes
 from genkern.space import Space, load_space
@@ -97,6 +100,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         checkers = make_checkers(profilers, workshop, setting, stack)
         journal = open_journal(setting, spaces, profilers[0].time_source)
         stack.callback(journal.close)
+        journal.started(this_start(options.command, todo))
         candidates = CandidatesFile(options.profile_file, todo) if options.profile_file else None
         progress = stack.enter_context(Progress(console))
         provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
@@ -106,11 +110,11 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         ]
         recorder = Recorder(todo, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
         try:
-            tune_all(tuners, todo, recorder.finished)
+            tune_all(tuners, todo, recorder.finished, recorder.lost)
         finally:
             recorder.flush()
     # Only an unfinished run is to be gone on with.
-    os.replace(journal.path, f"{journal.path}.previous")
+    os.replace(journal.path, RunFiles(setting.results_path).finished_journal)
     recorder.summary(target.gpu, workshop.farm.counts)
     if not target.measured:
         console.print(
@@ -139,12 +143,18 @@ def make_checkers(
     return checkers
 
 
+def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
+    """What the journal is to know of this process."""
+    where = os.getcwd(), socket.gethostname(), os.getpid()
+    return Start(tuple(problems), command, *where, round(time.time(), 3))
+
+
 def open_journal(setting: Setting, spaces: Spaces, time_source: str) -> Journal:
     """The journal of an interrupted run like this one, else a new one.
 
     Raises ResultsError for the journal of another run; --all moves that one out of the way.
     """
-    path, header = f"{setting.results_path}.journal", setting.journal_header(spaces, time_source)
+    path, header = RunFiles(setting.results_path).journal, setting.journal_header(spaces, time_source)
     try:
         return Journal(path, header, start_anew=False)
     except ResultsError:
