@@ -69,6 +69,7 @@ class JournalFacts:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.header: Mapping[str, Any] = {}
         self.starts: list[Start] = []
         self.facts: dict[GemmProblem, ProblemFacts] = {}
         # A problem is written once; the facts that follow refer to it by its place among the problems.
@@ -108,6 +109,7 @@ class JournalFacts:
         return len(whole)
 
     def _compare(self, found: Mapping[str, Any], expected: Mapping[str, Any] | None) -> None:
+        self.header = found
         if expected is None:
             expected = {**found, "schema": SCHEMA}
         differences = [

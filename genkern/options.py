@@ -54,14 +54,15 @@ def parse_status(argv: Sequence[str]) -> str:
         allow_abbrev=False,
         add_help=False,
     )
-    p.add_argument(
+    group = p.add_argument_group("what to show")
+    group.add_argument(
         "run",
         nargs="?",
         default="output",
         metavar="RUN",
         help="a results file (-o), its journal, or a folder that holds such (default: output)",
     )
-    p.add_argument("-h", "--help", action="help", help="print this and exit")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
     run: str = p.parse_args(argv).run
     return run
 
@@ -101,6 +102,8 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=30, width=min(_HELP_COLUMNS, shutil.get_terminal_size().columns - 2))
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return str(action.metavar)
         # A single dash before a word is tune_gemm's old spelling, taken but not advertised.
         names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
         value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"

@@ -17,7 +17,7 @@ from genkern.errors import ResultsError
 from genkern.file_lock import sole_run
 from genkern.gemm_entry import resolve
 from genkern.interpreter import interpreter_checker
-from genkern.journal import Journal, Start
+from genkern.journal import Journal, Start, read_journal
 from genkern.op import check_problem
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Profiler
@@ -85,6 +85,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
     results = ResultsFile(
         setting.results_path, facts, setting.defaults, sort=options.sort, again=problems if options.all else ()
     )
+    retire_journal(RunFiles(setting.results_path), results)
     todo = [problem for problem in problems if options.all or problem not in results.problems]
     if len(todo) < len(problems):
         done = f"{len(problems) - len(todo)} of {len(problems)} sizes are in {results.path} already"
@@ -141,6 +142,19 @@ def make_checkers(
         stack.callback(device.close)
         checkers.append(DeviceChecker(device.check, options.errRatio))
     return checkers
+
+
+def retire_journal(files: RunFiles, results: ResultsFile) -> None:
+    """Move the journal of a run aside that was killed after its last result was written: there is nothing to go on with.
+
+    Of a run with --all the results file does not tell.
+    """
+    if files.journal.exists():
+        with contextlib.suppress(ResultsError):
+            facts = read_journal(files.journal)
+            wanted = {problem for start in facts.starts[-1:] for problem in start.problems}
+            if wanted and wanted <= results.problems and not facts.header.get("all"):
+                os.replace(files.journal, files.finished_journal)
 
 
 def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
