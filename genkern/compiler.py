@@ -199,8 +199,6 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
     if os.getppid() != parent_pid:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # With --jobs 1 the handler is the driver's own, which would wait for the compiler to return.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with open(os.devnull, "w") as null:
         # Compilers print what they refuse; the message is kept in the Failure.
         os.dup2(null.fileno(), 1)
@@ -225,9 +223,9 @@ def _no_scratch(error: OSError) -> OutputError:
 
 
 _process: CompileProcess | None = None
-# The kernel ends a compile process with the thread that forked it. In a worker that is the main thread. With one job
-# the driver forks it, whose threads come and go with sizes and devices: so one thread does that, and stays. It sees
-# no Ctrl-C, nor does what it forks.
+# The kernel ends a compile process with the thread that forked it. With one job that is a thread of the driver, whose
+# threads come and go with sizes and devices: so one thread forks, and stays until the interpreter ends. It sees no
+# Ctrl-C, nor does what it forks.
 _forker = ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, {signal.SIGINT}))
 
 

@@ -26,7 +26,7 @@ _EXAMPLES = """examples:
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
   genkern -i untuned.csv -o tuned.csv                        AITER's files
   genkern --compare_wo_tuning --gemm_size_file results.yaml  check results; exit 1 if any is wrong
-  genkern status results.yaml                                how far a run is, and whether it goes on
+  genkern status results.yaml                                how far a run is; whether it goes on
 
 Names may be written with dashes too: --gemm-size-file. Exit status: 0; 1 when a size has no winner
 or a config is wrong; 2 for what you must put right (one line says what); 130 when stopped.

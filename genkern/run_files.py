@@ -35,7 +35,9 @@ def find_runs(path: str) -> list[RunFiles]:
     """The runs of a results file, of its journal, or of a folder that has some. Raises ResultsError for none."""
     where = Path(path)
     if where.is_dir():
-        names = sorted({_results_name(str(file)) for suffix in (_JOURNAL, _FINISHED) for file in where.glob(f"*{suffix}")})
+        names = sorted(
+            {_results_name(str(file)) for suffix in (_JOURNAL, _FINISHED) for file in where.glob(f"*{suffix}")}
+        )
         runs = [RunFiles(name) for name in names]
         if not runs:
             raise ResultsError(f"{shown_path(path)} holds no journal of a run: name the results file (-o) of one")

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from command import environment
+from command import environment, run, start
 from machines import machine
+from processes import assert_gone, until
 from tiny_space import FASTER, tiny_command
 
 KILLS = 50
@@ -90,3 +91,20 @@ def test_killed_fifty_times(cache_dir: Path, tmp_path: Path) -> None:
     assert list((cache_dir / "binaries" / ".unborn").iterdir()) == []
     assert not list(tmp_path.glob("*.lock"))
     assert not list(tmp_path.glob("*.journal"))
+
+
+def test_killed_while_compiling(tmp_path: Path) -> None:
+    """SIGKILL with a cold cache leaves the compilers' files behind; the next run removes them."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = tiny_command(tmp_path, tmp_path / "cache", SIZES)
+    env = {**machine(tmp_path, gpus=1, faster=FASTER), "TMPDIR": str(scratch)}
+    process = start(*command, env=env)
+    until(lambda: list(scratch.glob("genkern-*/genkern-triton-*/*")), process)
+    process.kill()
+    process.wait()
+    assert_gone(tmp_path)
+    assert list(scratch.glob("genkern-*/"))
+    resumed = run(*command, env=env)
+    assert (resumed.status, resumed.err) == (0, "")
+    assert list(scratch.iterdir()) == []

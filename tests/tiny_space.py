@@ -9,9 +9,7 @@ from typing import Any
 
 from genkern.config import Config
 
-CONFIGS = [
-    Config("tiled", m, n, 64, group, 1, 4, 2) for m in (16, 32) for n in (32, 64) for group in (1, 4)
-]
+CONFIGS = [Config("tiled", m, n, 64, group, 1, 4, 2) for m in (16, 32) for n in (32, 64) for group in (1, 4)]
 NAMES = [config.name for config in CONFIGS]
 # Each config has a time of its own, and no two tie.
 FASTER = {name: 100.0 + zlib.crc32(name.encode()) % 97 for name in NAMES}

@@ -11,6 +11,7 @@ MACHINE in the environment holds a JSON object with any of
     trace     a file: the same as JSON, with device, size, process and time.monotonic()
     faults    {config: kind}: what the process does when it is to time the config; see `_fault`
     broken    {device: number}: after so many measurements (by `trace`) every call on the device faults
+    room      no file of any process may grow beyond so many bytes
     clock     "backwards": in every process, each reading of the wall clock is an hour before the last one
 """
 
@@ -50,6 +51,7 @@ def _serve() -> None:
             problem = json.loads(request["session"])["problem"]
             TRACED["size"] = "{M}x{N}x{K}".format(**problem)
         elif _is_broken():
+            _log("fault")
             _fault("illegal")
         elif request["command"] == "screen":
             screened += 1
@@ -129,6 +131,8 @@ def _log(event: str) -> None:
 MACHINE = json.loads(os.environ.get("MACHINE", "{}"))
 TRACED: dict[str, Any] = {"device": os.environ.get("CUDA_VISIBLE_DEVICES", "0"), "pid": os.getpid()}
 _hours, _time = 0, time.time
+if "room" in MACHINE:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MACHINE["room"], MACHINE["room"]))
 if MACHINE.get("clock") == "backwards":
     time.time = _backwards
 sys.meta_path.insert(0, _Missing())
