@@ -100,7 +100,10 @@ def _with_layout(kind: str) -> str:
 
 
 def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
-    """Compile in this process, with `scratch` to itself, and store the result or the compiler's refusal in the cache."""
+    """Compile in this process, and store the result or the compiler's refusal in the cache.
+
+    The folder `scratch` is for what comes up on the way; the caller removes it.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import compile as triton_compile
 

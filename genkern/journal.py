@@ -149,7 +149,10 @@ class JournalFacts:
 
 
 def read_journal(path: str | Path) -> JournalFacts:
-    """The facts of any run's journal, which is only read, and may be growing. Raises FileNotFoundError, ResultsError."""
+    """The facts of any run's journal, which is only read and may be growing.
+
+    Raises FileNotFoundError, and ResultsError for damage and for a journal of another schema.
+    """
     facts = JournalFacts(path)
     facts._read(None)
     return facts

@@ -145,9 +145,9 @@ def make_checkers(
 
 
 def retire_journal(files: RunFiles, results: ResultsFile) -> None:
-    """Move the journal of a run aside that was killed after its last result was written: there is nothing to go on with.
+    """Move the journal aside of a run that was killed after its last result was written: nothing is left to do.
 
-    Of a run with --all the results file does not tell.
+    Of a run with --all the results file does not tell whether its entries are old or new.
     """
     if files.journal.exists():
         with contextlib.suppress(ResultsError):

@@ -20,8 +20,9 @@ _LOCK = ".lock"
 def run_folder(parent: Path, kind: str = "run", instead: str = "another --cache_dir") -> Iterator[Path]:
     """A new folder in `parent`, removed afterwards; those of runs that were killed on this machine go first.
 
-    `kind` is how their names begin; `instead` is what to try when nothing can be written. A run holds a lock beside its folder. Process numbers would not do to tell the dead from the living:
-    containers and nodes that share `parent` have their own. Raises OutputError.
+    `kind` is how their names begin; `instead` is what to try when nothing can be written. A run holds a lock beside
+    its folder. Process numbers would not do to tell the dead from the living: containers and nodes that share
+    `parent` have their own. Raises OutputError.
     """
     prefix = f"{kind}-{socket.gethostname()}-"
     folder = parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"

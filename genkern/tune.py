@@ -22,7 +22,6 @@ from genkern.select import choice, finalists, interval_us, neighbour_wins, ranki
 from genkern.space import Space
 from genkern.workshop import Job, Workshop
 
-
 _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
@@ -83,11 +82,11 @@ class Tuner:
             report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
         report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
         configs = report.pruned.kept
-        self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
         if not configs:
             report.message = "no config of the space suits this size (--explain shows the rules)"
             self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
             return report
+        self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
         with self.workshop.open(problem, configs, self.device_index) as job:
             bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
             with report.stage("compile and screen"), bar as advance:

@@ -54,6 +54,15 @@ def test_each_size_has_one_device(count: int, alone: str, cache_dir: Path, tmp_p
     assert_gone(tmp_path)
 
 
+def test_one_compile_job_serves_all_devices(alone: str, tmp_path: Path) -> None:
+    """With --jobs 1 and a cold cache the devices share one compile process, and no compile is lost between them."""
+    ran = on_devices(2, tmp_path, tmp_path / "cache", "--jobs", 1)
+    assert (ran.status, ran.err) == (0, "")
+    assert "4 compiled" in ran.out
+    assert "0 refused" in ran.out
+    assert (tmp_path / "r.yaml").read_text() == alone
+
+
 def test_whoever_is_free_takes_the_next(alone: str, cache_dir: Path, tmp_path: Path) -> None:
     """While one device is busy with its size, the other tunes all the rest, largest first."""
     trace, gate = tmp_path / "trace", tmp_path / "gate"
@@ -86,6 +95,8 @@ def test_a_lost_device_is_told_and_its_sizes_go_to_the_others(alone: str, cache_
     (line,) = (line for line in ran.out.splitlines() if "is lost" in line)
     assert line.startswith("device 1 is lost, its sizes go to the 1 other device: GPU 1 is broken: 5 measured")
     assert "an illegal memory access was encountered" in line
+    faults_s = [event["monotonic_s"] for event in traced(trace) if event["event"] == "fault"]
+    print(f"a broken device is given up after {faults_s[-1] - faults_s[0]:.2f} s")
     given = sizes_of(tmp_path / "trace")
     assert set(given["0"]) == set(ROWS)
     with open(tmp_path / "candidates.csv") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,12 +160,14 @@ def test_beside_a_real_run(cache_dir: Path, tmp_path: Path, capsys: pytest.Captu
     # As a person would: by a shell, on the same machine.
     on = machine(tmp_path, gpus=1, **what)
     assert advice == f"  cd {Path.cwd()} && python -m genkern {' '.join(map(str, command))}"
+    before, started_s = len(traced(trace)), time.monotonic()
     assert run(*command, env=on).status == 0
     finished = run_here(capsys, "status", tmp_path / "r.yaml").out
     assert finished.startswith(f"{tmp_path / 'r.yaml'}: finished\n")
     assert "3 of 3 sizes done" in finished
     assert min(NAMES, key=FASTER.__getitem__) in finished
     assert len([e for e in traced(trace) if e["event"].startswith("screen")]) <= 3 * len(NAMES) + 1
+    print(f"recovery killed run: {traced(trace)[before]['monotonic_s'] - started_s:.2f} s")
 
 
 @pytest.mark.parametrize(
