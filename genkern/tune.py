@@ -86,9 +86,9 @@ class Tuner:
             report.message = "no config of the space suits this size (--explain shows the rules)"
             self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
             return report
-        self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
         with self.workshop.open(problem, configs, self.device_index) as job:
             bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
+            self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
             with report.stage("compile and screen"), bar as advance:
                 for measurement in self._screen(job, facts):
                     report.candidates[measurement.config] = measurement
