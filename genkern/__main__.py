@@ -23,11 +23,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported when a signal is answered already: this takes half a second.
         from rich.console import Console
 
-        from genkern.options import parse
+        from genkern.options import parse, parse_status
         from genkern.run import run
+        from genkern.status import show_status
 
-        options = parse(sys.argv[1:] if argv is None else argv)
-        status = run(options, Console(soft_wrap=True, highlight=False, markup=False, emoji=False))
+        arguments = sys.argv[1:] if argv is None else list(argv)
+        console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+        # No other use of the command has a word in front that is not an option, so tuning needs none.
+        if arguments[:1] == ["status"]:
+            status = show_status(parse_status(arguments[1:]), console)
+        else:
+            status = run(parse(arguments), console)
         sys.stdout.flush()
         return status
     except GenkernError as error:

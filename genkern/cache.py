@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from genkern.kernel import KernelSpec
 from genkern.records import Binary, Outcome, Resources
 
 _RECORD = "genkern.json"
+# Storing takes milliseconds, on a slow network seconds. The age tells the dead from the living on every node.
+_ABANDONED_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,18 @@ class BinaryCache:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._unborn = self.folder / ".unborn"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"cannot create the cache folder {folder}: {error.strerror}; try --cache_dir") from None
+
+    def remove_abandoned(self) -> None:
+        """Remove what processes that were killed in the middle of storing an entry have left behind."""
+        with contextlib.suppress(OSError):
+            for path in self._unborn.iterdir():
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def path(self, key: str) -> Path:
         return self.folder / key[:2] / key
@@ -99,7 +111,8 @@ class BinaryCache:
         temporary = None
         try:
             final.parent.mkdir(exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=final.parent))
+            self._unborn.mkdir(exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=self._unborn))
             for name, data in files.items():
                 (temporary / name).write_bytes(data)
             for _ in range(2):

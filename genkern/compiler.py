@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
@@ -33,7 +34,10 @@ _WATCH_INTERVAL_S = 0.5
 
 @dataclass(frozen=True)
 class CompileJob:
-    """One binary to make: `spec` of the module at `module_path`, to be stored in the cache under `key`."""
+    """One binary to make: `spec` of the module at `module_path`, to be stored in the cache under `key`.
+
+    Files that the compiler makes on the way lie in `scratch_dir` (none: TMPDIR).
+    """
 
     key: str
     module_path: str
@@ -41,11 +45,14 @@ class CompileJob:
     target: Target
     cache_dir: str
     timeout_s: float
+    scratch_dir: str | None = None
 
 
 def use_quiet_triton(scratch: str) -> None:
     """Keep Triton out of the user's cache, and its output independent of where the source file lies."""
     os.environ["TRITON_CACHE_DIR"] = scratch
+    # What it hands to ptxas and lld, and what these make, stays behind when they are killed.
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
     os.environ["TRITON_STORE_BINARY_ONLY"] = "1"
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
     # Triton 3.9 warns that the default of this will change; this is the behaviour of 3.6 to 3.9.
@@ -92,38 +99,37 @@ def _with_layout(kind: str) -> str:
     return f"{kind.removesuffix('>')},{layout!r}>"
 
 
-def compile_kernel(job: CompileJob) -> Binary | Failure:
-    """Compile in this process and store the result, or the compiler's refusal, in the cache."""
+def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
+    """Compile in this process, and store the result or the compiler's refusal in the cache.
+
+    The folder `scratch` is for what comes up on the way; the caller removes it.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import compile as triton_compile
 
     cache = BinaryCache(job.cache_dir)
     if (known := cache.get(job.key)) is not None:
         return known
-    scratch = tempfile.mkdtemp(prefix="genkern-triton-")
+    use_quiet_triton(scratch)
+    target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     try:
-        use_quiet_triton(scratch)
-        target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
-        try:
-            kernel = triton_compile(
-                ast_source(load_module(job.module_path), job.spec), target=target, options=dict(job.spec.options)
-            )
-        except OSError:
-            raise
-        except Exception as error:
-            # Whatever the compiler refuses, in whatever way, is a property of this kernel.
-            failure = Failure(job.key, Outcome.COMPILE_FAILED, _first_words(error))
-            cache.put_failure(failure)
-            return failure
-        extension = "hsaco" if job.target.backend == "hip" else "cubin"
-        binary = kernel.asm[extension]
-        metadata = next(path for name, path in kernel.metadata_group.items() if name.endswith(".json"))
-        with open(metadata, "rb") as file:
-            files = {f"kernel.{extension}": binary, "kernel.json": file.read()}
-        resources = read_resources(binary, job.target.backend, kernel.metadata.shared)
-        return cache.put(job.key, job.spec, kernel.metadata.name, resources, files)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        kernel = triton_compile(
+            ast_source(load_module(job.module_path), job.spec), target=target, options=dict(job.spec.options)
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        # Whatever the compiler refuses, in whatever way, is a property of this kernel.
+        failure = Failure(job.key, Outcome.COMPILE_FAILED, _first_words(error))
+        cache.put_failure(failure)
+        return failure
+    extension = "hsaco" if job.target.backend == "hip" else "cubin"
+    binary = kernel.asm[extension]
+    metadata = next(path for name, path in kernel.metadata_group.items() if name.endswith(".json"))
+    with open(metadata, "rb") as file:
+        files = {f"kernel.{extension}": binary, "kernel.json": file.read()}
+    resources = read_resources(binary, job.target.backend, kernel.metadata.shared)
+    return cache.put(job.key, job.spec, kernel.metadata.name, resources, files)
 
 
 def _first_words(error: Exception) -> str:
@@ -146,10 +152,21 @@ class CompileProcess:
     def run(self, job: CompileJob) -> Binary | Failure:
         """The job's result; a time-out or a death is a Failure too, and ends this process.
 
-        Raises OutputError when the cache cannot be written.
+        Raises OutputError when the cache or the scratch folder cannot be written.
         """
-        self._connection.send(job)
+        # Made and removed here, since the process may be killed at any moment.
         try:
+            scratch = tempfile.mkdtemp(prefix="genkern-triton-", dir=job.scratch_dir)
+        except OSError as error:
+            raise _no_scratch(error) from None
+        try:
+            return self._run(job, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _run(self, job: CompileJob, scratch: str) -> Binary | Failure:
+        try:
+            self._connection.send((job, scratch))
             if not self._connection.poll(job.timeout_s):
                 self.kill()
                 return Failure(job.key, Outcome.COMPILE_TIMED_OUT, f"no result after {job.timeout_s:g} s")
@@ -183,7 +200,7 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
-        return
+        os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(os.devnull, "w") as null:
         # Compilers print what they refuse; the message is kept in the Failure.
@@ -192,19 +209,27 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
         sys.stdout = sys.stderr = null
         while True:
             try:
-                job = connection.recv()
+                job, scratch = connection.recv()
             except (EOFError, OSError):
-                return
+                os._exit(0)
             try:
-                result: Binary | Failure | OutputError = compile_kernel(job)
+                result: Binary | Failure | OutputError = compile_kernel(job, scratch)
             except OutputError as error:
                 result = error
             except OSError as error:
-                result = OutputError(f"cannot compile: {error.strerror} ({error.filename}); free space in TMPDIR")
+                result = _no_scratch(error)
             connection.send(result)
 
 
+def _no_scratch(error: OSError) -> OutputError:
+    return OutputError(f"cannot compile: {error.strerror} ({error.filename}); free space in TMPDIR")
+
+
 _process: CompileProcess | None = None
+# The kernel ends a compile process with the thread that forked it. With one job that is a thread of the driver, whose
+# threads come and go with sizes and devices: so one thread forks, and stays until the interpreter ends. It sees no
+# Ctrl-C, nor does what it forks.
+_forker = ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, {signal.SIGINT}))
 
 
 def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
@@ -218,11 +243,19 @@ def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
     if _process is None or not _process.alive:
         import triton.compiler  # noqa: F401  imported before the fork, so that a replacement starts at once
 
-        _process = CompileProcess()
+        _process = _forker.submit(CompileProcess).result()
     result = _process.run(job)
     if not _process.alive:
         _process = None
     return result
+
+
+def end_own_process() -> None:
+    """End this process's compile process, whatever it is doing; the next job gets a new one."""
+    global _process
+    process, _process = _process, None
+    if process is not None:
+        process.kill()
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from genkern.cache import BinaryCache, Failure
-from genkern.compiler import CompileJob, run_job
+from genkern.compiler import CompileJob, end_own_process, run_job
 from genkern.kernel import KernelSpec, Target
 from genkern.records import Binary, Outcome
 
@@ -41,14 +41,27 @@ class FarmCounts:
 
 
 class Farm:
-    """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`."""
+    """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
 
-    def __init__(self, cache: BinaryCache, target: Target, triton_version: str, *, jobs: int, timeout_s: float) -> None:
+    What a compile needs on the way lies in `scratch_dir` (none: TMPDIR), from where a killed one does not remove it.
+    """
+
+    def __init__(
+        self,
+        cache: BinaryCache,
+        target: Target,
+        triton_version: str,
+        *,
+        jobs: int,
+        timeout_s: float,
+        scratch_dir: str | None = None,
+    ) -> None:
         self.cache = cache
         self.target = target
         self.triton_version = triton_version
         self.jobs = jobs
         self.timeout_s = timeout_s
+        self._scratch_dir = scratch_dir
         self.counts = FarmCounts()
         self._pooled = False
         self._closed = False
@@ -73,7 +86,8 @@ class Farm:
                 self.counts.cached += 1
                 yield known
             else:
-                missing.append(CompileJob(key, module_path, spec, self.target, str(self.cache.folder), self.timeout_s))
+                folders = str(self.cache.folder), self.timeout_s, self._scratch_dir
+                missing.append(CompileJob(key, module_path, spec, self.target, *folders))
         if missing:
             yield from self._compile(missing)
 
@@ -115,6 +129,7 @@ class Farm:
     def close(self) -> None:
         """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go."""
         self._closed = True
+        end_own_process()
         if self._pooled:
             get_reusable_executor(reuse=True).shutdown(kill_workers=True)
 

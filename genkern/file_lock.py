@@ -6,11 +6,18 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from genkern.errors import OutputError
 from genkern.files import shown_path
+from genkern.run_files import RunFiles
+
+# Whoever looks whether a lock is held has it for some microseconds, and keeps nobody out in that time.
+_PATIENCE_S = 0.2
+_LOOK_AGAIN_S = 0.01
+_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class Locked(Exception):
@@ -21,16 +28,20 @@ class Locked(Exception):
 def held(path: str | Path) -> Iterator[None]:
     """Hold the lock file `path` for the block, and remove it afterwards.
 
-    Raises Locked when another process holds it, OSError when the file cannot be made. Where a file system
+    Raises Locked when another process goes on holding it, OSError when the file cannot be made. Where a file system
     has no locks, nobody is kept out.
     """
+    deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         with open(path, "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise Locked(str(path)) from None
+                if error.errno in _TAKEN:
+                    if time.monotonic() > deadline_s:
+                        raise Locked(str(path)) from None
+                    time.sleep(_LOOK_AGAIN_S)
+                    continue
             if not _is_still(path, file.fileno()):
                 continue  # its last holder removed it before we had the lock
             try:
@@ -41,6 +52,23 @@ def held(path: str | Path) -> Iterator[None]:
             return
 
 
+def is_held(path: str | Path) -> bool | None:
+    """Whether a process, on any node, holds the lock file; None where the file system does not tell.
+
+    Nothing is written, and whoever wants the lock at this moment gets it.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115  closed below, whatever flock says
+    except OSError as error:
+        return False if error.errno == errno.ENOENT else None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return True if error.errno in _TAKEN else None
+        return False
+
+
 @contextlib.contextmanager
 def sole_run(results_path: str) -> Iterator[None]:
     """Let no second run work on this results file and its journal. Raises OutputError when one does."""
@@ -48,7 +76,7 @@ def sole_run(results_path: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             Path(results_path).parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(f"{results_path}.lock"))
+            stack.enter_context(held(RunFiles(results_path).lock))
         except Locked:
             raise OutputError(f"another run is writing {where}: wait for it, or give another -o") from None
         except OSError as error:

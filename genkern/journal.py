@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,145 @@ from genkern.records import Check, Measurement, Outcome, Winner
 SCHEMA = 2
 
 
+@dataclass(frozen=True)
+class Start:
+    """One start of a run: what it was to tune, in its order, and by which command in which folder.
+
+    `time_s` is `time.time()`.
+    """
+
+    problems: tuple[GemmProblem, ...]
+    command: str
+    folder: str
+    host: str
+    pid: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A problem in the hands of a device: how many configs pruning left, and since when (`time.time()`)."""
+
+    configs: int
+    device_index: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a problem ended: what became of each config of its space, and why there is no winner, if there is none."""
+
+    outcomes: dict[Outcome, int]
+    message: str
+
+
 @dataclass
 class ProblemFacts:
-    """What a journal knows of one problem."""
+    """What a journal knows of one problem. `begun` and `ended` are of the last start of the run."""
 
     screened: dict[str, Measurement] = field(default_factory=dict)
     finals: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
     winner: Winner | None = None
+    begun: Begun | None = None
+    ended: Ended | None = None
 
 
-class Journal:
+class JournalFacts:
+    """What a journal says; `read_journal` reads one that a run may be writing at the same time."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.header: Mapping[str, Any] = {}
+        self.starts: list[Start] = []
+        self.facts: dict[GemmProblem, ProblemFacts] = {}
+        # A problem is written once; the facts that follow refer to it by its place among the problems.
+        self._numbers: dict[GemmProblem, int] = {}
+
+    def of(self, problem: GemmProblem) -> ProblemFacts:
+        return self.facts.setdefault(problem, ProblemFacts())
+
+    def winners(self) -> list[Winner]:
+        """The winners so far, of every problem that this journal knows."""
+        return [facts.winner for facts in list(self.facts.values()) if facts.winner is not None]
+
+    def _read(self, expected: Mapping[str, Any] | None) -> int:
+        """Take over what is there; returns the length in bytes of its whole lines."""
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        problems: list[GemmProblem] = []
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                entry = json.loads(line)
+                if number == 1:
+                    self._compare(entry["value"] if entry["fact"] == "header" else {}, expected)
+                elif entry["fact"] == "problem":
+                    problems.append(GemmProblem(**entry["value"]))
+                elif entry["fact"] == "started":
+                    value = entry["value"]
+                    self._note_start(Start(**{**value, "problems": tuple(problems[n] for n in value["problems"])}))
+                else:
+                    self._take(entry["fact"], entry["value"], problems[entry["problem"]])
+            except ResultsError:
+                raise
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise ResultsError(
+                    f"{self.path}, line {number}: damaged; move the file away, or use --all to start anew"
+                ) from None
+        self._numbers = {problem: number for number, problem in enumerate(problems)}
+        return len(whole)
+
+    def _compare(self, found: Mapping[str, Any], expected: Mapping[str, Any] | None) -> None:
+        self.header = found
+        if expected is None:
+            expected = {**found, "schema": SCHEMA}
+        differences = [
+            f"{name} was {found.get(name)!r}, is {expected.get(name)!r}"
+            for name in sorted(set(found) | set(expected))
+            if found.get(name) != expected.get(name)
+        ]
+        if differences:
+            raise ResultsError(
+                f"{self.path} is of another run ({'; '.join(differences)}): use --all to tune again, or another -o"
+            )
+
+    def _note_start(self, start: Start) -> None:
+        self.starts.append(start)
+        for facts in self.facts.values():
+            facts.begun = facts.ended = None
+
+    def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
+        facts = self.of(problem)
+        if fact == "screened":
+            facts.screened[value["config"]] = _measurement(value)
+        elif fact == "retimed":
+            facts.finals = [_measurement(entry) for entry in value]
+        elif fact == "checked":
+            facts.checks[value["config"]] = Check(**value)
+        elif fact == "won":
+            facts.winner = _winner(value, problem)
+        elif fact == "began":
+            facts.begun = Begun(**value)
+        elif fact == "ended":
+            facts.ended = Ended({Outcome(name): n for name, n in value["outcomes"].items()}, value["message"])
+        elif fact == "retracted":
+            for config in value:
+                facts.screened.pop(config, None)
+        else:
+            raise ValueError(fact)
+
+
+def read_journal(path: str | Path) -> JournalFacts:
+    """The facts of any run's journal, which is only read and may be growing.
+
+    Raises FileNotFoundError, and ResultsError for damage and for a journal of another schema.
+    """
+    facts = JournalFacts(path)
+    facts._read(None)
+    return facts
+
+
+class Journal(JournalFacts):
     """Append-only facts of one run; safe to use from several threads of one process.
 
     `header` says what the facts depend on (versions, device, space, budget). Opening a journal with
@@ -39,15 +167,12 @@ class Journal:
     """
 
     def __init__(self, path: str | Path, header: Mapping[str, Any], *, start_anew: bool) -> None:
-        self.path = Path(path)
+        super().__init__(path)
         self._header = {"schema": SCHEMA, **header}
         self._lock = threading.Lock()
-        self.facts: dict[GemmProblem, ProblemFacts] = {}
-        # A problem is written once; the facts that follow refer to it by its place among the problems.
-        self._numbers: dict[GemmProblem, int] = {}
         if start_anew and self.path.exists():
             os.replace(self.path, self.path.with_name(self.path.name + ".previous"))
-        length = self._read() if self.path.exists() else 0
+        length = self._read(self._header) if self.path.exists() else 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "ab")  # noqa: SIM115  open for the life of the run
@@ -57,12 +182,17 @@ class Journal:
         if length == 0:
             self._append("header", self._header)
 
-    def of(self, problem: GemmProblem) -> ProblemFacts:
-        return self.facts.setdefault(problem, ProblemFacts())
+    def started(self, start: Start) -> None:
+        """Record that the run begins, or goes on."""
+        self._note_start(start)
+        with self._lock:
+            lines: list[dict[str, Any]] = []
+            numbers = [self._number(problem, lines) for problem in start.problems]
+            self._write([*lines, {"fact": "started", "value": {**vars(start), "problems": numbers}}])
 
-    def winners(self) -> list[Winner]:
-        """The winners so far, of every problem that this journal knows."""
-        return [facts.winner for facts in list(self.facts.values()) if facts.winner is not None]
+    def began(self, problem: GemmProblem, begun: Begun) -> None:
+        self.of(problem).begun = begun
+        self._append("began", vars(begun), problem)
 
     def screened(self, problem: GemmProblem, measurement: Measurement) -> None:
         self.of(problem).screened[measurement.config] = measurement
@@ -82,7 +212,19 @@ class Journal:
         self.of(winner.problem).winner = winner
         values = {k: v for k, v in dataclasses.asdict(winner).items() if k != "problem"}
         self._append("won", {**values, "config": winner.config.name}, winner.problem)
-        os.fsync(self._file.fileno())
+        with self._full_disk_is_said():
+            os.fsync(self._file.fileno())
+
+    def ended(self, problem: GemmProblem, ended: Ended) -> None:
+        self.of(problem).ended = ended
+        outcomes = {outcome.value: count for outcome, count in ended.outcomes.items()}
+        self._append("ended", {"outcomes": outcomes, "message": ended.message}, problem)
+
+    def retracted(self, problem: GemmProblem, configs: Sequence[str]) -> None:
+        """Forget what was screened of these configs: it says nothing about them."""
+        for config in configs:
+            self.of(problem).screened.pop(config, None)
+        self._append("retracted", list(configs), problem)
 
     def close(self) -> None:
         # What could not be written was reported when it was tried; closing only tries again.
@@ -91,68 +233,30 @@ class Journal:
 
     def _append(self, fact: str, value: Any, problem: GemmProblem | None = None) -> None:
         with self._lock:
-            lines = []
-            if problem is None:
-                lines.append({"fact": fact, "value": value})
-            else:
-                if problem not in self._numbers:
-                    self._numbers[problem] = len(self._numbers)
-                    lines.append({"fact": "problem", "value": dataclasses.asdict(problem)})
-                lines.append({"fact": fact, "problem": self._numbers[problem], "value": value})
-            try:
-                self._file.write(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
-                self._file.flush()
-            except OSError as error:
-                raise OutputError(
-                    f"cannot write the journal {self.path}: {error.strerror}; free space, then run again"
-                ) from None
+            lines: list[dict[str, Any]] = []
+            of = {} if problem is None else {"problem": self._number(problem, lines)}
+            self._write([*lines, {"fact": fact, **of, "value": value}])
 
-    def _read(self) -> int:
-        """Take over what is there; returns the length in bytes of its whole lines."""
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        problems: list[GemmProblem] = []
-        for number, line in enumerate(whole.splitlines(), start=1):
-            try:
-                entry = json.loads(line)
-                if number == 1:
-                    self._compare(entry["value"] if entry["fact"] == "header" else {})
-                elif entry["fact"] == "problem":
-                    problems.append(GemmProblem(**entry["value"]))
-                else:
-                    self._take(entry["fact"], entry["value"], problems[entry["problem"]])
-            except ResultsError:
-                raise
-            except (ValueError, LookupError, TypeError, AttributeError):
-                raise ResultsError(
-                    f"{self.path}, line {number}: damaged; move the file away, or use --all to start anew"
-                ) from None
-        self._numbers = {problem: number for number, problem in enumerate(problems)}
-        return len(whole)
+    def _number(self, problem: GemmProblem, lines: list[dict[str, Any]]) -> int:
+        """The number of the problem; a line that introduces it is added to `lines` when it has none yet."""
+        if problem not in self._numbers:
+            self._numbers[problem] = len(self._numbers)
+            lines.append({"fact": "problem", "value": dataclasses.asdict(problem)})
+        return self._numbers[problem]
 
-    def _compare(self, found: dict[str, Any]) -> None:
-        differences = [
-            f"{name} was {found.get(name)!r}, is {self._header.get(name)!r}"
-            for name in sorted(set(found) | set(self._header))
-            if found.get(name) != self._header.get(name)
-        ]
-        if differences:
-            raise ResultsError(
-                f"{self.path} is of another run ({'; '.join(differences)}): use --all to tune again, or another -o"
-            )
+    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        with self._full_disk_is_said():
+            self._file.write(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
+            self._file.flush()
 
-    def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
-        facts = self.of(problem)
-        if fact == "screened":
-            facts.screened[value["config"]] = _measurement(value)
-        elif fact == "retimed":
-            facts.finals = [_measurement(entry) for entry in value]
-        elif fact == "checked":
-            facts.checks[value["config"]] = Check(**value)
-        elif fact == "won":
-            facts.winner = _winner(value, problem)
-        else:
-            raise ValueError(fact)
+    @contextlib.contextmanager
+    def _full_disk_is_said(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(
+                f"cannot write the journal {self.path}: {error.strerror}; free space, then run again"
+            ) from None
 
 
 def _lean(measurement: Measurement) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +19,15 @@ from genkern.problem import ACTIVATIONS
 from genkern.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
-_USAGE = "genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]"
+_USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
+       genkern status [RUN]"""
 _HELP_COLUMNS = 100
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check each winner
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
   genkern -i untuned.csv -o tuned.csv                        AITER's files
   genkern --compare_wo_tuning --gemm_size_file results.yaml  check results; exit 1 if any is wrong
+  genkern status results.yaml                                how far a run is; whether it goes on
 
 Names may be written with dashes too: --gemm-size-file. Exit status: 0; 1 when a size has no winner
 or a config is wrong; 2 for what you must put right (one line says what); 130 when stopped.
@@ -39,7 +42,30 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _check_sizes(options)
     _check_files(options)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
+    options.command = shlex.join(["python", "-m", "genkern", *argv])
     return options
+
+
+def parse_status(argv: Sequence[str]) -> str:
+    """The run that `genkern status` is to show. Raises InputError; SystemExit(0) after printing for --help."""
+    p = _Parser(
+        prog="genkern status",
+        description="Show how far a run is, and whether it is going on. Reads its journal, changes nothing.",
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = p.add_argument_group("what to show")
+    group.add_argument(
+        "run",
+        nargs="?",
+        default="output",
+        metavar="RUN",
+        help="a results file (-o), its journal, or a folder that holds such (default: output)",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    run: str = p.parse_args(argv).run
+    return run
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,6 +103,8 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=30, width=min(_HELP_COLUMNS, shutil.get_terminal_size().columns - 2))
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return str(action.metavar)
         # A single dash before a word is tune_gemm's old spelling, taken but not advertised.
         names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
         value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from genkern.candidates_file import CandidatesFile
+from genkern.errors import ProfilerError
 from genkern.farm import FarmCounts
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
@@ -60,6 +61,12 @@ class Recorder:
                 self._console.print(line)
         if self._unwritten >= self._batch:
             self.flush()
+
+    def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
+        """Say that a device is used no more, and why."""
+        others = f"{left} other device{'s' if left > 1 else ''}"
+        reason = " ".join(str(error).split())
+        self._console.print(f"device {device_index} is lost, its sizes go to the {others}: {reason}")
 
     def flush(self) -> None:
         """Write what is not written yet. Raises OutputError."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import socket
+import time
+from collections.abc import Collection, Mapping, Sequence
 
 from rich.console import Console
 
@@ -16,7 +18,7 @@ from genkern.errors import ResultsError
 from genkern.file_lock import sole_run
 from genkern.gemm_entry import resolve
 from genkern.interpreter import interpreter_checker
-from genkern.journal import Journal
+from genkern.journal import Journal, Start, read_journal
 from genkern.op import check_problem
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Profiler
@@ -24,6 +26,7 @@ from genkern.progress import Progress
 from genkern.prune import explain, prune
 from genkern.recorder import Recorder
 from genkern.results import ResultsFile, RunFacts
+from genkern.run_files import RunFiles
 from genkern.setting import Setting, make_setting
 from genkern.sizes import read_sizes
 from genkern.space import Space, load_space
@@ -86,6 +89,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         setting.results_path, facts, setting.defaults, sort=options.sort, again=problems if options.all else ()
     )
     done = results.problems - results.not_deterministic if options.deterministic else results.problems
+    retire_journal(RunFiles(setting.results_path), done)
     todo = [problem for problem in problems if options.all or problem not in done]
     if len(todo) < len(problems):
         there = f"{len(problems) - len(todo)} of {len(problems)} sizes are in {results.path} already"
@@ -101,6 +105,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         checkers = make_checkers(profilers, workshop, setting, stack)
         journal = open_journal(setting, spaces, profilers[0].time_source)
         stack.callback(journal.close)
+        journal.started(this_start(options.command, todo))
         candidates = CandidatesFile(options.profile_file, todo) if options.profile_file else None
         progress = stack.enter_context(Progress(console))
         provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
@@ -119,11 +124,11 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         ]
         recorder = Recorder(todo, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
         try:
-            tune_all(tuners, todo, recorder.finished)
+            tune_all(tuners, todo, recorder.finished, recorder.lost)
         finally:
             recorder.flush()
     # Only an unfinished run is to be gone on with.
-    os.replace(journal.path, f"{journal.path}.previous")
+    os.replace(journal.path, RunFiles(setting.results_path).finished_journal)
     recorder.summary(target.gpu, workshop.farm.counts)
     if not target.measured:
         console.print(
@@ -152,12 +157,31 @@ def make_checkers(
     return checkers
 
 
+def retire_journal(files: RunFiles, done: Collection[GemmProblem]) -> None:
+    """Move the journal aside of a run that was killed after its last result was written: nothing is left to do.
+
+    Of a run with --all the results file does not tell whether its entries are old or new.
+    """
+    if files.journal.exists():
+        with contextlib.suppress(ResultsError):
+            facts = read_journal(files.journal)
+            wanted = {problem for start in facts.starts[-1:] for problem in start.problems}
+            if wanted and wanted.issubset(done) and not facts.header.get("all"):
+                os.replace(files.journal, files.finished_journal)
+
+
+def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
+    """What the journal is to know of this process."""
+    where = os.getcwd(), socket.gethostname(), os.getpid()
+    return Start(tuple(problems), command, *where, round(time.time(), 3))
+
+
 def open_journal(setting: Setting, spaces: Spaces, time_source: str) -> Journal:
     """The journal of an interrupted run like this one, else a new one.
 
     Raises ResultsError for the journal of another run; --all moves that one out of the way.
     """
-    path, header = f"{setting.results_path}.journal", setting.journal_header(spaces, time_source)
+    path, header = RunFiles(setting.results_path).journal, setting.journal_header(spaces, time_source)
     try:
         return Journal(path, header, start_anew=False)
     except ResultsError:

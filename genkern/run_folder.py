@@ -1,4 +1,4 @@
-"""The folder of one run, for its generated modules and logs: gone when the run ends, or when the next one starts."""
+"""Folders of one run, for its modules and logs or for scratch: gone when the run ends, or when the next one starts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from genkern.errors import OutputError
-from genkern.file_lock import Locked, held
+from genkern.file_lock import Locked, held, is_held
+
+_LOCK = ".lock"
 
 
 @contextlib.contextmanager
-def run_folder(parent: Path) -> Iterator[Path]:
+def run_folder(parent: Path, kind: str = "run", instead: str = "another --cache_dir") -> Iterator[Path]:
     """A new folder in `parent`, removed afterwards; those of runs that were killed on this machine go first.
 
-    A run holds a lock beside its folder. Process numbers would not do to tell the dead from the living:
-    containers and nodes that share `parent` have their own. Raises OutputError.
+    `kind` is how their names begin; `instead` is what to try when nothing can be written. A run holds a lock beside
+    its folder. Process numbers would not do to tell the dead from the living: containers and nodes that share
+    `parent` have their own. Raises OutputError.
     """
-    prefix = f"run-{socket.gethostname()}-"
+    prefix = f"{kind}-{socket.gethostname()}-"
     folder = parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
     with contextlib.ExitStack() as stack:
         try:
@@ -29,20 +32,22 @@ def run_folder(parent: Path) -> Iterator[Path]:
             remove_abandoned(parent, prefix)
             stack.enter_context(held(lock_of(folder)))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
         except OSError as error:
-            raise OutputError(f"cannot write in {parent} ({error.strerror}); try another --cache_dir") from None
+            raise OutputError(f"cannot write in {parent} ({error.strerror}); try {instead}") from None
         yield folder
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove the folders in `parent` whose names start with `prefix` and that no process holds."""
-    for folder in parent.glob(f"{prefix}*/"):
-        # Without a lock file nobody knows whose it is.
-        if lock_of(folder).exists():
-            with contextlib.suppress(OSError, Locked), held(lock_of(folder)):
-                shutil.rmtree(folder, ignore_errors=True)
+    """Remove the folders in `parent` whose names start with `prefix` and that no process holds.
+
+    One without a lock file stays: nobody knows whose it is.
+    """
+    for lock in parent.glob(f"{prefix}*{_LOCK}"):
+        if is_held(lock) is False:
+            with contextlib.suppress(OSError, Locked), held(lock):
+                shutil.rmtree(lock.with_name(lock.name.removesuffix(_LOCK)), ignore_errors=True)
 
 
 def lock_of(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
+    return folder.with_name(f"{folder.name}{_LOCK}")

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,8 +48,19 @@ class Setting:
         """The workshop of this run, with a folder for its modules and logs. Raises OutputError."""
         options, folder = self.options, cache_folder(self.options.cache_dir)
         cache = BinaryCache(folder / "binaries")
-        farm = Farm(cache, self.target.triton, self.versions["triton"], jobs=options.jobs, timeout_s=options.timeout)
-        with run_folder(folder / "modules") as own, contextlib.closing(farm):
+        cache.remove_abandoned()
+        with contextlib.ExitStack() as stack:
+            own = stack.enter_context(run_folder(folder / "modules"))
+            # Not in the cache's folder, which may be a slow one that nodes share.
+            temporary = Path(tempfile.gettempdir())
+            scratch = stack.enter_context(run_folder(temporary, "genkern", "another TMPDIR"))
+            farm = Farm(
+                *(cache, self.target.triton, self.versions["triton"]),
+                jobs=options.jobs,
+                timeout_s=options.timeout,
+                scratch_dir=str(scratch),
+            )
+            stack.callback(farm.close)
             yield Workshop(
                 farm,
                 self.target.gpu,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from genkern.check import Checker
 from genkern.config import Config
 from genkern.errors import ProfilerError
-from genkern.journal import Journal, ProblemFacts
+from genkern.journal import Begun, Ended, Journal, ProblemFacts
 from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR, Budget, Profiler
 from genkern.progress import Progress
@@ -21,6 +21,8 @@ from genkern.records import Binary, Check, Measurement, Outcome, Winner
 from genkern.select import choice, finalists, interval_us, neighbour_wins, ranking, spread_us
 from genkern.space import Space
 from genkern.workshop import Job, Workshop
+
+_LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,13 @@ class Tuner:
             configs.append(incumbent)
         if not configs:
             report.message = "no config of the space suits this size (--explain shows the rules)"
+            self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
             return report
         # What an earlier run measured, or found best, is measured rather than a copy of it.
         first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
         with self.workshop.open(problem, configs, self.device_index, first) as job:
             bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
+            self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
             with report.stage("compile and screen"), bar as advance:
                 for measurement in self._screen(job, facts):
                     report.candidates[measurement.config] = measurement
@@ -113,6 +117,7 @@ class Tuner:
         report.outcomes.update(m.outcome for m in report.candidates.values())
         if report.winner is not None:
             self.journal.won(report.winner)
+        self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
         return report
 
     def _screen(self, job: Job, facts: ProblemFacts) -> Iterator[Measurement]:
@@ -120,9 +125,17 @@ class Tuner:
         problem = job.session.problem
         known = dict(facts.screened)
         unknown = (candidate for candidate in job.candidates if candidate.config.name not in known)
-        for measurement in self.profiler.screen(job.session, unknown):
-            self.journal.screened(problem, measurement)
-            yield measurement
+        in_a_row: list[str] = []
+        try:
+            for measurement in self.profiler.screen(job.session, unknown):
+                self.journal.screened(problem, measurement)
+                in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
+                yield measurement
+        except ProfilerError:
+            # The first loss may be what broke the device, so nobody measures that one again. Those after it had no
+            # device to run on.
+            self.journal.retracted(problem, in_a_row[1:])
+            raise
         yield from (measurement for name, measurement in known.items() if name in job.ready)
         for name, unfit in job.unfit.items():
             yield Measurement(name, unfit.outcome, self.profiler.time_source, message=unfit.message)
@@ -208,11 +221,17 @@ def _wrong(check: Check) -> str:
     return check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
 
 
-def tune_all(tuners: Sequence[Tuner], problems: Sequence[GemmProblem], finished: Callable[[Report], None]) -> None:
+def tune_all(
+    tuners: Sequence[Tuner],
+    problems: Sequence[GemmProblem],
+    finished: Callable[[Report], None],
+    lost: Callable[[int, ProfilerError, int], None],
+) -> None:
     """Hand the problems to whichever tuner is free, largest first; `finished` sees each report, one at a time.
 
-    A tuner whose device is lost (ProfilerError) gives its problem to the others, and its error is raised when
-    none of them is left to take it. Any other error ends them all.
+    A tuner whose device is lost (ProfilerError) gives its problem to the others. `lost` is told the device's index,
+    the error and how many devices are left; when there is none to take the problem, the error is raised instead.
+    Any other error ends them all.
     """
     if len(tuners) == 1:
         for problem in problems:
@@ -221,37 +240,47 @@ def tune_all(tuners: Sequence[Tuner], problems: Sequence[GemmProblem], finished:
     todo = sorted(problems, key=lambda problem: problem.flops)
     lock = threading.Condition()
     under_way: set[GemmProblem] = set()
-    lost: list[ProfilerError] = []
+    losses: list[ProfilerError] = []
     fatal: list[BaseException] = []
     stopped = threading.Event()
 
     def work(tuner: Tuner) -> None:
-        while True:
+        try:
+            while tune_one(tuner):
+                pass
+        except BaseException as error:  # carried to the caller's thread
+            fatal.append(error)
+            stopped.set()
+        finally:
             with lock:
-                # What is under way comes back when its device is lost.
-                lock.wait_for(lambda: todo or not under_way or stopped.is_set())
-                if not todo or stopped.is_set():
-                    return
-                problem = todo.pop()
-                under_way.add(problem)
-            try:
-                report = tuner.tune(problem)
-                with lock:
-                    if not stopped.is_set():
-                        finished(report)
-            except ProfilerError as error:
-                with lock:
-                    todo.append(problem)
-                    lost.append(error)
-                return
-            except BaseException as error:  # carried to the caller's thread
-                fatal.append(error)
-                stopped.set()
-                return
-            finally:
-                with lock:
-                    under_way.discard(problem)
-                    lock.notify_all()
+                lock.notify_all()
+
+    def tune_one(tuner: Tuner) -> bool:
+        """Whether there was one, and the device may take another."""
+        with lock:
+            # What is under way comes back when its device is lost.
+            lock.wait_for(lambda: todo or not under_way or stopped.is_set())
+            if not todo or stopped.is_set():
+                return False
+            problem = todo.pop()
+            under_way.add(problem)
+        try:
+            report = tuner.tune(problem)
+            with lock:
+                if not stopped.is_set():
+                    finished(report)
+        except ProfilerError as error:
+            with lock:
+                todo.append(problem)
+                losses.append(error)
+                if left := len(tuners) - len(losses):
+                    lost(tuner.device_index, error, left)
+            return False
+        finally:
+            with lock:
+                under_way.discard(problem)
+                lock.notify_all()
+        return True
 
     threads = [threading.Thread(target=work, args=(tuner,), daemon=True) for tuner in tuners]
     for thread in threads:
@@ -267,5 +296,5 @@ def tune_all(tuners: Sequence[Tuner], problems: Sequence[GemmProblem], finished:
         raise
     if fatal:
         raise fatal[0]
-    if todo and lost:
-        raise lost[-1]
+    if todo and losses:
+        raise losses[-1]

@@ -26,6 +26,8 @@ from genkern.errors import ProfilerError
 _GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process_guard.py")
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024
+_LAST_WORDS_LINES = 3
+_LAST_WORDS_CHARACTERS = 300
 _POLL_S = 0.05
 # A group gets this long to vanish after SIGKILL; only a process stuck in the driver takes longer.
 _KILL_WAIT_S = 10.0
@@ -157,9 +159,7 @@ class StreamChild:
         deadline = time.monotonic() + timeout_s
         while data:
             if not _ready(group.stdin, selectors.EVENT_WRITE, deadline):
-                raise ChildTimedOut(
-                    f"the measured process reads no requests ({timeout_s:g} s); see {self._stderr_path}"
-                )
+                raise ChildTimedOut(f"the measured process reads no requests ({timeout_s:g} s){self._last_words()}")
             try:
                 data = data[os.write(group.stdin.fileno(), data) :]
             except BlockingIOError:
@@ -178,7 +178,7 @@ class StreamChild:
             searched = len(self._received)
             group = self._alive()
             if not _ready(group.stdout, selectors.EVENT_READ, deadline):
-                raise ChildTimedOut(f"the measured process did not answer in {timeout_s:g} s; see {self._stderr_path}")
+                raise ChildTimedOut(f"the measured process did not answer in {timeout_s:g} s{self._last_words()}")
             if self._read_some() == b"":
                 raise self._died()
         line = bytes(self._received[:end])
@@ -216,6 +216,12 @@ class StreamChild:
         if self._exit is not None:
             raise ChildDied(f"the measured process has ended: {self._exit.description}", self._exit)
         raise SupervisorError("the measured process was not started")
+
+    def _last_words(self) -> str:
+        # Its log goes with the run's folder, so a message that only named it would lead nowhere.
+        lines = tail(self._stderr_path, _LAST_WORDS_LINES).split("\n")
+        said = " | ".join(" ".join(line.split()) for line in lines if line.strip())
+        return f"; the last it said: {said[-_LAST_WORDS_CHARACTERS:]}" if said else ""
 
     def _read_some(self) -> bytes | None:
         """Move what the child wrote to the buffer: b"" at its end, None when there is nothing yet."""

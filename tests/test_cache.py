@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import tempfile
+import time
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -150,6 +151,28 @@ def test_two_processes_may_store_the_same(cache: BinaryCache) -> None:
     assert [process.exitcode for process in processes] == [0, 0]
     assert all(cache.get(key) == put(cache, key) for key in keys)
     assert len([path for path in cache.folder.rglob("*") if path.is_file()]) == 100 * (len(FILES) + 1)
+
+
+def test_what_a_killed_store_left_goes_when_it_is_old(cache: BinaryCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may die between the files of an entry; one that is at it now, on any node, is not disturbed."""
+
+    def die(path: Path, data: bytes) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", die)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    for key in (KEY, "cd" + KEY[2:]):
+        with pytest.raises(KeyboardInterrupt):
+            put(cache, key)
+    monkeypatch.undo()
+    unborn = cache.folder / ".unborn"
+    old, young = sorted(unborn.iterdir())
+    hours_ago = time.time() - 2 * 3600
+    os.utime(old, (hours_ago, hours_ago))
+    put(cache)
+    cache.remove_abandoned()
+    assert list(unborn.iterdir()) == [young]
+    assert cache.get(KEY) == put(cache)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])

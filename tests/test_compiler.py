@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command import environment
 from small_gemms import (
     AMD,
     AMD_SPLIT,
@@ -193,14 +199,18 @@ def test_a_refusal_is_kept(process: CompileProcess, trouble: Path, tmp_path: Pat
 def test_a_broken_compile_is_a_failure(
     own_process: CompileProcess, trouble: Path, tmp_path: Path, name: str, outcome: Outcome, message: str
 ) -> None:
-    """A compiler that hangs or dies is a Failure that says how; it ends the process, and is not remembered.
+    """A compiler that hangs or dies is a Failure that says how; it ends the process, and neither stays: not the
+    failure in the cache, not the compiler's temporary files.
 
     (A time-out may be the machine's fault, so the next run tries again.)
     """
     job = job_for(trouble_spec(name), trouble, "sm_90", tmp_path, timeout_s=1.0 if name == "hang" else 60.0)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     started = time.monotonic()
-    assert own_process.run(job) == Failure(job.key, outcome, message)
+    assert own_process.run(replace(job, scratch_dir=str(scratch))) == Failure(job.key, outcome, message)
     assert time.monotonic() - started < 30
+    assert list(scratch.iterdir()) == []
     assert not own_process.alive
     assert BinaryCache(tmp_path).get(job.key) is None
 
@@ -210,13 +220,69 @@ def test_run_job_replaces_a_broken_process(monkeypatch: pytest.MonkeyPatch, trou
     monkeypatch.setattr(genkern.compiler, "_process", None)
     try:
         results = []
-        for name in ("hang", "plain", "die"):
+        for name in ("hang", "plain_0", "die", "plain_1"):
             job = job_for(trouble_spec(name), trouble, "gfx942", tmp_path, timeout_s=1.0 if name == "hang" else 60.0)
+            started_s = time.monotonic()
             results.append(genkern.compiler.run_job(job, os.getpid()))
-        assert [type(result) for result in results] == [Failure, Binary, Failure]
+            print(f"{name}: {time.monotonic() - started_s:.2f} s")
+        assert [type(result) for result in results] == [Failure, Binary, Failure, Binary]
     finally:
         if genkern.compiler._process is not None:
             genkern.compiler._process.kill()
+
+
+def test_a_compile_process_outlives_the_thread_that_wanted_it(
+    monkeypatch: pytest.MonkeyPatch, trouble: Path, tmp_path: Path
+) -> None:
+    """With --jobs 1 the threads of the devices share one; the kernel would end it with the thread that forked it."""
+    monkeypatch.setattr(genkern.compiler, "_process", None)
+    results: list[object] = []
+    pids: list[int | None] = []
+
+    def compile_one(name: str) -> None:
+        results.append(genkern.compiler.run_job(job_for(trouble_spec(name), trouble, "gfx942", tmp_path), os.getpid()))
+        process = genkern.compiler._process
+        pids.append(process and process._process.pid)
+
+    try:
+        for name in ("plain_0", "plain_1", "plain_2"):
+            thread = threading.Thread(target=compile_one, args=(name,))
+            thread.start()
+            thread.join()
+        assert [type(result) for result in results] == [Binary] * 3
+        assert len(set(pids)) == 1
+    finally:
+        genkern.compiler.end_own_process()
+    assert genkern.compiler._process is None
+    assert not Path(f"/proc/{pids[0]}").exists()
+
+
+def test_ctrl_c_does_not_wait_for_a_compiler(trouble: Path, tmp_path: Path) -> None:
+    """With --jobs 1 the compile process is the driver's own child: one that hangs in native code ends with it."""
+    hanging = tmp_path / "native.py"
+    # Locked twice by one thread; unlike a sleep it is not cut short by a signal that Python handles.
+    lock = "import ctypes; m = ctypes.create_string_buffer(64); [ctypes.CDLL(None).pthread_mutex_lock(m) for _ in 'ab']"
+    hanging.write_text(trouble.read_text().replace("time.sleep(3600)", lock))
+    program = (
+        "import os, sys; from genkern.compiler import run_job; from genkern.__main__ import _prepare_process\n"
+        "sys.path.insert(0, sys.argv[2]); from small_gemms import job_for; from trouble_kernels import trouble_spec\n"
+        "from pathlib import Path; path = Path(sys.argv[1]); _prepare_process()\n"
+        "run_job(job_for(trouble_spec('hang'), path, 'gfx942', path.parent / 'cache'), os.getpid())\n"
+    )
+    argv = [sys.executable, "-c", program, str(hanging), str(Path(__file__).parent)]
+    driver = subprocess.Popen(argv, env=environment(), stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("native.py.hangs.*")):
+            assert driver.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        driver.send_signal(signal.SIGTERM)
+        assert driver.wait(20) != 0
+    finally:
+        driver.kill()
+    (mark,) = tmp_path.glob("native.py.hangs.*")
+    assert not Path(f"/proc/{mark.suffix[1:]}").exists()
 
 
 def test_a_full_disk_is_no_property_of_the_kernel(process: CompileProcess, trouble: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from genkern.errors import OutputError
-from genkern.file_lock import Locked, held, sole_run
+from genkern.file_lock import Locked, held, is_held, sole_run
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
@@ -36,6 +37,39 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     assert lock.exists()
     with held(lock):
         pass
+
+
+def test_looking_keeps_nobody_out(tmp_path: Path) -> None:
+    """Whether a lock is held can be asked at any time, by anybody, and whoever wants it gets it all the same."""
+    lock = tmp_path / "x.lock"
+    assert is_held(lock) is False
+    assert not lock.exists()
+    with held(lock):
+        assert is_held(lock) is True
+    lock.touch()
+    assert is_held(lock) is False
+    code = f"from genkern.file_lock import is_held\nprint('x', flush=True)\nwhile True: is_held({str(lock)!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as onlooker:
+        try:
+            assert onlooker.stdout is not None
+            assert onlooker.stdout.readline() == b"x\n"
+            for _ in range(2000):
+                lock.touch()
+                with held(lock):
+                    pass
+        finally:
+            onlooker.kill()
+
+
+def test_a_file_system_without_locks_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nobody is kept out, and nobody is said to be there or not."""
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with held(tmp_path / "x.lock"):
+        assert is_held(tmp_path / "x.lock") is None
 
 
 def test_two_runs_on_one_results_file(tmp_path: Path) -> None:

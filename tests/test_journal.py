@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from genkern.config import Config
 from genkern.errors import OutputError, ResultsError
-from genkern.journal import Journal
+from genkern.journal import Begun, Ended, Journal, Start, read_journal
 from genkern.problem import GemmProblem
 from genkern.records import Check, Measurement, Outcome, Winner
 
@@ -29,6 +29,7 @@ FINALS = [
     Measurement("vendor", Outcome.MEASURED, "cudagraph", "final", 14.0, (14.0,)),
 ]
 CHECK = Check(NAME, False, 1.0, float("inf"), "64x1280x8192", "gpu", "NaN")
+START = Start((PROBLEM, OTHER), "python -m genkern -i 'a b'", "/folder", "node7", 42, 1.25)
 WINNER = Winner(
     *(PROBLEM, CONFIG, 12.25, 0.5, 3, "cudagraph", "sm_90", "NVIDIA H200", (("triton", "3.7.0"),), CHECK, 14.0),
     *("tiled_BM2", 12.5, (12.0, 13.0), (14.0, 14.5), 3, "vendor"),
@@ -42,11 +43,16 @@ def opened(path: Path, header: dict[str, object] | None = None, *, start_anew: b
 def filled(path: Path) -> Journal:
     """A journal with every kind of fact, closed."""
     journal = opened(path)
+    journal.started(START)
+    journal.began(PROBLEM, Begun(672, 1, 1.5))
     journal.screened(PROBLEM, SCREENED)
     journal.screened(PROBLEM, CRASHED)
+    journal.screened(PROBLEM, replace(CRASHED, config="innocent"))
+    journal.retracted(PROBLEM, ["innocent", "unknown"])
     journal.retimed(PROBLEM, FINALS)
     journal.checked(PROBLEM, CHECK)
     journal.won(WINNER)
+    journal.ended(PROBLEM, Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, ""))
     journal.screened(OTHER, SCREENED)
     journal.close()
     return journal
@@ -58,6 +64,10 @@ def test_every_fact_survives(hostile_path: Path) -> None:
     first = filled(path)
     again = opened(path)
     assert again.facts == first.facts
+    assert again.starts == first.starts == [START]
+    assert again.of(PROBLEM).screened == {NAME: SCREENED, CRASHED.config: CRASHED}
+    assert again.of(PROBLEM).begun == Begun(672, 1, 1.5)
+    assert again.of(PROBLEM).ended == Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, "")
     assert again.of(PROBLEM).winner == WINNER
     assert again.of(PROBLEM).finals == FINALS
     assert again.of(OTHER).winner is None
@@ -117,6 +127,8 @@ def test_a_problem_is_written_once(tmp_path: Path) -> None:
         b'{"fact": "dance", "value": 1, "problem": 0}',
         b'{"fact": "checked", "value": 1, "problem": 7}',
         b'{"fact": "problem", "value": {"M": 1, "N": 1, "K": 0}}',
+        b'{"fact": "started", "value": {"problems": [9]}}',
+        b'{"fact": "ended", "value": {"outcomes": {"lost": 1}, "message": ""}, "problem": 0}',
     ],
 )
 def test_damage_is_refused_with_its_place(tmp_path: Path, line: bytes) -> None:
@@ -143,6 +155,34 @@ def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
     path.write_bytes(b'{"fact": "screened", "value": {}}\n')
     with pytest.raises(ResultsError):
         opened(path)
+
+
+def test_a_start_forgets_who_was_at_work(tmp_path: Path) -> None:
+    """What is begun and ended is of the last start; what was measured is of all."""
+    path = tmp_path / "j"
+    filled(path)
+    again = opened(path)
+    again.started(replace(START, pid=43))
+    again.close()
+    facts = read_journal(path)
+    assert [start.pid for start in facts.starts] == [42, 43]
+    assert (facts.of(PROBLEM).begun, facts.of(PROBLEM).ended, facts.of(PROBLEM).winner) == (None, None, WINNER)
+    assert facts.of(PROBLEM).screened == again.of(PROBLEM).screened
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    """Any run's journal, at any moment: half a line stays where it is, and the header is not compared."""
+    path = tmp_path / "j"
+    filled(path)
+    data = path.read_bytes()
+    for length in range(len(data) - 40, len(data), 7):
+        path.write_bytes(data[:length])
+        before = path.stat().st_mtime_ns
+        assert read_journal(path).of(PROBLEM).winner == WINNER
+        assert (path.read_bytes(), path.stat().st_mtime_ns) == (data[:length], before)
+    with pytest.raises(FileNotFoundError):
+        read_journal(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_starting_anew_keeps_the_old_journal_aside(tmp_path: Path) -> None:

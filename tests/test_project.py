@@ -150,6 +150,29 @@ def test_documents_name_real_options() -> None:
         assert named <= known, f"{document} names {sorted(named - known)}"
 
 
+def test_reliability_names_real_tests() -> None:
+    """Every test that the table of faults names is in the file that it names; three dots stand for a part."""
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    table = [line for line in text.splitlines() if line.startswith("| ") and ".py" in line]
+    assert len(table) > 20
+    sources = {
+        path.name: (ROOT / path).read_text(encoding="utf-8") for path in files_of("tests") if path.suffix == ".py"
+    }
+    for line in table:
+        file = ""
+        for word in re.findall(r"test_\w+\.py|`[^`]*`", line.split("|")[4]):
+            if word.endswith(".py"):
+                file = word
+                assert file in sources, line
+            elif name := re.match(r"[\w.]*", word.strip("`"))[0]:  # type: ignore[index]
+                pattern = r"\w*".join(map(re.escape, name.split("...")))
+                assert re.search(
+                    rf"^def \w*{pattern}\(" if name[0] == "." else rf"^def {pattern}\(", sources[file], re.M
+                )
+            elif kind := re.match(r"`\[(\w+)\]`", word):
+                assert f'"{kind[1]}"' in sources[file], word
+
+
 def test_readme_names_every_option() -> None:
     """The README's table of options leaves none out."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,7 +187,7 @@ def test_the_journal_of_another_run(here: Here, warm: tuple[Path, str, str], tmp
     assert journal.read_text() == warm[2]
     damaged = warm[2].replace('"outcome"', '"outc', 1)
     journal.write_text(damaged)
-    assert "r.yaml.journal, line 3: damaged" in here("-i", "sizes.yaml", "-o", "r.yaml").refusal
+    assert re.search(r"r\.yaml\.journal, line \d+: damaged", here("-i", "sizes.yaml", "-o", "r.yaml").refusal)
     assert journal.read_text() == damaged
     assert not (tmp_path / "r.yaml").exists()
     assert here("-i", "sizes.yaml", "-o", "r.yaml", "--all").status == 0

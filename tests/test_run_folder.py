@@ -70,6 +70,23 @@ def test_the_dead_are_cleared_away_and_the_living_are_not(tmp_path: Path) -> Non
     assert names == {"gemm_kept.py", "run-elsewhere-5-abc", "run-elsewhere-5-abc.lock"}
 
 
+def test_a_lock_whose_folder_was_never_made_goes_too(tmp_path: Path) -> None:
+    """A run may be killed between the two; and folders of another kind are not this kind's to remove."""
+    living, _ = holder(tmp_path)
+    dead, left = holder(tmp_path)
+    for process in (living, dead):
+        process.kill()
+        process.wait()
+    (left / "module.py").unlink()
+    left.rmdir()
+    with run_folder(tmp_path, "other") as other:
+        assert other.stat().st_mode & 0o077 == 0
+        assert len(list(tmp_path.iterdir())) == 3 + 2
+    with run_folder(tmp_path):
+        assert len(list(tmp_path.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
     """One error that names it and the option."""
     (tmp_path / "file").touch()

@@ -166,8 +166,9 @@ def test_a_resumed_choice_is_the_same_and_measures_nothing(tmp_path: Path) -> No
 class Device:
     """Tunes by calling `how` with the problem; keeps what it was given."""
 
-    def __init__(self, how: Callable[[GemmProblem], Any] = lambda _: None) -> None:
+    def __init__(self, how: Callable[[GemmProblem], Any] = lambda _: None, index: int = 0) -> None:
         self._how = how
+        self.device_index = index
         self.given: list[GemmProblem] = []
 
     def tune(self, problem: GemmProblem) -> Report:
@@ -176,8 +177,11 @@ class Device:
         return Report(problem)
 
 
-def run(*devices: Device, problems: list[GemmProblem] = PROBLEMS, finished: Any = None) -> list[GemmProblem]:
-    """What was finished, in that order."""
+def run(
+    *devices: Device, problems: list[GemmProblem] = PROBLEMS, finished: Any = None, told: list[Any] | None = None
+) -> list[GemmProblem]:
+    """What was finished, in that order; `told` is what was said of lost devices."""
+    told = [] if told is None else told
     done: list[GemmProblem] = []
 
     def keep(report: Report) -> None:
@@ -186,7 +190,7 @@ def run(*devices: Device, problems: list[GemmProblem] = PROBLEMS, finished: Any 
             finished(report)
 
     tuners: Any = devices
-    tune_all(tuners, problems, keep)
+    tune_all(tuners, problems, keep, lambda index, error, left: told.append((index, str(error), left)))
     return done
 
 
@@ -205,14 +209,18 @@ def test_the_largest_come_first() -> None:
 
 
 def test_a_lost_devices_sizes_go_to_the_others() -> None:
-    """All are tuned, and the run does not fail."""
+    """All are tuned, the run does not fail, and which device was lost, why, and how many are left, is told once."""
+    bad_has_one = threading.Event()
 
     def lose(problem: GemmProblem) -> None:
+        bad_has_one.set()
         raise ProfilerError("GPU 1 is broken")
 
-    good, bad = Device(), Device(lose)
-    assert sorted(run(good, bad)) == sorted(PROBLEMS)
-    assert len(bad.given) <= 1
+    told: list[Any] = []
+    good, bad = Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose, index=1)
+    assert sorted(run(good, bad, told=told)) == sorted(PROBLEMS)
+    assert len(bad.given) == 1
+    assert told == [(1, "GPU 1 is broken", 1)]
 
 
 def test_a_device_lost_at_the_very_end_loses_nothing() -> None:
@@ -245,13 +253,31 @@ def test_a_device_lost_at_the_very_end_loses_nothing() -> None:
 
 
 def test_without_any_device_left_the_error_is_raised() -> None:
-    """It names the last one that was lost."""
+    """It is that of the last one that was lost; only of the first was there anything to tell."""
 
     def lose(problem: GemmProblem) -> None:
         raise ProfilerError("broken")
 
+    told: list[Any] = []
     with pytest.raises(ProfilerError, match="broken"):
-        run(Device(lose), Device(lose))
+        run(Device(lose), Device(lose), told=told)
+    assert [left for _, _, left in told] == [1]
+
+
+def test_what_cannot_be_told_ends_the_run() -> None:
+    """A closed pipe, met while a lost device is told of, is the run's error and no thread's secret."""
+    bad_has_one = threading.Event()
+
+    def lose(problem: GemmProblem) -> None:
+        bad_has_one.set()
+        raise ProfilerError("broken")
+
+    class Closed(list[Any]):
+        def append(self, item: Any) -> None:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run(Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose), told=Closed())
 
 
 def test_an_error_of_the_run_ends_all_devices() -> None:

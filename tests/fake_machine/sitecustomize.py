@@ -5,17 +5,27 @@ MACHINE in the environment holds a JSON object with any of
     missing   packages that cannot be imported
     wrong     configs whose output is wrong
     faster    {config: microseconds}: times of configs; others take 100
-    gate      [number, file]: that process's measurement number `number` waits until the file is there
+    gate      [number, file]: that process's measurement number `number` waits until the file is there; with a third
+              value, only on the device of this number
     log       a file: the measured process adds a line for each config that it times
+    trace     a file: the same as JSON, with device, size, process and time.monotonic()
+    faults    {config: kind}: what the process does when it is to time the config; see `_fault`
+    broken    {device: number}: after so many measurements (by `trace`) every call on the device faults
+    room      no file of any process may grow beyond so many bytes
+    clock     "backwards": in every process, each reading of the wall clock is an hour before the last one
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.abc
 import json
 import os
+import resource
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -32,19 +42,25 @@ class _Missing(importlib.abc.MetaPathFinder):
 def _serve() -> None:
     """Speak the protocol of profiling/harness.py."""
     screened = 0
-    number, gate = MACHINE.get("gate", (0, ""))
+    number, gate, *only = MACHINE.get("gate", (0, ""))
     for line in sys.stdin:
         request = json.loads(line)
         name = request.get("config", "")
         answer: dict[str, Any] = {"device": "fake", "torch": "2.13", "copies": 1}
-        if request["command"] == "screen":
+        if request["command"] == "open":
+            problem = json.loads(request["session"])["problem"]
+            TRACED["size"] = "{M}x{N}x{K}".format(**problem)
+        elif _is_broken():
+            _log("fault")
+            _fault("illegal")
+        elif request["command"] == "screen":
             screened += 1
-            if screened == number:
+            if screened == number and (not only or only == [TRACED["device"]]):
                 _log("gate")
                 while not os.path.exists(gate):
                     time.sleep(0.01)
             _log(f"screen {name}")
-            answer = {"config": name, "samples_us": [_us(name)] * 3}
+            answer = {"config": name, "samples_us": [_us(name)] * 3, **_fault(MACHINE.get("faults", {}).get(name, ""))}
         elif request["command"] == "retime":
             names = [entry["config"] for entry in request["candidates"]] + ["vendor"]
             _log("retime")
@@ -58,6 +74,47 @@ def _serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
+def _fault(kind: str) -> dict[str, str]:
+    """What a kernel may do to the process that launches it, and what is answered when the process survives it."""
+    if kind == "hang":
+        while True:
+            pass
+    elif kind == "segfault":
+        ctypes.string_at(0)
+    elif kind == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "exits":
+        os._exit(0)
+    elif kind == "illegal":
+        # As the harness does: after such an error the process is of no use any more.
+        sys.stderr.write("CUDA error: an illegal memory access was encountered\n")
+        sys.stderr.flush()
+        os._exit(1)
+    elif kind == "memory":
+        resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+        bytearray(2**31)
+    elif kind == "waits":
+        while True:
+            time.sleep(600)
+    return {"error": "RuntimeError: out of resource: shared memory"} if kind == "refused" else {}
+
+
+def _is_broken() -> bool:
+    limit = MACHINE.get("broken", {}).get(TRACED["device"])
+    if limit is None:
+        return False
+    with open(MACHINE["trace"], "a+") as file:
+        file.seek(0)
+        events = [json.loads(line) for line in file]
+    return sum(e["device"] == TRACED["device"] and e["event"].startswith("screen") for e in events) >= limit
+
+
+def _backwards() -> float:
+    global _hours
+    _hours += 1
+    return _time() - 3600 * _hours
+
+
 def _us(name: str) -> float:
     return float(MACHINE.get("faster", {}).get(name, 150.0 if name == "vendor" else 100.0))
 
@@ -66,10 +123,24 @@ def _log(event: str) -> None:
     if "log" in MACHINE:
         with open(MACHINE["log"], "a") as file:
             file.write(f"{event}\n")
+    if "trace" in MACHINE:
+        with open(MACHINE["trace"], "a") as file:
+            file.write(json.dumps({"event": event, **TRACED, "monotonic_s": time.monotonic()}) + "\n")
 
 
 MACHINE = json.loads(os.environ.get("MACHINE", "{}"))
+TRACED: dict[str, Any] = {"device": os.environ.get("CUDA_VISIBLE_DEVICES", "0"), "pid": os.getpid()}
+_hours, _time = 0, time.time
+if "room" in MACHINE:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MACHINE["room"], MACHINE["room"]))
+if MACHINE.get("clock") == "backwards":
+    time.time = _backwards
 sys.meta_path.insert(0, _Missing())
 if "genkern.profiling.harness" in sys.orig_argv:
-    _serve()
+    try:
+        _serve()
+    except BaseException:  # Python would go on without us, and run the harness itself
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     os._exit(0)

@@ -296,10 +296,11 @@ def test_a_stream_child_survives_the_thread_that_started_it(child: Callable[[str
 
 
 def test_a_silent_child_times_out_and_can_still_answer(child: Callable[[str], StreamChild]) -> None:
-    """A timeout ends the wait, not the child."""
-    slow = child("import time; time.sleep(0.6); print('[1]', flush=True); time.sleep(300)")
-    with pytest.raises(ChildTimedOut):
-        slow.receive(0.2)
+    """A timeout ends the wait, not the child; what it said last is in the message, on one line."""
+    said = r"import os, time; os.write(2, b'first\n loading\tit\n\n'); time.sleep(1.2); "
+    slow = child(said + "print('[1]', flush=True); time.sleep(300)")
+    with pytest.raises(ChildTimedOut, match=r"in 0\.8 s; the last it said: first \| loading it$"):
+        slow.receive(0.8)
     assert slow.receive(10.0) == [1]
 
 

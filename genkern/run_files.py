@@ -1,0 +1,55 @@
+"""RunFiles: the files of one run, by the name of its results file, and the runs that a path means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from genkern.errors import ResultsError
+from genkern.files import shown_path
+
+_JOURNAL = ".journal"
+_FINISHED = ".journal.previous"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """`journal` is there while a run is unfinished, `finished_journal` afterwards, `lock` while it is going on."""
+
+    results: str
+
+    @property
+    def journal(self) -> Path:
+        return Path(self.results + _JOURNAL)
+
+    @property
+    def finished_journal(self) -> Path:
+        return Path(self.results + _FINISHED)
+
+    @property
+    def lock(self) -> Path:
+        return Path(f"{self.results}.lock")
+
+
+def find_runs(path: str) -> list[RunFiles]:
+    """The runs of a results file, of its journal, or of a folder that has some. Raises ResultsError for none."""
+    where = Path(path)
+    if where.is_dir():
+        names = sorted(
+            {_results_name(str(file)) for suffix in (_JOURNAL, _FINISHED) for file in where.glob(f"*{suffix}")}
+        )
+        runs = [RunFiles(name) for name in names]
+        if not runs:
+            raise ResultsError(f"{shown_path(path)} holds no journal of a run: name the results file (-o) of one")
+        return runs
+    run = RunFiles(_results_name(path))
+    if not (run.journal.exists() or run.finished_journal.exists() or run.lock.exists()):
+        what = "has no journal beside it" if where.exists() else "no such file"
+        raise ResultsError(f"{shown_path(path)}: {what}: name the results file (-o) of a run, or its folder")
+    return [run]
+
+
+def _results_name(path: str) -> str:
+    for suffix in (_FINISHED, _JOURNAL):
+        path = path.removesuffix(suffix)
+    return path

@@ -1,0 +1,35 @@
+"""A space of eight configs and four binaries, for tests that run the whole command many times."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from genkern.config import Config
+
+CONFIGS = [Config("tiled", m, n, 64, group, 1, 4, 2) for m in (16, 32) for n in (32, 64) for group in (1, 4)]
+NAMES = [config.name for config in CONFIGS]
+# Each config has a time of its own, and no two tie.
+FASTER = {name: 100.0 + zlib.crc32(name.encode()) % 97 for name in NAMES}
+_SPACE = """archs: [sm_90]
+ops: [a16w16]
+rules: []
+families:
+  - {family: tiled, BLOCK_SIZE_M: [16, 32], BLOCK_SIZE_N: [32, 64], BLOCK_SIZE_K: [64], num_warps: [4],
+     GROUP_SIZE_M: [1, 4], SPLIT_K: [1], num_stages: [2]}
+"""
+
+
+def tiny_command(folder: Path, cache: Path, sizes: str, results: str = "r.yaml") -> list[object]:
+    """Options of a run in `folder` over these sizes (a YAML list)."""
+    (folder / "sizes.yaml").write_text(sizes)
+    (folder / "tiny.yaml").write_text(_SPACE)
+    files = ["-i", folder / "sizes.yaml", "-o", folder / results]
+    return [*files, "--space", folder / "tiny.yaml", "--cache_dir", cache]
+
+
+def traced(trace: Path) -> list[dict[str, Any]]:
+    """What the fake devices did, in the order of time."""
+    return [json.loads(line) for line in trace.read_text().splitlines()] if trace.exists() else []
