@@ -7,7 +7,7 @@ from pathlib import Path
 from command import SMALL, ended, run, start
 from machines import machine
 from processes import until
-from tiny_space import FASTER, tiny_command, traced
+from tiny_space import FASTER, facts_in, tiny_command, traced
 
 from genkern.cache import BinaryCache
 from genkern.records import Binary
@@ -43,7 +43,7 @@ def test_two_runs_on_one_results_file(cache_dir: Path, tmp_path: Path) -> None:
     env = machine(tmp_path, gpus=1, trace=str(trace), faster=FASTER, gate=[10, str(gate)])
     command = tiny_command(tmp_path, cache_dir, SMALL)
     first = start(*command, env=env)
-    until(lambda: "gate" in (trace.read_text() if trace.exists() else ""), first)
+    until(lambda: facts_in(tmp_path / "r.yaml.journal").count("screened") == 9, first)
     files = {path: path.read_bytes() for path in tmp_path.glob("r.yaml*")}
     assert (
         f"another run is writing {tmp_path / 'r.yaml'}: wait for it, or give another -o"

@@ -33,3 +33,9 @@ def tiny_command(folder: Path, cache: Path, sizes: str, results: str = "r.yaml")
 def traced(trace: Path) -> list[dict[str, Any]]:
     """What the fake devices did, in the order of time."""
     return [json.loads(line) for line in trace.read_text().splitlines()] if trace.exists() else []
+
+
+def facts_in(journal: Path) -> list[str]:
+    """The kinds of the facts that a run has written so far."""
+    lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+    return [json.loads(line)["fact"] for line in lines if line.endswith(b"\n")]
