@@ -43,7 +43,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Compi
             for name in ("TRITON_CACHE_DIR", "TRITON_STORE_BINARY_ONLY", "TRITON_DISABLE_LINE_INFO"):
                 patch.setenv(name, "")  # compile_kernel sets them for good
             patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-            made = compile_kernel(job)
+            made = compile_kernel(job, str(own))
         assert isinstance(made, Binary), made
         return made
 
