@@ -211,7 +211,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     wheel = _build("wheel", checkout, folder / "from_checkout")
     sdist = _build("sdist", checkout, folder / "sdist")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        # Python before 3.11.4 has no filters; from 3.14 on, this one is the default.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder / "unpacked")
     (unpacked,) = (folder / "unpacked").iterdir()
     return wheel, _build("wheel", unpacked, folder / "from_sdist")
 
