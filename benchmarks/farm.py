@@ -80,7 +80,8 @@ def bare_loop(chunk: Chunk) -> float:
 
     target = triton_target_of(chunk.arch)
     gpu_target = GPUTarget(target.backend, target.arch, target.warp_size)
-    with tempfile.TemporaryDirectory(prefix="bare-") as scratch:
+    # Beside the module: the default folder is that of the loop before, which is gone.
+    with tempfile.TemporaryDirectory(prefix="bare-", dir=Path(chunk.module_path).parent) as scratch:
         use_quiet_triton(scratch)
         module = load_module(chunk.module_path)
         started = time.perf_counter()
