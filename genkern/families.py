@@ -185,10 +185,10 @@ def _specs(
             signature += [(f"b_{i}_desc", _tile_type(problem.dtype_b, False, bk, width)) for i, width in shown]
             signature += [(f"c_{i}_desc", _tile_type(problem.dtype_c, True, bm, width)) for i, width in shown]
             if variant.split:
-                signature += [("partial_ptr", partial), ("arrived_ptr", "*i32")]
+                signature += [("partial_ptr", partial), ("ready_ptr", "*i32")]
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
             if variant.split:
-                signature += [("SPLIT_K", "i32"), ("WHOLE_TILES", "i32")]
+                signature += [("WHOLE_TILES", "i32"), ("SHARERS", "i32")]
             constants = (constants[0], ("BLOCK_SIZE_M", bm), ("BLOCK_SIZE_K", bk))
             constants += tuple((f"WIDTH_{i}", width) for i, width in enumerate(widths(bn)))
             constants += (("STAGES", config.num_stages), ("num_warps", config.num_warps))

@@ -15,7 +15,7 @@ class Family:
     `any_width`: BLOCK_SIZE_N may be any multiple of 16, not only a power of two.
     `helper_warps`: warps that it runs beyond num_warps.
     `places_loads`: takes xcd_remap and cache_modifier.
-    `has_semaphore`: the last program of a tile adds up its splits, in their order, in the same kernel.
+    `has_semaphore`: one program of a tile adds up its splits, in a fixed order, in the same kernel.
     `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
     `split_apart`: has a kernel of its own for SPLIT_K above 1.
@@ -76,13 +76,19 @@ FAMILIES = {
         ),
         Family("persistent_tma", uses_tma=True),
         # Four: registers are dealt out to whole warpgroups, so the one loading warp costs a group.
-        Family("warp_specialized", uses_tma=True, interpreted=False, any_width=True, helper_warps=4),
         Family(
-            "warp_specialized_tiled",
+            "warp_specialized",
             uses_tma=True,
             splits_k=True,
             split_apart=True,
             has_semaphore=True,
+            interpreted=False,
+            any_width=True,
+            helper_warps=4,
+        ),
+        Family(
+            "warp_specialized_tiled",
+            uses_tma=True,
             interpreted=False,
             any_width=True,
             helper_warps=4,

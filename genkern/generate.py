@@ -120,6 +120,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
         "has_persistent_tma": "persistent_tma" in families,
         "has_gluon": any(name in GLUON for name in families),
+        "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
         "operand_bytes": DTYPES[problem.dtype_a].size_bytes,
         "instruction_k": 32 // DTYPES[problem.dtype_a].size_bytes,
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(REDUCE_OPTIONS)},
@@ -149,6 +150,7 @@ _HELPERS = {
     "tile_of(": "gemm/order.py.j2",
     "activate(": "gemm/activation.py.j2",
     "on_one_xcd(": "gemm/xcd_order.py.j2",
+    "split_offsets(": "gemm/split_offsets.py.j2",
 }
 
 

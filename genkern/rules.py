@@ -109,6 +109,7 @@ RULES: dict[str, Rule] = {
         rules_wgmma.wgmma_shared_memory,
         rules_wgmma.width_fills_nothing,
         rules_wgmma.wgmma_waves,
+        rules_wgmma.wgmma_shares,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.
@@ -129,7 +130,8 @@ RUNTIME_RULES = frozenset(
         "split_k_short",
         "split_k_empty",
         "stages_over_loop",
-        "wgmma_waves",
+        "width_fills_nothing",
+        "wgmma_shares",
     }
 )
 # Of these, the ones that read GROUP_SIZE_M; they do not read SPLIT_K.

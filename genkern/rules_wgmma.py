@@ -19,9 +19,11 @@ _GLUON = (_PERSISTENT, "warp_specialized_tiled")
 _SLACK_BYTES = 1024
 # Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
 _LEAST_FILL = 0.85
-# Share of the SMs that must have a program, where SPLIT_K can see to it.
+# Share of the last wave's SMs that may have a whole tile for splitting it to pay.
+_MOST_FILL = 0.9
+# Share of the SMs that must have a tile of the last wave, of families that do not share.
 _LEAST_BUSY = 0.7
-# Waves of whole tiles before the one that is split: behind more of them it counts for little.
+# Waves of whole tiles before the one that is shared: behind more of them it counts for little.
 _MOST_WHOLE_WAVES = 4
 
 
@@ -88,24 +90,39 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """
     if not FAMILIES[config.family].any_width or config.BLOCK_SIZE_N & (config.BLOCK_SIZE_N - 1) == 0:
         return False
+    if config.family == _PERSISTENT and config.SPLIT_K > 1:
+        # Shares of the rest leave nobody idle, whatever the width.
+        return False
     count = tiles(problem, config)
     waves = -(-count // gpu.compute_units)
     return count < _LEAST_FILL * waves * gpu.compute_units
 
 
 def wgmma_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """warp_specialized_tiled with too many waves, or that leaves over 30 % of the last wave's SMs idle.
+    """warp_specialized_tiled with two full waves and more, or that leaves over 30 % of the last wave's SMs idle.
 
-    genkern: from two waves on (four where the last one is split along K), programs that walk over tiles
-    (warp_specialized) start once instead of once a tile; and a split that leaves SMs idle has a better one beside it.
+    genkern: from two waves on, programs that walk over tiles (warp_specialized) start once instead of once a tile; and
+    where SMs are idle, smaller tiles or shares of them (SPLIT_K) occupy them.
     """
     if config.family != "warp_specialized_tiled":
         return False
     whole, rest = divmod(tiles(problem, config), gpu.compute_units)
-    programs = rest * config.SPLIT_K
-    waves = -(-programs // gpu.compute_units)
-    if waves > 2 or programs < _LEAST_BUSY * waves * gpu.compute_units:
+    return whole > 1 or 0 < rest < _LEAST_BUSY * gpu.compute_units
+
+
+def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """warp_specialized with SPLIT_K where its shares are of no use, or would not fit the kernel's 32-bit arithmetic.
+
+    genkern: programs share the tiles beyond the last full wave, SPLIT_K of them a tile and all SMs at most. That helps
+    where such tiles exist, leave over 10 % of their wave idle, follow four full waves at most, and keep 85 % of the SMs
+    busy when shared; a SPLIT_K beyond what gives every SM a share changes nothing.
+    """
+    if config.family != _PERSISTENT or config.SPLIT_K == 1:
+        return False
+    units = gpu.compute_units
+    whole, rest = divmod(tiles(problem, config), units)
+    if rest == 0 or rest > _MOST_FILL * units or whole > _MOST_WHOLE_WAVES:
         return True
-    if config.SPLIT_K == 1:
-        return whole > 1
-    return whole >= _MOST_WHOLE_WAVES or rest == 0
+    if rest * config.SPLIT_K < _LEAST_FILL * units or rest * (config.SPLIT_K - 1) >= units:
+        return True
+    return (units + 1) * rest * -(-problem.K // config.BLOCK_SIZE_K) >= 2**31

@@ -17,7 +17,14 @@ from genkern.family import FAMILIES
 from genkern.gpus import Gpu, gpu_for_device
 from genkern.limits import fits, occupancy
 from genkern.problem import GemmProblem
-from genkern.profiling.predict_splits import KERNEL_US, L2_BYTES_PER_CLOCK, LATENCY_US, MEMORY_EFFICIENCY, splitting_us
+from genkern.profiling.predict_splits import (
+    KERNEL_US,
+    L2_BYTES_PER_CLOCK,
+    LATENCY_US,
+    MEMORY_EFFICIENCY,
+    sharers,
+    splitting_us,
+)
 from genkern.profiling.session import Session
 from genkern.records import Candidate, Measurement, Outcome, Resources
 
@@ -58,15 +65,17 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
         return math.inf
     block_m, block_n, split_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.SPLIT_K
     tiles_m, tiles_n = _ceil(problem.M, block_m), _ceil(problem.N, block_n)
+    shares = sharers(problem, config, gpu)
+    if shares:
+        split_k = 1
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
     tiles = tiles_m * tiles_n * split_k
 
-    if config.family == "stream_k":
+    if shares:
         # One program a unit: whole tiles, then an equal share of what is left.
         whole, shared = divmod(tiles, gpu.compute_units)
         tiles_us = whole * _round_us(problem, config, resources, gpu, 1, steps)
-        if shared:
-            tiles_us += _round_us(problem, config, resources, gpu, 1, _ceil(shared * steps, gpu.compute_units))
+        tiles_us += _round_us(problem, config, resources, gpu, 1, _ceil(shared * steps, shares))
     else:
         # The unit with the most tiles ends last: this is the wave quantisation. Its tiles run `resident` at a time.
         busiest = _ceil(tiles, gpu.compute_units)

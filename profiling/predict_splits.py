@@ -28,6 +28,17 @@ _L2_LATENCY_US = 0.15
 _ATOMIC_FACTOR = 2
 
 
+def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
+    """Programs that share the tiles beyond the last full wave; 0 where there are none, or the family does not share."""
+    tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+    shared = tiles % gpu.compute_units
+    if config.family == "stream_k" and shared:
+        return gpu.compute_units
+    if config.family == "warp_specialized" and config.SPLIT_K > 1:
+        return min(gpu.compute_units, shared * config.SPLIT_K)
+    return 0
+
+
 def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     """Microseconds that the config's way of splitting K adds to its main kernel; 0 where it does not split."""
     elements = problem.M * problem.N * _SUM_BYTES
@@ -38,13 +49,11 @@ def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
         return kernels * around + _moved_us(_ATOMIC_FACTOR * config.SPLIT_K * elements, gpu)
     tile_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * _SUM_BYTES
     tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
-    if config.family == "stream_k":
+    if shares := sharers(problem, config, gpu):
         shared = tiles % gpu.compute_units
-        if shared == 0:
-            return 0.0
-        owners = -(-gpu.compute_units // shared) + 1
-        return _fix_up_us(owners, gpu) + _moved_us(2 * (gpu.compute_units + shared) * tile_bytes, gpu)
-    if config.SPLIT_K == 1:
+        owners = -(-shares // shared) + 1
+        return _fix_up_us(owners, gpu) + _moved_us(2 * (shares + shared) * tile_bytes, gpu)
+    if config.SPLIT_K == 1 or config.family == "warp_specialized":
         return 0.0
     if FAMILIES[config.family].has_semaphore:
         return _fix_up_us(config.SPLIT_K, gpu) + _moved_us(2 * config.SPLIT_K * tiles * tile_bytes, gpu)

@@ -2,7 +2,8 @@
 
 Products are computed as late as `warpgroup_mma_wait` allows, and tiles of C are read as late as `store_wait` allows, so
 a buffer that is given away too early has the wrong content by then. The partitions of `warp_specialize` are threads,
-and the programs of a grid run one after another in any order. This says neither that a kernel compiles nor how fast.
+and the programs of a grid run one after another: in any order, or, for kernels that wait for one another, in the order
+in which hardware starts them. This says neither that a kernel compiles nor how fast.
 """
 
 from __future__ import annotations
@@ -219,6 +220,18 @@ def _atomic_add(pointer: Pointer, value: int, sem: str) -> int:
     return before
 
 
+def _atomic_xchg(pointer: Pointer, value: int, sem: str) -> None:
+    assert sem == "release"
+    pointer.memory[pointer.offset] = value
+
+
+def _atomic_cas(pointer: Pointer, compare: int, value: int, sem: str) -> int:
+    assert sem == "acquire"
+    assert pointer.memory[pointer.offset] == compare, "a wait for a program that does not come before"
+    pointer.memory[pointer.offset] = value
+    return compare
+
+
 def _warp_specialize(partitions: Sequence[tuple[Any, Sequence[Any]]], warps: Any, registers: Any) -> None:
     errors: list[BaseException] = []
     _failed.clear()
@@ -263,6 +276,8 @@ def _namespace() -> dict[str, Any]:
         load=_load,
         store=_store,
         atomic_add=_atomic_add,
+        atomic_cas=_atomic_cas,
+        atomic_xchg=_atomic_xchg,
         static_range=range,
         static_assert=_static_assert,
         thread_barrier=lambda: None,
@@ -355,7 +370,8 @@ def run_module(
         given |= {name: Pointer(values) for name, values in made.items()}
     for launch in module["launches"](chosen, given, units):
         programs = list(range(launch.grid[0]))
-        random.Random(seed).shuffle(programs)
+        if "atomic_cas" not in text:
+            random.Random(seed).shuffle(programs)
         _grid[0] = launch.grid[0]
         for _program[0] in programs:
             launch.kernel(*launch.args, **launch.constants)

@@ -187,12 +187,22 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 160, num_stages=5)), (LARGE, own(WST, 256, 160, num_stages=4))),
     ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 192, num_stages=3)), (LARGE, own(WST, 256, 160, num_stages=4))),
     ("wgmma_operands", H200, (problem(64, 64, 64, row_major_a=False), own(WST)), (problem(64, 64, 64), own(WST))),
-    # 64 tiles, which a split makes 128 programs for 132 SMs; three splits leave 72 idle in a second wave, four none.
-    ("wgmma_waves", H200, (problem(1024, 1280, 8192), own(WST, 128, 160)), (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=2))),
-    ("wgmma_waves", H200, (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=5)), (problem(1024, 1280, 8192), own(WST, 128, 160, SPLIT_K=4))),
-    # 352 tiles are two waves and 88 tiles, which three splits make 264 programs.
-    ("wgmma_waves", H200, (problem(4096, 2112, 7168), own(WST, 128, 192)), (problem(4096, 2112, 7168), own(WST, 128, 192, SPLIT_K=3))),
-    ("wgmma_waves", H200, (problem(128 * 528, 192, 64), own(WST, 128, 192, SPLIT_K=2)), (problem(128 * 132, 192, 64), own(WST, 128, 192))),
+    # 264 tiles are two full waves; 64 leave more than 30 % of 132 SMs idle, 128 do not.
+    ("wgmma_waves", H200, (problem(128 * 264, 192, 64), own(WST, 128, 192)), (problem(128 * 263, 192, 64), own(WST, 128, 192))),
+    ("wgmma_waves", H200, (problem(1024, 1280, 8192), own(WST, 128, 160)), (problem(2048, 1280, 8192), own(WST, 128, 160))),
+    # 64 tiles shared by 128 programs; by 64 more there are none to give.
+    ("wgmma_shares", H200, (problem(1024, 1280, 8192), own("warp_specialized", 128, 160, SPLIT_K=4)), (problem(1024, 1280, 8192), own("warp_specialized", 128, 160, SPLIT_K=3))),
+    # 352 tiles are two waves and 88 tiles for 132 SMs; of 124 tiles every SM nearly has one, and of 264 all do.
+    ("wgmma_shares", H200, (problem(4096, 2112, 7168), own("warp_specialized", 128, 192, SPLIT_K=3)), (problem(4096, 2112, 7168), own("warp_specialized", 128, 192, SPLIT_K=2))),
+    ("wgmma_shares", H200, (problem(128 * 124, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2))),
+    ("wgmma_shares", H200, (problem(128 * 264, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 264, 192, 8192), own("warp_specialized", 128, 192))),
+    ("wgmma_shares", H200, (problem(128 * 700, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4)), (problem(128 * 436, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4))),
+    # 20 tiles in 4 parts keep 80 SMs busy.
+    ("wgmma_shares", H200, (problem(128 * 20, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4)), (problem(128 * 20, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=6))),
+    # 133 * 112 tiles * 2**20 blocks do not fit 32 bits.
+    ("wgmma_shares", H200, (problem(128 * 112, 192, 2**26), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 2**22), own("warp_specialized", 128, 192, SPLIT_K=2))),
+    # Shares fill the last wave whatever the width.
+    ("width_fills_nothing", H200, (problem(1024, 1280, 8192), own("warp_specialized", 128, 160)), (problem(1024, 1280, 8192), own("warp_specialized", 128, 160, SPLIT_K=2))),
     ("stages_over_loop", H200, (problem(64, 64, 128), nv(num_stages=3)), (problem(64, 64, 129), nv(num_stages=3))),
     ("stages_over_loop", H200, (SMALL, nv(SPLIT_K=32, num_stages=3)), (SMALL, nv(SPLIT_K=16, num_stages=3))),
     ("stages_over_loop", H200, (problem(64, 64, 16), nv(num_stages=3)), (problem(64, 64, 16), nv(num_stages=2))),
