@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from genkern.config import Config
 from genkern.dtypes import parse_dtype
+from genkern.family import FAMILIES
 from genkern.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -154,9 +155,12 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
     """For one to 16 rows and K >= 4096 there are many ways to split K, and rows are not padded past 64."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert len({config.SPLIT_K for config in result.kept}) >= 8
-    assert {config.BLOCK_SIZE_M for config in result.kept if config.family != "gemv"} == {16, 64}
+    upright = [config for config in result.kept if config.family in ("tiled", "tiled_tma", "persistent_tma")]
+    assert {config.BLOCK_SIZE_M for config in upright} == {16, 64}
     assert {config.GROUP_SIZE_M for config in result.kept} == {1}
-    assert ("gemv" in {config.family for config in result.kept}) is (m == 1)
+    families = {config.family for config in result.kept}
+    assert families >= {"tiled_swapped", "tiled_tma_swapped", "skinny"}
+    assert ("gemv" in families) is (m == 1)
 
 
 @pytest.mark.parametrize("m", [64, 256])
@@ -164,8 +168,9 @@ def test_sm90_medium_m(m: int) -> None:
     """Medium M keeps all families that multiply tiles, and a choice of tiles that fit M."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert 1_000 < len(result.kept) < 25_000
-    families = {"tiled", "tiled_tma", "persistent_tma", "warp_specialized"}
-    assert {config.family for config in result.kept} == families
+    families = {"tiled", "tiled_tma", "persistent_tma", "warp_specialized", "warp_specialized_tiled"}
+    swapped = {"tiled_swapped", "tiled_tma_swapped"} if m == 64 else set()
+    assert {config.family for config in result.kept} == families | swapped
     assert max(config.BLOCK_SIZE_M for config in result.kept) == m
     assert main_kernels(result.kept) <= 1_700
 
@@ -177,7 +182,7 @@ def test_odd_sizes_keep_something(size: tuple[int, int, int], op: str, arch: str
     """Every default space has configs for sizes that no block divides and no descriptor aligns."""
     kept = pruned(size, arch, op=op).kept
     assert kept
-    assert all(config.family in ("tiled", "gemv") for config in kept)
+    assert not any(FAMILIES[config.family].uses_tma for config in kept)
 
 
 @pytest.mark.parametrize("arch", known_archs())
