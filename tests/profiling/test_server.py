@@ -208,8 +208,22 @@ def test_checking_fills_the_output_first(gpu: FakeGpu, monkeypatch: pytest.Monke
     }
     assert [str(value) for value in parent.gemm.operands["c"].filled] == ["nan"]
     assert gpu.launched == ["us10"]
+    # Nor do partial sums that earlier calls left in the workspace pass for this one's.
+    assert [name for name, _ in parent.gemm.calls] == ["spoiled", "us10"]
     assert "error" in parent.ask("check", config=name_of("refused"), binaries=[])
     assert parent.ask("check", config="vendor", binaries=[])["error_ratio"] == 0.25
+
+
+def test_a_new_workspace_is_ready_before_the_first_launch(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binding fills counters in the default stream, timing launches in another: the device is waited for between."""
+    order: list[str] = []
+    bind = FakeGemm.bind
+    monkeypatch.setattr(FakeGemm, "bind", lambda *given: (order.append("bind"), bind(*given))[1])
+    monkeypatch.setattr(gpu.torch.cuda, "synchronize", lambda: order.append("synchronize"))
+    run = gpu.run
+    monkeypatch.setattr(gpu, "run", lambda *given: (order.append("launch"), run(*given))[1])
+    Parent().screen("us10")
+    assert order[order.index("bind") :][:3] == ["bind", "synchronize", "launch"]
 
 
 def test_a_problem_that_does_not_fit_is_refused(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
