@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib.util
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -30,6 +32,10 @@ from genkern.records import Binary, Outcome
 _MESSAGE_CHARACTERS = 300
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _WATCH_INTERVAL_S = 0.5
+# The assembler was ended by a signal, as the out-of-memory killer does; Triton says so as of any other end.
+_ASSEMBLER_KILLED = re.compile(r"failed with error code -[0-9]+\b")
+# No kernel's files need as much.
+_LEAST_SCRATCH_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -119,8 +125,13 @@ def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
     except OSError:
         raise
     except Exception as error:
-        # Whatever the compiler refuses, in whatever way, is a property of this kernel.
         failure = Failure(job.key, Outcome.COMPILE_FAILED, _first_words(error))
+        if isinstance(error, MemoryError) or _ASSEMBLER_KILLED.search(failure.message):
+            return failure
+        if (room := os.statvfs(scratch)).f_bavail * room.f_frsize < _LEAST_SCRATCH_BYTES:
+            # The assembler does not say why it cannot write.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), scratch) from None
+        # Whatever else the compiler refuses, in whatever way, is a property of this kernel.
         cache.put_failure(failure)
         return failure
     extension = "hsaco" if job.target.backend == "hip" else "cubin"

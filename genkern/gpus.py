@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -62,15 +62,17 @@ class Gpu:
 
 @dataclass(frozen=True)
 class DetectedDevice:
-    """A GPU of this machine. `index` is nvidia-smi's, or the order of the GPUs in ROCm's topology.
+    """A GPU of this machine. `index` counts those that CUDA_VISIBLE_DEVICES or ROCm's topology show.
 
     `compute_units` is what ROCm shows (fewer than the product has when it is partitioned), 0 where it is not known.
+    `uuid` is NVIDIA's, "GPU-..."; empty where it is not known.
     """
 
     index: int
     name: str
     arch: str
     compute_units: int = 0
+    uuid: str = ""
 
 
 @functools.cache
@@ -162,9 +164,11 @@ def detect_devices() -> list[DetectedDevice]:
     """Return the GPUs of this machine, NVIDIA before AMD; an arch may be one that the table does not know.
 
     Asks nvidia-smi, then rocminfo, then the kernel driver's topology files, each within 10 seconds. Never raises.
-    nvidia-smi does not follow CUDA_VISIBLE_DEVICES; rocminfo follows ROCR_VISIBLE_DEVICES.
+    CUDA_VISIBLE_DEVICES is followed, as batch systems set it; rocminfo follows ROCR_VISIBLE_DEVICES.
     """
-    nvidia = parse_nvidia_smi(_output("nvidia-smi", "--query-gpu=index,name,compute_cap", "--format=csv,noheader"))
+    query = "--query-gpu=index,name,compute_cap,uuid"
+    nvidia = parse_nvidia_smi(_output("nvidia-smi", query, "--format=csv,noheader"))
+    nvidia = shown_by_cuda(nvidia, os.environ.get("CUDA_VISIBLE_DEVICES"))
     amd = parse_rocminfo(_output("rocminfo", folder=Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "bin"))
     # A container sees the host's topology even when it was given no GPU; then there is no /dev/kfd.
     if not amd and os.path.exists("/dev/kfd"):
@@ -173,9 +177,35 @@ def detect_devices() -> list[DetectedDevice]:
 
 
 def parse_nvidia_smi(text: str) -> list[DetectedDevice]:
-    """Read `nvidia-smi --query-gpu=index,name,compute_cap --format=csv,noheader`; other lines are passed over."""
-    found = re.findall(r"^\s*(\d+)\s*,\s*(.+?)\s*,\s*(\d+)\.(\d+)\s*$", text, re.MULTILINE)
-    return [DetectedDevice(int(index), name, f"sm_{major}{minor}") for index, name, major, minor in found]
+    """Read `nvidia-smi --query-gpu=index,name,compute_cap,uuid --format=csv,noheader`; other lines are passed over."""
+    line = r"^\s*(\d+)\s*,\s*(.+?)\s*,\s*(\d+)\.(\d+)\s*(?:,\s*(\S+)\s*)?$"
+    found = re.findall(line, text, re.MULTILINE)
+    return [
+        DetectedDevice(int(index), name, f"sm_{major}{minor}", 0, uuid) for index, name, major, minor, uuid in found
+    ]
+
+
+def shown_by_cuda(devices: Sequence[DetectedDevice], shown: str | None) -> list[DetectedDevice]:
+    """Those of nvidia-smi's `devices` that CUDA_VISIBLE_DEVICES = `shown` leaves, numbered as CUDA then numbers them.
+
+    As CUDA reads it, the list ends at the first number or UUID that no device has; a part of a GPU ("MIG-...") is
+    taken for the first device, since nvidia-smi does not say whose it is.
+    """
+    if shown is None:
+        return list(devices)
+    found: list[DetectedDevice] = []
+    for name in filter(None, (part.strip() for part in shown.split(","))):
+        mine = [
+            device
+            for device in devices
+            if name == str(device.index)
+            or name.startswith("MIG-")
+            or (name[:4] == "GPU-" and device.uuid.startswith(name))
+        ]
+        if not mine:
+            break
+        found.append(replace(mine[0], index=len(found)))
+    return found
 
 
 def parse_rocminfo(text: str) -> list[DetectedDevice]:

@@ -174,7 +174,10 @@ def _target(group: argparse._ArgumentGroup) -> None:
     )
     which = group.add_mutually_exclusive_group()
     which.add_argument(
-        "--gpu_ids", type=_gpu_ids, metavar="0,1,...", help="the GPUs to measure on (default: the first)"
+        "--gpu_ids",
+        type=_gpu_ids,
+        metavar="0,1,...",
+        help="the GPUs to measure on, of those that are visible (default: the first)",
     )
     which.add_argument("--ngpus", "--mp", type=_positive, metavar="N", help="measure on the first N GPUs")
     group.add_argument(

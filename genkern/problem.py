@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from genkern.dtypes import DTYPES
 from genkern.errors import InputError
 
-# A dimension past 2**31 - 1 does not fit the kernels' 32-bit size arguments.
-MAX_DIMENSION = 2**31 - 1
+# The kernels' size arguments have 32 bits, and they round sizes up: to whole blocks (tl.cdiv adds a block first), and
+# to SPLIT_K times as many blocks of K. So much is left for that.
+MAX_DIMENSION = 2**31 - 2**16
 # Applied in float32 before the cast to C's type. gelu is the exact form, x * (1 + erf(x / sqrt(2))) / 2, as
 # torch.nn.functional.gelu computes by default; silu is x / (1 + exp(-x)).
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
@@ -21,7 +22,7 @@ class GemmProblem:
     A is [M, K], B is [K, N], C is [M, N] and row-major. `row_major_b=False` means that B is stored
     as its transpose [N, K], as the weight of torch.nn.Linear is. `bias` adds a vector of length N;
     `activation`, one of ACTIVATIONS, comes after it. Raises InputError when a dimension is not in
-    1 .. 2**31 - 1, or for an unknown activation.
+    1 .. MAX_DIMENSION, or for an unknown activation.
     """
 
     M: int

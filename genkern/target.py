@@ -71,9 +71,20 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
             raise InputError(f"--gpu_ids {number}: there is no such {gpu.arch} GPU; there is {there}")
     if options.ngpus and options.ngpus > len(fitting):
         raise InputError(f"--ngpus {options.ngpus}: this machine has {len(fitting)} {gpu.arch} GPU(s)")
-    device = next(device for device in fitting if device.index == wanted[0])
+    device, *others = (next(device for device in fitting if device.index == number) for number in wanted)
+    for other in others:
+        # All sizes of a run carry one device's name, and are pruned and rotated for one device.
+        if (other.name, other.compute_units) != (device.name, device.compute_units):
+            raise InputError(
+                f"GPU {device.index} is {_kind(device)}, GPU {other.index} is {_kind(other)}: the GPUs of one run must "
+                "be of one kind; give --gpu_ids of one of them"
+            )
     found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
     return RunTarget(gpu.arch, found, device.name, wanted)
+
+
+def _kind(device: DetectedDevice) -> str:
+    return device.name + (f" with {device.compute_units} compute units" if device.compute_units else "")
 
 
 def _asked_to_measure(options: argparse.Namespace) -> str:

@@ -74,11 +74,14 @@ class Workshop:
         named in `first` come before others and are candidates always. An exhaustive budget takes every config.
         """
         module = generate(problem, configs, self.arch, self.gpu)
-        path = Path(self.module_dir) / module.file_name
+        kept = Path(self.module_dir) / module.file_name
         kernels = kernels_only(module.text)
-        # Named by its content, since workers keep what they have imported, by path; and ours alone to delete.
-        digest = hashlib.sha256(kernels.encode()).hexdigest()[:16]
-        kernels_path = path.with_name(f"kernels_{os.getpid()}_{digest}.py")
+        # Named by their content, since workers and measured processes keep what they have imported, by path: a results
+        # file may have several configs for one problem. And ours alone to delete.
+        path = kept.with_name(f"{kept.stem}_{os.getpid()}_{_digest(module.text)}.py")
+        kernels_path = kept.with_name(f"kernels_{os.getpid()}_{_digest(kernels)}.py")
+        if self._keep_modules:
+            write_whole(str(kept), module.text)
         write_whole(str(path), module.text)
         write_whole(str(kernels_path), kernels)
         session = Session(str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type)
@@ -92,8 +95,7 @@ class Workshop:
             with contextlib.suppress(ValueError):
                 candidates.close()
             kernels_path.unlink(missing_ok=True)
-            if not self._keep_modules:
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def _compile(
         self, configs: Sequence[Config], module: GeneratedModule, kernels_path: str, job: Job, first: Collection[str]
@@ -143,6 +145,10 @@ class Workshop:
                 return None
         job.ready[name] = candidate
         return candidate
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 # What the compiler alone sees; every other field of a config decides grid or arguments.

@@ -9,20 +9,21 @@ from typing import Any
 
 from genkern.records import Candidate
 
-_MOST_WAITING = 4096
-_POLL_S = 0.1
 _CLOSE_WAIT_S = 5.0
 
 
 class Feed:
     """Hands out what an iterable yields, as it comes, and raises what it raises.
 
+    The iterable is never kept waiting: the farm behind it works for one device at a time, and the others would wait
+    for this one's measurements too. What waits here is held by its job anyway.
+
     `close` stops the pulling and closes a generator, in the thread in which it runs, so that whatever it holds
     (a farm's workers, a lock) is given back when the consumer ends early.
     """
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
-        self._queue: queue.Queue[Any] = queue.Queue(maxsize=_MOST_WAITING)
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._ended = False
         self._error: BaseException | None = None
@@ -57,20 +58,12 @@ class Feed:
         iterator = iter(candidates)
         try:
             for candidate in iterator:
-                if not self._put(candidate):
+                if self._closed.is_set():
                     break
-            self._put(None)
+                self._queue.put(candidate)
+            self._queue.put(None)
         except BaseException as error:  # handed to the consumer, whatever it is
-            self._put(error)
+            self._queue.put(error)
         finally:
             if (close := getattr(iterator, "close", None)) is not None:
                 close()
-
-    def _put(self, item: Any) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=_POLL_S)
-                return True
-            except queue.Full:
-                continue
-        return False

@@ -33,6 +33,8 @@ _REST_S = 0.05
 _LONGEST_REST_S = 0.4
 # ... and after so many in a row, about 2 s, the low clock is what there is.
 _MOST_DISCARDED_IN_A_ROW = 8
+# A clock that goes up and down all the time would start the rounds anew for ever: then that is what there is.
+_MOST_STARTS_ANEW = 3
 
 
 class SampleFailed(Exception):
@@ -79,19 +81,20 @@ def run_finals(
     started_s = now()
     shuffle = random.Random(rounds.seed)
     spreads: list[float] = []
-    in_a_row = 0
+    in_a_row = starts_anew = 0
     before_mhz = guard.read()
     while racing and not finals.stopped:
         taken = _round(racing, finals, shuffle)
         after_mhz = guard.read()
         throttled, before_mhz = guard.throttled(before_mhz, after_mhz), after_mhz
-        if throttled:
+        if throttled and starts_anew < _MOST_STARTS_ANEW:
             in_a_row += 1
             for name in taken:
                 finals.discarded[name] += 1
             if in_a_row >= _MOST_DISCARDED_IN_A_ROW:
                 guard.accept()
                 racing = _start_anew(samplers, finals)
+                starts_anew += 1
                 spreads.clear()
             rest(min(_LONGEST_REST_S, _REST_S * in_a_row))
             before_mhz = guard.read()

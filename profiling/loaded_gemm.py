@@ -13,6 +13,8 @@ from genkern.profiling.session import Session
 Call = Callable[[int], None]
 # More copies than this no longer make B colder, and each costs host memory for its launch arguments.
 _MAX_COPIES = 512
+# As a partial sum of integers; no two of them add up to a small one.
+_SPOILED = 0x35A5A5A5
 
 
 def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
@@ -70,6 +72,12 @@ class LoadedGemm:
             self.module.vendor(operands[copy % self.copies])
 
         return call
+
+    def spoil_workspace(self) -> None:
+        """Fill it with what gives no right result. What earlier calls left there would: all have the same operands."""
+        workspace = self._workspace.get("workspace")
+        if workspace is not None:
+            workspace.fill_(float("nan") if workspace.is_floating_point() else _SPOILED)
 
     def _with_workspace(self, config: Any) -> dict[str, Any]:
         """The operands with a workspace that is shared by all configs, as large as the largest needed so far."""

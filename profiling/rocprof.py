@@ -135,9 +135,10 @@ class _LaunchProfiler:
         """Time the finalists round-robin in shuffled order, in one process; in the order of `finalists`.
 
         When one of them ends the process, the others are all timed again without it, so that their times compare.
+        A process that ends too early three times in a row by nobody's fault says what it says.
         """
         ended: dict[str, Measurement] = {}
-        barren = 0
+        barren = attempts = 0
         while pending := [candidate for candidate in finalists if candidate.config.name not in ended]:
             run = self._run(session, final_visits(session, pending))
             samples: dict[str, list[float]] = {candidate.config.name: [] for candidate in pending}
@@ -147,7 +148,8 @@ class _LaunchProfiler:
                 elif not turn.entry.finished:
                     ended[turn.name] = self._failed(turn, run, "final")
             barren = self._count_barren(barren, sum(map(len, samples.values())), run)
-            if run.died and (run.rest or not all(samples.values())):
+            attempts = 0 if any(candidate.config.name in ended for candidate in pending) else attempts + 1
+            if run.died and (run.rest or not all(samples.values())) and attempts < _MAX_ATTEMPTS:
                 continue
             for name, kept in samples.items():
                 if name not in ended and kept:

@@ -283,6 +283,8 @@ def _environment(visible: str, device_index: int, cache_dir: str) -> dict[str, s
     shown = environment.get(visible)
     devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []
     environment[visible] = devices[device_index] if device_index < len(devices) else str(device_index)
+    # As nvidia-smi counts, whose numbers genkern's are; CUDA's own order is by speed.
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton_launchers")
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return environment

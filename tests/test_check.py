@@ -16,11 +16,11 @@ from genkern.check import NOT_CHECKED, DeviceChecker, InterpreterChecker, reduce
 from genkern.config import Config
 from genkern.families import variants_of
 from genkern.generate import generate
-from genkern.problem import GemmProblem
+from genkern.problem import MAX_DIMENSION, GemmProblem
 from genkern.profiling.session import Budget, Session
 from genkern.records import Candidate, Check
 
-SIZES = st.integers(1, 10_000) | st.sampled_from([1, 16, 4096, 4097, 2**31 - 1])
+SIZES = st.integers(1, 10_000) | st.sampled_from([1, 16, 4096, 4097, MAX_DIMENSION])
 BLOCKS = st.sampled_from([16, 32, 64, 128, 256])
 CONFIGS = st.builds(Config, st.just("tiled"), BLOCKS, BLOCKS, BLOCKS, st.integers(1, 32), st.integers(1, 64))
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command import environment
@@ -292,6 +293,42 @@ def test_a_full_disk_is_no_property_of_the_kernel(process: CompileProcess, troub
         process.run(job)
     assert BinaryCache(tmp_path).get(job.key) is None
     assert process.alive
+
+
+def test_a_killed_assembler_is_no_property_of_the_kernel(
+    trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ptxas that the out-of-memory killer ends costs the config this once; nothing is remembered."""
+    from triton import knobs
+
+    assembler, ptxas = tmp_path / "ptxas", knobs.nvidia.ptxas.path
+    assembler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {ptxas} --version\nkill -KILL $$\n')
+    assembler.chmod(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(assembler))
+    process = CompileProcess()
+    try:
+        job = job_for(trouble_spec("plain"), trouble, "sm_80", tmp_path / "cache")
+        failure = process.run(job)
+    finally:
+        process.kill()
+    assert isinstance(failure, Failure)
+    assert "error code -9" in failure.message
+    assert BinaryCache(tmp_path / "cache").get(job.key) is None
+
+
+def test_a_refusal_on_a_full_disk_is_not_remembered(
+    trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the assembler has no room for its output, whatever it says is not about the kernel."""
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=3, f_frsize=4096))
+    process = CompileProcess()
+    job = job_for(trouble_spec("refuse"), trouble, "sm_90", tmp_path)
+    try:
+        with pytest.raises(OutputError, match="No space left on device"):
+            process.run(job)
+    finally:
+        process.kill()
+    assert BinaryCache(tmp_path).get(job.key) is None
 
 
 def test_triton_writes_nowhere_else(trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,11 +263,18 @@ def test_operands_that_would_be_misread_are_refused(
 
 
 def test_steps_along_a_wide_operand_have_64_bits() -> None:
-    """BLOCK_SIZE_K rows of a column-major A, or SPLIT_K times M rows of partial sums, may be past 32 bits."""
-    wide = GemmProblem(2**27, 64, 256, row_major_a=False)
-    kernels = kernels_of(generate(wide, [TILED, SPLIT], "any"))
-    assert all("a_ptrs += BLOCK_SIZE_K * lda.to(tl.int64)\n" in kernels[name] for name in kernels if "tiled" in name)
-    assert "rows = tl.program_id(1).to(tl.int64) * M + offs_m\n" in kernels["matmul_tiled_split"]
+    """BLOCK_SIZE_K rows of a column-major A or a row-major B, or SPLIT_K times M rows of partial sums, may be past 32
+    bits, whatever the family."""
+    pointers = [TILED, SPLIT, SEMAPHORE, ATOMIC, SWAPPED]
+    for name, wide in (
+        ("a", GemmProblem(2**27, 64, 256, row_major_a=False)),
+        ("b", GemmProblem(64, 2**27, 256, row_major_b=True)),
+    ):
+        kernels = kernels_of(generate(wide, pointers, "any"))
+        multiplying = [text for kernel, text in kernels.items() if kernel.startswith("matmul")]
+        assert len(multiplying) == len(pointers)
+        assert all(f"{name}_ptrs += BLOCK_SIZE_K * ld{name}.to(tl.int64)\n" in text for text in multiplying)
+        assert "rows = tl.program_id(1).to(tl.int64) * M + offs_m\n" in kernels["matmul_tiled_split"]
     near = kernels_of(generate(GemmProblem(4096, 64, 256, row_major_a=False), [TILED, SPLIT], "any"))
     assert "int64" not in "".join(near.values())
 

@@ -161,11 +161,38 @@ def test_triton_target(arch: str, target: tuple[str, str | int, int]) -> None:
 
 def test_nvidia_smi_is_read() -> None:
     """Index, name and compute capability come from the CSV; warnings between the lines are passed over."""
-    text = "0, NVIDIA H200, 9.0\nWARNING: infoROM is corrupted at gpu 0000:01:00.0\n1, NVIDIA RTX 5090, 12.0\n"
+    text = (
+        "0, NVIDIA H200, 9.0\nWARNING: infoROM is corrupted at gpu 0000:01:00.0\n1, NVIDIA RTX 5090, 12.0, GPU-7f-01\n"
+    )
     assert parse_nvidia_smi(text) == [
         DetectedDevice(0, "NVIDIA H200", "sm_90"),
-        DetectedDevice(1, "NVIDIA RTX 5090", "sm_120"),
+        DetectedDevice(1, "NVIDIA RTX 5090", "sm_120", uuid="GPU-7f-01"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "names"),
+    [
+        (None, ["a", "b", "c"]),
+        ("2", ["c"]),
+        ("2, 0", ["c", "a"]),
+        ("GPU-bb,0", ["b", "a"]),
+        ("1,7,0", ["b"]),
+        ("-1", []),
+        ("", []),
+        ("GPU-", ["a"]),
+        ("MIG-1234", ["a"]),
+        ("GPU-zz", []),
+    ],
+)
+def test_hidden_gpus_are_not_there(
+    shown: str | None, names: list[str], fake_tools: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch system's CUDA_VISIBLE_DEVICES: no GPU of somebody else is found, and numbers count what is visible."""
+    fake_tools("nvidia-smi", "for i, n in enumerate('abc'): print(f'{i}, {n}, 9.0, GPU-{n * 2}-01')")
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert [(device.index, device.name) for device in detect_devices()] == list(enumerate(names))
 
 
 ROCMINFO = """ROCk module version 6.16.6 is loaded
@@ -255,6 +282,7 @@ def fake_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     folder = tmp_path / "with 'quotes' and spaces"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "no rocm"))
     monkeypatch.setattr(gpus, "_KFD", tmp_path / "no kfd")
 

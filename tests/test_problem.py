@@ -28,13 +28,24 @@ PROBLEMS = st.builds(
 )
 
 
-@pytest.mark.parametrize("value", [0, -1, 2**31, 2**40, 1.0, 4096.5, "4096", "1; import os", None, True, [16]])
+@pytest.mark.parametrize(
+    "value", [0, -1, 2**31 - 1, 2**31, 2**40, 1.0, 4096.5, "4096", "1; import os", None, True, [16]]
+)
 @pytest.mark.parametrize("name", ["M", "N", "K"])
 def test_impossible_dimensions_are_refused(name: str, value: object) -> None:
-    """A dimension is a whole number from 1 to 2**31 - 1; the message names the dimension and the value."""
+    """A dimension is a whole number from 1 to 2**31 - 2**16; the message names the dimension and the value."""
     sizes: dict[str, object] = {"M": 16, "N": 16, "K": 16, name: value}
-    with pytest.raises(InputError, match=f"^{name} = .* is not a whole number from 1 to 2147483647$"):
+    with pytest.raises(InputError, match=f"^{name} = .* is not a whole number from 1 to 2147418112$"):
         GemmProblem(**sizes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("block", [2**bit for bit in range(4, 11)])
+def test_kernels_round_the_largest_size_up_within_32_bits(block: int) -> None:
+    """To whole blocks as tl.cdiv does, one block further as a loop does at its end, and to as many blocks a split."""
+    blocks = -(-MAX_DIMENSION // block)
+    assert MAX_DIMENSION + block - 1 < 2**31
+    assert (blocks + 1) * block < 2**31
+    assert all(-(-blocks // splits) * splits * block < 2**31 for splits in range(1, 65))
 
 
 @pytest.mark.parametrize("value", ["tanh", "ReLU", "", None, 1, ["relu"], "relu; import os", "x" * 1000])

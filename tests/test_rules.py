@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from genkern.config import Config
 from genkern.gpus import Gpu, gpu_for_arch
-from genkern.problem import GemmProblem
+from genkern.problem import MAX_DIMENSION, GemmProblem
 from genkern.rules import RULE_NAMES, RULES, RUNTIME_RULES, reason, rule_for
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
@@ -181,7 +181,7 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("stream_k_full_wave", H200, (problem(128, 661 * 128, 64), STREAM_K), (problem(128, 659 * 128 - 128 * 100, 64), STREAM_K)),
     # 66 tiles of 8 blocks are 4 blocks for each SM.
     ("stream_k_short_share", H200, (problem(128, 66 * 128, 448), STREAM_K), (problem(128, 66 * 128, 512), STREAM_K)),
-    ("stream_k_short_share", H200, (problem(128, 66 * 128, 2**31 - 1), STREAM_K), (problem(128, 63 * 128, 2**31 - 1), STREAM_K)),
+    ("stream_k_short_share", H200, (problem(128, 66 * 128, MAX_DIMENSION), STREAM_K), (problem(128, 63 * 128, MAX_DIMENSION), STREAM_K)),
     ("shared_memory_warpgroup", H200, (SMALL, swapped(16, 256, 128, num_stages=4)), (SMALL, swapped(16, 256, 128, num_stages=3))),
     # A stage of 256x160x64 is 52 KiB: four fit, since C has no buffer of its own. Three do not hold 256 rows of C in float32.
     ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 160, num_stages=5)), (LARGE, own(WST, 256, 160, num_stages=4))),

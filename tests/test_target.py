@@ -17,6 +17,8 @@ from genkern.profiling.served import ServedProfiler
 from genkern.target import choose_target, installed, make_device_checker, make_profiler, versions
 
 H200 = [DetectedDevice(index, "NVIDIA H200", "sm_90") for index in range(2)]
+MIXED = [H200[0], DetectedDevice(1, "NVIDIA H100 PCIe", "sm_90")]
+PARTLY = [DetectedDevice(index, "AMD Instinct MI300X", "gfx942", units) for index, units in enumerate((304, 38))]
 MI300X = [DetectedDevice(0, "AMD Instinct MI300X", "gfx942")]
 
 
@@ -42,6 +44,7 @@ def _with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--profiler", "predict", "--gpu_ids", "0"], [], "gfx942", ()),
         (["--ngpus", "2"], H200, "sm_90", (0, 1)),
         (["--gpu_ids", "1"], H200, "sm_90", (1,)),
+        (["--gpu_ids", "1"], MIXED, "sm_90", (1,)),
         (["--gpu_ids", "1,0", "--profiler", "cupti"], H200, "sm_90", (1, 0)),
         (["--arch", "gfx942:sramecc+:xnack-"], [], "gfx942", ()),
     ],
@@ -70,6 +73,12 @@ def test_a_partitioned_gpu_is_what_it_shows() -> None:
         (["--profiler", "cupti", "--arch", "gfx942"], H200, "--profiler cupti is for NVIDIA GPUs, gfx942 is not one"),
         (["--ngpus", "1", "--arch", "gfx950"], MI300X, "--ngpus 1 needs a gfx950 GPU, this machine has gfx942"),
         (["--ngpus", "3"], H200, "this machine has 2 sm_90"),
+        (
+            ["--ngpus", "2"],
+            MIXED,
+            "GPU 0 is NVIDIA H200, GPU 1 is NVIDIA H100 PCIe: the GPUs of one run must be of one",
+        ),
+        (["--gpu_ids", "0,1"], PARTLY, "GPU 0 is AMD Instinct MI300X with 304 compute units, GPU 1 is AMD Instinct MI"),
         (["--gpu_ids", "0,2"], H200, "--gpu_ids 2: there is no such sm_90 GPU; there is 0, 1"),
         (["--arch", "gfx94"], [], "did you mean gfx942?"),
         ([], [DetectedDevice(0, "old", "gfx803")], "unknown arch 'gfx803'"),

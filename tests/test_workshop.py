@@ -252,6 +252,20 @@ def test_modules_go_away_unless_kept(make_workshop: Callable[..., Workshop], hos
     assert names_in(hostile_path) == ([f"gemm_{PROBLEM.name}.py"] if keep else [])
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_each_table_of_configs_is_another_module(
+    make_workshop: Callable[..., Workshop], tmp_path: Path, keep: bool
+) -> None:
+    """A measured process, which keeps what it has imported, finds each config of a problem that has several jobs."""
+    workshop = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), keep_modules=keep)
+    sessions = []
+    for config in CONFIGS[:2]:
+        with workshop.open(PROBLEM, [config], 0) as job:
+            assert list(load_module(job.session.module_path).CONFIGS) == [config.name]
+            sessions.append(job.session)
+    assert sessions[0] != sessions[1]
+
+
 def test_workers_get_the_kernels_only(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
     """What workers import has every kernel, to the character, and not the table of configs."""
     farm = ScriptedFarm(tmp_path, lambda specs: specs)

@@ -13,7 +13,7 @@ from genkern.config import Config
 from genkern.errors import ResultsError
 from genkern.formats.tune_gemm_yaml import TunedRow, read_winners, winners_text, write_winners
 from genkern.gemm_entry import GemmDefaults
-from genkern.problem import GemmProblem
+from genkern.problem import MAX_DIMENSION, GemmProblem
 from genkern.records import Check, Winner
 from genkern.sizes import read_sizes
 
@@ -257,7 +257,7 @@ CONFIGS = st.one_of(
         st.sampled_from(["none", "attention", "iglp0"]),
     ),
 )
-SIZES = st.integers(1, 2**31 - 1)
+SIZES = st.integers(1, MAX_DIMENSION)
 TIMES = st.floats(0.001, 1e7)
 PROBLEMS = st.builds(
     GemmProblem,

@@ -161,6 +161,9 @@ class FakeGemm:
     def vendor(self) -> Any:
         return self.bind("us20", [])
 
+    def spoil_workspace(self) -> None:
+        self.calls.append(("spoiled", 0))
+
 
 class FakeC:
     filled: list[float]

@@ -55,6 +55,20 @@ def test_an_error_comes_after_what_came_before_it() -> None:
         assert feed.next(wait=False) is None
 
 
+def test_a_slow_consumer_keeps_nobody_waiting() -> None:
+    """The iterable comes to its end, and gives back what it holds, however many nobody has asked for yet."""
+    ended = threading.Event()
+
+    def many() -> Iterator[Candidate]:
+        for number in range(20_000):
+            yield candidate(number)
+        ended.set()
+
+    feed = Feed(many())
+    assert ended.wait(WAIT_S)
+    assert [feed.next(wait=True) for _ in range(20_000)] == [candidate(number) for number in range(20_000)]
+
+
 def test_closing_closes_the_generator_in_its_own_thread() -> None:
     """Even when the consumer is far behind: what the generator holds is given back."""
     closed_in: list[str] = []

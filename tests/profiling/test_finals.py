@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import chain, cycle, islice
 
 import pytest
 
@@ -154,6 +155,18 @@ def test_a_clock_that_stays_low_becomes_the_usual_one() -> None:
     assert set(finals.samples_us["b"]) == {208}
     assert finals.discarded["a"] > 8
     assert sum(bench.rested_s) < 4
+
+
+@pytest.mark.parametrize(("high", "low"), [(1, 9), (4, 17), (6, 20), (10, 20), (50, 60)])
+def test_a_clock_that_never_comes_to_rest_does_not_go_on_for_ever(high: int, low: int) -> None:
+    """Up for some readings, down for more, and so on: the finals end after some seconds, with their rounds."""
+    bench = Bench()
+    spells = chain([1.0] * WARM_ROUNDS, islice(cycle([1.0] * high + [0.5] * low), 2000))
+    bench.share = lambda: next(spells)
+    finals = bench.run({"a": bench.sampler("a", 100, 0.01), "b": bench.sampler("b", 101, 0.01)})
+    assert finals.rounds >= 10
+    assert len(finals.samples_us["a"]) == finals.rounds
+    assert sum(bench.rested_s) < 30
 
 
 def test_without_a_clock_every_round_counts() -> None:

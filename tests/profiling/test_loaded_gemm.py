@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_gemms import make_module, taking
+from small_gemms import SEMAPHORE, make_module, taking
 
 from genkern.problem import GemmProblem
 from genkern.profiling.loaded_gemm import LoadedGemm, rotating_copies
@@ -44,3 +44,21 @@ def test_configs_share_a_workspace_that_is_large_enough(tmp_path: Path) -> None:
         assert counters == 0 or operands["counters"].numel() >= counters
         assert "counters" not in operands or not operands["counters"].any()
         assert module.launches(config, operands, gemm.units)
+
+
+@pytest.mark.parametrize("op", ["a16w16", "a8w8"])
+def test_a_spoiled_workspace_says_nothing_of_earlier_calls(tmp_path: Path, op: str) -> None:
+    """Every partial sum is NaN, or a large number where sums are integers; the counters stay at zero."""
+    pytest.importorskip("torch")
+    types = ("int8", "int8", "bf16") if op == "a8w8" else ("bf16", "bf16", "bf16")
+    _, module = make_module(tmp_path, GemmProblem(48, 96, 512, op, *types), [SEMAPHORE], "sm_90")
+    gemm = LoadedGemm.__new__(LoadedGemm)
+    gemm.module, gemm.units, gemm.operands = module, 5, module.make_operands("cpu")
+    gemm._workspace, gemm._elements, gemm._counters = {}, 0, 0
+    gemm.spoil_workspace()
+    operands = gemm._with_workspace(module.CONFIGS[SEMAPHORE.name])
+    operands["workspace"].zero_()
+    gemm.spoil_workspace()
+    spoiled = operands["workspace"]
+    assert bool((spoiled.abs() > 2**29).all() if op == "a8w8" else spoiled.isnan().all())
+    assert not operands["counters"].any()

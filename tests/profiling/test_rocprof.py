@@ -328,6 +328,17 @@ def test_retime_reports_a_finalist_that_the_trace_never_has(
     assert set(shares_the_symbol) <= set(_expected_us(_CANDIDATES[6], range(1, 2)))
 
 
+def test_retime_ends_when_every_process_dies_at_its_end(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
+) -> None:
+    """A runtime that aborts in its own clean-up each time, and a finalist that no trace has: the others count."""
+    script(lost={_NAMES[7]: 1}, at_exit="SIGABRT")
+    found = _by_name(profiler.retime(session, _CANDIDATES))
+    assert found[_NAMES[7]].outcome is Outcome.NOT_SEEN
+    for candidate in _CANDIDATES[:6]:
+        assert found[candidate.config.name].samples_us == _expected_us(candidate, range(1, 2)) * 5
+
+
 def test_rounds_are_shuffled_and_reproducible(session: Session) -> None:
     """Every round has every finalist once; orders differ between rounds and repeat with the seed."""
     visits = final_visits(session, _CANDIDATES)

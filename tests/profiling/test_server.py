@@ -128,12 +128,29 @@ def test_finals_tell_who_is_running(gpu: FakeGpu) -> None:
     assert parent.told.count(name_of("us10")) >= 1 + 3 + 10
 
 
-def test_finals_use_every_copy_in_each_sample(gpu: FakeGpu) -> None:
-    """However few calls a sample needs, between two uses of a copy lie all others, in all finalists' samples."""
+@pytest.mark.parametrize("copies", [1, 5, 6, 40])
+@pytest.mark.parametrize("us", ["us3", "us14", "us200"])
+def test_finals_walk_through_the_copies(copies: int, us: str, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two uses of a copy lie all others, from the last call of a sample to the first of the next one too."""
+    monkeypatch.setattr(FakeGemm, "copies", copies)
     parent = Parent()
-    parent.retime("us200", vendor=False)
+    parent.screen(us)
+    parent.gemm.calls.clear()
+    parent.retime(us, vendor=False)
     captured = [copy for _, copy in parent.gemm.calls[1:]]
-    assert captured == [0, 1, 2, 3, 4, 5]
+    assert captured == [*range(copies)] * (len(captured) // copies)
+    assert copies == 1 or len(captured) < copies + 32
+
+
+def test_samples_of_the_finals_are_as_long_in_another_process(gpu: FakeGpu) -> None:
+    """One that has screened nothing (of a run that goes on, of --benchmark) makes samples of about 100 us as well."""
+    parent = Parent()
+    parent.retime("us12", "us10")
+    captured = [name for name, _ in parent.gemm.calls].count("us10") - 2
+    parent.screen("us10")
+    parent.gemm.calls.clear()
+    parent.retime("us12", "us10")
+    assert captured == [name for name, _ in parent.gemm.calls].count("us10") - 1 == 12
 
 
 def test_finals_go_on_without_a_sampler_that_fails(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,8 +208,22 @@ def test_checking_fills_the_output_first(gpu: FakeGpu, monkeypatch: pytest.Monke
     }
     assert [str(value) for value in parent.gemm.operands["c"].filled] == ["nan"]
     assert gpu.launched == ["us10"]
+    # Nor do partial sums that earlier calls left in the workspace pass for this one's.
+    assert [name for name, _ in parent.gemm.calls] == ["spoiled", "us10"]
     assert "error" in parent.ask("check", config=name_of("refused"), binaries=[])
     assert parent.ask("check", config="vendor", binaries=[])["error_ratio"] == 0.25
+
+
+def test_a_new_workspace_is_ready_before_the_first_launch(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binding fills counters in the default stream, timing launches in another: the device is waited for between."""
+    order: list[str] = []
+    bind = FakeGemm.bind
+    monkeypatch.setattr(FakeGemm, "bind", lambda *given: (order.append("bind"), bind(*given))[1])
+    monkeypatch.setattr(gpu.torch.cuda, "synchronize", lambda: order.append("synchronize"))
+    run = gpu.run
+    monkeypatch.setattr(gpu, "run", lambda *given: (order.append("launch"), run(*given))[1])
+    Parent().screen("us10")
+    assert order[order.index("bind") :][:3] == ["bind", "synchronize", "launch"]
 
 
 def test_a_problem_that_does_not_fit_is_refused(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.problem import ACTIVATIONS, GemmProblem
+from genkern.problem import ACTIVATIONS, MAX_DIMENSION, GemmProblem
 from genkern.profiling.session import Budget, Session
 
 problems = st.builds(
     GemmProblem,
-    *[st.integers(1, 2**31 - 1)] * 3,
+    *[st.integers(1, MAX_DIMENSION)] * 3,
     dtype_a=st.sampled_from(["bf16", "fp8e4m3fn"]),
     row_major_b=st.booleans(),
     bias=st.booleans(),
