@@ -17,7 +17,8 @@ from genkern.rules_tiles import covering_block
 
 # Barriers and descriptors of the TMA pipeline, rounded up: 8 bytes a stage, and up to 48 more on sm_100.
 _BARRIER_BYTES = 128
-# The copy engine wants every row to start at a multiple of this (CUDA driver API, cuTensorMapEncodeTiled).
+# The copy engine wants every row to start at a multiple of this, and what it copies of one to be as long as a multiple
+# of it (CUDA driver API, cuTensorMapEncodeTiled: globalStrides, and boxDim[0] without interleaving).
 _TMA_ROW_ALIGNMENT_BYTES = 16
 # Up to this M the time goes into reading the weights, whatever the tile.
 _WEIGHTS_BOUND_M = 128
@@ -121,3 +122,18 @@ def tma_aligned(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     row_b = problem.N if problem.row_major_b else problem.K
     rows = ((row_a, problem.dtype_a), (row_b, problem.dtype_b), (problem.N, problem.dtype_c))
     return any(length * DTYPES[dtype].size_bytes % _TMA_ROW_ALIGNMENT_BYTES != 0 for length, dtype in rows)
+
+
+def tma_box_narrow(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """TMA family with a tile of A or B whose rows in memory are shorter than 16 bytes.
+
+    genkern: cuTensorMapEncodeTiled refuses such boxes (H200: 8 rows of a column-major A in int8). A row of A's tile has
+    BLOCK_SIZE_K elements (BLOCK_SIZE_M when column-major), of B's BLOCK_SIZE_N (BLOCK_SIZE_K when column-major). A
+    tile of C has 16 columns of 16 bits or more wherever a family stores it through a descriptor.
+    """
+    if not FAMILIES[config.family].uses_tma:
+        return False
+    row_a = config.BLOCK_SIZE_K if problem.row_major_a else config.BLOCK_SIZE_M
+    row_b = config.BLOCK_SIZE_N if problem.row_major_b else config.BLOCK_SIZE_K
+    rows = ((row_a, problem.dtype_a), (row_b, problem.dtype_b))
+    return any(length * DTYPES[dtype].size_bytes < _TMA_ROW_ALIGNMENT_BYTES for length, dtype in rows)

@@ -63,11 +63,23 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return not 16 <= config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps) <= 200
 
 
+def wgmma_c_room(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """warp_specialized_tiled whose buffers of B do not hold its rows of C.
+
+    genkern: C leaves through them, a width of the tile through the buffers of that width, so num_stages *
+    BLOCK_SIZE_K elements of B must be as long as BLOCK_SIZE_M of C. The kernel asserts it when it is compiled.
+    """
+    if config.family != "warp_specialized_tiled":
+        return False
+    size, size_c = DTYPES[problem.dtype_b].size_bytes, DTYPES[problem.dtype_c].size_bytes
+    return config.num_stages * config.BLOCK_SIZE_K * size < config.BLOCK_SIZE_M * size_c
+
+
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon buffers that do not fit, or that leave room for two stages more.
 
     genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. Persistent programs
-    have a buffer for C besides the ring; the others let C leave through the buffers of B, which must hold it.
+    have a buffer for C besides the ring; the others let C leave through the buffers of B (wgmma_c_room).
     """
     if config.family not in _GLUON:
         return False
@@ -77,8 +89,6 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     once = absent * 16 * config.BLOCK_SIZE_K * size
     if config.family == _PERSISTENT:
         once += config.BLOCK_SIZE_M * (config.BLOCK_SIZE_N + 16 * absent) * size_c
-    elif config.num_stages * config.BLOCK_SIZE_K * size < config.BLOCK_SIZE_M * size_c:
-        return True
     room = gpu.shared_bytes_per_block - once - _SLACK_BYTES
     return not config.num_stages * stage <= room < (config.num_stages + 2) * stage
 

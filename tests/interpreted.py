@@ -22,7 +22,14 @@ ROOT = Path(__file__).parents[1]
 # Programs of the persistent kernels.
 UNITS = {"persistent_tma": 2, "stream_k": 7}
 # Rules that drop what a kernel would compute wrongly or not at all, whatever the time.
-CORRECTNESS_RULES = ("tma_aligned", "gemv_one_row", "wgmma_operands", "tma_needs_sm90")
+CORRECTNESS_RULES = (
+    "tma_aligned",
+    "tma_box_narrow",
+    "gemv_one_row",
+    "wgmma_operands",
+    "wgmma_c_room",
+    "tma_needs_sm90",
+)
 INTERPRETED = tuple(family.name for family in FAMILIES.values() if family.interpreted)
 
 
@@ -103,6 +110,7 @@ def fitted(problem: GemmProblem, config: Config) -> GemmProblem:
         {"row_major_a": True, "row_major_b": False},
         {"M": 1},
         {"op": "a16w16", "dtype_a": "fp16", "dtype_b": "fp16"},
+        {"dtype_c": "fp16"},
     )
     for count in range(len(repairs) + 1):
         for chosen in combinations(repairs, count):

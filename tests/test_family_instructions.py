@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from interpreted import takes
 from small_gemms import make_module, specs_of
 
 from genkern.compiler import ast_source
@@ -105,6 +106,14 @@ def test_stream_k(compiled: Callable[..., Texts], arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
+def test_stream_k_with_float32_out(compiled: Callable[..., Texts], arch: str) -> None:
+    """C in float32 needs the accumulators in another layout, also where they come from one of two places."""
+    problem = GemmProblem(13, 512, 4096, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32", bias=True)
+    text = main_text(compiled(arch, problem, Config("stream_k", 64, 64, 64, 4, 1, 4, 3)))
+    assert counts_arrivals(text, arch)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
 def test_tiled_atomic(compiled: Callable[..., Texts], arch: str) -> None:
     """Additions in hardware, four floats at a time from sm_90 on, and no compare-and-swap but on gfx90a (a rule)."""
     texts = compiled(arch, PROBLEM, Config("tiled_atomic", 64, 64, 64, 1, 4, 4, 2))
@@ -139,6 +148,20 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
         assert ("wgmma.mma_async.sync.aligned.m64n8k16" if TRITON >= (3, 9) else "mma.sync.aligned.m16n8k16") in text
     else:
         assert re.search(MATRIX[arch], text)
+
+
+@pytest.mark.parametrize("dtype_c", ["bf16", "fp32"])
+@pytest.mark.parametrize("block_m", [128, 256])
+def test_warp_specialized_tiled_has_room_for_c(compiled: Callable[..., Texts], block_m: int, dtype_c: str) -> None:
+    """The compiler refuses a tile of C that B's buffers do not hold, and the rules drop just these."""
+    problem = GemmProblem(1024, 2048, 4096, dtype_c=dtype_c)
+    config = Config("warp_specialized_tiled", block_m, 160, 64, 1, 1, 8, 4)
+    if takes(problem, config):
+        assert "wgmma.mma_async" in main_text(compiled("sm_90", problem, config))
+    else:
+        assert (block_m, dtype_c) == (256, "fp32")
+        with pytest.raises(Exception, match="static_assert"):
+            compiled("sm_90", problem, config)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

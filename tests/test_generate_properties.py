@@ -172,3 +172,10 @@ def test_fitting_changes_as_little_as_it_can() -> None:
     assert fitted(odd, Config("tiled", 16, 16, 16)) == odd
     assert fitted(odd, Config("tiled_tma", 16, 16, 16)) == dataclasses.replace(odd, M=16, N=16, K=16)
     assert fitted(odd, Config("gemv", 1, 16, 16)) == dataclasses.replace(odd, M=1, row_major_b=False)
+    narrow = GemmProblem(96, 32, 64, "a8w8", "int8", "int8", row_major_a=False)
+    assert fitted(narrow, Config("tiled_tma_swapped", 16, 64, 64)) == narrow
+    assert fitted(narrow, Config("tiled_tma_swapped", 8, 64, 64)) == dataclasses.replace(narrow, row_major_a=True)
+    sums = GemmProblem(96, 32, 64, dtype_c="fp32")
+    assert fitted(sums, Config("warp_specialized_tiled", 128, 160, 64, num_stages=4)) == sums
+    in_16_bits = dataclasses.replace(sums, dtype_c="fp16")
+    assert fitted(sums, Config("warp_specialized_tiled", 256, 160, 64, num_stages=4)) == in_16_bits

@@ -54,7 +54,9 @@ def own(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) ->
 GEMV = own("gemv", 1, 4, 512)
 WS = own("warp_specialized")
 WST = "warp_specialized_tiled"
+FP32_OUT = problem(4096, 4096, 4096, dtype_c="fp32")
 INT8_OPERANDS = problem(64, 64, 64, **INT8)
+COLUMN_A_INT8 = problem(96, 2112, 1008, row_major_a=False, **INT8)
 ROW_B = problem(8, 4096, 4096, row_major_b=True)
 STREAM_K = own("stream_k", 128, 128)
 MI250X = gpu_for_arch("gfx90a")
@@ -183,9 +185,11 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("stream_k_short_share", H200, (problem(128, 66 * 128, 448), STREAM_K), (problem(128, 66 * 128, 512), STREAM_K)),
     ("stream_k_short_share", H200, (problem(128, 66 * 128, MAX_DIMENSION), STREAM_K), (problem(128, 63 * 128, MAX_DIMENSION), STREAM_K)),
     ("shared_memory_warpgroup", H200, (SMALL, swapped(16, 256, 128, num_stages=4)), (SMALL, swapped(16, 256, 128, num_stages=3))),
-    # A stage of 256x160x64 is 52 KiB: four fit, since C has no buffer of its own. Three do not hold 256 rows of C in float32.
+    # A stage of 256x160x64 is 52 KiB: four fit, since C has no buffer of its own. They hold 256 rows of C in 16 bits, not in 32; three of 256x192x64 neither.
     ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 160, num_stages=5)), (LARGE, own(WST, 256, 160, num_stages=4))),
-    ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 192, num_stages=3)), (LARGE, own(WST, 256, 160, num_stages=4))),
+    ("wgmma_c_room", H200, (LARGE, own(WST, 256, 192, num_stages=3)), (LARGE, own(WST, 256, 160, num_stages=4))),
+    ("wgmma_c_room", H200, (FP32_OUT, own(WST, 256, 160, num_stages=4)), (FP32_OUT, own(WST, 128, 160, num_stages=4))),
+    ("wgmma_c_room", H200, (FP32_OUT, own(WST, 128, 160, num_stages=3)), (FP32_OUT, own("warp_specialized", 128, 160, num_stages=3))),
     ("wgmma_operands", H200, (problem(64, 64, 64, row_major_a=False), own(WST)), (problem(64, 64, 64), own(WST))),
     # 264 tiles are two full waves; 64 leave more than 30 % of 132 SMs idle, 128 do not.
     ("wgmma_waves", H200, (problem(128 * 264, 192, 64), own(WST, 128, 192)), (problem(128 * 263, 192, 64), own(WST, 128, 192))),
@@ -228,6 +232,11 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("tma_aligned", H200, (problem(60, 64, 72, row_major_a=False), tma()), (problem(60, 64, 72), tma())),
     ("tma_aligned", H200, (problem(64, 72, 68, row_major_a=False), tma()),
      (problem(64, 72, 68, row_major_a=False, row_major_b=True), tma())),
+    ("tma_box_narrow", H200, (COLUMN_A_INT8, own("tiled_tma_swapped", 8)), (COLUMN_A_INT8, own("tiled_tma_swapped", 16))),
+    ("tma_box_narrow", H200, (COLUMN_A_INT8, own("tiled_tma_swapped", 8)), (COLUMN_A_INT8, swapped(8))),
+    ("tma_box_narrow", H200, (COLUMN_A_INT8, own("tiled_tma_swapped", 8)), (INT8_OPERANDS, own("tiled_tma_swapped", 8))),
+    ("tma_box_narrow", H200, (COLUMN_A_INT8, own("tiled_tma_swapped", 8)),
+     (problem(64, 64, 64, row_major_a=False), own("tiled_tma_swapped", 8))),
     ("group_m_redundant", H200, (problem(256, 64, 64), nv(GROUP_SIZE_M=8)), (problem(256, 64, 64), nv(GROUP_SIZE_M=4))),
     ("group_m_redundant", H200, (problem(257, 9, 9), nv(GROUP_SIZE_M=16)), (problem(257, 9, 9), nv(GROUP_SIZE_M=8))),
     ("group_m_redundant", H200, (problem(1, 64, 64), nv(GROUP_SIZE_M=2)), (problem(1, 64, 64), nv(GROUP_SIZE_M=1))),

@@ -1,4 +1,7 @@
-"""Tests of the served profilers on a GPU: kernels that hang and fault, and timers that agree."""
+"""Tests of the served profilers on a GPU: kernels that hang and fault, and timers that agree.
+
+The bounds on times are those of an idle machine, so this file is run on its own and without pytest-xdist's -n.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,10 @@ from genkern.profiling.served import ServedProfiler
 from genkern.profiling.session import VENDOR, Budget, Session
 from genkern.records import Binary, Candidate, Measurement, Outcome
 
+# Beside 14 processes that import PyTorch, restarts took 5.2 to 7.3 s (H200).
+on_an_idle_machine = pytest.mark.skipif(
+    "PYTEST_XDIST_WORKER" in os.environ, reason="bounds times: run tests/profiling/test_served_gpu.py without -n"
+)
 TIMEOUT_S = 10.0
 # What the supervisor may take to replace a process and open the session again.
 RESTART_S = 5.0
@@ -98,6 +105,7 @@ def bench(hostile_path: Path) -> Iterator[Bench]:
 
 
 @pytest.mark.gpu
+@on_an_idle_machine
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_in_screening(kind: str, bench: Bench) -> None:
     """The config has its outcome and its message, the others their times, and the restart takes less than 5 s."""
@@ -212,6 +220,7 @@ def gemm(tmp_path: Path) -> tuple[Session, Candidate]:
 
 
 @pytest.mark.gpu
+@on_an_idle_machine
 def test_timers_agree(gemm: tuple[Session, Candidate], tmp_path: Path) -> None:
     """A graph's time of a call is CUPTI's time of its kernel and the gap to the next kernel, 0 to 2 us.
 
@@ -228,6 +237,7 @@ def test_timers_agree(gemm: tuple[Session, Candidate], tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@on_an_idle_machine
 def test_timing_again_gives_the_same(gemm: tuple[Session, Candidate], tmp_path: Path) -> None:
     """Two processes agree on a config's median within 2 %, and the intervals are narrow."""
     session, candidate = gemm
@@ -241,6 +251,7 @@ def test_timing_again_gives_the_same(gemm: tuple[Session, Candidate], tmp_path: 
 
 
 @pytest.mark.gpu
+@on_an_idle_machine
 def test_flushed_code_is_slower(gemm: tuple[Session, Candidate], tmp_path: Path) -> None:
     """With --icache_flush a call fetches its code again: never faster than warm, and not twice as slow either."""
     session, candidate = gemm
