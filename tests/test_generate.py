@@ -265,7 +265,7 @@ def test_operands_that_would_be_misread_are_refused(
 def test_steps_along_a_wide_operand_have_64_bits() -> None:
     """BLOCK_SIZE_K rows of a column-major A or a row-major B, or SPLIT_K times M rows of partial sums, may be past 32
     bits, whatever the family."""
-    pointers = [TILED, SPLIT, SEMAPHORE, ATOMIC, SWAPPED]
+    pointers = [TILED, SPLIT, SEMAPHORE, ATOMIC, SWAPPED, STREAM_K]
     for name, wide in (
         ("a", GemmProblem(2**27, 64, 256, row_major_a=False)),
         ("b", GemmProblem(64, 2**27, 256, row_major_b=True)),

@@ -205,7 +205,6 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shares", H200, (problem(128 * 20, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4)), (problem(128 * 20, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=6))),
     # 133 * 112 tiles * 2**20 blocks do not fit 32 bits.
     ("wgmma_shares", H200, (problem(128 * 112, 192, 2**26), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 2**22), own("warp_specialized", 128, 192, SPLIT_K=2))),
-    # Shares fill the last wave whatever the width.
     ("width_fills_nothing", H200, (problem(1024, 1280, 8192), own("warp_specialized", 128, 160)), (problem(1024, 1280, 8192), own("warp_specialized", 128, 160, SPLIT_K=2))),
     ("stages_over_loop", H200, (problem(64, 64, 128), nv(num_stages=3)), (problem(64, 64, 129), nv(num_stages=3))),
     ("stages_over_loop", H200, (SMALL, nv(SPLIT_K=32, num_stages=3)), (SMALL, nv(SPLIT_K=16, num_stages=3))),
