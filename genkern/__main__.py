@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("stopped; run the same command again to go on")
         return 130
+    except ModuleNotFoundError as error:
+        return _fail(_missing(error))
     except BrokenPipeError:
         # The reader of our output left (a pager, head): nothing more to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -75,6 +77,17 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
     # it has ended its workers by then.
     if failure.thread is None or failure.thread.name != "ExecutorManagerThread":
         threading.__excepthook__(failure)
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """What to do about a package that is not there. Raises `error` when it is one of genkern's own."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "genkern"):
+        raise error
+    return (
+        f"{sys.executable} has no {package}: in a checkout, `make tune` sets up .venv (then: . .venv/bin/activate), or "
+        "pip install -e '.[torch]'"
+    )
 
 
 def _fail(message: str) -> int:

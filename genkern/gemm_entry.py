@@ -85,7 +85,9 @@ def refuse_unknown(keys: Collection[str], known: Collection[str], kind: str) -> 
     for key in keys:
         if key not in known:
             near = difflib.get_close_matches(key[:40].casefold(), by_fold, n=1)
-            hint = f"did you mean {by_fold[near[0]]}?" if near else f"use {', '.join(list(known)[:10])}"
+            # The keys of a size come first.
+            some = [*list(known)[: len(SIZE_KEYS)], *(["..."] if len(known) > len(SIZE_KEYS) else [])]
+            hint = f"did you mean {by_fold[near[0]]}?" if near else f"use {', '.join(some)}"
             raise InputError(f"unknown {kind} {shown(key)}; {hint}")
 
 

@@ -141,7 +141,10 @@ def partition_of(gpu: Gpu, compute_units: int) -> Gpu:
 def _devices_of(arch: str) -> list[tuple[frozenset[str], Gpu]]:
     key = str(arch).strip().lower().split(":")[0]
     if key not in _table():
-        near = difflib.get_close_matches(key, known_archs(), n=1, cutoff=0.5)
+        # A product's name is no arch, but says which: MI300X, "NVIDIA H100".
+        models = {word for word in re.findall(r"[a-z0-9]*[0-9][a-z0-9]*", key) if not word.endswith("gb")}
+        products = [name for name, devices in _table().items() if any(models & match for match, _ in devices)]
+        near = products or difflib.get_close_matches(key, known_archs(), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"unknown arch {arch!r}: {hint}Known: {', '.join(known_archs())}")
     return _table()[key]

@@ -112,14 +112,11 @@ class JournalFacts:
         self.header = found
         if expected is None:
             expected = {**found, "schema": SCHEMA}
-        differences = [
-            f"{name} was {found.get(name)!r}, is {expected.get(name)!r}"
-            for name in sorted(set(found) | set(expected))
-            if found.get(name) != expected.get(name)
-        ]
+        differences = _differences(found, expected)
         if differences:
             raise ResultsError(
-                f"{self.path} is of another run ({'; '.join(differences)}): use --all to tune again, or another -o"
+                f"{self.path} is of another run ({'; '.join(differences)}): repeat its command (genkern status shows "
+                "it), use --all to tune again, or another -o"
             )
 
     def _note_start(self, start: Start) -> None:
@@ -282,3 +279,18 @@ def _pair(values: Any) -> tuple[float, float] | None:
         return None
     low, high = values
     return float(low), float(high)
+
+
+def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """What differs, by name; of mappings only what differs in them."""
+    differences = []
+    for name in sorted(set(found) | set(expected)):
+        was, now = found.get(name), expected.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            differences += _differences(was, now)
+        elif was != now and name == "space":
+            # A digest says nothing to a person.
+            differences.append("the search space was another")
+        elif was != now:
+            differences.append(f"{name} was {was!r}, is {now!r}")
+    return differences

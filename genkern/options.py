@@ -29,8 +29,9 @@ _EXAMPLES = """examples:
   genkern --compare_wo_tuning --gemm_size_file results.yaml  check results; exit 1 if any is wrong
   genkern status results.yaml                                how far a run is; whether it goes on
 
-Names may be written with dashes too: --gemm-size-file. Exit status: 0; 1 when a size has no winner
-or a config is wrong; 2 for what you must put right (one line says what); 130 when stopped.
+Names may be written with dashes too: --gemm-size-file. Exit status: 0; 1 when a size has no winner,
+or a config is wrong, does not run, or cannot be checked here; 2 for what you must put right (one
+line says what); 130 when stopped.
 """
 
 
@@ -149,7 +150,9 @@ def _modes(group: argparse._ArgumentGroup) -> None:
     modes = group.add_mutually_exclusive_group()
     modes.add_argument("--compare", action="store_true", help="tune, and check each winner against a float32 reference")
     modes.add_argument("--compare_wo_tuning", action="store_true", help="only check the configs of a results file")
-    modes.add_argument("--benchmark", action="store_true", help="only time the configs of a results file")
+    modes.add_argument(
+        "--benchmark", action="store_true", help="only time the configs of a results file, into -o as CSV"
+    )
     modes.add_argument("--explain", action="store_true", help="only count what each pruning rule drops, for each size")
     group.add_argument(
         "--errRatio",
@@ -247,7 +250,11 @@ def _search(group: argparse._ArgumentGroup) -> None:
         help="leave out configs whose result may differ from run to run (float atomics); sizes that were won by one "
         "are tuned again",
     )
-    group.add_argument("--keep", action="store_true", help="keep the generated modules, in modules/ of --cache_dir")
+    group.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep the generated modules, in modules/ of --cache_dir; with --benchmark they hold the winners only",
+    )
 
 
 def _results(group: argparse._ArgumentGroup) -> None:
@@ -292,8 +299,14 @@ def _check_sizes(options: argparse.Namespace) -> None:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """A file that is written must not be one that is read, nor two of them one."""
+    """Every file has a name; one that is written must not be one that is read, nor two of them one."""
     sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
+    named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
+    for option, path in (named | {"--cache_dir": options.cache_dir}).items():
+        if path == "":
+            raise InputError(f"{option} is empty: is a variable of your shell not set?")
+    if results is not None and results.lower().endswith(".json"):
+        raise InputError(f"-o {results}: results are YAML, or AITER's CSV where the name ends in .csv: give another -o")
     if profile is not None and any(_same_file(profile, other) for other in (sizes, results)):
         raise InputError(f"--profile_file {profile} is the file of the sizes or the results too: give it another name")
     if options.benchmark and _same_file(sizes, results):

@@ -79,7 +79,8 @@ class Recorder:
         if self._winners:
             columns = self._console.width if self._console.is_terminal else None
             print_lines(self._console, ["", *winners_table(self._winners, gpu, columns), ""])
-        self._console.print(f"candidates: {outcome_text(self._outcomes) or 'none'}")
+        time_source = self._winners[0].time_source if self._winners else ""
+        self._console.print(f"candidates: {outcome_text(self._outcomes, time_source) or 'none'}")
         self._console.print(
             f"binaries: {counts.compiled:,} compiled, {counts.cached:,} from the cache, {counts.failed:,} refused"
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from genkern.determinism import is_deterministic
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
-from genkern.records import Outcome, Winner
+from genkern.records import PREDICTED, Outcome, Winner
 from genkern.tune import Report
 
 _GAP = "  "
@@ -114,13 +114,18 @@ def detail_lines(report: Report) -> list[str]:
     """The outcomes of one size's candidates, where its time went, and what was found wrong."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     wrong = [f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG]
-    return [f"  {outcome_text(report.outcomes)}; {times}", *wrong]
+    outcomes = outcome_text(report.outcomes, report.winner.time_source if report.winner else "")
+    return [f"  {outcomes}; {times}", *wrong]
 
 
-def outcome_text(outcomes: Counter[Outcome]) -> str:
-    """For example `measured 672, compile_failed 3, pruned 131,328`; every candidate is in exactly one of them."""
+def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:
+    """For example `measured 672, compile_failed 3, pruned 131,328`; every candidate is in exactly one of them.
+
+    Where the times are the predictor's, nothing was measured: `predicted 672`.
+    """
     order = [outcome for outcome in reversed(Outcome) if outcomes[outcome]]
-    return ", ".join(f"{outcome.value} {outcomes[outcome]:,}" for outcome in order)
+    names = {Outcome.MEASURED: PREDICTED} if time_source == PREDICTED else {}
+    return ", ".join(f"{names.get(outcome, outcome.value)} {outcomes[outcome]:,}" for outcome in order)
 
 
 def _percent(value: float | None) -> str:

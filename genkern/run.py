@@ -16,6 +16,7 @@ from genkern.check import Checker, DeviceChecker
 from genkern.determinism import is_deterministic
 from genkern.errors import ResultsError
 from genkern.file_lock import sole_run
+from genkern.files import shown_path
 from genkern.gemm_entry import resolve
 from genkern.interpreter import interpreter_checker
 from genkern.journal import Journal, Start, read_journal
@@ -85,15 +86,14 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
     """Tune what is not tuned yet; results and journal grow with every size. Returns 1 when one has no winner."""
     options, target = setting.options, setting.target
     facts = RunFacts(target.arch, target.gpu.compute_units, setting.versions, predicted=not target.measured)
-    results = ResultsFile(
-        setting.results_path, facts, setting.defaults, sort=options.sort, again=problems if options.all else ()
-    )
+    results = open_results(setting, facts, problems if options.all else ())
     done = results.problems - results.not_deterministic if options.deterministic else results.problems
     retire_journal(RunFiles(setting.results_path), done)
     todo = [problem for problem in problems if options.all or problem not in done]
     if len(todo) < len(problems):
         there = f"{len(problems) - len(todo)} of {len(problems)} sizes are in {results.path} already"
-        console.print(f"note: {there} (--all tunes them again)")
+        unchecked = ", --compare_wo_tuning checks them" if options.compare else ""
+        console.print(f"note: {there} (--all tunes them again{unchecked})")
     if not todo:
         return 0
     results.require_room(todo)
@@ -130,12 +130,25 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
     # Only an unfinished run is to be gone on with.
     os.replace(journal.path, RunFiles(setting.results_path).finished_journal)
     recorder.summary(target.gpu, workshop.farm.counts)
+    if options.keep:
+        console.print(f"modules: {workshop.module_dir}")
     if not target.measured:
         console.print(
             f"These times are predicted. To measure, run the same command on a machine with a {target.arch} GPU "
             "and PyTorch."
         )
     return 1 if recorder.failed else 0
+
+
+def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProblem]) -> ResultsFile:
+    """The results file as it is. Raises ResultsError, which says that -o names it."""
+    path = setting.results_path
+    try:
+        return ResultsFile(path, facts, setting.defaults, sort=setting.options.sort, again=again)
+    except ResultsError as error:
+        if "-o" in str(error):
+            raise
+        raise ResultsError(f"{error} (results go to {shown_path(path)}: another -o leaves it alone)") from None
 
 
 def make_checkers(

@@ -33,6 +33,7 @@ class _Item:
     line: int
     values: Mapping[str, object]
     notes: tuple[str, ...] = ()
+    untyped: bool = False
 
 
 def read_sizes(path: str, defaults: GemmDefaults, arch: str) -> SizeList:
@@ -61,7 +62,8 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str) -> SizeList:
         except InputError as exc:
             raise InputError(f"{where}, line {item.line}: {exc}") from None
         found.append(resolved.problem)
-        notes.update(item.notes + resolved.notes)
+        untyped = (f"{UNTYPED}: {_types(resolved.problem)} are taken",) if item.untyped else ()
+        notes.update(untyped + item.notes + resolved.notes)
     if not found:
         raise InputError(f"{where}: holds no sizes; add one, such as M = 16, N = 4096, K = 4096")
     told = [f"{note} ({count} of {len(found)} sizes)" for note, count in notes.items()]
@@ -87,13 +89,17 @@ def _csv_items(text: str, where: str) -> Iterator[_Item]:
         check_columns(table.columns)
     except InputError as exc:
         raise InputError(f"{where}: {exc}") from None
-    untyped = () if {"dtype", "q_dtype_w"} & set(table.columns) else (UNTYPED,)
+    untyped = not {"dtype", "q_dtype_w"} & set(table.columns)
     for row in table.rows:
         try:
             values, notes = entry_values(row.values)
         except InputError as exc:
             raise InputError(f"{where}, line {row.line}: {exc}") from None
-        yield _Item(row.line, values, untyped + notes)
+        yield _Item(row.line, values, notes, untyped)
+
+
+def _types(problem: GemmProblem) -> str:
+    return f"{problem.op} with A in {problem.dtype_a}, B in {problem.dtype_b} and C in {problem.dtype_c}"
 
 
 def _duplicates(found: Sequence[GemmProblem]) -> list[str]:

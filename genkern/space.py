@@ -27,7 +27,7 @@ _RANGE_FIELDS = CONFIG_FIELDS[1:]
 _OPTIONAL: dict[str, int | str] = {"xcd_remap": 0, "cache_modifier": "none"}
 _AMD_FIELDS = (*AMD_NEUTRAL, "xcd_remap")
 # Least and greatest value of each field; what a family's blocks may be besides is in family.py.
-_BOUNDS = {
+BOUNDS = {
     "BLOCK_SIZE_M": (1, 1024),
     "BLOCK_SIZE_N": (1, 1024),
     "BLOCK_SIZE_K": (1, 1024),
@@ -40,6 +40,8 @@ _BOUNDS = {
     "kpack": (1, 2),
     "xcd_remap": (0, 1),
 }
+# Triton takes others too, and compiles them as if nothing was asked for.
+MATRIX_SIZES = (4, 16, 32)
 # More than enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
 _ARCH = re.compile(r"gfx[0-9a-f]+|sm_[0-9]+")
@@ -317,8 +319,10 @@ def _rules(key: str, value: object) -> tuple[str, ...]:
 
 
 def _values(where: str, field: str, values: object, facts: Family) -> tuple[int | str, ...]:
-    if not isinstance(values, list) or not values:
+    if not isinstance(values, list):
         raise InputError(f"{where} = {_shown(values)} is not a list of values")
+    if not values:
+        raise InputError(f"{where} is empty: list one value at least")
     for value in values:
         if field == "schedule_hint":
             if not isinstance(value, str) or not _HINT.fullmatch(value):
@@ -328,11 +332,13 @@ def _values(where: str, field: str, values: object, facts: Family) -> tuple[int 
             if value not in CACHE_MODIFIERS:
                 raise _unknown(field, value, CACHE_MODIFIERS)
             continue
-        least, greatest = _BOUNDS[field]
+        least, greatest = BOUNDS[field]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
             raise InputError(f"{where}: {_shown(value)} is not a whole number from {least} to {greatest}")
         if field.startswith("BLOCK_SIZE") and (problem := block_problem(facts.name, field, value)):
             raise InputError(f"{where}: {problem}")
+        if field == "matrix_instr_nonkdim" and value not in MATRIX_SIZES:
+            raise InputError(f"{where}: {value} is no matrix instruction: use {', '.join(map(str, MATRIX_SIZES))}")
         if field == "num_warps" and value & (value - 1):
             raise InputError(f"{where}: {value} is not a power of two, which Triton needs")
     return _distinct(where, values)

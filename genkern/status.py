@@ -93,6 +93,7 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
         best = Measurement(winner.config.name, Outcome.MEASURED, winner.time_source, "final", winner.duration_us)
     if facts.ended is not None:
         outcomes = Counter(facts.ended.outcomes)
+    source = str(status.facts.header.get("time_source", "")) if status.facts else ""
     if winner is not None:
         state = "done"
     elif facts.ended is not None:
@@ -101,7 +102,7 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
         state = f"in flight {duration_text(status.now_s - facts.begun.time_s)}"
     else:
         state = "begun" if facts.begun or facts.screened else "not begun"
-    return SizeStatus(problem, state, len(facts.screened), configs, best, outcome_text(outcomes))
+    return SizeStatus(problem, state, len(facts.screened), configs, best, outcome_text(outcomes, source))
 
 
 def duration_text(seconds: float) -> str:

@@ -22,12 +22,16 @@ from genkern.op import check_problem
 from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR, Profiler, Session
 from genkern.records import Candidate, Check
+from genkern.report import format_text
 from genkern.setting import Setting
 from genkern.target import make_device_checker
 from genkern.workshop import Workshop
 
 # The first are tune_gemm's columns of --benchmark.
-TIME_COLUMNS = ("trans", "M", "N", "K", "TFLOPS", "us", "vendor_us", "time_source", "config", "message")
+TIME_COLUMNS = (
+    *("trans", "M", "N", "K", "TFLOPS", "us", "vendor_us", "time_source", "config", "message"),
+    *("op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,17 @@ def verify(setting: Setting, console: Console) -> int:
 
 def check_line(claim: Claim, check: Check) -> str:
     """How one check ended, on one line."""
-    size = claim.problem.size
+    size, name = claim.problem.size, claim_text(claim)
     verdict = "ok" if check.passed else "not checked" if check.method == NOT_CHECKED else "WRONG"
     how = check.method + (f" on {check.problem_size}" if check.problem_size != size else "")
     found = check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
-    return f"{size}: {verdict}: {found} ({how}): {claim.config.name}"
+    how = "" if check.method == NOT_CHECKED else f" ({how})"
+    return f"{name}: {verdict}: {found}{how}: {claim.config.name}"
+
+
+def claim_text(claim: Claim) -> str:
+    """The size with its format, since a results file may have one size in several."""
+    return f"{claim.problem.size} {format_text(claim.problem)}"
 
 
 def benchmark(setting: Setting, console: Console) -> int:
@@ -93,6 +103,8 @@ def benchmark(setting: Setting, console: Console) -> int:
             # Whole after every size: a later one may fail.
             write_whole(output, pd.DataFrame(rows, columns=list(TIME_COLUMNS)).to_csv(index=False))
     console.print(f"{len(rows)} times in {output}")
+    if options.keep:
+        console.print(f"modules: {workshop.module_dir}")
     return 1 if any(row["us"] is None for row in rows) else 0
 
 
@@ -189,16 +201,17 @@ def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> d
         "time_source": profiler.time_source,
         "config": claim.config.name,
         "message": " ".join(message.split()),
+        **{name: getattr(problem, name) for name in ("op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")},
     }
 
 
 def _time_line(claim: Claim, row: dict[str, object]) -> str:
     us, vendor_us = row["us"], row["vendor_us"]
     if not isinstance(us, float):
-        return f"{claim.problem.size}: did not run: {row['message']}: {claim.config.name}"
+        return f"{claim_text(claim)}: did not run: {row['message']}: {claim.config.name}"
     versus = f", {vendor_us / us:.3f}x vendor" if isinstance(vendor_us, float) else ""
     said = f"{us:.2f} us, {claim.problem.tflops(us):.1f} TFLOPS{versus} ({row['time_source']})"
-    return f"{claim.problem.size}: {said}: {claim.config.name}"
+    return f"{claim_text(claim)}: {said}: {claim.config.name}"
 
 
 def _refuse_other_content(path: str) -> None:

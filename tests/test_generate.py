@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from golden.update import CASES, FOLDER, rendered
@@ -39,6 +40,7 @@ from small_gemms import (
     write_module,
 )
 
+from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.family import FAMILIES
 from genkern.generate import GeneratedModule, generate
@@ -49,7 +51,6 @@ TYPES = {"a16w16": [("bf16", "bf16"), ("fp32", "fp32")], "a8w8": [("int8", "bf16
 # Generates and imports 15,000 configs three times each; prints the least processor time of both, and the count.
 _SPEED = """
 import itertools, sys, time
-from genkern.compiler import load_module
 from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.generate import generate
@@ -323,6 +324,28 @@ def test_module_imports_alone(hostile_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("4\n", 0), done.stderr
 
 
+def test_a_call_asks_the_device_for_its_units(hostile_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `units`, persistent kernels are launched for the GPU that the operands lie on, whichever it is."""
+    module = load_module(str(write_module(hostile_path, generate(GemmProblem(4096, 4096, 4096), [TMA], "sm_90"))))
+    asked = []
+
+    def properties(device: object) -> SimpleNamespace:
+        asked.append(device)
+        return SimpleNamespace(multi_processor_count=114)
+
+    monkeypatch.setattr("torch.cuda.get_device_properties", properties)
+    device = SimpleNamespace(type="cuda", index=1)
+    given: dict[str, object] = {"c": SimpleNamespace(device=device)}
+    assert (module.units_of(given), asked) == (114, [device])
+    seen = []
+    monkeypatch.setattr(module, "check_operands", lambda config, operands: None)
+    monkeypatch.setattr(module, "with_workspace", lambda config, operands, units: operands)
+    monkeypatch.setattr(module, "launches", lambda config, operands, units: seen.append(units) or [])
+    module.matmul(module.CONFIGS[TMA.name], given)
+    module.matmul(module.CONFIGS[TMA.name], given, units=7)
+    assert seen == [114, 7]
+
+
 @needs_interpreter
 def test_module_runs_alone_as_a_program(hostile_path: Path) -> None:
     """`python gemm_....py --check-only` checks what it holds, says so, and fails when a kernel is wrong."""
@@ -331,14 +354,18 @@ def test_module_runs_alone_as_a_program(hostile_path: Path) -> None:
     path = write_module(hostile_path, module)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TRITON_INTERPRET": "1"}
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, environment: dict[str, str] = clean) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, str(path), *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, env=clean, cwd=hostile_path)
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=hostile_path)
 
     good = run("--check-only")
     assert good.returncode == 0, good.stderr
     assert good.stdout.splitlines() == [f"{config.name}: correct" for config in configs]
-    assert "invalid choice" in run("--config", "no_such_config").stderr
+    unknown = run("--config", "no_such_config")
+    assert (unknown.returncode, unknown.stderr.count("tiled_")) == (2, 0)
+    assert "there is no config 'no_such_config'" in unknown.stderr
+    nothing = run(environment=clean | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
+    assert (nothing.returncode, "set TRITON_INTERPRET=1" in nothing.stderr) == (2, True)
     path.write_text(module.text.replace("range(first_k, last_k,", "range(first_k + BLOCK_SIZE_K, last_k,"))
     bad = run("--config", configs[1].name)
     assert bad.returncode == 1

@@ -112,10 +112,16 @@ def test_arch_has_a_default(arch: str, name: str) -> None:
     assert name == gpu_for_arch(arch).name
 
 
-@pytest.mark.parametrize(("arch", "near"), [("sm90", "sm_90"), ("gfx943", "gfx942"), ("gfx1200", "gfx1201")])
+@pytest.mark.parametrize(
+    ("arch", "near"),
+    [
+        *(("sm90", "sm_90"), ("gfx943", "gfx942"), ("gfx1200", "gfx1201")),
+        *(("MI300X", "gfx942"), ("NVIDIA H100 80GB HBM3", "sm_90"), ("a100", "sm_80"), ("RTX 4090", "sm_89")),
+    ],
+)
 def test_unknown_arch_suggests_the_nearest(arch: str, near: str) -> None:
-    """An unknown arch is an InputError that names the nearest known one and lists all."""
-    with pytest.raises(InputError, match=f"did you mean {near}") as caught:
+    """An unknown arch is an InputError that names the nearest known one, or a product's, and lists all."""
+    with pytest.raises(InputError, match=f"did you mean {near}\\?") as caught:
         gpu_for_arch(arch)
     assert all(known in str(caught.value) for known in known_archs())
 

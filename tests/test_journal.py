@@ -151,6 +151,12 @@ def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
     assert "triton was '3.7.0', is '3.9.0'" in text
     assert "icache was None, is True" in text
     assert "device" not in text
+    with pytest.raises(ResultsError) as caught:
+        opened(path, {**HEADER, "space": "0123", "budget": {**HEADER["budget"], "final_rounds": 7}})
+    text = str(caught.value)
+    assert "final_rounds was 60, is 7" in text
+    assert "the search space was another" in text
+    assert "finals_s" not in text
     assert "--all" in text
     path.write_bytes(b'{"fact": "screened", "value": {}}\n')
     with pytest.raises(ResultsError):

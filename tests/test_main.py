@@ -68,6 +68,19 @@ def test_errors_are_one_printable_line(
     assert run_here(capsys).refusal.startswith(said)
 
 
+def test_a_missing_package_is_said_with_what_to_do(
+    does: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Python that genkern was not installed for: which one, and how to get the right one. Own modules are bugs."""
+    does(fails(ModuleNotFoundError("No module named 'rich.console'", name="rich.console")))
+    refusal = run_here(capsys).refusal
+    assert refusal.startswith(f"genkern: {sys.executable} has no rich: ")
+    assert ".venv/bin/activate" in refusal
+    does(fails(ModuleNotFoundError("No module named 'genkern.x'", name="genkern.x")))
+    with pytest.raises(ModuleNotFoundError):
+        run_here(capsys)
+
+
 def test_a_bug_is_no_bad_input(does: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]) -> None:
     """What nobody expected is not hidden behind a line."""
     does(fails(KeyError("bug")))

@@ -103,6 +103,9 @@ def test_defaults_are_those_of_the_help() -> None:
         (["--benchmark", "-m", "1", "-n", "1", "-k", "1"], "reads a results file"),
         (["--benchmark", "-i", "r.yaml", "-o", "./r.yaml"], "write its times over"),
         (["-i", "s.csv", "-o2", "./s.csv"], "--profile_file"),
+        ([*SIZES, "-o", ""], "-o is empty"),
+        (["-i", ""], "--gemm_size_file is empty"),
+        ([*SIZES, "-o", "r.json"], "results are YAML"),
         ([*SIZES, "-o", "r.csv", "-o2", "x/../r.csv"], "--profile_file"),
     ],
 )

@@ -150,7 +150,9 @@ def test_unwritable_output(option: str, path: str, said: str, here: Here, tmp_pa
 def test_other_files_are_not_written_over(content: str, said: str, here: Here, tmp_path: Path) -> None:
     """Neither as results, nor as the list of candidates, nor as times."""
     (tmp_path / "mine.yaml").write_text(content)
-    assert said in here("-i", "sizes.yaml", "-o", "mine.yaml").refusal
+    refusal = here("-i", "sizes.yaml", "-o", "mine.yaml").refusal
+    assert said in refusal
+    assert "(results go to mine.yaml: another -o leaves it alone)" in refusal
     if content:
         assert "give another --profile_file" in here("-i", "sizes.yaml", "-o", "r.yaml", "-o2", "mine.yaml").refusal
     assert (tmp_path / "mine.yaml").read_text() == content

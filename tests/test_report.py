@@ -118,4 +118,5 @@ def test_lines_of_a_size() -> None:
 def test_outcomes_are_counted_in_words() -> None:
     """The best first, with thousands set apart, none that did not occur."""
     counts = Counter({Outcome.PRUNED: 131328, Outcome.MEASURED: 672, Outcome.CRASHED: 0})
-    assert outcome_text(counts) == "measured 672, pruned 131,328"
+    assert outcome_text(counts, "cudagraph") == "measured 672, pruned 131,328"
+    assert outcome_text(counts, "predicted") == "predicted 672, pruned 131,328"

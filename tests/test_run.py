@@ -145,6 +145,8 @@ def test_a_second_run_skips_what_is_done(
     assert again.status == 0
     assert f"note: 3 of 3 sizes are in {results} already (--all tunes them again)\n" in again.out
     assert "candidates:" not in again.out
+    # Nothing is checked either, which --compare asked for.
+    assert "again, --compare_wo_tuning checks them)\n" in run_here(capsys, *options, "--compare").out
     assert results.read_bytes() == before
     sizes.write_text(SMALL + "- {'M': 1, 'N': 64, 'K': 64}\n")
     assert "note: 3 of 4 sizes" in run_here(capsys, *options).out
@@ -223,7 +225,7 @@ def test_tuning_again_does_not_lose_a_better_config(
     again = run_here(capsys, *size, *predicted(cache_dir), "--all", "--space", poor)
     assert again.status == 0
     assert entries(tmp_path / "r.yaml")[0]["config"] == good[0]["config"]
-    assert "candidates: measured 2\n" in again.out
+    assert "candidates: predicted 2\n" in again.out
 
 
 def test_candidates_of_sizes_that_are_not_tuned_again_stay(

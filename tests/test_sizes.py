@@ -119,7 +119,10 @@ def test_untyped_csv_is_told(tmp_path: Path) -> None:
     """AITER's fp8 lists may have M,N,K only: bf16 is then an assumption, so a note says it."""
     sizes = read(tmp_path, "M,N,K\n1,2,3\n", "a8w8_untuned_gemm.csv")
     assert sizes.problems[0].dtype_a == "bf16"
-    assert "no column names the types" in sizes.notes[0]
+    assert sizes.notes[0].startswith("no column names the types: a16w16 with A in bf16, B in bf16 and C in bf16 are")
+    path = tmp_path / "a8w8_untuned_gemm.csv"
+    asked = read_sizes(str(path), GemmDefaults(op="a8w8"), "gfx942")
+    assert "a8w8 with A in fp8e4m3fnuz, B in fp8e4m3fnuz and C in bf16 are taken (1 of 1 sizes)" in asked.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,8 @@ MALFORMED = {
     "field twice": (GOOD.replace("    num_stages", "    num_warps: [8]\n    num_stages"), "'num_warps' is given twice"),
     "value twice": (GOOD.replace("[64, 128]", "[64, 128, 64]"), "BLOCK_SIZE_M: 64 is listed twice"),
     "scalar range": (GOOD.replace("[64, 128]", "64"), "BLOCK_SIZE_M = 64 is not a list of values"),
-    "empty range": (GOOD.replace("[64, 128]", "[]"), "BLOCK_SIZE_M = a list is not a list of values"),
+    "empty range": (GOOD.replace("[64, 128]", "[]"), "BLOCK_SIZE_M is empty: list one value at least"),
+    "one value": (GOOD.replace("[64, 128]", "64"), "BLOCK_SIZE_M = 64 is not a list of values"),
     "text value": (GOOD.replace("[64, 128]", "[64, big]"), "'big' is not a whole number"),
     "boolean value": (GOOD.replace("[1, 8]", "[true]"), "True is not a whole number"),
     "float value": (GOOD.replace("[1, 8]", "[1.5]"), "1.5 is not a whole number"),
@@ -233,12 +234,15 @@ def test_no_value_is_executed(write: Callable[[str], str], tmp_path: Path) -> No
     assert not marker.exists()
 
 
-def test_amd_hint_must_survive_in_a_name(write: Callable[[str], str]) -> None:
-    """A schedule_hint with an underscore would break Config.parse, so it is refused."""
+def test_amd_fields_must_survive(write: Callable[[str], str]) -> None:
+    """A schedule_hint with an underscore would break Config.parse, other matrix sizes the results: both are refused."""
     amd = GOOD.replace("sm_90", "gfx942") + ""
     fields = "waves_per_eu: [0]\n    matrix_instr_nonkdim: [16]\n    kpack: [1]\n    schedule_hint: [{}]\nrules"
     with pytest.raises(InputError, match="'a_b' is not words of letters"):
         load_space(write(amd.replace("rules", "    " + fields.format("a_b"))), "gfx942", "a16w16")
+    odd = amd.replace("rules", "    " + fields.format("none").replace("16", "7"))
+    with pytest.raises(InputError, match="7 is no matrix instruction: use 4, 16, 32"):
+        load_space(write(odd), "gfx942", "a16w16")
     hints = "attention, memory-bound-attention"
     space = load_space(write(amd.replace("rules", "    " + fields.format(hints))), "gfx942", "a16w16")
     assert all(Config.parse(config.name) == config for config in enumerate_configs(space))

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import csv
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from command import DATA, run, run_here
+from command import DATA, ROOT, run, run_here
 from machines import machine
 from made_winners import CONFIG, checked, winner
 from small_gemms import needs_interpreter
 
+from genkern.check import NOT_CHECKED
 from genkern.config import Config
 from genkern.errors import ResultsError
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.gemm_entry import GemmDefaults
+from genkern.problem import GemmProblem
 from genkern.records import Check
 from genkern.verify import TIME_COLUMNS, Claim, check_line, read_claims
 
@@ -46,9 +53,9 @@ def test_right_configs_without_a_gpu(tmp_path: Path, cache_dir: Path, capsys: py
     ran = run_here(capsys, "--compare_wo_tuning", "--gemm_size_file", path, "--cache_dir", cache_dir, *HERE)
     assert (ran.status, ran.err) == (0, "")
     first, second, last = ran.out.splitlines()
-    assert first.startswith("100x64x4097: ok: error ratio 0, worst row 0.00")
+    assert first.startswith("100x64x4097 a16w16 bf16: ok: error ratio 0, worst row 0.00")
     assert "(interpreter on 36x64x193): tiled_BM32_BN32_BK64_GM4_SK1_nW4_nS2" in first
-    assert second.startswith("100x64x256: ok: ")
+    assert second.startswith("100x64x256 a16w16 bf16: ok: ")
     assert last == f"all 2 configs in {path} are correct"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -92,7 +99,7 @@ def test_benchmark_times_every_config(results: Path, tmp_path: Path, cache_dir: 
     assert {row["time_source"] for row in rows} == {"cudagraph"}
     assert float(rows[0]["us"]) == pytest.approx(50, rel=1e-2)
     assert float(rows[0]["vendor_us"]) == pytest.approx(150, rel=1e-2)
-    assert f"64x4096x4096: {float(rows[2]['us']):.2f} us, " in ran.out
+    assert f"64x4096x4096 a16w16 bf16: {float(rows[2]['us']):.2f} us, " in ran.out
     assert log.read_text().split() == ["retime"] * 3
     assert results.read_bytes() == before
 
@@ -108,6 +115,7 @@ def test_benchmark_without_a_gpu_says_predicted(
     assert "(predicted): tiled_" in ran.out
     (row,) = csv.DictReader(Path("output/benchmarking_results.csv").read_text().splitlines())
     assert row["time_source"] == "predicted"
+    assert (row["op"], row["dtype_a"], row["dtype_c"], row["activation"]) == ("a16w16", "bf16", "bf16", "none")
     assert yaml.safe_load(Path("r.yaml").read_text())[0]["M"] == 16
 
 
@@ -120,7 +128,7 @@ def test_a_config_that_cannot_run_is_status_1(
     times = tmp_path / "t.csv"
     ran = run_here(capsys, "--benchmark", "-i", tmp_path / "r.yaml", "-o", times, "--cache_dir", cache_dir, *HERE)
     assert ran.status == 1
-    assert "2048x4096x4096: did not run: " in ran.out
+    assert "2048x4096x4096 a16w16 bf16: did not run: " in ran.out
     first, second = csv.DictReader(times.read_text().splitlines())
     assert (first["us"], second["message"]) == ("", "")
     assert first["message"]
@@ -161,10 +169,46 @@ def test_claims_of_a_csv_leave_other_libraries_out(tmp_path: Path) -> None:
 
 
 def test_lines_say_what_was_run_and_found() -> None:
-    """The reduced size only where it is another; a crash instead of numbers."""
-    claim = Claim(winner(16).problem, CONFIG, None)
-    assert check_line(claim, checked()) == f"16x4096x4096: ok: error ratio 0, worst row 0.001 (gpu): {CONFIG.name}"
+    """The types, since one size may be there in several; the reduced size only where it is another."""
+    claim, name = Claim(winner(16).problem, CONFIG, None), "16x4096x4096 a16w16 bf16"
+    assert check_line(claim, checked()) == f"{name}: ok: error ratio 0, worst row 0.001 (gpu): {CONFIG.name}"
     crashed = Check(CONFIG.name, False, 1.0, float("inf"), "16x256x192", "interpreter", "the interpreter failed: why")
     assert check_line(claim, crashed) == (
-        f"16x4096x4096: WRONG: the interpreter failed: why (interpreter on 16x256x192): {CONFIG.name}"
+        f"{name}: WRONG: the interpreter failed: why (interpreter on 16x256x192): {CONFIG.name}"
     )
+    unknown = Check(CONFIG.name, False, 1.0, float("inf"), "16x4096x4096", NOT_CHECKED, "on a GPU only")
+    assert check_line(claim, unknown) == f"{name}: not checked: on a GPU only: {CONFIG.name}"
+    other = Claim(winner(16, dtype_c="fp32", bias=True).problem, CONFIG, None)
+    assert check_line(other, checked()).startswith("16x4096x4096 a16w16 bf16->fp32 bias: ok: ")
+
+
+@needs_interpreter
+def test_winners_are_used_as_the_readme_says(tmp_path: Path, cache_dir: Path) -> None:
+    """--benchmark --keep makes a module of the winner, which the README's program imports without genkern."""
+    config = Config("tiled", 16, 16, 32, 1, 2, 4, 2)
+    small = replace(winner(16, config=config), problem=GemmProblem(16, 64, 128))
+    tune_gemm_yaml.write_winners(str(tmp_path / "tuned.yaml"), [small])
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^python -m genkern (-i .*--keep .*)$", text, re.MULTILINE)
+    program = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[-1]
+    ran = run(*command.split(), *HERE, cwd=tmp_path)
+    assert ran.status == 0, ran
+    assert f"modules: {tmp_path}/winners/modules\n" in ran.out
+    for name, value in (("6144", "64"), ("4096", "128"), ("bfloat16", "float16"), ('"cuda"', '"cpu"')):
+        program = program.replace(name, value)
+    program = program.replace(
+        "y = torch.empty(16, 64, dtype=torch.float16", "y = torch.empty(16, 64, dtype=torch.bfloat16"
+    )
+    program += (
+        "assert torch.allclose(y.float(), x.float() @ w.float().T, rtol=0.02, atol=0.1)\nprint(len(gemm.CONFIGS))\n"
+    )
+    path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**path, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "1\n", done.stderr

@@ -29,7 +29,7 @@ _OTHER_OPERATORS = {
     **dict.fromkeys(("token", "model_dim", "inter_dim", "expert", "topk"), "a fused MoE"),
     **dict.fromkeys(("BT", "Hg", "is_varlen"), "a gated delta net"),
 }
-UNTYPED = "no column names the types: those of the command line, or else bf16, are taken"
+UNTYPED = "no column names the types"
 PRESHUFFLED = "bpreshuffle is True: genkern's kernels read plain [N, K] weights, and are tuned on those"
 
 

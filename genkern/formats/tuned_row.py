@@ -31,11 +31,11 @@ RESULT_KEYS = (
 )
 CHOICES = ("config", "vendor")
 _POWERS = tuple(2**i for i in range(11))
-# Allowed values of each integer of a config: wider than any space, narrow enough to catch a typo.
+# Allowed values of each integer of a config: all that a space file may list, narrow enough to catch a typo.
 _ALLOWED: dict[str, tuple[int, ...] | range] = {
     **dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), range(1, 1025)),
-    "GROUP_SIZE_M": range(1, 1025),
-    "SPLIT_K": range(1, 1025),
+    "GROUP_SIZE_M": range(1, 2**20 + 1),
+    "SPLIT_K": range(1, 2**16 + 1),
     "num_warps": _POWERS[:6],
     "num_stages": range(17),
     "waves_per_eu": range(17),

@@ -14,6 +14,7 @@ from genkern.errors import ResultsError
 from genkern.formats.tune_gemm_yaml import TunedRow, read_winners, winners_text
 from genkern.problem import GemmProblem
 from genkern.records import Winner
+from genkern.space import BOUNDS
 
 PLAIN = Winner(
     *(
@@ -66,6 +67,15 @@ def test_a_file_without_a_choice_means_its_configs(tmp_path: Path) -> None:
     """Results of tune_gemm, and of older versions, have no such key."""
     text = winners_text([FULL]).replace("'choice': 'vendor', ", "")
     assert read(tmp_path, text)[0].choice == "config"
+
+
+@pytest.mark.parametrize("field", sorted(BOUNDS))
+def test_what_a_space_may_list_can_be_read_back(field: str, tmp_path: Path) -> None:
+    """The least and the greatest value of every field, which a winner may have (tiled has blocks of 16 and more)."""
+    for value in BOUNDS[field]:
+        given = {field: max(value, 16) if field.startswith("BLOCK") else value}
+        config = replace(Config("tiled", 64, 64, 32, 1, 1, 4, 2, 0, 16, 1), **given)
+        assert read(tmp_path, winners_text([replace(FULL, config=config)]))[0].config == config
 
 
 @pytest.mark.parametrize(
