@@ -98,7 +98,7 @@ def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: 
         generated = generate(problem, configs, "gfx942")
         for config in configs:
             row = module.CONFIGS[config.name]
-            given = module.with_workspace(row, operands)
+            given = module.with_workspace(row, operands, 132)
             launches = module.launches(row, given, 132)
             specs = kernel_specs(problem, config, get_op(op), generated.source_sha256)
             assert len(specs) == len(launches)

@@ -69,7 +69,7 @@ def test_tune_gemms_own_results(tmp_path: Path, cache_dir: Path, capsys: pytest.
     path.write_text(row + "\n")
     ran = run_here(capsys, "--compare_wo_tuning", "-i", path, "--cache_dir", cache_dir, *HERE)
     assert (ran.status, ran.err) == (0, "")
-    assert "x4097: ok: " in ran.out
+    assert "x4097 a16w16 bf16: ok: " in ran.out
 
 
 def test_wrong_configs_are_named(results: Path, tmp_path: Path, cache_dir: Path) -> None:
