@@ -1,6 +1,6 @@
 """Pruning rules of the families for small M: skinny, tiled_swapped, tiled_tma_swapped.
 
-A rule returns True for a config to drop. None of these families has been timed on hardware here.
+A rule returns True for a config to drop. Where a rule says H200, its figures come from timing there (docs/kernels.md).
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
@@ -23,8 +23,10 @@ _ACCUMULATORS_PER_THREAD = 128
 _LOAD_BYTES = 16
 # Two sectors of memory: what a row of B must bring when it runs along N.
 _ROW_BYTES = 64
-# Up to here one side of a tile that covers M is shorter than the 64 rows of wgmma and tcgen05.
-_SWAPPED_M = 64
+# Up to here a tile that covers M needs no more than two of the 64 rows of wgmma and tcgen05 for it.
+_SWAPPED_M = 128
+# Tiles along M that may read the same weights.
+_SWAPPED_TILES = 2
 
 
 def skinny_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -75,16 +77,17 @@ def skinny_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def swapped_large_m(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Swapped operands for M over 64, or a block that its dimension does not need.
+    """Swapped operands for M over 128, in blocks that do not cover half of M, or that a dimension does not need.
 
-    genkern: a larger M fills the long side of a matrix instruction itself. Blocks go up to the next power of two of
-    their dimension; the least columns of the instruction stay for M (8, or AMD's 16), 64 for N, 32 for K.
+    genkern: a larger M fills the long side of a matrix instruction itself; at M = 64 the upright tile was as fast
+    (H200). More than two tiles along M read the weights too often. Blocks go up to the next power of two of their
+    dimension; the least columns of the instruction stay for M (8, or AMD's 16), 64 for N, 32 for K.
     """
     if not FAMILIES[config.family].swaps_operands:
         return False
     least_m = 16 if gpu.vendor == "amd" else 8
     return (
-        problem.M > _SWAPPED_M
+        problem.M > min(_SWAPPED_M, _SWAPPED_TILES * config.BLOCK_SIZE_M)
         or config.BLOCK_SIZE_M > max(least_m, 1 << (problem.M - 1).bit_length())
         or config.BLOCK_SIZE_N > max(64, covering_block(problem.N))
         or config.BLOCK_SIZE_K > max(32, covering_block(problem.K))

@@ -164,7 +164,8 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("skinny_rows_of_b", MI300X, (SMALL, skinny(num_warps=4)), (SMALL, skinny(num_warps=2))),
     ("skinny_over_problem", H200, (problem(8, 64, 512), skinny()), (problem(8, 64, 513), skinny())),
     ("skinny_over_problem", H200, (problem(8, 32, 1024), skinny(n=64)), (problem(8, 33, 1024), skinny(n=64))),
-    ("swapped_large_m", H200, (problem(65, 64, 64), swapped()), (problem(64, 64, 64), swapped())),
+    ("swapped_large_m", H200, (problem(129, 64, 64), swapped(128)), (problem(128, 64, 64), swapped(64))),
+    ("swapped_large_m", H200, (problem(33, 64, 64), swapped()), (problem(32, 64, 64), swapped())),
     ("swapped_large_m", H200, (problem(8, 64, 64), swapped(16)), (problem(9, 64, 64), swapped(16))),
     ("swapped_large_m", MI300X, (problem(8, 64, 64), swapped(32)), (problem(8, 64, 64), swapped(16))),
     ("swapped_large_m", H200, (problem(16, 64, 64), swapped(n=128)), (problem(16, 65, 64), swapped(n=128))),
@@ -201,7 +202,6 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shares", H200, (problem(128 * 124, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2))),
     ("wgmma_shares", H200, (problem(128 * 264, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 264, 192, 8192), own("warp_specialized", 128, 192))),
     ("wgmma_shares", H200, (problem(128 * 700, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4)), (problem(128 * 436, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4))),
-    # 20 tiles in 4 parts keep 80 SMs busy.
     ("wgmma_shares", H200, (problem(128 * 20, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4)), (problem(128 * 20, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=6))),
     # 133 * 112 tiles * 2**20 blocks do not fit 32 bits.
     ("wgmma_shares", H200, (problem(128 * 112, 192, 2**26), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 2**22), own("warp_specialized", 128, 192, SPLIT_K=2))),
