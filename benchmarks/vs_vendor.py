@@ -1,6 +1,6 @@
 """A table of tuned results against the vendor library, from the times that one run took of both, round by round.
 
-python benchmarks/vs_vendor.py results/nvidia_h200/llama-3.1_bf16.yaml
+python benchmarks/vs_vendor.py results/nvidia_h200/anchors_bf16.yaml
 """
 
 from __future__ import annotations
