@@ -81,14 +81,13 @@ def swapped_large_m(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: a larger M fills the long side of a matrix instruction itself; at M = 64 the upright tile was as fast
     (H200). More than two tiles along M read the weights too often. Blocks go up to the next power of two of their
-    dimension; the least columns of the instruction stay for M (8, or AMD's 16), 64 for N, 32 for K.
+    dimension; 16 stay for M, 64 for N, 32 for K.
     """
     if not FAMILIES[config.family].swaps_operands:
         return False
-    least_m = 16 if gpu.vendor == "amd" else 8
     return (
         problem.M > min(_SWAPPED_M, _SWAPPED_TILES * config.BLOCK_SIZE_M)
-        or config.BLOCK_SIZE_M > max(least_m, 1 << (problem.M - 1).bit_length())
+        or config.BLOCK_SIZE_M > max(16, 1 << (problem.M - 1).bit_length())
         or config.BLOCK_SIZE_N > max(64, covering_block(problem.N))
         or config.BLOCK_SIZE_K > max(32, covering_block(problem.K))
     )

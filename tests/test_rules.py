@@ -166,7 +166,7 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("skinny_over_problem", H200, (problem(8, 32, 1024), skinny(n=64)), (problem(8, 33, 1024), skinny(n=64))),
     ("swapped_large_m", H200, (problem(129, 64, 64), swapped(128)), (problem(128, 64, 64), swapped(64))),
     ("swapped_large_m", H200, (problem(33, 64, 64), swapped()), (problem(32, 64, 64), swapped())),
-    ("swapped_large_m", H200, (problem(8, 64, 64), swapped(16)), (problem(9, 64, 64), swapped(16))),
+    ("swapped_large_m", H200, (problem(8, 64, 64), swapped(32)), (problem(8, 64, 64), swapped(16))),
     ("swapped_large_m", MI300X, (problem(8, 64, 64), swapped(32)), (problem(8, 64, 64), swapped(16))),
     ("swapped_large_m", H200, (problem(16, 64, 64), swapped(n=128)), (problem(16, 65, 64), swapped(n=128))),
     ("swapped_large_m", H200, (problem(16, 64, 64), swapped(k=128)), (problem(16, 64, 65), swapped(k=128))),
