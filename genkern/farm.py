@@ -19,7 +19,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from genkern.cache import BinaryCache, Failure
 from genkern.compiler import CompileJob, end_own_process, run_job
-from genkern.kernel import KernelSpec, Target
+from genkern.kernel import KernelSpec, Target, compile_environment
 from genkern.records import Binary, Outcome
 
 # A pool that loses a worker is started anew; one that keeps losing them without finishing a single kernel
@@ -62,12 +62,14 @@ class Farm:
         self.jobs = jobs
         self.timeout_s = timeout_s
         self._scratch_dir = scratch_dir
+        # Read once: it is the same for all kernels of a run.
+        self._environment = compile_environment()
         self.counts = FarmCounts()
         self._pooled = False
         self._closed = False
 
     def key(self, spec: KernelSpec) -> str:
-        return spec.key(self.target, self.triton_version)
+        return spec.key(self.target, self.triton_version, self._environment)
 
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
         """Yield one result per distinct spec, what the cache has first, then the rest in any order.

@@ -257,8 +257,8 @@ class Journal(JournalFacts):
 
 
 def _lean(measurement: Measurement) -> dict[str, Any]:
-    values = dataclasses.asdict(measurement)
-    return {k: v for k, v in values.items() if v not in ("", None, (), 0)}
+    # Not asdict, whose copies take ten times as long: there is a line for each of 15,000 candidates.
+    return {k: v for k, v in vars(measurement).items() if v not in ("", None, (), 0)}
 
 
 def _measurement(values: dict[str, Any]) -> Measurement:
