@@ -157,7 +157,7 @@ class Workshop:
 
 @dataclass
 class _Sharers:
-    """Configs that share all their binaries: the keys of these, in the order of launches, and how many are not there."""
+    """Configs that share all binaries: the keys of these, in the order of launches, and how many are missing."""
 
     keys: tuple[str, ...]
     missing: int
