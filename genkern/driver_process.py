@@ -14,6 +14,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from genkern.tune import Report, Tuner
 _BATCH_S = 0.05
 # A process that is told to end has this long to end what it measures with.
 _END_S = 15.0
+_SIGNAL_S = 0.05
 
 Condensed = Callable[[Report], Report]
 Asked = Callable[[Sequence[CompileJob]], Generator[Binary | Failure, None, None]]
@@ -302,8 +304,10 @@ class _Driver:
                 elif values[0] in self._compiled:
                     self._compiled[values[0]].put(values[1])
         except (EOFError, OSError):
-            os.kill(os.getpid(), signal.SIGUSR1)
-            threading.Event().wait(_END_S)
+            # Again and again: a signal that comes just before the main thread goes to sleep does not wake it.
+            for _ in range(int(_END_S / _SIGNAL_S)):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                time.sleep(_SIGNAL_S)
             os._exit(1)
 
     def _send_batches(self) -> None:
