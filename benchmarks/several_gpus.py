@@ -1,23 +1,37 @@
 """Sizes per minute with one, two and four GPUs of a node, once everything is compiled.
 
-    python benchmarks/several_gpus.py RESULTS.yaml [--limit 16] [-o FULL.jsonl] [-- --space nvidia_quick]
+    python benchmarks/several_gpus.py RESULTS.yaml [--limit 32] [-o FULL.jsonl] [-- --space nvidia_quick]
 
 Tunes the sizes of the results file again, with the command itself, into throwaway results files; what follows `--`
 goes to it. Give the --cache_dir of the tuning, so that nothing is compiled; with --warm, a run that is not counted
-comes first. The time is that of the whole command; the table says how much was compiled in it all the same.
+comes first. The table says how much was compiled in a counted run all the same.
+
+What is counted:
+
+    seconds    the whole command, from its start to its end; "sizes/min" and its ratio are of that
+    start      its part before the first device was given a size: imports, looking for devices. It is the same for any
+               number of GPUs; "tuning/min" and its ratio are without it, and nothing else is left out: that each
+               measured process imports PyTorch and opens its device is in them
+    idle       the share of the tuning's GPU time in which a GPU had no size any more and others had: the tail, which
+               a list of many sizes makes small
+
+The times come from the run's own journal, to a few milliseconds (the moment when a size is begun is after its pruning).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -26,25 +40,47 @@ from workbench import rows_of, say
 
 from genkern.gpus import detect_devices
 from genkern.problem import GemmProblem
+from genkern.run_files import RunFiles
 
 GPU_COUNTS = (1, 2, 4)
+# With fewer the tail is a large part of a run.
+_SIZES_A_GPU = 8
+_LOOK_S = 0.02
 _DONE = re.compile(r"^(\d+x\d+x\d+): (?!no winner)")
 _COMPILED = re.compile(r"^binaries: ([\d,]+) compiled")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the command: sizes with a winner, binaries that it had to compile (None: it did not say)."""
+    """One run of the command: sizes with a winner, binaries that it had to compile (None: it did not say).
+
+    `start_s` and `idle_s` as above, the latter summed over the GPUs.
+    """
 
     gpus: int
     sizes: int
     seconds: float
     compiled: int | None
     status: int
+    start_s: float = 0.0
+    idle_s: float = 0.0
 
     @property
     def per_minute(self) -> float:
         return 60 * self.sizes / self.seconds
+
+    @property
+    def tuning_s(self) -> float:
+        return max(self.seconds - self.start_s, 1e-9)
+
+    @property
+    def tuning_per_minute(self) -> float:
+        return 60 * self.sizes / self.tuning_s
+
+    @property
+    def idle(self) -> float:
+        """Share of the GPUs' time."""
+        return self.idle_s / (self.gpus * self.tuning_s)
 
 
 def size_list(problems: Sequence[GemmProblem]) -> str:
@@ -63,8 +99,45 @@ def read_run(gpus: int, lines: Sequence[str], seconds: float, status: int) -> Ru
     return Run(gpus, len({m[1] for line in lines if (m := _DONE.match(line))}), seconds, compiled, status)
 
 
+def start_and_idle_s(events: Sequence[tuple[float, str, int]], gpus: int) -> tuple[float, float]:
+    """When the first size was begun, and how long GPUs in all had nothing to do while others had.
+
+    `events` are (seconds since the start of the command, "began" or "ended", device), in order of time.
+    """
+    began = [at_s for at_s, what, _ in events if what == "began"]
+    ended = {device: at_s for at_s, what, device in events if what == "ended"}
+    if not began or not ended:
+        return 0.0, 0.0
+    end_s = max(ended.values())
+    # A GPU without any size was idle from the beginning.
+    never = (gpus - len(ended)) * (end_s - began[0])
+    return began[0], never + sum(end_s - at_s for at_s in ended.values())
+
+
+def follow(journal: Path, finished: Path, started_s: float, ended: threading.Event) -> list[tuple[float, str, int]]:
+    """The moments at which the facts "began" and "ended" appear in a journal, until `ended` is set."""
+    events: list[tuple[float, str, int]] = []
+    devices: dict[int, int] = {}
+    file, rest = None, b""
+    while True:
+        last = ended.wait(_LOOK_S)
+        if file is None:
+            path = next((path for path in (journal, finished) if path.exists()), None)
+            file = path.open("rb") if path else None
+        at_s = time.monotonic() - started_s
+        *lines, rest = (rest + (file.read() if file else b"")).split(b"\n")
+        for line in lines:
+            if line.startswith((b'{"fact":"began"', b'{"fact":"ended"')):
+                entry = json.loads(line)
+                if entry["fact"] == "began":
+                    devices[entry["problem"]] = entry["value"]["device_index"]
+                events.append((at_s, entry["fact"], devices[entry["problem"]]))
+        if last:
+            return events
+
+
 def report(runs: Sequence[Run]) -> str:
-    """Markdown: sizes per minute, over those of the first counted run."""
+    """Markdown: sizes per minute, over those of the first counted run; then the same without the start."""
     first = next((run for run in runs if run.sizes), None)
     rows = [
         (
@@ -73,14 +146,24 @@ def report(runs: Sequence[Run]) -> str:
             f"{run.seconds:.1f}",
             f"{run.per_minute:.2f}",
             f"{run.per_minute / first.per_minute:.2f}x" if first else "-",
+            f"{run.start_s:.1f}",
+            f"{run.tuning_per_minute:.2f}",
+            f"{run.tuning_per_minute / first.tuning_per_minute:.2f}x" if first else "-",
+            f"{run.idle:.0%}",
             "?" if run.compiled is None else run.compiled,
             run.status,
         )
         for run in runs
     ]
-    return table(
-        ("GPUs", "sizes", "seconds", "sizes/min", f"of {first.gpus if first else 1}", "compiled", "status"), rows
-    )
+    of = f"of {first.gpus if first else 1}"
+    columns = ("GPUs", "sizes", "seconds", "sizes/min", of, "start", "tuning/min", of, "idle", "compiled", "status")
+    text = table(columns, rows)
+    if few := [run.gpus for run in runs if run.sizes < _SIZES_A_GPU * run.gpus]:
+        text += (
+            f"\n\nFewer than {_SIZES_A_GPU} sizes a GPU with {', '.join(map(str, few))} GPUs: the last ones, "
+            "during which GPUs are idle, weigh much. Take a larger --limit."
+        )
+    return text
 
 
 def tune(arguments: argparse.Namespace, sizes: Path, gpus: int, label: str) -> Run:
@@ -91,16 +174,23 @@ def tune(arguments: argparse.Namespace, sizes: Path, gpus: int, label: str) -> R
     argv += ["--cache_dir", arguments.cache_dir] if arguments.cache_dir else []
     argv += arguments.extra
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+    files, finished = RunFiles(str(results)), threading.Event()
     started_s = time.monotonic()
-    try:
-        done = subprocess.run(
-            argv, stdout=subprocess.PIPE, text=True, env=environment, timeout=arguments.seconds, check=False
-        )
-        text, status = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as error:
-        # What was done until then still has a rate.
-        text, status = (error.stdout or b"").decode(errors="replace"), 124
-    run = read_run(gpus, text.splitlines(), time.monotonic() - started_s, status)
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow, files.journal, files.finished_journal, started_s, finished)
+        try:
+            done = subprocess.run(
+                argv, stdout=subprocess.PIPE, text=True, env=environment, timeout=arguments.seconds, check=False
+            )
+            text, status = done.stdout, done.returncode
+        except subprocess.TimeoutExpired as error:
+            # What was done until then still has a rate.
+            text, status = (error.stdout or b"").decode(errors="replace"), 124
+        finally:
+            finished.set()
+        seconds = time.monotonic() - started_s
+    start_s, idle_s = start_and_idle_s(following.result(), gpus)
+    run = replace(read_run(gpus, text.splitlines(), seconds, status), start_s=start_s, idle_s=idle_s)
     say(f"{label}: {run.sizes} sizes in {run.seconds:.1f} s, compiled {run.compiled}, status {run.status}")
     return run
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ import pandas as pd
 from genkern.errors import OutputError, ResultsError
 from genkern.files import shown_path, write_whole
 from genkern.problem import GemmProblem
+from genkern.records import Outcome
 from genkern.tune import Report
 
 _PROBLEM_COLUMNS = (
@@ -46,7 +48,7 @@ class CandidatesFile:
 
     def append(self, report: Report) -> None:
         """Add the candidates of one size, fastest first. Raises OutputError."""
-        text = candidate_table(report).to_csv(index=False, header=False)
+        text = candidate_text(report) if report.table is None else report.table
         with self._errors(), open(self.path, "a", encoding="utf-8") as file:
             file.write(text)
 
@@ -91,6 +93,18 @@ class CandidatesFile:
             raise OutputError(
                 f"cannot write {shown_path(self.path)} ({error.strerror}); free space or give another --profile_file"
             ) from None
+
+
+def candidate_text(report: Report) -> str:
+    """The candidates of a problem as lines of the file."""
+    return candidate_table(report).to_csv(index=False, header=False)
+
+
+def condensed(report: Report, *, with_candidates: bool) -> Report:
+    """What another process needs of a report: its candidates as text, if at all, and the records of the wrong ones."""
+    table = candidate_text(report) if with_candidates else ""
+    wrong = {name: m for name, m in report.candidates.items() if m.outcome is Outcome.WRONG}
+    return replace(report, pruned=None, candidates=wrong, binaries={}, table=table)
 
 
 def candidate_table(report: Report) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker as multiprocessing_tracker
 from pathlib import Path
@@ -19,7 +19,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from genkern.cache import BinaryCache, Failure
 from genkern.compiler import CompileJob, end_own_process, run_job
-from genkern.kernel import KernelSpec, Target
+from genkern.kernel import KernelSpec, Target, compile_environment
 from genkern.records import Binary, Outcome
 
 # A pool that loses a worker is started anew; one that keeps losing them without finishing a single kernel
@@ -61,13 +61,15 @@ class Farm:
         self.triton_version = triton_version
         self.jobs = jobs
         self.timeout_s = timeout_s
-        self._scratch_dir = scratch_dir
+        self.scratch_dir = scratch_dir
+        # Read once: it is the same for all kernels of a run.
+        self._environment = compile_environment()
         self.counts = FarmCounts()
         self._pooled = False
         self._closed = False
 
     def key(self, spec: KernelSpec) -> str:
-        return spec.key(self.target, self.triton_version)
+        return spec.key(self.target, self.triton_version, self._environment)
 
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
         """Yield one result per distinct spec, what the cache has first, then the rest in any order.
@@ -86,12 +88,13 @@ class Farm:
                 self.counts.cached += 1
                 yield known
             else:
-                folders = str(self.cache.folder), self.timeout_s, self._scratch_dir
+                folders = str(self.cache.folder), self.timeout_s, self.scratch_dir
                 missing.append(CompileJob(key, module_path, spec, self.target, *folders))
         if missing:
-            yield from self._compile(missing)
+            yield from self.compile_jobs(missing)
 
-    def _compile(self, missing: Sequence[CompileJob]) -> Iterator[Binary | Failure]:
+    def compile_jobs(self, missing: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+        """Yield the result of each job in any order, without a look into the cache."""
         started, before_s = time.monotonic(), self.counts.compile_s
         pending = {job.key: job for job in missing}
         fruitless = 0

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from genkern.errors import OutputError
 from genkern.files import shown_path
@@ -18,6 +19,18 @@ from genkern.run_files import RunFiles
 _PATIENCE_S = 0.2
 _LOOK_AGAIN_S = 0.01
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
+
+# The locks of this process. A forked one would hold them too, beyond the end of this one.
+_held: set[IO[str]] = set()
+
+
+def _let_go() -> None:
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 class Locked(Exception):
@@ -44,9 +57,11 @@ def held(path: str | Path) -> Iterator[None]:
                     continue
             if not _is_still(path, file.fileno()):
                 continue  # its last holder removed it before we had the lock
+            _held.add(file)
             try:
                 yield
             finally:
+                _held.discard(file)
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             return

@@ -16,6 +16,9 @@ _ENVIRONMENT_HARMLESS = (
     "TRITON_PRINT_AUTOTUNING",
 )
 
+# Names and values of environment variables.
+Environment = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True)
 class Target:
@@ -42,12 +45,16 @@ class KernelSpec:
     divisible_by_16: tuple[str, ...]
     options: tuple[tuple[str, int | str], ...]
 
-    def key(self, target: Target, triton_version: str) -> str:
-        """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies."""
-        return hashlib.sha256(repr((self, target, triton_version, compile_environment())).encode()).hexdigest()
+    def key(self, target: Target, triton_version: str, environment: Environment | None = None) -> str:
+        """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies.
+
+        `environment` is `compile_environment()`, for whoever asks for many keys: it takes longer than all the rest.
+        """
+        environment = compile_environment() if environment is None else environment
+        return hashlib.sha256(repr((self, target, triton_version, environment)).encode()).hexdigest()
 
 
-def compile_environment() -> tuple[tuple[str, str], ...]:
+def compile_environment() -> Environment:
     """The environment variables that change what Triton compiles, sorted."""
     return tuple(
         sorted(

@@ -44,15 +44,15 @@ class Progress:
             self._progress.stop()
 
     @contextlib.contextmanager
-    def problem(self, name: str, candidates: int, counts: FarmCounts) -> Iterator[Callable[[], None]]:
-        """A bar for one problem, gone when the problem is done; yields what counts one candidate."""
+    def problem(self, name: str, candidates: int, counts: FarmCounts) -> Iterator[Callable[[int], None]]:
+        """A bar for one problem, gone when the problem is done; yields what counts candidates."""
         if (progress := self._progress) is None:
-            yield lambda: None
+            yield lambda count: None
             return
         task = progress.add_task(name, total=candidates, farm="", failed="")
 
-        def advance() -> None:
-            progress.update(task, advance=1, farm=farm_text(counts), failed=f"failed {counts.failed}")
+        def advance(count: int) -> None:
+            progress.update(task, advance=count, farm=farm_text(counts), failed=f"failed {counts.failed}")
 
         try:
             yield advance

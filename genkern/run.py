@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -11,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rich.console import Console
 
-from genkern.candidates_file import CandidatesFile
+from genkern.candidates_file import CandidatesFile, condensed
 from genkern.check import Checker, DeviceChecker
 from genkern.determinism import is_deterministic
+from genkern.driver_process import Shared, driver_processes
 from genkern.errors import ResultsError
 from genkern.file_lock import sole_run
 from genkern.files import shown_path
@@ -32,7 +34,7 @@ from genkern.setting import Setting, make_setting
 from genkern.sizes import read_sizes
 from genkern.space import Space, load_space
 from genkern.target import make_device_checker
-from genkern.tune import Provenance, Tuner, tune_all
+from genkern.tune import Provenance, Tuner, TunesProblems, tune_all
 from genkern.verify import benchmark, verify
 from genkern.workshop import Workshop
 
@@ -100,21 +102,23 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
     with contextlib.ExitStack() as stack:
         workshop = stack.enter_context(setting.workshop())
         profilers = [setting.profiler(index, workshop) for index in setting.device_indices]
-        for profiler in profilers:
-            stack.callback(profiler.close)
-        checkers = make_checkers(profilers, workshop, setting, stack)
+        closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
+        for profiler, closing in zip(profilers, closings, strict=True):
+            closing.callback(profiler.close)
+        checkers = make_checkers(profilers, workshop, setting, closings)
         journal = open_journal(setting, spaces, profilers[0].time_source)
         stack.callback(journal.close)
         journal.started(this_start(options.command, todo))
         candidates = CandidatesFile(options.profile_file, todo) if options.profile_file else None
-        progress = stack.enter_context(Progress(console))
+        progress = Progress(console)
         provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
         incumbents = {
             problem: config
             for problem, config in results.configs.items()
             if not options.deterministic or is_deterministic(problem, config)
         }
-        tuners = [
+        tuners: Sequence[TunesProblems]
+        tuners = own = [
             Tuner(
                 *(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget),
                 device_index=index,
@@ -122,6 +126,11 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
             )
             for index, profiler, checker in zip(setting.device_indices, profilers, checkers, strict=True)
         ]
+        if len(own) > 1:
+            shared = Shared(workshop.farm, journal, progress)
+            slim = functools.partial(condensed, with_candidates=candidates is not None)
+            tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
+        stack.enter_context(progress)
         recorder = Recorder(todo, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
         try:
             tune_all(tuners, todo, recorder.finished, recorder.lost)
@@ -152,20 +161,20 @@ def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProble
 
 
 def make_checkers(
-    profilers: Sequence[Profiler], workshop: Workshop, setting: Setting, stack: contextlib.ExitStack
+    profilers: Sequence[Profiler], workshop: Workshop, setting: Setting, closings: Sequence[contextlib.ExitStack]
 ) -> list[Checker | None]:
-    """One checker for each profiler with --compare, which `stack` closes; else None."""
+    """One checker for each profiler with --compare, which its one of `closings` closes; else None."""
     options, target = setting.options, setting.target
     if not options.compare:
         return [None] * len(profilers)
     if not target.measured:
         interpreter = interpreter_checker(options.errRatio, workshop)
-        stack.callback(interpreter.close)
+        closings[0].callback(interpreter.close)
         return [interpreter] * len(profilers)
     checkers: list[Checker | None] = []
-    for index, profiler in zip(setting.device_indices, profilers, strict=True):
+    for index, profiler, closing in zip(setting.device_indices, profilers, closings, strict=True):
         device = make_device_checker(target, profiler, index, str(workshop.farm.cache.folder), workshop.module_dir)
-        stack.callback(device.close)
+        closing.callback(device.close)
         checkers.append(DeviceChecker(device.check, options.errRatio))
     return checkers
 

@@ -8,11 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from genkern.check import Checker
 from genkern.config import Config
 from genkern.errors import ProfilerError
-from genkern.journal import Begun, Ended, Journal, ProblemFacts
+from genkern.journal import Begun, Ended, Facts, ProblemFacts
 from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR, Budget, Profiler
 from genkern.progress import Progress
@@ -38,7 +39,8 @@ class Provenance:
 class Report:
     """How one problem ended: its winner, or why there is none, and every candidate's outcome.
 
-    `incumbent` is how the config that the results file had for the problem did this time.
+    `incumbent` is how the config that the results file had for the problem did this time. `table` has the candidates
+    as text where the report comes from another process (`candidates_file.condensed`).
     """
 
     problem: GemmProblem
@@ -50,6 +52,7 @@ class Report:
     binaries: dict[str, Binary] = field(default_factory=dict)
     stage_s: dict[str, float] = field(default_factory=dict)
     incumbent: Measurement | None = None
+    table: str | None = None
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -73,7 +76,7 @@ class Tuner:
     workshop: Workshop
     profiler: Profiler
     checker: Checker | None
-    journal: Journal
+    journal: Facts
     progress: Progress
     provenance: Provenance
     budget: Budget
@@ -106,7 +109,7 @@ class Tuner:
             with report.stage("compile and screen"), bar as advance:
                 for measurement in self._screen(job, facts):
                     report.candidates[measurement.config] = measurement
-                    advance()
+                    advance(1)
             report.binaries = job.binaries
             report.winner = self._choose(job, facts, report)
         if facts.winner is not None:
@@ -221,8 +224,18 @@ def _wrong(check: Check) -> str:
     return check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
 
 
+class TunesProblems(Protocol):
+    """A Tuner, or what stands for one in another process."""
+
+    @property
+    def device_index(self) -> int: ...
+
+    def tune(self, problem: GemmProblem) -> Report:
+        """As Tuner.tune."""
+
+
 def tune_all(
-    tuners: Sequence[Tuner],
+    tuners: Sequence[TunesProblems],
     problems: Sequence[GemmProblem],
     finished: Callable[[Report], None],
     lost: Callable[[int, ProfilerError, int], None],
@@ -244,7 +257,7 @@ def tune_all(
     fatal: list[BaseException] = []
     stopped = threading.Event()
 
-    def work(tuner: Tuner) -> None:
+    def work(tuner: TunesProblems) -> None:
         try:
             while tune_one(tuner):
                 pass
@@ -255,7 +268,7 @@ def tune_all(
             with lock:
                 lock.notify_all()
 
-    def tune_one(tuner: Tuner) -> bool:
+    def tune_one(tuner: TunesProblems) -> bool:
         """Whether there was one, and the device may take another."""
         with lock:
             # What is under way comes back when its device is lost.
@@ -273,7 +286,7 @@ def tune_all(
             with lock:
                 todo.append(problem)
                 losses.append(error)
-                if left := len(tuners) - len(losses):
+                if (left := len(tuners) - len(losses)) and not stopped.is_set():
                     lost(tuner.device_index, error, left)
             return False
         finally:

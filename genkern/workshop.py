@@ -19,6 +19,7 @@ from genkern.farm import Farm
 from genkern.files import write_whole
 from genkern.generate import GeneratedModule, generate
 from genkern.gpus import Gpu
+from genkern.kernel import KernelSpec
 from genkern.limits import fits
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -105,23 +106,30 @@ class Workshop:
         op = get_op(problem.op)
         if first:
             configs = sorted(configs, key=lambda config: config.name not in first)
-        needs = {config: kernel_specs(problem, config, op, module.source_sha256) for config in configs}
-        keys = {spec: self.farm.key(spec) for spec in dict.fromkeys(s for specs in needs.values() for s in specs)}
-        waiting: dict[str, list[Config]] = defaultdict(list)
-        for config, specs in needs.items():
-            for spec in specs:
-                waiting[keys[spec]].append(config)
-        missing = {config: len(specs) for config, specs in needs.items()}
+        specs: dict[str, KernelSpec] = {}
+        sharers: dict[Hashable, _Sharers] = {}
+        waiting: dict[str, list[_Sharers]] = defaultdict(list)
+        for config in dict.fromkeys(configs):
+            # Asking for the specs of each config would take longer than all the rest.
+            what = _compiled(config)
+            if what not in sharers:
+                needed = {self.farm.key(spec): spec for spec in kernel_specs(problem, config, op, module.source_sha256)}
+                specs |= needed
+                sharers[what] = _Sharers(tuple(needed), len(needed))
+                for key in needed:
+                    waiting[key].append(sharers[what])
+            sharers[what].configs.append(config)
         results: dict[str, Binary | Failure] = {}
         with self._lock:
-            for result in self.farm.compile(kernels_path, keys):
+            for result in self.farm.compile(kernels_path, specs.values()):
                 results[result.key] = result
-                for config in waiting.pop(result.key):
-                    missing[config] -= 1
-                    if missing[config] == 0:
-                        made = [results[keys[spec]] for spec in needs[config]]
-                        if candidate := self._candidate(config, made, job, first):
-                            yield candidate
+                for these in waiting.pop(result.key):
+                    these.missing -= 1
+                    if these.missing == 0:
+                        made = [results[key] for key in these.keys]
+                        for config in these.configs:
+                            if candidate := self._candidate(config, made, job, first):
+                                yield candidate
 
     def _candidate(
         self, config: Config, made: Sequence[Binary | Failure], job: Job, first: Collection[str]
@@ -147,13 +155,28 @@ class Workshop:
         return candidate
 
 
+@dataclass
+class _Sharers:
+    """Configs that share all binaries: the keys of these, in the order of launches, and how many are missing."""
+
+    keys: tuple[str, ...]
+    missing: int
+    configs: list[Config] = field(default_factory=list)
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 # What the compiler alone sees; every other field of a config decides grid or arguments.
 COMPILER_FIELDS = ("num_stages", "cache_modifier", *AMD_NEUTRAL)
+_COMPILED_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in ("GROUP_SIZE_M", "SPLIT_K")))
 _LAUNCH_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in COMPILER_FIELDS))
+
+
+def _compiled(config: Config) -> Hashable:
+    """What `kernel_specs` looks at: equal for configs that share their binaries."""
+    return *_COMPILED_FIELDS(config), config.SPLIT_K > 1
 
 
 def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:

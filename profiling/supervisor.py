@@ -158,12 +158,12 @@ class StreamChild:
         data = memoryview(json.dumps(obj).encode() + b"\n")
         deadline = time.monotonic() + timeout_s
         while data:
-            if not _ready(group.stdin, selectors.EVENT_WRITE, deadline):
-                raise ChildTimedOut(f"the measured process reads no requests ({timeout_s:g} s){self._last_words()}")
             try:
                 data = data[os.write(group.stdin.fileno(), data) :]
             except BlockingIOError:
-                continue
+                if not _ready(group.stdin, selectors.EVENT_WRITE, deadline):
+                    message = f"the measured process reads no requests ({timeout_s:g} s){self._last_words()}"
+                    raise ChildTimedOut(message) from None
             except OSError:
                 raise self._died() from None
 
@@ -177,10 +177,10 @@ class StreamChild:
         while (end := self._received.find(b"\n", searched)) < 0:
             searched = len(self._received)
             group = self._alive()
-            if not _ready(group.stdout, selectors.EVENT_READ, deadline):
-                raise ChildTimedOut(f"the measured process did not answer in {timeout_s:g} s{self._last_words()}")
-            if self._read_some() == b"":
+            if (data := self._read_some()) == b"":
                 raise self._died()
+            if data is None and not _ready(group.stdout, selectors.EVENT_READ, deadline):
+                raise ChildTimedOut(f"the measured process did not answer in {timeout_s:g} s{self._last_words()}")
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         try:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from made_winners import report, winner
 
-from genkern.candidates_file import COLUMNS, CandidatesFile, candidate_table
+from genkern.candidates_file import COLUMNS, CandidatesFile, candidate_table, condensed
 from genkern.errors import OutputError, ResultsError
 from genkern.problem import GemmProblem
+from genkern.records import Outcome
 
 ONE, TWO = winner(1), winner(2)
 
@@ -45,6 +46,17 @@ def test_a_file_grows_and_keeps_other_sizes(hostile_path: Path) -> None:
     again.append(report(ONE))
     assert rows(path) == before[3:] + before[:3]
     assert [path.name for path in path.parent.iterdir()] == ["c.csv"]
+
+
+def test_a_condensed_report_makes_the_same_rows(tmp_path: Path) -> None:
+    """From a process that sends text instead of records; of these the wrong ones stay, to be told."""
+    whole, text = tmp_path / "whole.csv", tmp_path / "text.csv"
+    CandidatesFile(str(whole), []).append(report(ONE))
+    small = condensed(report(ONE), with_candidates=True)
+    CandidatesFile(str(text), []).append(small)
+    assert text.read_bytes() == whole.read_bytes()
+    assert [m.outcome for m in small.candidates.values()] == [Outcome.WRONG]
+    assert condensed(report(ONE), with_candidates=False).table == ""
 
 
 def test_a_row_that_was_cut_short_is_dropped(tmp_path: Path) -> None:

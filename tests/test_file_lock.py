@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,19 @@ def test_two_runs_on_one_results_file(tmp_path: Path) -> None:
     path = str(tmp_path / "tuned.yaml")
     with sole_run(path), pytest.raises(OutputError, match=r"another run is writing .*tuned\.yaml"), sole_run(path):
         pass
+
+
+def test_a_forked_process_holds_nothing(tmp_path: Path) -> None:
+    """A driver process that outlives the run for a moment keeps nobody out, and the lock stays with who took it."""
+    lock, (read, write) = tmp_path / "x.lock", os.pipe()
+    with held(lock):
+        if (pid := os.fork()) == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        os.close(read)
+        assert is_held(lock)
+    with held(lock):
+        pass
+    os.close(write)
+    assert os.waitpid(pid, 0)[1] == 0

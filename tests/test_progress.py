@@ -18,8 +18,8 @@ def test_a_bar_counts_on_a_terminal(width: int) -> None:
     console = Console(file=output, force_terminal=True, width=width, color_system=None)
     counts = FarmCounts(compiled=7, cached=2, failed=1, compile_s=2.0)
     with Progress(console) as progress, progress.problem("16x4096x4096", 3, counts) as advance:
-        for _ in range(3):
-            advance()
+        advance(1)
+        advance(2)
         assert progress._progress is not None
         progress._progress.refresh()
         said = output.getvalue()
@@ -34,7 +34,7 @@ def test_elsewhere_there_is_silence() -> None:
     """A pipe or a log gets the report's lines and no bars."""
     output = io.StringIO()
     with Progress(Console(file=output)) as progress, progress.problem("16x4096x4096", 3, FarmCounts()) as advance:
-        advance()
+        advance(1)
     assert output.getvalue() == ""
 
 

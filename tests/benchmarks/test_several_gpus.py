@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import several_gpus
 from several_gpus import Run
+from test_journal import PROBLEM, START, opened
 
 from genkern.gemm_entry import GemmDefaults
+from genkern.journal import Begun, Ended
 from genkern.problem import GemmProblem
 from genkern.sizes import read_sizes
 
@@ -28,11 +33,40 @@ def test_reads_sizes_and_what_was_compiled() -> None:
 
 
 def test_scaling_is_of_the_first_run() -> None:
-    """Sizes per minute and how many times those of the first run that tuned any."""
-    text = several_gpus.report([Run(1, 6, 60.0, 0, 0), Run(2, 6, 31.0, 0, 0)])
-    assert "| 1 | 6 | 60.0 | 6.00 | 1.00x | 0 | 0 |" in text
-    assert "| 2 | 6 | 31.0 | 11.61 | 1.94x | 0 | 0 |" in text
-    assert "| 1 | 0 | 5.0 | 0.00 | - | ? | 2 |" in several_gpus.report([Run(1, 0, 5.0, None, 2)])
+    """Sizes per minute and how many times those of the first run that tuned any: with the start, and without."""
+    text = several_gpus.report([Run(1, 6, 60.0, 0, 0, 6.0), Run(2, 6, 33.0, 0, 0, 6.0, 5.4)])
+    assert "| 1 | 6 | 60.0 | 6.00 | 1.00x | 6.0 | 6.67 | 1.00x | 0% | 0 | 0 |" in text
+    assert "| 2 | 6 | 33.0 | 10.91 | 1.82x | 6.0 | 13.33 | 2.00x | 10% | 0 | 0 |" in text
+    assert "| 1 | 0 | 5.0 | 0.00 | - | 0.0 | 0.00 | - | 0% | ? | 2 |" in several_gpus.report([Run(1, 0, 5.0, None, 2)])
+
+
+def test_few_sizes_are_said_to_be_few() -> None:
+    """The last sizes of a run leave GPUs idle, which a short list shows more than a long one."""
+    assert "with 2, 4 GPUs" in several_gpus.report([Run(gpus, 15, 60.0, 0, 0) for gpus in (1, 2, 4)])
+    assert "Fewer" not in several_gpus.report([Run(gpus, 32, 60.0, 0, 0) for gpus in (1, 2, 4)])
+
+
+def test_start_and_idle_time() -> None:
+    """From the first size on; a GPU is idle after its last one, and one that had none was idle all the time."""
+    events = [(5.0, "began", 0), (5.5, "began", 1), (9.0, "ended", 1), (9.1, "began", 1), (12.0, "ended", 0)]
+    events.append((15.0, "ended", 1))
+    assert several_gpus.start_and_idle_s(events, 2) == (5.0, 3.0)
+    assert several_gpus.start_and_idle_s(events, 3) == (5.0, 13.0)
+    assert several_gpus.start_and_idle_s(events[:1], 2) == (0.0, 0.0)
+
+
+def test_moments_are_read_from_a_growing_journal(tmp_path: Path) -> None:
+    """Of a run's facts, those that say when a size was begun and ended, and on which device."""
+    path, over = tmp_path / "r.yaml.journal", threading.Event()
+    journal = opened(path)
+    journal.started(START)
+    journal.began(PROBLEM, Begun(672, 1, 1.5))
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(several_gpus.follow, path, tmp_path / "none", time.monotonic(), over)
+        journal.ended(PROBLEM, Ended({}, ""))
+        over.set()
+        events = following.result(10)
+    assert [event[1:] for event in events] == [("began", 1), ("ended", 1)]
 
 
 def test_size_list_can_be_read(tmp_path: Path) -> None:
