@@ -30,12 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = sys.argv[1:] if argv is None else list(argv)
         console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
         # No other use of the command has a word in front that is not an option, so tuning needs none.
-        if arguments[:1] == ["status"]:
-            status = show_status(parse_status(arguments[1:]), console)
-        else:
-            status = run(parse(arguments), console)
-        sys.stdout.flush()
-        return status
+        try:
+            if arguments[:1] == ["status"]:
+                return show_status(parse_status(arguments[1:]), console)
+            return run(parse(arguments), console)
+        finally:
+            # Python's own flush at the end would complain about a reader that left, also after --help.
+            sys.stdout.flush()
     except GenkernError as error:
         return _fail(str(error))
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import operator
 import os
 import threading
@@ -95,8 +96,8 @@ class Workshop:
             # One that is being pulled from in another thread is that thread's to close.
             with contextlib.suppress(ValueError):
                 candidates.close()
-            kernels_path.unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            _remove_module(kernels_path)
+            _remove_module(path)
 
     def _compile(
         self, configs: Sequence[Config], module: GeneratedModule, kernels_path: str, job: Job, first: Collection[str]
@@ -162,6 +163,15 @@ class _Sharers:
     keys: tuple[str, ...]
     missing: int
     configs: list[Config] = field(default_factory=list)
+
+
+def _remove_module(path: Path) -> None:
+    """Remove a module and what Python made of it when it was imported."""
+    path.unlink(missing_ok=True)
+    made = Path(importlib.util.cache_from_source(str(path)))
+    made.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        made.parent.rmdir()
 
 
 def _digest(text: str) -> str:

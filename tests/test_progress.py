@@ -12,8 +12,9 @@ from genkern.progress import Progress, farm_text
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_a_bar_counts_on_a_terminal(width: int) -> None:
+def test_a_bar_counts_on_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size, how many of how many, failures; the farm's counts where there is room. It leaves no trace."""
+    monkeypatch.setenv("TERM", "xterm")
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=width, color_system=None)
     counts = FarmCounts(compiled=7, cached=2, failed=1, compile_s=2.0)

@@ -326,12 +326,12 @@ def test_a_disk_that_is_full_when_the_journal_grows(
     real = Journal._append
     count = 0
 
-    def full(journal: Journal, fact: str, *arguments: object) -> None:
+    def full(journal: Journal, fact: str, *arguments: object, **options: object) -> None:
         nonlocal count
         count += fact == "won"
         if count >= 1 and fact == "screened":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(journal.path))
-        real(journal, fact, *arguments)  # type: ignore[arg-type]
+        real(journal, fact, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Journal, "_append", full)
     assert os.strerror(errno.ENOSPC) in here("-i", "sizes.yaml", "-o", "r.yaml").refusal
