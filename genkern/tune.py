@@ -38,7 +38,8 @@ class Provenance:
 class Report:
     """How one problem ended: its winner, or why there is none, and every candidate's outcome.
 
-    `incumbent` is how the config that the results file had for the problem did this time.
+    `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the vendor
+    library did in the finals, where the profiler says.
     """
 
     problem: GemmProblem
@@ -50,6 +51,7 @@ class Report:
     binaries: dict[str, Binary] = field(default_factory=dict)
     stage_s: dict[str, float] = field(default_factory=dict)
     incumbent: Measurement | None = None
+    vendor: Measurement | None = None
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -156,7 +158,7 @@ class Tuner:
         for final in facts.finals:
             if final.config in report.candidates:
                 report.candidates[final.config] = final
-        vendor = next((m for m in facts.finals if m.config == VENDOR), None)
+        report.vendor = vendor = next((m for m in facts.finals if m.config == VENDOR), None)
         contenders = [m for m in facts.finals if m.config != VENDOR]
         wins = neighbour_wins(job.session.problem, self.journal.winners())
         while ranked := ranking(contenders, vendor, wins):

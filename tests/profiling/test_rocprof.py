@@ -20,7 +20,7 @@ from genkern.errors import ProfilerError
 from genkern.problem import GemmProblem
 from genkern.profiling.launch_job import LaunchLogWatch, final_visits, screen_calls, spread_symbols
 from genkern.profiling.rocprof import RocprofProfiler, RocprofV3Profiler
-from genkern.profiling.session import Budget, Session
+from genkern.profiling.session import VENDOR, Budget, Session
 from genkern.records import Binary, Candidate, Measurement, Outcome, Resources
 
 
@@ -82,9 +82,10 @@ def _expected_us(candidate: Candidate, calls: range) -> tuple[float, ...]:
 
 
 def _by_name(measurements: Iterator[Measurement] | list[Measurement]) -> dict[str, Measurement]:
-    """Measurements by config, having checked that every candidate has exactly one."""
+    """Measurements by config, having checked that every candidate has exactly one, and the vendor library in finals."""
     listed = list(measurements)
-    assert sorted(m.config for m in listed) == sorted(_NAMES)
+    library = [VENDOR] if listed[0].stage == "final" else []
+    assert sorted(m.config for m in listed) == sorted([*_NAMES, *library])
     return {m.config: m for m in listed}
 
 
@@ -296,8 +297,8 @@ def test_a_death_after_the_last_config_blames_none(
 def test_retime_keeps_the_last_call_of_each_round(session: Session, profiler: RocprofV3Profiler) -> None:
     """One sample a round and finalist, in the order of the finalists, labelled final."""
     found = profiler.retime(session, _CANDIDATES)
-    assert [m.config for m in found] == _NAMES
-    for measurement, candidate in zip(found, _CANDIDATES, strict=True):
+    assert [m.config for m in found] == [*_NAMES, VENDOR]
+    for measurement, candidate in zip(found[:-1], _CANDIDATES, strict=True):
         assert measurement.samples_us == _expected_us(candidate, range(1, 2)) * 5
         assert (measurement.outcome, measurement.stage) == (Outcome.MEASURED, "final")
     assert profiler.retime(session, []) == []
@@ -339,10 +340,97 @@ def test_retime_ends_when_every_process_dies_at_its_end(
         assert found[candidate.config.name].samples_us == _expected_us(candidate, range(1, 2)) * 5
 
 
+_LIBRARY_US = sum(fake_rocprof.VENDOR_KERNELS.values()) / 1000
+
+
+@pytest.mark.parametrize("version", [*ROCPROFV3, "db"])
+def test_retime_times_the_vendor_library_whatever_the_version_writes(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None], version: str
+) -> None:
+    """One sample a round, the sum of the call's kernels; nothing of its first call, nor of what PyTorch set up."""
+    script(version=version)
+    *configs, vendor = profiler.retime(session, _CANDIDATES)
+    assert (vendor.config, vendor.outcome, vendor.stage) == (VENDOR, Outcome.MEASURED, "final")
+    assert vendor.samples_us == pytest.approx((_LIBRARY_US,) * session.budget.final_rounds)
+    assert vendor.duration_us == vendor.samples_us[0]
+    assert "10 of 10 calls" in vendor.message
+    assert "Cijk_Ailk_Bljk" in vendor.message
+    for measurement, candidate in zip(configs, _CANDIDATES, strict=True):
+        assert measurement.samples_us == _expected_us(candidate, range(1, 2)) * 5
+    assert os.listdir(session.work_dir) == []
+
+
+@pytest.mark.parametrize("version", ROCPROF)
+def test_legacy_rocprof_times_the_vendor_library_too(
+    session: Session, tmp_path: Path, script: Callable[..., None], version: str
+) -> None:
+    """Also where no column numbers the launches."""
+    script(version=version)
+    profiler = RocprofProfiler(harness=(sys.executable, str(tmp_path / "harness.py")))
+    vendor = profiler.retime(_plain(session, tmp_path), _CANDIDATES)[-1]
+    assert (vendor.config, vendor.time_source) == (VENDOR, "rocprof")
+    assert vendor.samples_us == pytest.approx((_LIBRARY_US,) * session.budget.final_rounds)
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "said"),
+    [
+        ({"errors": {VENDOR: "RuntimeError: _int_mm is not\n supported"}}, Outcome.LAUNCH_FAILED, "not supported"),
+        ({"deaths": {VENDOR: "SIGSEGV"}}, Outcome.CRASHED, "SIGSEGV: Memory access fault by vendor"),
+        ({"hangs": [VENDOR]}, Outcome.TIMED_OUT, "SIGTERM"),
+        ({"lost": {VENDOR: 1}}, Outcome.NOT_SEEN, "the vendor library is not timed: the trace has no more than"),
+        ({"vendor": {}}, Outcome.NOT_SEEN, "the vendor library is not timed: the trace has no kernel of it"),
+    ],
+)
+def test_a_vendor_library_that_fails_costs_no_finalist_anything(
+    session: Session,
+    profiler: RocprofV3Profiler,
+    script: Callable[..., None],
+    fault: dict[str, Any],
+    outcome: Outcome,
+    said: str,
+) -> None:
+    """It has no time and says why; every finalist has all its rounds."""
+    script(**fault)
+    found = _by_name(profiler.retime(session, _CANDIDATES))
+    assert found[VENDOR].outcome is outcome
+    assert (found[VENDOR].duration_us, found[VENDOR].samples_us) == (None, ())
+    assert said in found[VENDOR].message
+    for candidate in _CANDIDATES:
+        assert found[candidate.config.name].samples_us == _expected_us(candidate, range(1, 2)) * 5
+
+
+def test_a_finalist_that_ends_the_process_leaves_the_vendor_library_in_the_race(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
+) -> None:
+    """It is timed in the rounds of those that are left, so that their times compare."""
+    script(deaths={_NAMES[1]: "SIGSEGV"})
+    found = _by_name(profiler.retime(session, _CANDIDATES))
+    assert found[_NAMES[1]].outcome is Outcome.CRASHED
+    assert found[VENDOR].samples_us == pytest.approx((_LIBRARY_US,) * session.budget.final_rounds)
+
+
+def test_without_a_finalist_that_runs_there_is_no_vendor_library(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
+) -> None:
+    """Nothing is left to compare it with, so nothing is launched for it alone."""
+    script(deaths=dict.fromkeys(_NAMES[:2], "SIGSEGV"))
+    found = profiler.retime(session, _CANDIDATES[:2])
+    assert [m.config for m in found] == _NAMES[:2]
+
+
+def test_screening_leaves_the_vendor_library_alone(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
+) -> None:
+    """A library that would end every process is not called before the finals."""
+    script(deaths={VENDOR: "SIGSEGV"})
+    _assert_measured(_by_name(profiler.screen(session, _CANDIDATES)))
+
+
 def test_rounds_are_shuffled_and_reproducible(session: Session) -> None:
     """Every round has every finalist once; orders differ between rounds and repeat with the seed."""
     visits = final_visits(session, _CANDIDATES)
-    rounds = [[v.candidate.config.name for v in visits[i : i + 8]] for i in range(0, len(visits), 8)]
+    rounds = [[v.name for v in visits[i : i + 8]] for i in range(0, len(visits), 8)]
     assert len(rounds) == session.budget.final_rounds
     assert all(sorted(one) == sorted(_NAMES) for one in rounds)
     assert len({tuple(one) for one in rounds}) > 1
