@@ -215,6 +215,15 @@ def test_a_library_without_kernels_has_no_time() -> None:
     assert "no kernel" in times.message
 
 
+@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("lossy", [3, 4])
+def test_more_than_half_of_the_calls_have_to_be_whole(device: _Device, lossy: int, ids: bool) -> None:
+    """Three of eight that lost a kernel are left out; with four, nothing is said."""
+    places = [device.places(_CALL[call % 3])[2 * call] for call in range(lossy)]
+    times = device.times(lost=places, ids=ids)
+    assert _nothing(device, times) == (lossy == 4)
+
+
 def test_half_a_trace_has_no_time(device: _Device) -> None:
     """Where no more than half of the calls are there, nothing is said of them."""
     half = range(len(device.dispatches) // 2 - 2, len(device.dispatches))
