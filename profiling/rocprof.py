@@ -251,7 +251,9 @@ class _LaunchProfiler:
 
     def _not_seen(self, name: str, run: _Run, stage: str) -> Measurement:
         reason = "its kernels are not all in the trace, or could be another config's"
-        message = f"{run.vendor if name == VENDOR else reason}; {run.note}"
+        if name == VENDOR:
+            reason = run.vendor or "the vendor library is not timed: no turn of it was reached"
+        message = f"{reason}; {run.note}"
         return Measurement(name, Outcome.NOT_SEEN, self.time_source, stage, message=message)
 
     def _count_barren(self, barren: int, measured: int, run: _Run) -> int:

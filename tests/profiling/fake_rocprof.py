@@ -12,6 +12,7 @@ FAKE_ROCPROF in the environment holds its script, a JSON object with any of
     lost      {config: number of its dispatches that are missing in the trace}
     trace     "whole", "half", "none", "foreign" or "partial" (written also when it dies by SIGSEGV)
     at_start  text for standard error and an exit before anything runs
+    ends_before  a config: the process dies by SIGSEGV before that one's first line in the log
     at_exit   signal name: dies after its last config, before the trace is written
     vendor    {symbol: ns}: the kernels of one call of the vendor library, instead of VENDOR_KERNELS
 
@@ -107,6 +108,8 @@ class Harness:
         signal.signal(signal.SIGTERM, signal.SIG_IGN if self.script.get("deaf") else self.end_early)
         with open(self.job["launch_log"], "a", buffering=1) as log:
             for entry in self.job["schedule"]:
+                if entry["config"] == self.script.get("ends_before"):
+                    self.die("SIGSEGV")
                 log.write(json.dumps({"config": entry["config"], "start": True}) + "\n")
                 log.write(json.dumps({"config": entry["config"], **self.launch(entry)}) + "\n")
         if "at_exit" in self.script:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime import driver
 
 from genkern.gpus import gpu_for_arch, triton_target
 from genkern.profiling.dispatch_match import LaunchEntry
@@ -42,6 +45,41 @@ def test_a_fenced_call_is_launched_between_two_fences() -> None:
     call(8)
     fence = ("launched", (1,), 1)
     assert events[1:] == [fence, 7, fence, fence, 8, fence]
+
+
+class _Driver:
+    """A driver whose device launches nothing, and keeps what it was to launch."""
+
+    def __init__(self, events: list[object]) -> None:
+        self.utils = SimpleNamespace(
+            # No module: Triton 3.9 would unload it at exit, by the driver that is active then.
+            load_binary=lambda name, *_: (None, name, 8, 0, 1024),
+            get_device_properties=lambda _device: {"max_shared_mem": 65536},
+        )
+        self.launcher_cls = lambda _source, _metadata: lambda *launch: events.append(launch[:3] + launch[4:5])
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("hip", "gfx942", 64)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _device: int = 0) -> int:
+        return 0
+
+
+def test_triton_launches_the_fence_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's own JIT compiles it without a launch, then launches one program of it on each side of the call."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    events: list[object] = []
+    # Not set_active, whose counterpart looks for a real driver.
+    monkeypatch.setattr(driver, "_active", _Driver(events))
+    call = fenced(events.append, triton.jit(genkern_fence.fn))
+    assert events == []
+    call(7)
+    fence = (1, 1, 1, FENCE)
+    assert events == [fence, 7, fence]
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"])

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from genkern.profiling.launch_job import final_visits
 from genkern.profiling.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.session import VENDOR, Session
 from genkern.records import Outcome
+from genkern.select import choice, ranking
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +156,31 @@ def test_a_vendor_library_that_fails_costs_no_finalist_anything(
     assert said in found[VENDOR].message
     for candidate in CANDIDATES:
         assert found[candidate.config.name].samples_us == expected_us(candidate, range(1, 2)) * 5
+
+
+@pytest.mark.parametrize(("slower_ns", "chosen"), [(-900, "vendor"), (0, "vendor"), (3000, "config")])
+def test_the_choice_follows_from_the_librarys_time(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None], slower_ns: int, chosen: str
+) -> None:
+    """By the rule that holds for every profiler: the library where it is faster or tied, else the config."""
+    fastest_us = min(expected_us(candidate, range(1, 2))[0] for candidate in CANDIDATES)
+    script(vendor={"fill": 500, "Cijk_Ailk": round(fastest_us * 1000) - 500 + slower_ns})
+    *configs, vendor = profiler.retime(session, CANDIDATES)
+    winner = ranking(configs, vendor)[0]
+    assert winner.duration_us == fastest_us
+    assert choice(winner, vendor) == chosen
+    assert vendor.duration_us == pytest.approx(fastest_us + slower_ns / 1000)
+
+
+def test_a_process_that_never_reaches_the_vendor_library_says_so(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
+) -> None:
+    """With one round the process is over before its turn, three times; whoever has a time keeps it."""
+    script(ends_before=VENDOR, trace="partial")
+    session = replace(session, budget=replace(session.budget, final_rounds=1), seed=2)
+    found = by_name(profiler.retime(session, CANDIDATES))
+    assert found[VENDOR].outcome is Outcome.NOT_SEEN
+    assert "no turn of it was reached" in found[VENDOR].message
 
 
 def test_a_finalist_that_ends_the_process_leaves_the_vendor_library_in_the_race(
