@@ -73,13 +73,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One kernel execution as a profiler saw it; times in nanoseconds of the device clock."""
+    """One kernel execution as a profiler saw it; times in nanoseconds of the device clock.
+
+    `dispatch_id` counts a process's kernels in the order of their launches, those that the profiler lost included;
+    None where the profiler does not say.
+    """
 
     symbol: str
     start_ns: int
     end_ns: int
     grid_size_x: int | None = None
     workgroup_size_x: int | None = None
+    dispatch_id: int | None = None
 
     @property
     def duration_ns(self) -> int:

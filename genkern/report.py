@@ -111,11 +111,13 @@ def size_line(report: Report) -> str:
 
 
 def detail_lines(report: Report) -> list[str]:
-    """The outcomes of one size's candidates, where its time went, and what was found wrong."""
+    """The outcomes of one size's candidates, where its time went, what was found wrong, and of the vendor library."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     wrong = [f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG]
     outcomes = outcome_text(report.outcomes, report.winner.time_source if report.winner else "")
-    return [f"  {outcomes}; {times}", *wrong]
+    vendor = report.vendor
+    library = [f"  vendor library: {vendor.outcome.value}: {vendor.message}"] if vendor and vendor.message else []
+    return [f"  {outcomes}; {times}", *wrong, *library]
 
 
 def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:

@@ -39,8 +39,9 @@ class Provenance:
 class Report:
     """How one problem ended: its winner, or why there is none, and every candidate's outcome.
 
-    `incumbent` is how the config that the results file had for the problem did this time. `table` has the candidates
-    as text where the report comes from another process (`candidates_file.condensed`).
+    `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the vendor
+    library did in the finals, where the profiler says. `table` has the candidates as text where the report comes from
+    another process (`candidates_file.condensed`).
     """
 
     problem: GemmProblem
@@ -52,6 +53,7 @@ class Report:
     binaries: dict[str, Binary] = field(default_factory=dict)
     stage_s: dict[str, float] = field(default_factory=dict)
     incumbent: Measurement | None = None
+    vendor: Measurement | None = None
     table: str | None = None
 
     @contextlib.contextmanager
@@ -159,7 +161,7 @@ class Tuner:
         for final in facts.finals:
             if final.config in report.candidates:
                 report.candidates[final.config] = final
-        vendor = next((m for m in facts.finals if m.config == VENDOR), None)
+        report.vendor = vendor = next((m for m in facts.finals if m.config == VENDOR), None)
         contenders = [m for m in facts.finals if m.config != VENDOR]
         wins = neighbour_wins(job.session.problem, self.journal.winners())
         while ranked := ranking(contenders, vendor, wins):

@@ -65,31 +65,41 @@ def match_dispatches(entries: Sequence[LaunchEntry], dispatches: Sequence[Dispat
     missing or could be another entry's. Symbols that no entry has (fills, copies) are ignored. All are None
     when the trace holds a dispatch of a logged symbol that the log cannot explain.
     """
-    launches = [symbol for entry in entries for _ in range(entry.calls) for symbol in entry.symbols]
-    known = set(launches)
-    seen = [dispatch for dispatch in dispatches if dispatch.symbol in known]
-    symbols = [dispatch.symbol for dispatch in seen]
-    leftmost = _place(symbols, launches)
-    rightmost = _place(symbols[::-1], launches[::-1])
-    if leftmost is None or rightmost is None:
-        return [None] * len(entries)
-    certain: dict[int, Dispatch] = {}
-    for dispatch, left, right in zip(seen, leftmost, reversed(rightmost), strict=True):
-        if left == len(launches) - 1 - right:
-            certain[left] = dispatch
-
     durations: list[tuple[float, ...] | None] = []
-    first = 0
-    for entry in entries:
+    for entry, own in zip(entries, place_dispatches(entries, dispatches), strict=True):
         kernels = len(entry.symbols)
-        own = [certain.get(position) for position in range(first, first + entry.calls * kernels)]
-        first += len(own)
-        times_ns = [dispatch.duration_ns for dispatch in own if dispatch is not None]
+        times_ns = [dispatches[index].duration_ns for index in own if index is not None]
         if not entry.finished or not own or len(times_ns) < len(own):
             durations.append(None)
         else:
             durations.append(tuple(sum(times_ns[i : i + kernels]) / 1000 for i in range(0, len(own), kernels)))
     return durations
+
+
+def place_dispatches(entries: Sequence[LaunchEntry], dispatches: Sequence[Dispatch]) -> list[tuple[int | None, ...]]:
+    """Return, for each entry, which of `dispatches` (by index) each of its launches is; None where that is not certain.
+
+    An entry has `calls` times `symbols` launches, in that order. Nothing is certain in a trace with a dispatch of a
+    logged symbol that the log cannot explain.
+    """
+    launches = [symbol for entry in entries for _ in range(entry.calls) for symbol in entry.symbols]
+    known = set(launches)
+    seen = [index for index, dispatch in enumerate(dispatches) if dispatch.symbol in known]
+    symbols = [dispatches[index].symbol for index in seen]
+    leftmost = _place(symbols, launches)
+    rightmost = _place(symbols[::-1], launches[::-1])
+    certain: dict[int, int] = {}
+    if leftmost is not None and rightmost is not None:
+        for index, left, right in zip(seen, leftmost, reversed(rightmost), strict=True):
+            if left == len(launches) - 1 - right:
+                certain[left] = index
+    placed = []
+    first = 0
+    for entry in entries:
+        last = first + entry.calls * len(entry.symbols)
+        placed.append(tuple(certain.get(position) for position in range(first, last)))
+        first = last
+    return placed
 
 
 def _place(symbols: Sequence[str], launches: Sequence[str]) -> list[int] | None:

@@ -21,6 +21,8 @@ from genkern.records import Dispatch
 _NAME = ("kernel_name", "kernelname")
 _START = ("start_timestamp", "beginns")
 _END = ("end_timestamp", "endns")
+# In the order of Dispatch's fields. Legacy rocprof's Index counts the rows that there are, not the launches.
+_OPTIONAL = ("grid_size_x", "workgroup_size_x", "dispatch_id")
 _NAME_SUFFIXES = (" [clone .kd]", " (.kd)", ".kd")
 
 
@@ -57,8 +59,7 @@ def parse_kernel_trace(text: str, source: str = "kernel trace") -> KernelTrace:
     last = len(lines) - 1 if lines[-1] else -1
     header = [cell.strip().lower() for cell in _cells(lines[0])]
     name, start, end = _columns(header, source)
-    grid = header.index("grid_size_x") if "grid_size_x" in header else None
-    workgroup = header.index("workgroup_size_x") if "workgroup_size_x" in header else None
+    optional = [_first(header, (column,)) for column in _OPTIONAL]
 
     dispatches, invalid, truncated = [], 0, 0
     for number, line in enumerate(lines[1:], 1):
@@ -72,9 +73,8 @@ def parse_kernel_trace(text: str, source: str = "kernel trace") -> KernelTrace:
         if len(cells) != len(header) or start_ns is None or end_ns is None or not times_are_valid(start_ns, end_ns):
             invalid += 1
             continue
-        dispatches.append(
-            Dispatch(clean_symbol(cells[name]), start_ns, end_ns, _integer(cells, grid), _integer(cells, workgroup))
-        )
+        values = (_integer(cells, column) for column in optional)
+        dispatches.append(Dispatch(clean_symbol(cells[name]), start_ns, end_ns, *values))
     dispatches.sort(key=lambda dispatch: (dispatch.start_ns, dispatch.end_ns))
     return KernelTrace(tuple(dispatches), invalid, truncated)
 

@@ -11,20 +11,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genkern.errors import ProfilerError
-from genkern.profiling.session import Budget, Session
+from genkern.profiling.session import VENDOR, Budget, Session
 from genkern.records import Candidate
 
 # tune_gemm launches a config ten times and takes the last time.
 _TUNE_GEMM_CALLS = 10
+# The kernel of fence.py, which is launched before and after each call of the vendor library.
+FENCE = "genkern_fence"
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One turn of a candidate: `calls` consecutive calls of it. `attempt` counts from 1."""
+    """One turn of a candidate, or of the vendor library (None): `calls` consecutive calls. `attempt` counts from 1."""
 
-    candidate: Candidate
+    candidate: Candidate | None
     calls: int
     attempt: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.candidate.config.name if self.candidate else VENDOR
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The kernels of one call that are known by name; of the library's, the fences around it."""
+        return tuple(binary.symbol for binary in self.candidate.binaries) if self.candidate else (FENCE, FENCE)
 
 
 @dataclass(frozen=True)
@@ -66,8 +77,8 @@ def kept_samples(budget: Budget, durations_us: Sequence[float]) -> tuple[float, 
     return tuple(durations_us[-1:] if budget.protocol == "tune_gemm" else durations_us[budget.warmup :])
 
 
-def final_visits(session: Session, finalists: Sequence[Candidate]) -> list[Visit]:
-    """`final_rounds` rounds over all finalists, each round in another order.
+def final_visits(session: Session, finalists: Sequence[Candidate | None]) -> list[Visit]:
+    """`final_rounds` rounds over all finalists (None: the vendor library), each round in another order.
 
     A turn is `warmup` calls and the one that counts, so that code and operands of A are as warm as in screening.
     """
@@ -119,8 +130,8 @@ def write_job(session: Session, visits: Sequence[Visit], paths: LaunchPaths) -> 
         "launch_log": paths.launch_log,
         "schedule": [
             {
-                "config": visit.candidate.config.name,
-                "binaries": [binary.path for binary in visit.candidate.binaries],
+                "config": visit.name,
+                "binaries": [binary.path for binary in visit.candidate.binaries] if visit.candidate else [],
                 "calls": visit.calls,
             }
             for visit in visits

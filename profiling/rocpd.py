@@ -16,7 +16,7 @@ from genkern.profiling.kernel_trace import KernelTrace, clean_symbol, times_are_
 from genkern.records import Dispatch
 
 _NEEDED = ("name", "start", "end")
-_OPTIONAL = ("grid_x", "workgroup_x")  # grid_x counts work-items, as Grid_Size_X does in the CSV
+_OPTIONAL = ("grid_x", "workgroup_x", "dispatch_id")  # grid_x counts work-items, as Grid_Size_X does in the CSV
 
 
 def read_rocpd(path: str | os.PathLike[str]) -> KernelTrace:
@@ -45,11 +45,11 @@ def read_rocpd(path: str | os.PathLike[str]) -> KernelTrace:
 
 def _trace(rows: list[tuple[object, ...]]) -> KernelTrace:
     dispatches = []
-    for name, start_ns, end_ns, grid, workgroup in rows:
+    for name, start_ns, end_ns, *optional in rows:
         if not (isinstance(name, str) and isinstance(start_ns, int) and isinstance(end_ns, int)):
             continue
         if times_are_valid(start_ns, end_ns):
-            sizes = (value if isinstance(value, int) else None for value in (grid, workgroup))
-            dispatches.append(Dispatch(clean_symbol(name), start_ns, end_ns, *sizes))
+            values = (value if isinstance(value, int) else None for value in optional)
+            dispatches.append(Dispatch(clean_symbol(name), start_ns, end_ns, *values))
     dispatches.sort(key=lambda dispatch: (dispatch.start_ns, dispatch.end_ns))
     return KernelTrace(tuple(dispatches), invalid_rows=len(rows) - len(dispatches))

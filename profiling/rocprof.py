@@ -38,8 +38,9 @@ from genkern.profiling.launch_job import (
 )
 from genkern.profiling.rocpd import read_rocpd
 from genkern.profiling.rocprof_command import find_executable, profiled_environment, rocprof_argv, rocprofv3_argv
-from genkern.profiling.session import Session
+from genkern.profiling.session import VENDOR, Session
 from genkern.profiling.supervisor import Exit, run_supervised, tail
+from genkern.profiling.vendor_trace import vendor_times
 from genkern.records import Candidate, Measurement, Outcome
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
@@ -52,7 +53,10 @@ _MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class _Turn:
-    """What became of one visit: its entry in the log and, when the trace has all of it, its times."""
+    """What became of one visit: its entry in the log and, when the trace has all of it, its times.
+
+    Of the vendor library, the time of the last call only.
+    """
 
     visit: Visit
     entry: LaunchEntry
@@ -60,17 +64,21 @@ class _Turn:
 
     @property
     def name(self) -> str:
-        return self.visit.candidate.config.name
+        return self.visit.name
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One profiled process. `turns` are the visits it began, `rest` those it did not reach."""
+    """One profiled process. `turns` are the visits it began, `rest` those it did not reach.
+
+    `vendor` says what the vendor library's calls were in the trace, or why they have no time.
+    """
 
     turns: list[_Turn]
     rest: list[Visit]
     exit: Exit
     note: str
+    vendor: str = ""
 
     @property
     def died(self) -> bool:
@@ -132,31 +140,36 @@ class _LaunchProfiler:
                 barren = self._count_barren(barren, measured, run)
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
-        """Time the finalists round-robin in shuffled order, in one process; in the order of `finalists`.
+        """Time the finalists and the vendor library round-robin in shuffled order, in one process.
 
-        When one of them ends the process, the others are all timed again without it, so that their times compare.
-        A process that ends too early three times in a row by nobody's fault says what it says.
+        In the order of `finalists`, then the library's, named "vendor": not seen where its time is not certain. When
+        one of them ends the process, the others are all timed again without it, so that their times compare. A process
+        that ends too early three times in a row by nobody's fault says what it says.
         """
+        racers = {candidate.config.name: candidate for candidate in finalists}
         ended: dict[str, Measurement] = {}
         barren = attempts = 0
-        while pending := [candidate for candidate in finalists if candidate.config.name not in ended]:
-            run = self._run(session, final_visits(session, pending))
-            samples: dict[str, list[float]] = {candidate.config.name: [] for candidate in pending}
+        while pending := [candidate for name, candidate in racers.items() if name not in ended]:
+            visits = final_visits(session, pending if VENDOR in ended else [*pending, None])
+            run = self._run(session, visits)
+            samples: dict[str, list[float]] = {visit.name: [] for visit in visits}
             for turn in run.turns:
                 if turn.durations_us is not None:
                     samples[turn.name].append(turn.durations_us[-1])
                 elif not turn.entry.finished:
                     ended[turn.name] = self._failed(turn, run, "final")
             barren = self._count_barren(barren, sum(map(len, samples.values())), run)
-            attempts = 0 if any(candidate.config.name in ended for candidate in pending) else attempts + 1
-            if run.died and (run.rest or not all(samples.values())) and attempts < _MAX_ATTEMPTS:
+            attempts = 0 if any(name in ended for name in samples) else attempts + 1
+            timed = all(kept for name, kept in samples.items() if name != VENDOR)
+            if run.died and (run.rest or not timed) and attempts < _MAX_ATTEMPTS:
                 continue
             for name, kept in samples.items():
                 if name not in ended and kept:
-                    ended[name] = self._measured(name, "final", tuple(kept))
+                    message = run.vendor if name == VENDOR else ""
+                    ended[name] = replace(self._measured(name, "final", tuple(kept)), message=message)
                 elif name not in ended:
                     ended[name] = self._not_seen(name, run, "final")
-        return [ended[candidate.config.name] for candidate in finalists]
+        return [ended[name] for name in (*racers, VENDOR) if name in ended]
 
     def close(self) -> None:
         """Nothing to stop: every process has ended before `screen` yields and before `retime` returns."""
@@ -191,6 +204,13 @@ class _LaunchProfiler:
         died = replace(run, turns=turns).died
         trace, note = _read_trace(paths, died)
         matched = match_dispatches(entries, trace.dispatches)
+        if any(entry.config == VENDOR for entry in entries):
+            vendor = vendor_times(entries, trace)
+            run = replace(run, vendor=vendor.message)
+            for place, entry in enumerate(entries):
+                time_us = vendor.turns_us[place]
+                if entry.config == VENDOR:
+                    matched[place] = None if time_us is None else (time_us,)
         turns = [replace(turn, durations_us=durations) for turn, durations in zip(turns, matched, strict=True)]
         if not died and None not in matched:
             shutil.rmtree(paths.folder, ignore_errors=True)
@@ -204,15 +224,14 @@ class _LaunchProfiler:
             raise ProfilerError(f"{paths.launch_log} has more entries than the job: two processes wrote to it")
         fitted = []
         for entry, visit in zip(entries, visits, strict=False):
-            name, calls = visit.candidate.config.name, visit.calls
+            name, calls = visit.name, visit.calls
             if entry.config != name or (entry.finished and entry.calls != calls):
                 raise ProfilerError(
                     f"{paths.launch_log} has {entry.calls} calls of {entry.config} where the job has {calls} of {name}"
                 )
             if entry.interrupted and not entry.symbols:
                 # It may have launched some of its calls: they are in the trace and must not count as another's.
-                symbols = tuple(binary.symbol for binary in visit.candidate.binaries)
-                entry = replace(entry, symbols=symbols, calls=calls)
+                entry = replace(entry, symbols=visit.symbols, calls=calls)
             fitted.append(entry)
         return fitted
 
@@ -231,7 +250,10 @@ class _LaunchProfiler:
         return Measurement(turn.name, outcome, self.time_source, stage, message=run.description)
 
     def _not_seen(self, name: str, run: _Run, stage: str) -> Measurement:
-        message = f"its kernels are not all in the trace, or could be another config's; {run.note}"
+        reason = "its kernels are not all in the trace, or could be another config's"
+        if name == VENDOR:
+            reason = run.vendor or "the vendor library is not timed: no turn of it was reached"
+        message = f"{reason}; {run.note}"
         return Measurement(name, Outcome.NOT_SEEN, self.time_source, stage, message=message)
 
     def _count_barren(self, barren: int, measured: int, run: _Run) -> int:

@@ -113,6 +113,10 @@ def test_lines_of_a_size() -> None:
     counts, wrong = detail_lines(report(WINNERS[1]))
     assert counts == "  measured 1, wrong 1, compile_failed 1; prune 0.2 s, check 1.5 s"
     assert wrong.startswith("  wrong: tiled_BM1: error")
+    again.vendor = Measurement("vendor", Outcome.NOT_SEEN, "rocprofv3", "final", message="its calls differ; see F")
+    assert detail_lines(again)[-1] == "  vendor library: not_seen: its calls differ; see F"
+    again.vendor = replace(again.vendor, outcome=Outcome.MEASURED, message="")
+    assert not any("vendor" in line for line in detail_lines(again))
 
 
 def test_outcomes_are_counted_in_words() -> None:

@@ -120,6 +120,17 @@ def test_without_the_vendor_library_the_config_is_chosen(tmp_path: Path) -> None
     assert (winner.vendor_us, winner.vendor_interval_us, winner.choice) == (None, None, "config")
 
 
+def test_a_vendor_library_without_a_time_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    """As where a trace does not show for certain what its call was: the report says why."""
+    reason = "the vendor library is not timed: its calls differ"
+    vendor = Measurement(VENDOR, Outcome.NOT_SEEN, "rocprofv3", "final", message=reason)
+    winner, report = choose(tmp_path, [final(PLAIN.name, 100), vendor])
+    assert winner is not None
+    assert (winner.vendor_us, winner.vendor_interval_us, winner.choice) == (None, None, "config")
+    assert report.vendor == vendor
+    assert VENDOR not in report.candidates
+
+
 def test_a_tie_goes_to_the_config_that_wins_neighbours(tmp_path: Path) -> None:
     """Winners of this run that the journal knows decide between equals; then the margin may be below 1."""
     finals = [final(PLAIN.name, 100), final(DEEP.name, 100.2)]

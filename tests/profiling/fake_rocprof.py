@@ -12,7 +12,12 @@ FAKE_ROCPROF in the environment holds its script, a JSON object with any of
     lost      {config: number of its dispatches that are missing in the trace}
     trace     "whole", "half", "none", "foreign" or "partial" (written also when it dies by SIGSEGV)
     at_start  text for standard error and an exit before anything runs
+    ends_before  a config: the process dies by SIGSEGV before that one's first line in the log
     at_exit   signal name: dies after its last config, before the trace is written
+    vendor    {symbol: ns}: the kernels of one call of the vendor library, instead of VENDOR_KERNELS
+
+In errors, deaths, hangs and lost "vendor" is the library, whose dispatches include the fences. What the trace lacks
+has its number in the order of launches all the same.
 """
 
 from __future__ import annotations
@@ -29,6 +34,14 @@ from typing import Any
 
 sys.path.insert(0, os.environ.get("FAKE_FORMATS", str(Path(__file__).parent)))
 from trace_formats import ROCPROF, csv_text, write_rocpd
+
+# A call of a library: what it fills, multiplies and adds up with. The first is a name that set-up has too.
+VENDOR_KERNELS = {
+    "__amd_rocclr_fillBufferAligned": 2100,
+    "Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16x16x1_SN_GSU4_LDSB1": 30300,
+    "void Cijk_PostGSU<4, unsigned short>(unsigned short*, float const*)": 4050,
+}
+FENCE = "genkern_fence"
 
 
 def duration_ns(config: str, call: int) -> int:
@@ -81,7 +94,9 @@ class Harness:
         self.job: dict[str, Any] = json.loads(Path(job_path).read_text())
         self.script: dict[str, Any] = json.loads(os.environ.get("FAKE_ROCPROF", "{}"))
         self.rows: list[tuple[str, int, int]] = []
+        self.ids: dict[int, int] = {}
         self.time_ns = 1_000_000
+        self.library_is_loaded = False
         assert self.job["mode"] == "launch"
         assert self.job["session"]["device_index"] == 0
         assert os.environ["HIP_VISIBLE_DEVICES"]
@@ -93,6 +108,8 @@ class Harness:
         signal.signal(signal.SIGTERM, signal.SIG_IGN if self.script.get("deaf") else self.end_early)
         with open(self.job["launch_log"], "a", buffering=1) as log:
             for entry in self.job["schedule"]:
+                if entry["config"] == self.script.get("ends_before"):
+                    self.die("SIGSEGV")
                 log.write(json.dumps({"config": entry["config"], "start": True}) + "\n")
                 log.write(json.dumps({"config": entry["config"], **self.launch(entry)}) + "\n")
         if "at_exit" in self.script:
@@ -104,10 +121,19 @@ class Harness:
         if name in self.script.get("errors", {}):
             return {"error": self.script["errors"][name]}
         self.execute("__amd_rocclr_fillBufferAligned.kd", 5000)
+        kernels = dict.fromkeys(symbols)
+        if name == "vendor":
+            symbols, kernels = [FENCE, FENCE], {FENCE: 1500, **self.script.get("vendor", VENDOR_KERNELS)}
+            if not self.library_is_loaded:
+                for symbol in ("void at::native::distribution_normal<float>()", *list(kernels)[1:], "tune_once"):
+                    self.execute(symbol, 777_000)
+                self.library_is_loaded = True
         first = len(self.rows)
         for call in range(entry["calls"]):
-            for symbol in symbols:
-                self.execute(symbol, duration_ns(name, call))
+            for symbol, time_ns in kernels.items():
+                self.execute(symbol, time_ns or duration_ns(name, call))
+            if name == "vendor":
+                self.execute(FENCE, 1500)
             if name in self.script.get("deaths", {}):
                 sys.stderr.write(f"Memory access fault by {name}\n")
                 self.die(self.script["deaths"][name])
@@ -118,6 +144,7 @@ class Harness:
 
     def execute(self, symbol: str, time_ns: int) -> None:
         self.rows.append((symbol, self.time_ns, self.time_ns + time_ns))
+        self.ids[self.time_ns] = len(self.ids) + 1
         self.time_ns += time_ns + 700
 
     def die(self, name: str) -> None:
@@ -135,18 +162,21 @@ class Harness:
         output, kind = os.environ["FAKE_OUTPUT"], self.script.get("trace", "whole")
         version = self.script.get("version", "7.0")
         if version == "db":
-            write_rocpd(f"{output}_results.db", self.rows)
+            write_rocpd(f"{output}_results.db", self.rows, dispatch_ids=self.numbers(self.rows))
             return
         path = output if version in ROCPROF else f"{output}_kernel_trace.csv"
         rows = self.rows[len(self.rows) // 2 :] + self.rows[: len(self.rows) // 2]  # not in time order
-        text = csv_text(version, rows)
+        text = csv_text(version, rows, self.numbers(rows))
         if kind == "foreign":
             text = '"Name","Calls","TotalDurationNs"\n"gemm",1,2\n'
         if kind == "half":
-            text = csv_text(version, self.rows)
+            text = csv_text(version, self.rows, self.numbers(self.rows))
             text = text[: len(text) // 2]
         if kind != "none" and self.rows:
             Path(path).write_text(text)
+
+    def numbers(self, rows: list[tuple[str, int, int]]) -> list[int]:
+        return [self.ids[start_ns] for _, start_ns, _ in rows]
 
 
 if __name__ == "__main__":

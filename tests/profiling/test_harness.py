@@ -7,13 +7,16 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
 from genkern.problem import GemmProblem
-from genkern.profiling import harness, server
-from genkern.profiling.session import Budget, Session
+from genkern.profiling import fence, harness, server
+from genkern.profiling.launch_job import FENCE
+from genkern.profiling.loaded_gemm import Call
+from genkern.profiling.session import VENDOR, Budget, Session
 
 SESSION = Session("module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9))
 
@@ -68,26 +71,76 @@ def test_a_fault_is_said_last_on_standard_error(
     assert capsys.readouterr().err.splitlines()[-1].startswith("RuntimeError: CUDA error: an illegal memory access")
 
 
-def test_a_schedule_is_launched_and_logged(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, hostile_path: Path) -> None:
+def launched(folder: Path, schedule: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The launch log of a schedule."""
+    job = {"session": json.loads(SESSION.to_json()), "launch_log": str(folder / "log"), "schedule": schedule}
+    (folder / "job.json").write_text(json.dumps(job))
+    harness.main([str(folder / "job.json")])
+    return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+
+
+def test_a_schedule_is_launched_and_logged(gpu: FakeGpu, hostile_path: Path) -> None:
     """Each visit is logged before it is launched and after it is done, with the symbols of its binaries."""
     entry = hostile_path / "entry"
     entry.mkdir()
     (entry / "genkern.json").write_text(json.dumps({"symbol": "matmul_tiled_BM128"}))
-    log = hostile_path / "log"
-    job = {
-        "session": json.loads(SESSION.to_json()),
-        "launch_log": str(log),
-        "schedule": [
-            {"config": name_of("us10"), "binaries": [str(entry)], "calls": 3},
-            {"config": name_of("refused"), "binaries": [str(entry)], "calls": 3},
-        ],
-    }
-    (hostile_path / "job.json").write_text(json.dumps(job))
-    harness.main([str(hostile_path / "job.json")])
-    assert gpu.launched == ["us10"] * 3
-    assert [json.loads(line) for line in log.read_text().splitlines()] == [
+    schedule = [
+        {"config": name_of("us10"), "binaries": [str(entry)], "calls": 3},
+        {"config": name_of("refused"), "binaries": [str(entry)], "calls": 3},
+    ]
+    assert launched(hostile_path, schedule) == [
         {"config": name_of("us10"), "start": True},
         {"config": name_of("us10"), "symbols": ["matmul_tiled_BM128"], "calls": 3},
         {"config": name_of("refused"), "start": True},
         {"config": name_of("refused"), "error": "RuntimeError: out of resource: shared memory"},
     ]
+    assert gpu.launched == ["us10"] * 3
+
+
+def test_the_vendor_library_is_launched_between_fences(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, hostile_path: Path
+) -> None:
+    """Its first call, which loads it, is made once and before all fences; copies of B rotate on through its calls."""
+
+    def fenced(call: Call) -> Call:
+        def fenced_call(copy: int) -> None:
+            gpu.run(FENCE, 1.0)
+            copies.append(copy)
+            call(copy)
+            gpu.run(FENCE, 1.0)
+
+        return fenced_call
+
+    copies: list[int] = []
+    monkeypatch.setattr(fence, "fenced", fenced)
+    entry = {"config": VENDOR, "binaries": [], "calls": 2}
+    assert launched(hostile_path, [entry, {"config": name_of("us10"), "binaries": [], "calls": 1}, entry]) == [
+        {"config": VENDOR, "start": True},
+        {"config": VENDOR, "symbols": [FENCE, FENCE], "calls": 2},
+        {"config": name_of("us10"), "start": True},
+        {"config": name_of("us10"), "symbols": [], "calls": 1},
+        {"config": VENDOR, "start": True},
+        {"config": VENDOR, "symbols": [FENCE, FENCE], "calls": 2},
+    ]
+    turn = [FENCE, "us20", FENCE] * 2
+    assert gpu.launched == ["us20", *turn, "us10", *turn]
+    assert copies == [0, 1, 3, 4]
+
+
+def test_a_vendor_library_that_refuses_launches_no_fence(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, hostile_path: Path
+) -> None:
+    """Each turn has its error, and the configs go on: a fence without an end would make every place uncertain."""
+
+    def refuse(_gemm: FakeGemm) -> Call:
+        def call(_copy: int) -> None:
+            raise RuntimeError("torch._int_mm: not\n supported")
+
+        return call
+
+    monkeypatch.setattr(FakeGemm, "vendor", refuse)
+    entry = {"config": VENDOR, "binaries": [], "calls": 2}
+    lines = launched(hostile_path, [entry, {"config": name_of("us10"), "binaries": [], "calls": 1}, entry])
+    refused = {"config": VENDOR, "error": "RuntimeError: torch._int_mm: not supported"}
+    assert [line for line in lines if "error" in line] == [refused, refused]
+    assert gpu.launched == ["us10"]

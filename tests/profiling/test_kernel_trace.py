@@ -87,6 +87,15 @@ def test_a_broken_row_costs_only_itself() -> None:
     assert trace.invalid_rows == len(bad)
 
 
+@pytest.mark.parametrize("version", HEADERS)
+def test_launches_are_numbered_where_the_version_numbers_them(version: str) -> None:
+    """From ROCm 6.3 on; the row numbers of legacy rocprof are not taken for them."""
+    trace = parse_kernel_trace(csv_text(version, [("a", 10, 20), ("b", 30, 40)], [3, 7]))
+    numbered = "Dispatch_Id" in HEADERS[version].split()
+    assert [d.dispatch_id for d in trace.dispatches] == ([3, 7] if numbered else [None, None])
+    assert numbered == (version != "6.2" and not version.startswith("rocprof "))
+
+
 def test_a_trace_without_dispatches_is_empty() -> None:
     """A header alone is a valid trace."""
     assert parse_kernel_trace(csv_text("7.0", [])).dispatches == ()

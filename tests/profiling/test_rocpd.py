@@ -25,6 +25,7 @@ def test_the_kernels_view_becomes_dispatches_in_time_order(database: Path) -> No
     trace = read_rocpd(database)
     assert [(d.symbol, d.duration_ns) for d in trace.dispatches] == [("a", 10), ("b", 15)]
     assert (trace.dispatches[0].grid_size_x, trace.dispatches[0].workgroup_size_x) == (262144, 256)
+    assert [d.dispatch_id for d in trace.dispatches] == [2, 1]
     assert trace.invalid_rows == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 _SIZES = "Workgroup_Size_X Workgroup_Size_Y Workgroup_Size_Z Grid_Size_X Grid_Size_Y Grid_Size_Z"
 _TIMES = "Correlation_Id Start_Timestamp End_Timestamp"
@@ -34,8 +35,11 @@ HEADERS = {**ROCPROFV3, **ROCPROF}
 COLUMNS = {"6.2": 16, "6.4": 18, "development": 19, "7.0": 22, "rocprof --stats": 22}
 
 
-def csv_text(version: str, rows: list[tuple[str, int, int]]) -> str:
-    """The CSV of `version` for rows of (name, start_ns, end_ns); workgroups of 256, grids of 1024 x 256."""
+def csv_text(version: str, rows: list[tuple[str, int, int]], dispatch_ids: Sequence[int] | None = None) -> str:
+    """The CSV of `version` for rows of (name, start_ns, end_ns); workgroups of 256, grids of 1024 x 256.
+
+    Dispatch ids, in the versions that have them, count the rows from 1 unless they are given.
+    """
     names = HEADERS[version].split()
     bare_header = version == "rocprof -i"
     lines = [",".join(name if bare_header else f'"{name}"' for name in names)]
@@ -52,7 +56,7 @@ def csv_text(version: str, rows: list[tuple[str, int, int]]) -> str:
             "endns": end_ns,
             "completens": end_ns + 100,
             "durationns": end_ns - start_ns,
-            "dispatch_id": index + 1,
+            "dispatch_id": dispatch_ids[index] if dispatch_ids else index + 1,
             "index": index,
             "sig": "0x0",
             "obj": "0x7f3cb4d2d580",
@@ -64,20 +68,22 @@ def csv_text(version: str, rows: list[tuple[str, int, int]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_rocpd(path: str, rows: list[tuple[str, int, int]], view: str = "kernels") -> None:
+def write_rocpd(
+    path: str, rows: list[tuple[str, int, int]], view: str = "kernels", dispatch_ids: Sequence[int] | None = None
+) -> None:
     """A database as rocprofv3 7.x writes it: tables with a suffix below views with plain names."""
     with sqlite3.connect(path) as connection:
         connection.execute(
             "CREATE TABLE rocpd_kernel_dispatch_0000_11 (id INTEGER PRIMARY KEY, kernel TEXT, "
-            "start BIGINT, end BIGINT, grid_size_x INT, workgroup_size_x INT)"
+            "start BIGINT, end BIGINT, dispatch_id INT, grid_size_x INT, workgroup_size_x INT)"
         )
         connection.executemany(
-            "INSERT INTO rocpd_kernel_dispatch_0000_11 (kernel, start, end, grid_size_x, workgroup_size_x) "
-            "VALUES (?, ?, ?, 262144, 256)",
-            rows,
+            "INSERT INTO rocpd_kernel_dispatch_0000_11 (kernel, start, end, dispatch_id, grid_size_x, "
+            "workgroup_size_x) VALUES (?, ?, ?, ?, 262144, 256)",
+            [(*row, number) for row, number in zip(rows, dispatch_ids or range(1, len(rows) + 1), strict=True)],
         )
         connection.execute(
-            f"CREATE VIEW {view} AS SELECT id, kernel AS name, start, end, (end - start) AS duration, "
+            f"CREATE VIEW {view} AS SELECT id, kernel AS name, start, end, (end - start) AS duration, dispatch_id, "
             "grid_size_x AS grid_x, workgroup_size_x AS workgroup_x FROM rocpd_kernel_dispatch_0000_11"
         )
     connection.close()
