@@ -93,7 +93,8 @@ class Measurement:
     `samples_us` are the kept samples, each the time of one whole call (all kernels of the config);
     `duration_us` is their median. `time_source` is the timer: rocprofv3, rocprof, cupti, cudagraph
     or predicted. `stage` is "screen" or "final". `discarded` counts the samples that were taken at a
-    throttled clock and are not kept.
+    throttled clock and are not kept. `usual_mhz` is the clock of the compute units that was usual while the finals
+    ran, the median of its readings; None where nothing reads it.
     """
 
     config: str
@@ -104,6 +105,7 @@ class Measurement:
     samples_us: tuple[float, ...] = ()
     message: str = ""
     discarded: int = 0
+    usual_mhz: float | None = None
 
 
 @dataclass(frozen=True)

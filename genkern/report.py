@@ -115,7 +115,9 @@ def detail_lines(report: Report) -> list[str]:
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     wrong = [f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG]
     outcomes = outcome_text(report.outcomes, report.winner.time_source if report.winner else "")
-    return [f"  {outcomes}; {times}", *wrong]
+    usual_mhz = next((m.usual_mhz for m in report.candidates.values() if m.usual_mhz is not None), None)
+    clock = "" if usual_mhz is None else f"; finals at {usual_mhz:.0f} MHz"
+    return [f"  {outcomes}; {times}{clock}", *wrong]
 
 
 def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:

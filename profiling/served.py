@@ -213,6 +213,7 @@ class ServedProfiler:
             errors = {str(name): str(message) for name, message in answer["errors"].items()}
             discarded = {str(name): int(count) for name, count in answer["discarded"].items()}
             all_samples = dict(answer["samples_us"])
+            usual_mhz = None if answer.get("usual_mhz") is None else float(answer["usual_mhz"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
         finals = []
@@ -223,7 +224,7 @@ class ServedProfiler:
                 errors[name] = str(error)
                 continue
             measured = self._measured(name, "final", samples)
-            finals.append(replace(measured, discarded=discarded.get(name, 0)))
+            finals.append(replace(measured, discarded=discarded.get(name, 0), usual_mhz=usual_mhz))
         refused = ((name, message) for name, message in errors.items() if name != VENDOR)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
 

@@ -25,7 +25,9 @@ NAME = CONFIG.name
 SCREENED = Measurement(NAME, Outcome.MEASURED, "cudagraph", "screen", 12.5, (12.5,))
 CRASHED = Measurement("tiled_BM1", Outcome.CRASHED, "cudagraph", message='lost: "killed" \r\n | é')
 FINALS = [
-    Measurement(NAME, Outcome.MEASURED, "cudagraph", "final", 12.25, (12.0, 12.25, 13.0), discarded=3),
+    Measurement(
+        NAME, Outcome.MEASURED, "cudagraph", "final", 12.25, (12.0, 12.25, 13.0), discarded=3, usual_mhz=1755.5
+    ),
     Measurement("vendor", Outcome.MEASURED, "cudagraph", "final", 14.0, (14.0,)),
 ]
 CHECK = Check(NAME, False, 1.0, float("inf"), "64x1280x8192", "gpu", "NaN")
@@ -161,6 +163,23 @@ def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
     path.write_bytes(b'{"fact": "screened", "value": {}}\n')
     with pytest.raises(ResultsError):
         opened(path)
+
+
+def test_another_driver_or_other_clocks_are_another_run(tmp_path: Path) -> None:
+    """Both are said as they were and are. Fewer devices, others of the same clocks, and a tool that was silent go on."""
+    path = tmp_path / "j"
+    clocks = {"sm_clock_max_mhz": 1980, "memory_clock_max_mhz": 3201}
+    header = {**HEADER, "driver": "570.86.15", "devices": {"0": clocks, "1": clocks}}
+    opened(path, header).close()
+    assert read_journal(path).header["devices"]["1"]["sm_clock_max_mhz"] == 1980
+    for devices in ({"0": clocks}, {"0": clocks, "2": clocks}, {"0": {"sm_clock_max_mhz": 1980}}, {"0": {}}):
+        opened(path, {**header, "devices": devices}).close()
+    opened(path, {**HEADER, "devices": {"0": clocks}}).close()
+    with pytest.raises(ResultsError, match=r"driver was '570\.86\.15', is '580\.1'"):
+        opened(path, {**header, "driver": "580.1"})
+    slower = {**header, "devices": {"0": clocks, "5": {**clocks, "sm_clock_max_mhz": 1755}}}
+    with pytest.raises(ResultsError, match=r"\(sm_clock_max_mhz was 1980, is 1755 on device 5\)"):
+        opened(path, slower)
 
 
 def test_a_start_forgets_who_was_at_work(tmp_path: Path) -> None:
