@@ -56,11 +56,15 @@ class Ended:
 
 @dataclass
 class ProblemFacts:
-    """What a journal knows of one problem. `begun` and `ended` are of the last start of the run."""
+    """What a journal knows of one problem. `begun` and `ended` are of the last start of the run.
+
+    `unchecked` are checks whose process was lost: no more than a record, for nothing follows from them.
+    """
 
     screened: dict[str, Measurement] = field(default_factory=dict)
     finals: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
+    unchecked: dict[str, Check] = field(default_factory=dict)
     winner: Winner | None = None
     begun: Begun | None = None
     ended: Ended | None = None
@@ -133,7 +137,9 @@ class JournalFacts:
         elif fact == "retimed":
             facts.finals = [_measurement(entry) for entry in value]
         elif fact == "checked":
-            facts.checks[value["config"]] = Check(**value)
+            facts.checks[value["config"]] = _check(value)
+        elif fact == "unchecked":
+            facts.unchecked[value["config"]] = _check(value)
         elif fact == "won":
             facts.winner = _winner(value, problem)
         elif fact == "began":
@@ -203,8 +209,10 @@ class Journal(JournalFacts):
         self._append("retimed", [_lean(m) for m in finals], problem)
 
     def checked(self, problem: GemmProblem, check: Check) -> None:
-        self.of(problem).checks[check.config] = check
-        self._append("checked", dataclasses.asdict(check), problem)
+        """A check whose process was lost is a fact of its own, so that a run that goes on makes it again."""
+        facts = self.of(problem)
+        (facts.unchecked if check.lost else facts.checks)[check.config] = check
+        self._append("unchecked" if check.lost else "checked", dataclasses.asdict(check), problem)
 
     def won(self, winner: Winner) -> None:
         """Record the end of a problem, on disk before this returns."""
@@ -269,11 +277,16 @@ def _measurement(values: dict[str, Any]) -> Measurement:
 
 
 def _winner(values: dict[str, Any], problem: GemmProblem) -> Winner:
-    check = Check(**values["check"]) if values["check"] else None
+    check = _check(values["check"]) if values["check"] else None
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
     intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
     return Winner(**{**values, **intervals, "problem": problem, "config": config, "check": check, "versions": versions})
+
+
+def _check(values: dict[str, Any]) -> Check:
+    lost = values.get("lost")
+    return Check(**{**values, "lost": Outcome(lost) if lost else None})
 
 
 def _pair(values: Any) -> tuple[float, float] | None:

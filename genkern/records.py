@@ -11,6 +11,8 @@ from genkern.problem import GemmProblem
 
 # The time source of numbers that no clock ever showed.
 PREDICTED = "predicted"
+# The method of a check that could not be made.
+NOT_CHECKED = "not checked"
 
 
 class Outcome(str, Enum):
@@ -114,7 +116,8 @@ class Check:
 
     `error_ratio` is the share of elements outside the tolerance, as AITER's checkAllclose counts it;
     `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size` says what
-    was really run (a reduced size under the interpreter).
+    was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is NOT_CHECKED and
+    nothing is known of the output; `lost` then says how the process ended that was to give one, if there was one.
     """
 
     config: str
@@ -124,6 +127,7 @@ class Check:
     problem_size: str
     method: str
     message: str = ""
+    lost: Outcome | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from genkern.check import NOT_CHECKED, DeviceChecker
+from genkern.check import DeviceChecker
 from genkern.config import Config
 from genkern.errors import OutputError, ResultsError
 from genkern.files import shown_path, write_whole
@@ -21,7 +21,7 @@ from genkern.interpreter import interpreter_checker
 from genkern.op import check_problem
 from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR, Profiler, Session
-from genkern.records import Candidate, Check
+from genkern.records import NOT_CHECKED, Candidate, Check
 from genkern.report import format_text
 from genkern.setting import Setting
 from genkern.target import make_device_checker

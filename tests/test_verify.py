@@ -17,13 +17,12 @@ from machines import machine
 from made_winners import CONFIG, checked, winner
 from small_gemms import needs_interpreter
 
-from genkern.check import NOT_CHECKED
 from genkern.config import Config
 from genkern.errors import ResultsError
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.gemm_entry import GemmDefaults
 from genkern.problem import GemmProblem
-from genkern.records import Check
+from genkern.records import NOT_CHECKED, Check
 from genkern.verify import TIME_COLUMNS, Claim, check_line, read_claims
 
 H200 = Config("tiled", 64, 64, 64, 8, 1, 4, 3)
