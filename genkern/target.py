@@ -30,6 +30,8 @@ from genkern.profiling.served import ServedProfiler
 from genkern.profiling.session import Profiler
 
 DEFAULT_ARCH = "gfx942"
+# After the name of a device that times are predicted for.
+NOT_PRESENT = " (not present)"
 _VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
 
 
@@ -86,7 +88,7 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     fitting = [device for device in devices if device.arch == gpu.arch]
     asked = _asked_to_measure(options)
     if options.profiler == "predict" or not (fitting or asked):
-        return RunTarget(gpu.arch, gpu, f"{gpu.name} (not present)", ())
+        return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", ())
     vendor = _VENDORS.get(options.profiler, gpu.vendor)
     if vendor != gpu.vendor and (options.arch or devices):
         raise ProfilerError(f"{asked} is for {vendor.upper()} GPUs, {gpu.arch} is not one; try --profiler auto")
