@@ -21,13 +21,11 @@ from genkern.op import get_op
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Session
 from genkern.profiling.supervisor import run_supervised
-from genkern.records import Candidate, Check
+from genkern.records import NOT_CHECKED, Candidate, Check, Outcome
 
 # The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
 _INTERPRETED_K_BLOCKS = 3
 _INTERPRETER_TIMEOUT_S = 300.0
-# The method of a check that could not be made.
-NOT_CHECKED = "not checked"
 DeviceCheck = Callable[[Session, Candidate, float, float], Check]
 
 
@@ -84,7 +82,7 @@ class InterpreterChecker:
             return self._run(path, problem, config)
 
     def close(self) -> None:
-        """End the checks that other threads have under way: they fail."""
+        """End the checks that other threads have under way: nobody knows how they would have ended."""
         self._closed.set()
 
     def _run(self, path: Path, problem: GemmProblem, config: Config) -> Check:
@@ -92,8 +90,9 @@ class InterpreterChecker:
         environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
         argv = [sys.executable, "-m", "genkern.profiling.interpret", str(path), config.name]
 
-        def failed(message: str) -> Check:
-            return Check(config.name, False, 1.0, float("inf"), problem.size, "interpreter", message)
+        def failed(message: str, lost: Outcome | None = None) -> Check:
+            method = NOT_CHECKED if lost else "interpreter"
+            return Check(config.name, False, 1.0, float("inf"), problem.size, method, message[:300], lost)
 
         out = path.with_name("answer")
         ended = run_supervised(
@@ -106,9 +105,11 @@ class InterpreterChecker:
             watch=lambda: (None, 0.0 if self._closed.is_set() else math.inf),
         )
         if ended.timed_out:
-            return failed(f"the interpreter had no result after {_INTERPRETER_TIMEOUT_S:g} s")
+            return failed(f"the interpreter had no result after {_INTERPRETER_TIMEOUT_S:g} s", Outcome.TIMED_OUT)
+        if ended.returncode < 0:
+            return failed(f"the interpreter was lost: {ended.description}", Outcome.CRASHED)
         if ended.returncode != 0:
-            return failed(f"the interpreter failed: {ended.last_line or ended.description}"[:300])
+            return failed(f"the interpreter failed: {ended.last_line or ended.description}")
         answer = json.loads(out.read_text().splitlines()[-1])
         ratio, row = answer["error_ratio"], answer["worst_row_error"]
         passed = ratio <= self._err_ratio and row <= get_op(problem.op).worst_row_limit(problem)

@@ -21,6 +21,7 @@ from genkern.errors import InputError
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
 # nvidia-smi takes seconds on a node of eight GPUs whose driver is not kept loaded.
 _TIMEOUT_S = 10.0
+_QUERY = "index,name,compute_cap,uuid,driver_version,clocks.max.sm,clocks.max.memory"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class DetectedDevice:
     """A GPU of this machine. `index` counts those that CUDA_VISIBLE_DEVICES or ROCm's topology show.
 
     `compute_units` is what ROCm shows (fewer than the product has when it is partitioned), 0 where it is not known.
-    `uuid` is NVIDIA's, "GPU-..."; empty where it is not known.
+    `uuid` is NVIDIA's, "GPU-..."; empty where it is not known, as is the version of the `driver`. The clocks are the
+    highest that the device may reach, which do not change while it works: of its SMs (AMD: the graphics clock) and of
+    its memory; None where the driver does not say.
     """
 
     index: int
@@ -73,6 +76,9 @@ class DetectedDevice:
     arch: str
     compute_units: int = 0
     uuid: str = ""
+    driver: str = ""
+    sm_clock_max_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
 
 
 @functools.cache
@@ -169,10 +175,9 @@ def detect_devices() -> list[DetectedDevice]:
     Asks nvidia-smi, then rocminfo, then the kernel driver's topology files, each within 10 seconds. Never raises.
     CUDA_VISIBLE_DEVICES is followed, as batch systems set it; rocminfo follows ROCR_VISIBLE_DEVICES.
     """
-    query = "--query-gpu=index,name,compute_cap,uuid"
-    nvidia = parse_nvidia_smi(_output("nvidia-smi", query, "--format=csv,noheader"))
+    nvidia = parse_nvidia_smi(output_of("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"))
     nvidia = shown_by_cuda(nvidia, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    amd = parse_rocminfo(_output("rocminfo", folder=Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "bin"))
+    amd = parse_rocminfo(output_of("rocminfo", folder=Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "bin"))
     # A container sees the host's topology even when it was given no GPU; then there is no /dev/kfd.
     if not amd and os.path.exists("/dev/kfd"):
         amd = read_kfd(_KFD)
@@ -180,12 +185,18 @@ def detect_devices() -> list[DetectedDevice]:
 
 
 def parse_nvidia_smi(text: str) -> list[DetectedDevice]:
-    """Read `nvidia-smi --query-gpu=index,name,compute_cap,uuid --format=csv,noheader`; other lines are passed over."""
-    line = r"^\s*(\d+)\s*,\s*(.+?)\s*,\s*(\d+)\.(\d+)\s*(?:,\s*(\S+)\s*)?$"
-    found = re.findall(line, text, re.MULTILINE)
-    return [
-        DetectedDevice(int(index), name, f"sm_{major}{minor}", 0, uuid) for index, name, major, minor, uuid in found
-    ]
+    """Read `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; other lines are passed over.
+
+    What it does not know ("[N/A]"), or was not asked, is None or empty.
+    """
+    line = r"^\s*(\d+)\s*,\s*(.+?)\s*,\s*(\d+)\.(\d+)\s*(?:,(.*))?$"
+    found = []
+    for index, name, major, minor, rest in re.findall(line, text, re.MULTILINE):
+        uuid, driver, *clocks = [*(part.strip() for part in rest.split(",")), "", "", ""][:4]
+        sm_mhz, memory_mhz = (int(clock) if re.fullmatch(r"[0-9]{1,6}", clock) else None for clock in clocks)
+        told = driver if re.fullmatch(r"[0-9][0-9.]{0,40}", driver) else ""
+        found.append(DetectedDevice(int(index), name, f"sm_{major}{minor}", 0, uuid, told, sm_mhz, memory_mhz))
+    return found
 
 
 def shown_by_cuda(devices: Sequence[DetectedDevice], shown: str | None) -> list[DetectedDevice]:
@@ -252,7 +263,7 @@ def _numbered(folder: Path) -> Iterable[Path]:
         return ()
 
 
-def _output(program: str, *arguments: str, folder: Path | None = None) -> str:
+def output_of(program: str, *arguments: str, folder: Path | None = None) -> str:
     """Standard output of a program that may be missing, hang or fail: then it is empty."""
     path = shutil.which(program) or (str(folder / program) if folder else "")
     if not path:

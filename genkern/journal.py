@@ -19,6 +19,8 @@ from genkern.problem import GemmProblem
 from genkern.records import Check, Measurement, Outcome, Winner
 
 SCHEMA = 2
+# What a tool that does not answer leaves out: that alone makes no other run.
+_NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz")
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,15 @@ class Ended:
 
 @dataclass
 class ProblemFacts:
-    """What a journal knows of one problem. `begun` and `ended` are of the last start of the run."""
+    """What a journal knows of one problem. `begun` and `ended` are of the last start of the run.
+
+    `unchecked` are checks whose process was lost: no more than a record, for nothing follows from them.
+    """
 
     screened: dict[str, Measurement] = field(default_factory=dict)
     finals: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
+    unchecked: dict[str, Check] = field(default_factory=dict)
     winner: Winner | None = None
     begun: Begun | None = None
     ended: Ended | None = None
@@ -137,7 +143,9 @@ class JournalFacts:
         elif fact == "retimed":
             facts.finals = [_measurement(entry) for entry in value]
         elif fact == "checked":
-            facts.checks[value["config"]] = Check(**value)
+            facts.checks[value["config"]] = _check(value)
+        elif fact == "unchecked":
+            facts.unchecked[value["config"]] = _check(value)
         elif fact == "won":
             facts.winner = _winner(value, problem)
         elif fact == "began":
@@ -178,8 +186,10 @@ class Facts(JournalFacts, ABC):
         self._append("retimed", [_lean(m) for m in finals], problem)
 
     def checked(self, problem: GemmProblem, check: Check) -> None:
-        self.of(problem).checks[check.config] = check
-        self._append("checked", dataclasses.asdict(check), problem)
+        """A check whose process was lost is a fact of its own, so that a run that goes on makes it again."""
+        facts = self.of(problem)
+        (facts.unchecked if check.lost else facts.checks)[check.config] = check
+        self._append("unchecked" if check.lost else "checked", dataclasses.asdict(check), problem)
 
     def won(self, winner: Winner) -> None:
         """Record the end of a problem."""
@@ -292,11 +302,16 @@ def _measurement(values: dict[str, Any]) -> Measurement:
 
 
 def _winner(values: dict[str, Any], problem: GemmProblem) -> Winner:
-    check = Check(**values["check"]) if values["check"] else None
+    check = _check(values["check"]) if values["check"] else None
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
     intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
     return Winner(**{**values, **intervals, "problem": problem, "config": config, "check": check, "versions": versions})
+
+
+def _check(values: dict[str, Any]) -> Check:
+    lost = values.get("lost")
+    return Check(**{**values, "lost": Outcome(lost) if lost else None})
 
 
 def _pair(values: Any) -> tuple[float, float] | None:
@@ -311,11 +326,25 @@ def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[
     differences = []
     for name in sorted(set(found) | set(expected)):
         was, now = found.get(name), expected.get(name)
-        if isinstance(was, dict) and isinstance(now, dict):
+        if name in _NOT_ALWAYS_KNOWN and None in (was, now):
+            continue
+        if name == "devices":
+            differences += _device_differences(was or {}, now or {})
+        elif isinstance(was, dict) and isinstance(now, dict):
             differences += _differences(was, now)
         elif was != now and name == "space":
             # A digest says nothing to a person.
             differences.append("the search space was another")
         elif was != now:
             differences.append(f"{name} was {was!r}, is {now!r}")
+    return differences
+
+
+def _device_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """How the clocks of a device differ from those of every device before: others of the same clocks may go on."""
+    differences = []
+    for index, clocks in expected.items():
+        if found and all(_differences(known, clocks) for known in found.values()):
+            before = found.get(index, next(iter(found.values())))
+            differences += [f"{difference} on device {index}" for difference in _differences(before, clocks)]
     return differences

@@ -11,6 +11,8 @@ from genkern.problem import GemmProblem
 
 # The time source of numbers that no clock ever showed.
 PREDICTED = "predicted"
+# The method of a check that could not be made.
+NOT_CHECKED = "not checked"
 
 
 class Outcome(str, Enum):
@@ -98,7 +100,8 @@ class Measurement:
     `samples_us` are the kept samples, each the time of one whole call (all kernels of the config);
     `duration_us` is their median. `time_source` is the timer: rocprofv3, rocprof, cupti, cudagraph
     or predicted. `stage` is "screen" or "final". `discarded` counts the samples that were taken at a
-    throttled clock and are not kept.
+    throttled clock and are not kept. `usual_mhz` is the clock of the compute units that was usual while the finals
+    ran, the median of its readings; None where nothing reads it.
     """
 
     config: str
@@ -109,6 +112,7 @@ class Measurement:
     samples_us: tuple[float, ...] = ()
     message: str = ""
     discarded: int = 0
+    usual_mhz: float | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,8 @@ class Check:
 
     `error_ratio` is the share of elements outside the tolerance, as AITER's checkAllclose counts it;
     `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size` says what
-    was really run (a reduced size under the interpreter).
+    was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is NOT_CHECKED and
+    nothing is known of the output; `lost` then says how the process ended that was to give one, if there was one.
     """
 
     config: str
@@ -127,6 +132,7 @@ class Check:
     problem_size: str
     method: str
     message: str = ""
+    lost: Outcome | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,10 @@ from genkern.workshop import Workshop
 
 @dataclass(frozen=True)
 class Setting:
-    """The options, the device they mean, and what follows from both; `versions` are those that results depend on."""
+    """The options, the device they mean, and what follows from both.
+
+    `versions` are those that results depend on, that of the driver among them where it is known.
+    """
 
     options: argparse.Namespace
     target: RunTarget
@@ -83,6 +86,7 @@ class Setting:
             **self.versions,
             "arch": self.target.arch,
             "device": self.target.device_name,
+            "devices": self.target.clocks,
             "time_source": time_source,
             "space": hashlib.sha256(repr(sorted(spaces.items())).encode()).hexdigest()[:16],
             "budget": {name: value for name, value in asdict(self.budget).items() if name != "timeout_s"},
@@ -96,7 +100,8 @@ class Setting:
 def make_setting(options: argparse.Namespace) -> Setting:
     """The setting that the options mean on this machine. Raises InputError or ProfilerError."""
     target = choose_target(options)
-    return Setting(options, target, make_defaults(options, target.arch), make_budget(options, target), versions())
+    found = versions() | ({"driver": target.driver} if target.driver else {})
+    return Setting(options, target, make_defaults(options, target.arch), make_budget(options, target), found)
 
 
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:

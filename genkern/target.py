@@ -7,29 +7,46 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import platform
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import genkern
 from genkern.errors import InputError, ProfilerError
-from genkern.gpus import DetectedDevice, Gpu, detect_devices, gpu_for_arch, gpu_for_device, partition_of, triton_target
+from genkern.gpus import (
+    DetectedDevice,
+    Gpu,
+    detect_devices,
+    gpu_for_arch,
+    gpu_for_device,
+    output_of,
+    partition_of,
+    triton_target,
+)
 from genkern.kernel import Target
+from genkern.profiling.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.predict import PredictProfiler
 from genkern.profiling.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.served import ServedProfiler
 from genkern.profiling.session import Profiler
 
 DEFAULT_ARCH = "gfx942"
+# After the name of a device that times are predicted for.
+NOT_PRESENT = " (not present)"
 _VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
 
 
 @dataclass(frozen=True)
 class RunTarget:
-    """The architecture, the device's figures, and the numbers of the GPUs to measure on (none: predict)."""
+    """The architecture, the device's figures, and the numbers of the GPUs to measure on (none: predict).
+
+    `devices` are these GPUs as their driver describes them, in the order of `gpu_ids`.
+    """
 
     arch: str
     gpu: Gpu
     device_name: str
     gpu_ids: tuple[int, ...]
+    devices: tuple[DetectedDevice, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -39,6 +56,24 @@ class RunTarget:
     def triton(self) -> Target:
         backend, arch, warp_size = triton_target(self.gpu)
         return Target(backend, arch, warp_size)
+
+    @property
+    def driver(self) -> str:
+        """The version of the driver of the GPUs; empty where it is not known, and without a GPU."""
+        return ", ".join(sorted({device.driver for device in self.devices if device.driver}))
+
+    @property
+    def clocks(self) -> dict[str, dict[str, int]]:
+        """By number of the GPU: what its driver says of `sm_clock_max_mhz` and `memory_clock_max_mhz`."""
+        named = {str(device.index): (device.sm_clock_max_mhz, device.memory_clock_max_mhz) for device in self.devices}
+        return {
+            index: {
+                name: mhz
+                for name, mhz in zip(("sm_clock_max_mhz", "memory_clock_max_mhz"), values, strict=True)
+                if mhz is not None
+            }
+            for index, values in named.items()
+        }
 
 
 def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | None = None) -> RunTarget:
@@ -53,7 +88,7 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     fitting = [device for device in devices if device.arch == gpu.arch]
     asked = _asked_to_measure(options)
     if options.profiler == "predict" or not (fitting or asked):
-        return RunTarget(gpu.arch, gpu, f"{gpu.name} (not present)", ())
+        return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", ())
     vendor = _VENDORS.get(options.profiler, gpu.vendor)
     if vendor != gpu.vendor and (options.arch or devices):
         raise ProfilerError(f"{asked} is for {vendor.upper()} GPUs, {gpu.arch} is not one; try --profiler auto")
@@ -71,7 +106,8 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
             raise InputError(f"--gpu_ids {number}: there is no such {gpu.arch} GPU; there is {there}")
     if options.ngpus and options.ngpus > len(fitting):
         raise InputError(f"--ngpus {options.ngpus}: this machine has {len(fitting)} {gpu.arch} GPU(s)")
-    device, *others = (next(device for device in fitting if device.index == number) for number in wanted)
+    chosen = [next(device for device in fitting if device.index == number) for number in wanted]
+    device, *others = chosen
     for other in others:
         # All sizes of a run carry one device's name, and are pruned and rotated for one device.
         if (other.name, other.compute_units) != (device.name, device.compute_units):
@@ -80,7 +116,19 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
                 "be of one kind; give --gpu_ids of one of them"
             )
     found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
-    return RunTarget(gpu.arch, found, device.name, wanted)
+    described = tuple(chosen if gpu.vendor == "nvidia" else asked_of_amd_smi(chosen))
+    return RunTarget(gpu.arch, found, device.name, wanted, described)
+
+
+def asked_of_amd_smi(devices: Sequence[DetectedDevice]) -> list[DetectedDevice]:
+    """The devices with what amd-smi says of driver and clocks; as they are without amd-smi."""
+    found = []
+    for device in devices:
+        gpu = "--gpu", str(device.index), "--json"
+        driver, *_ = [*parse_drivers(output_of("amd-smi", "static", "--driver", *gpu)), ""]
+        sm_mhz, memory_mhz = parse_max_clocks(output_of("amd-smi", "metric", "--clock", *gpu))
+        found.append(replace(device, driver=driver, sm_clock_max_mhz=sm_mhz, memory_clock_max_mhz=memory_mhz))
+    return found
 
 
 def _kind(device: DetectedDevice) -> str:

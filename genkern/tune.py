@@ -172,7 +172,12 @@ class Tuner:
                 return self._winner(job, final, check, vendor, ranked[1:])
             contenders.remove(final)
             report.candidates[final.config] = Measurement(
-                final.config, Outcome.WRONG, final.time_source, "final", final.duration_us, message=_wrong(check)
+                final.config,
+                check.lost or Outcome.WRONG,
+                final.time_source,
+                "final",
+                final.duration_us,
+                message=_wrong(check),
             )
         report.message = "no finalist ran and was correct (--profile_file says why)"
         return None
@@ -186,9 +191,10 @@ class Tuner:
     def _check(self, job: Job, facts: ProblemFacts, name: str) -> Check | None:
         if self.checker is None:
             return None
-        if name not in facts.checks:
-            self.journal.checked(job.session.problem, self.checker.check(job.session, job.ready[name]))
-        return facts.checks[name]
+        if (check := facts.checks.get(name)) is None:
+            check = self.checker.check(job.session, job.ready[name])
+            self.journal.checked(job.session.problem, check)
+        return check
 
     def _winner(
         self,

@@ -11,20 +11,21 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from genkern.check import NOT_CHECKED, DeviceChecker
+from genkern.check import DeviceChecker
 from genkern.config import Config
 from genkern.errors import OutputError, ResultsError
 from genkern.files import shown_path, write_whole
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.gemm_entry import GemmDefaults
+from genkern.gpus import gpu_for_device
 from genkern.interpreter import interpreter_checker
 from genkern.op import check_problem
 from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR, Profiler, Session
-from genkern.records import Candidate, Check
+from genkern.records import NOT_CHECKED, Candidate, Check
 from genkern.report import format_text
 from genkern.setting import Setting
-from genkern.target import make_device_checker
+from genkern.target import NOT_PRESENT, RunTarget, make_device_checker
 from genkern.workshop import Workshop
 
 # The first are tune_gemm's columns of --benchmark.
@@ -36,11 +37,17 @@ TIME_COLUMNS = (
 
 @dataclass(frozen=True)
 class Claim:
-    """What a results file says: this config for this problem, on that architecture (None: it does not say)."""
+    """What a results file says: this config for this problem, on that architecture, device and Triton.
+
+    None where it does not say; AITER's CSV says how many compute units the device has.
+    """
 
     problem: GemmProblem
     config: Config
     arch: str | None
+    device: str | None = None
+    triton: str | None = None
+    compute_units: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,11 +119,15 @@ def read_claims(path: str, defaults: GemmDefaults) -> Claims:
     """The claims of a results file, tune_gemm's YAML or AITER's CSV. Raises ResultsError."""
     if path.lower().endswith(".csv"):
         rows = aiter_csv.read_rows(path, defaults)
-        found = [Claim(row.problem, row.config, row.gfx) for row in rows if row.config is not None]
+        found = [
+            Claim(row.problem, row.config, row.gfx, compute_units=row.cu_num) for row in rows if row.config is not None
+        ]
         claims = Claims(tuple(found), len(rows) - len(found))
     else:
         winners = tune_gemm_yaml.read_winners(path, defaults)
-        claims = Claims(tuple(Claim(row.problem, row.config, row.arch) for row in winners))
+        claims = Claims(
+            tuple(Claim(row.problem, row.config, row.arch, row.device, row.versions.get("triton")) for row in winners)
+        )
     if not claims.claims:
         raise ResultsError(f"{shown_path(path)} holds no config of genkern or tune_gemm: nothing to do")
     return claims
@@ -132,9 +143,31 @@ def _fitting(setting: Setting, console: Console) -> tuple[str, tuple[Claim, ...]
                 f"{where} holds results for {claim.arch}, this run is for {arch}: give --arch {claim.arch}"
             )
         check_problem(claim.problem, arch)
+    if made := made_elsewhere(found.claims, setting.target, setting.versions["triton"]):
+        console.print(f"note: {where} was made {made}: its configs may be slower here, or not run")
     if found.foreign:
         console.print(f"note: {found.foreign} rows of other libraries in {where} are left out")
     return where, found.claims
+
+
+def made_elsewhere(claims: Sequence[Claim], target: RunTarget, triton: str) -> str:
+    """With which Triton and on which device, where that is not what is here; empty when it is, or nothing is said."""
+    tritons = sorted({claim.triton for claim in claims if claim.triton} - {triton})
+    devices = sorted({claim.device for claim in claims if claim.device and not _is_here(claim.device, target)})
+    units = sorted({claim.compute_units for claim in claims if claim.compute_units} - {target.gpu.compute_units})
+    said = [f"with Triton {', '.join(tritons)} (here {triton})"] if tritons else []
+    said += [f"on {', '.join(devices)} (here {target.device_name})"] if devices else []
+    said += [f"on {', '.join(map(str, units))} compute units (here {target.gpu.compute_units})"] if units else []
+    return " ".join(said)
+
+
+def _is_here(device: str, target: RunTarget) -> bool:
+    """Whether results of `device` are of the device of this run; of the same model where one of both is predicted."""
+    name = device.removesuffix(NOT_PRESENT)
+    if target.measured and name == device:
+        return device == target.device_name
+    here = gpu_for_device(target.device_name.removesuffix(NOT_PRESENT), target.arch)
+    return gpu_for_device(name, target.arch).name == here.name
 
 
 def _checks(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import statistics
 import subprocess
 from collections import deque
 from typing import Any, Protocol
+
+from genkern.profiling.amd_smi import highest_mhz
 
 # NVBench discards a sample taken below this share of the device's default clock; here of its usual one.
 THROTTLED_SHARE = 0.75
@@ -75,26 +76,8 @@ def amd_smi_argv(index: int) -> list[str]:
 
 
 def parse_amd_smi(text: str) -> float | None:
-    """The highest graphics clock (of the XCDs gfx_0, gfx_1, ...) in MHz; None for anything else than such JSON.
-
-    Source: ROCm/amdsmi, amdsmi_cli: a list of GPUs (inside "gpu_data" from ROCm 7 on), where
-    clock.gfx_<n>.clk is {"value": <MHz>, "unit": "MHz"}, or "N/A".
-    """
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return None
-    gpus = data.get("gpu_data") if isinstance(data, dict) else data
-    clocks = gpus[0].get("clock") if isinstance(gpus, list) and gpus and isinstance(gpus[0], dict) else None
-    if not isinstance(clocks, dict):
-        return None
-    found = []
-    for name, entry in clocks.items():
-        reading = entry.get("clk") if name.startswith("gfx") and isinstance(entry, dict) else None
-        value = reading.get("value") if isinstance(reading, dict) else None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            found.append(float(value))
-    return max(found, default=None)
+    """The highest graphics clock (of the XCDs gfx_0, gfx_1, ...) in MHz; None for anything else than such JSON."""
+    return highest_mhz(text, "gfx", "clk")
 
 
 def open_clock(uuid: str, amd_index: int | None = None) -> Clock | None:

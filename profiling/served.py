@@ -22,7 +22,7 @@ from genkern.profiling.feed import Feed
 from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
 from genkern.profiling.session import VENDOR, Session
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
-from genkern.records import Candidate, Check, Measurement, Outcome
+from genkern.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 # Requests under way: enough that the measured process never waits for this one.
@@ -155,10 +155,13 @@ class ServedProfiler:
         return lost
 
     def check(self, session: Session, candidate: Candidate, err_ratio: float, worst_row: float) -> Check:
-        """Compare the candidate's output, NaN-filled before, with the float32 reference on the device."""
+        """Compare the candidate's output, NaN-filled before, with the float32 reference on the device.
+
+        NOT_CHECKED when the process is lost twice, or hangs: that does not make the output wrong.
+        """
         name, size = candidate.config.name, session.problem.size
         request = {"command": "check", **_names(candidate)}
-        message = ""
+        lost, message = Outcome.LAUNCH_FAILED, ""
         # Twice, since whatever killed the process may have had nothing to do with this config.
         for _ in range(2):
             try:
@@ -167,19 +170,18 @@ class ServedProfiler:
                 answer = self._process.receive(session.budget.timeout_s + _REFERENCE_S)
                 self._losses = 0
                 if "error" in answer:
-                    message = str(answer["error"])
-                    break
+                    return Check(name, False, 1.0, math.inf, size, "gpu", str(answer["error"]))
                 ratio, row = _number(answer, "error_ratio"), _number(answer, "worst_row_error")
                 return Check(name, ratio <= err_ratio and row <= worst_row, ratio, row, size, "gpu")
             except SessionRefused as error:
                 message = str(error)
                 break
             except SupervisorError as error:
-                message = loss(error)[1]
+                lost, message = loss(error)
                 self._count_loss(session)
                 if not isinstance(error, ChildDied):
                     break
-        return Check(name, False, 1.0, math.inf, size, "gpu", message)
+        return Check(name, False, 1.0, math.inf, size, NOT_CHECKED, message, lost)
 
     def close(self) -> None:
         self._process.close()
@@ -213,6 +215,7 @@ class ServedProfiler:
             errors = {str(name): str(message) for name, message in answer["errors"].items()}
             discarded = {str(name): int(count) for name, count in answer["discarded"].items()}
             all_samples = dict(answer["samples_us"])
+            usual_mhz = None if answer.get("usual_mhz") is None else float(answer["usual_mhz"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
         finals = []
@@ -223,7 +226,7 @@ class ServedProfiler:
                 errors[name] = str(error)
                 continue
             measured = self._measured(name, "final", samples)
-            finals.append(replace(measured, discarded=discarded.get(name, 0)))
+            finals.append(replace(measured, discarded=discarded.get(name, 0), usual_mhz=usual_mhz))
         refused = ((name, message) for name, message in errors.items() if name != VENDOR)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
 

@@ -10,12 +10,14 @@ from pathlib import Path
 _FAKE = Path(__file__).parent / "fake_machine"
 
 
-def machine(folder: Path, *, gpus: int = 0, rocm: bool = False, **what: object) -> dict[str, str]:
+def machine(
+    folder: Path, *, gpus: int = 0, rocm: bool = False, driver: str = "570.86.15", sm_mhz: int = 1980, **what: object
+) -> dict[str, str]:
     """Changes to the environment of a command, so that it runs on a machine with `gpus` H200s (or, with `rocm`, an
-    MI300X); `what` as in fake_machine/sitecustomize.py."""
+    MI300X) of this driver and highest SM clock; `what` as in fake_machine/sitecustomize.py."""
     programs = folder / "programs"
     programs.mkdir(parents=True, exist_ok=True)
-    listing = "".join(f"{index}, NVIDIA H200, 9.0\\n" for index in range(gpus))
+    listing = "".join(f"{i}, NVIDIA H200, 9.0, GPU-0{i}, {driver}, {sm_mhz}, 3201\\n" for i in range(gpus))
     _script(programs / "nvidia-smi", f"printf '{listing}'" if gpus else "exit 1")
     agent = "*******\\nAgent 1\\n*******\\n  Name:  gfx942\\n  Marketing Name:  AMD Instinct MI300X\\n"
     _script(programs / "rocminfo", f"printf '{agent}'" if rocm else "exit 1")

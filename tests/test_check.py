@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from small_gemms import TILED, needs_interpreter
 
 import genkern.check
-from genkern.check import NOT_CHECKED, DeviceChecker, InterpreterChecker, reduced
+from genkern.check import DeviceChecker, InterpreterChecker, reduced
 from genkern.config import Config
 from genkern.families import variants_of
 from genkern.generate import generate
 from genkern.problem import MAX_DIMENSION, GemmProblem
 from genkern.profiling.session import Budget, Session
-from genkern.records import Candidate, Check
+from genkern.records import NOT_CHECKED, Candidate, Check, Outcome
 
 SIZES = st.integers(1, 10_000) | st.sampled_from([1, 16, 4096, 4097, MAX_DIMENSION])
 BLOCKS = st.sampled_from([16, 32, 64, 128, 256])
@@ -136,6 +136,15 @@ def test_a_hung_interpreter_fails(
     check = InterpreterChecker(0.05).check(session_for(GemmProblem(64, 64, 64), tmp_path), Candidate(TILED, ()))
     assert not check.passed
     assert "no result after 1 s" in check.message
+    assert (check.method, check.lost) == (NOT_CHECKED, Outcome.TIMED_OUT)
+
+
+def test_an_interpreter_that_is_killed_says_nothing(breaking: Callable[[str, str], None], tmp_path: Path) -> None:
+    """By the out-of-memory killer, say: the config is not called wrong."""
+    breaking("import argparse\n", "import argparse\nimport os\n\nos.kill(os.getpid(), 9)\n")
+    check = InterpreterChecker(0.05).check(session_for(GemmProblem(64, 64, 64), tmp_path), Candidate(TILED, ()))
+    assert (check.passed, check.method, check.lost) == (False, NOT_CHECKED, Outcome.CRASHED)
+    assert "killed by SIGKILL" in check.message
 
 
 def test_device_checker_passes_the_limits_on(tmp_path: Path) -> None:

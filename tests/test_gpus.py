@@ -176,6 +176,19 @@ def test_nvidia_smi_is_read() -> None:
     ]
 
 
+def test_nvidia_smi_tells_driver_and_clocks() -> None:
+    """As numbers in MHz; what a device does not tell is unknown, not an error."""
+    text = (
+        "0, NVIDIA H200, 9.0, GPU-1, 570.86.15, 1980, 3201\n"
+        "1, NVIDIA GB10, 12.1, GPU-2, 580.95.05, 3003, [N/A]\n2, Old, 8.0, GPU-3, [Unknown Error], [N/A], [N/A]\n"
+    )
+    assert [(d.driver, d.sm_clock_max_mhz, d.memory_clock_max_mhz) for d in parse_nvidia_smi(text)] == [
+        ("570.86.15", 1980, 3201),
+        ("580.95.05", 3003, None),
+        ("", None, None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("shown", "names"),
     [

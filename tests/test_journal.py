@@ -15,7 +15,7 @@ from genkern.config import Config
 from genkern.errors import OutputError, ResultsError
 from genkern.journal import Begun, Ended, Journal, Start, read_journal
 from genkern.problem import GemmProblem
-from genkern.records import Check, Measurement, Outcome, Winner
+from genkern.records import NOT_CHECKED, Check, Measurement, Outcome, Winner
 
 HEADER = {"triton": "3.7.0", "device": "NVIDIA H200", "budget": {"final_rounds": 60}}
 PROBLEM = GemmProblem(64, 1280, 8192)
@@ -25,10 +25,13 @@ NAME = CONFIG.name
 SCREENED = Measurement(NAME, Outcome.MEASURED, "cudagraph", "screen", 12.5, (12.5,))
 CRASHED = Measurement("tiled_BM1", Outcome.CRASHED, "cudagraph", message='lost: "killed" \r\n | é')
 FINALS = [
-    Measurement(NAME, Outcome.MEASURED, "cudagraph", "final", 12.25, (12.0, 12.25, 13.0), discarded=3),
+    Measurement(
+        NAME, Outcome.MEASURED, "cudagraph", "final", 12.25, (12.0, 12.25, 13.0), discarded=3, usual_mhz=1755.5
+    ),
     Measurement("vendor", Outcome.MEASURED, "cudagraph", "final", 14.0, (14.0,)),
 ]
 CHECK = Check(NAME, False, 1.0, float("inf"), "64x1280x8192", "gpu", "NaN")
+LOST = Check("tiled_BM2", False, 1.0, float("inf"), "64x1280x8192", NOT_CHECKED, "killed", Outcome.CRASHED)
 START = Start((PROBLEM, OTHER), "python -m genkern -i 'a b'", "/folder", "node7", 42, 1.25)
 WINNER = Winner(
     *(PROBLEM, CONFIG, 12.25, 0.5, 3, "cudagraph", "sm_90", "NVIDIA H200", (("triton", "3.7.0"),), CHECK, 14.0),
@@ -51,6 +54,7 @@ def filled(path: Path) -> Journal:
     journal.retracted(PROBLEM, ["innocent", "unknown"])
     journal.retimed(PROBLEM, FINALS)
     journal.checked(PROBLEM, CHECK)
+    journal.checked(PROBLEM, LOST)
     journal.won(WINNER)
     journal.ended(PROBLEM, Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, ""))
     journal.screened(OTHER, SCREENED)
@@ -70,6 +74,8 @@ def test_every_fact_survives(hostile_path: Path) -> None:
     assert again.of(PROBLEM).ended == Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, "")
     assert again.of(PROBLEM).winner == WINNER
     assert again.of(PROBLEM).finals == FINALS
+    assert again.of(PROBLEM).checks == {NAME: CHECK}
+    assert again.of(PROBLEM).unchecked == {LOST.config: LOST}
     assert again.of(OTHER).winner is None
     assert again.winners() == [WINNER]
     again.close()
@@ -161,6 +167,23 @@ def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
     path.write_bytes(b'{"fact": "screened", "value": {}}\n')
     with pytest.raises(ResultsError):
         opened(path)
+
+
+def test_another_driver_or_other_clocks_are_another_run(tmp_path: Path) -> None:
+    """Both are said as they were and are. Fewer devices, others of the same clocks, and a silent tool go on."""
+    path = tmp_path / "j"
+    clocks = {"sm_clock_max_mhz": 1980, "memory_clock_max_mhz": 3201}
+    header = {**HEADER, "driver": "570.86.15", "devices": {"0": clocks, "1": clocks}}
+    opened(path, header).close()
+    assert read_journal(path).header["devices"]["1"]["sm_clock_max_mhz"] == 1980
+    for devices in ({"0": clocks}, {"0": clocks, "2": clocks}, {"0": {"sm_clock_max_mhz": 1980}}, {"0": {}}):
+        opened(path, {**header, "devices": devices}).close()
+    opened(path, {**HEADER, "devices": {"0": clocks}}).close()
+    with pytest.raises(ResultsError, match=r"driver was '570\.86\.15', is '580\.1'"):
+        opened(path, {**header, "driver": "580.1"})
+    slower = {**header, "devices": {"0": clocks, "5": {**clocks, "sm_clock_max_mhz": 1755}}}
+    with pytest.raises(ResultsError, match=r"\(sm_clock_max_mhz was 1980, is 1755 on device 5\)"):
+        opened(path, slower)
 
 
 def test_a_start_forgets_who_was_at_work(tmp_path: Path) -> None:

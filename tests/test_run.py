@@ -344,3 +344,31 @@ def test_an_interrupted_run_with_all_goes_on(sizes: Path, tmp_path: Path, cache_
     again = events(log)[before:]
     assert sum(line.startswith("screen") for line in again) == sum('"screened"' in line for line in whole[half:])
     assert names(results) == THREE
+
+
+def test_the_journal_knows_driver_and_clocks(sizes: Path, tmp_path: Path, cache_dir: Path) -> None:
+    """In its header, and the usual clock with the finals of each size; the driver stands in the results too.
+
+    After an update of the driver, or on a GPU that is held to another clock, an interrupted run does not go on.
+    """
+    results, journal = tmp_path / "r.yaml", tmp_path / "r.yaml.journal"
+    options = ["-i", sizes, "-o", results, *measured(cache_dir)]
+    ran = run(*options, "--ngpus", 2, "-v", env=machine(tmp_path, gpus=2))
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.count("; finals at 1755 MHz") == len(THREE)
+    assert {entry["versions"]["driver"] for entry in entries(results)} == {"570.86.15"}  # type: ignore[index]
+    text = results.with_name("r.yaml.journal.previous").read_text()
+    facts = [json.loads(line) for line in text.splitlines()]
+    header = facts[0]["value"]
+    each = {"sm_clock_max_mhz": 1980, "memory_clock_max_mhz": 3201}
+    assert (header["driver"], header["devices"]) == ("570.86.15", {"0": each, "1": each})
+    finals = [fact["value"] for fact in facts if fact["fact"] == "retimed"]
+    assert [{final["usual_mhz"] for final in of_a_size} for of_a_size in finals] == [{1755.0}] * len(THREE)
+    journal.write_text("".join(line + "\n" for line in text.splitlines()[:5]))
+    results.unlink()
+    updated = run(*options, env=machine(tmp_path, gpus=1, driver="580.1"))
+    assert "driver was '570.86.15', is '580.1'" in updated.refusal
+    held = run(*options, env=machine(tmp_path, gpus=1, sm_mhz=1755))
+    assert "sm_clock_max_mhz was 1980, is 1755 on device 0" in held.refusal
+    assert run(*options, env=machine(tmp_path, gpus=1)).status == 0
+    assert names(results) == THREE

@@ -6,6 +6,8 @@ import argparse
 import importlib.machinery
 import importlib.metadata
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,38 @@ def test_what_is_asked_for_and_found_decides(
     target = choose_target(options(*argv), devices)
     assert (target.arch, target.gpu_ids, target.measured) == (arch, gpu_ids, bool(gpu_ids))
     assert target.device_name.endswith("(not present)") != target.measured
+
+
+def test_driver_and_clocks_of_the_gpus_of_the_run() -> None:
+    """Of those alone, by their numbers; what the driver does not tell is left out, and without a GPU all of it."""
+    told = [replace(gpu, driver="570.86.15", sm_clock_max_mhz=1980 - gpu.index) for gpu in H200]
+    target = choose_target(options("--gpu_ids", "1"), told)
+    assert (target.driver, target.clocks) == ("570.86.15", {"1": {"sm_clock_max_mhz": 1979}})
+    target = choose_target(options("--ngpus", "2"), H200)
+    assert (target.driver, target.clocks) == ("", {"0": {}, "1": {}})
+    target = choose_target(options("--profiler", "predict"), told)
+    assert (target.driver, target.clocks) == ("", {})
+
+
+def test_amd_smi_tells_driver_and_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its program is asked about each GPU of the run."""
+    clocks = '[{"clock": {"gfx_0": {"max_clk": {"value": 2100}}, "mem_0": {"max_clk": {"value": 1300}}}}]'
+    driver = '[{"driver": {"version": "6.10.5"}}]'
+    program = tmp_path / "amd-smi"
+    program.write_text(f"""#!/bin/sh
+case "$*" in
+  "metric --clock --gpu 0 --json") echo '{clocks}' ;;
+  "static --driver --gpu 0 --json") echo '{driver}' ;;
+  *) exit 1 ;;
+esac
+""")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    target = choose_target(options(), MI300X)
+    assert target.driver == "6.10.5"
+    assert target.clocks == {"0": {"sm_clock_max_mhz": 2100, "memory_clock_max_mhz": 1300}}
+    program.unlink()
+    assert choose_target(options(), MI300X).clocks == {"0": {}}
 
 
 def test_a_partitioned_gpu_is_what_it_shows() -> None:

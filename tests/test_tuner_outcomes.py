@@ -23,7 +23,7 @@ from genkern.problem import GemmProblem
 from genkern.profiling.session import Budget, Session
 from genkern.progress import Progress
 from genkern.prune import prune
-from genkern.records import Candidate, Check, Measurement, Outcome
+from genkern.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
 from genkern.space import Space, load_space
 from genkern.target import versions
 from genkern.tune import Provenance, Report, Tuner
@@ -199,6 +199,31 @@ def test_an_earlier_winner_that_fails_is_no_finalist(workshop: Workshop, tmp_pat
     assert report.winner.config.name == KEPT[0]
     assert report.incumbent is not None
     assert report.incumbent.outcome is Outcome.CRASHED
+
+
+def test_a_lost_check_says_nothing_and_is_made_again(workshop: Workshop, tmp_path: Path) -> None:
+    """The config does not win this time, and is not called wrong; when the run goes on it is checked, and wins."""
+
+    class Lossy(Scripted):
+        def check(self, session: Session, candidate: Candidate) -> Check:
+            made = super().check(session, candidate)
+            lost = candidate.config.name == KEPT[0]
+            return replace(made, passed=False, method=NOT_CHECKED, lost=Outcome.CRASHED) if lost else made
+
+    # Killed in the second check, after the first was lost.
+    whole = Lossy({}, {}, set())
+    report = tuned(workshop, tmp_path / "whole", whole)
+    assert report.winner is not None
+    assert report.winner.config.name == KEPT[1]
+    assert report.candidates[KEPT[0]].outcome is Outcome.CRASHED
+    assert report.outcomes[Outcome.WRONG] == 0
+    with pytest.raises(Killed):
+        tuned(workshop, tmp_path / "parts", Lossy({}, {}, set(), lives=len(whole.asked) - 1))
+    again = Scripted({}, {}, set())
+    report = tuned(workshop, tmp_path / "parts", again)
+    assert again.asked == [f"check {KEPT[0]}"]
+    assert report.winner is not None
+    assert report.winner.config.name == KEPT[0]
 
 
 def test_a_size_that_no_config_suits_is_counted(workshop: Workshop, tmp_path: Path) -> None:

@@ -17,14 +17,15 @@ from machines import machine
 from made_winners import CONFIG, checked, winner
 from small_gemms import needs_interpreter
 
-from genkern.check import NOT_CHECKED
 from genkern.config import Config
 from genkern.errors import ResultsError
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.gemm_entry import GemmDefaults
+from genkern.gpus import gpu_for_arch
 from genkern.problem import GemmProblem
-from genkern.records import Check
-from genkern.verify import TIME_COLUMNS, Claim, check_line, read_claims
+from genkern.records import NOT_CHECKED, Check
+from genkern.target import NOT_PRESENT, RunTarget, versions
+from genkern.verify import TIME_COLUMNS, Claim, check_line, made_elsewhere, read_claims
 
 H200 = Config("tiled", 64, 64, 64, 8, 1, 4, 3)
 FALLBACK = DATA / "tune_gemm" / "fallback_tuned_configs.yaml"
@@ -154,6 +155,42 @@ def test_results_of_another_arch_are_refused(results: Path, capsys: pytest.Captu
     assert "holds results for sm_90, this run is for gfx942: give --arch sm_90" in refusal
 
 
+@pytest.mark.parametrize("mode", ["--compare_wo_tuning", "--benchmark"])
+def test_results_made_elsewhere_are_said_to_be(mode: str, results: Path, tmp_path: Path, cache_dir: Path) -> None:
+    """Of another Triton or device: one line with both, and they are taken all the same; of the same, no word."""
+    env = machine(tmp_path, gpus=1)
+    command = [mode, "-i", results, "-o", tmp_path / "t.csv", "--cache_dir", cache_dir]
+    text, here = results.read_text(), versions()["triton"]
+    results.write_text(text.replace("'triton': '3.7.0'", f"'triton': '{here}'"))
+    same = run(*command, env=env)
+    assert (same.status, same.err) == (0, "")
+    assert "was made" not in same.out
+    results.write_text(text.replace("3.7.0", "3.0.1").replace("NVIDIA H200", "NVIDIA H100 PCIe"))
+    ran = run(*command, env=env)
+    assert (ran.status, ran.err) == (0, "")
+    made = f"with Triton 3.0.1 (here {here}) on NVIDIA H100 PCIe (here NVIDIA H200)"
+    assert ran.out.splitlines()[0] == f"note: {results} was made {made}: its configs may be slower here, or not run"
+    assert ran.out.count("was made") == 1
+
+
+def test_a_device_is_told_from_its_prediction() -> None:
+    """Results that were predicted for a device are no other one's; a CSV says how many compute units there were."""
+    gpu = gpu_for_arch("gfx942")
+    here = RunTarget("gfx942", gpu, gpu.name, (0,))
+    absent = RunTarget("gfx942", gpu, gpu.name + NOT_PRESENT, ())
+    claim = Claim(winner(16).problem, CONFIG, "gfx942")
+
+    def made(target: RunTarget, **said: object) -> str:
+        return made_elsewhere([replace(claim, **said)], target, "3.7.0")  # type: ignore[arg-type]
+
+    for target in (here, absent):
+        for said in ({}, {"device": gpu.name}, {"device": gpu.name + NOT_PRESENT}, {"triton": "3.7.0"}):
+            assert made(target, **said) == ""
+        assert made(target, device="AMD Instinct MI300A").startswith("on AMD Instinct MI300A (here AMD Instinct MI300X")
+        assert made(target, compute_units=304) == ""
+        assert made(target, compute_units=80) == "on 80 compute units (here 304)"
+
+
 def test_claims_of_a_csv_leave_other_libraries_out(tmp_path: Path) -> None:
     """They are counted; a file of nothing else holds nothing to check."""
     path = tmp_path / "r.csv"
@@ -162,7 +199,7 @@ def test_claims_of_a_csv_leave_other_libraries_out(tmp_path: Path) -> None:
     path.write_text("\n".join([*lines, lines[1].replace(",genkern,", ",hipblaslt,")]) + "\n")
     claims = read_claims(str(path), GemmDefaults())
     assert claims.foreign == 1
-    assert claims.claims == tuple(Claim(winner(m).problem, CONFIG, "gfx942") for m in (16, 32))
+    assert claims.claims == tuple(Claim(winner(m).problem, CONFIG, "gfx942", compute_units=304) for m in (16, 32))
     path.write_text("\n".join([lines[0], lines[1].replace(",genkern,", ",hipblaslt,")]) + "\n")
     with pytest.raises(ResultsError, match="nothing to do"):
         read_claims(str(path), GemmDefaults())

@@ -66,7 +66,7 @@ def _serve() -> None:
             _log("retime")
             rounds = request["max_rounds"]
             samples = {name: [_us(name) * (1 + 1e-5 * i) for i in range(rounds)] for name in names}
-            answer = {"samples_us": samples, "errors": {}, "discarded": dict.fromkeys(names, 0), "rounds": rounds}
+            answer = {"samples_us": samples, "errors": {}, "discarded": dict.fromkeys(names, 0), "usual_mhz": 1755.0}
         elif request["command"] == "check":
             _log(f"check {name}")
             error = 0.9 if name in MACHINE.get("wrong", ()) else 0.0

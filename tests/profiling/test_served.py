@@ -18,7 +18,7 @@ from genkern.errors import ProfilerError
 from genkern.problem import GemmProblem
 from genkern.profiling.served import ServedProfiler
 from genkern.profiling.session import Budget, Session
-from genkern.records import Candidate, Measurement, Outcome
+from genkern.records import NOT_CHECKED, Candidate, Measurement, Outcome
 
 HARNESS = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fake_harness.py")))
 TIMEOUT_S = 1.0
@@ -211,6 +211,7 @@ def test_finals_time_everyone_and_the_vendor_library(session: Session, profiler:
     assert good.samples_us == (4.0, 4.001, 4.002, 4.003)
     assert good.duration_us == pytest.approx(4.0015)
     assert (good.stage, good.discarded, good.outcome) == ("final", 2, Outcome.MEASURED)
+    assert good.usual_mhz == 1755.0
     assert finals["vendor"].duration_us == pytest.approx(9.0015)
     failed = finals[wanted[1].config.name], finals[wanted[2].config.name]
     assert [m.outcome for m in failed] == [Outcome.LAUNCH_FAILED] * 2
@@ -266,14 +267,15 @@ def test_checks(session: Session, profiler: ServedProfiler) -> None:
     assert not profiler.check(session, candidate("good"), 0.05, 0.001).passed
     refused = profiler.check(session, candidate("check_refused"), 0.05, 0.01)
     assert (refused.passed, refused.message) == (False, "OutOfResources: shared memory")
+    assert (refused.method, refused.lost) == ("gpu", None)
 
 
-@pytest.mark.parametrize("kind", ["segfault", "exits", "fault", "garbage"])
+@pytest.mark.parametrize("kind", ["segfault", "exits", "fault", "garbage", "killed"])
 def test_a_fault_in_the_check_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
-    """The check fails with what was said, and the next one has a process again."""
+    """It is not known to be wrong, what was said is kept, and the next one has a process again."""
     check, elapsed_s = profiler.check, time.monotonic()
     failed = check(session, candidate(f"check_{kind}"), 0.05, 0.01)
-    assert not failed.passed
+    assert (failed.passed, failed.method, failed.lost) == (False, NOT_CHECKED, FAULTS[kind][0])
     assert FAULTS[kind][1] in failed.message
     assert check(session, candidate("good"), 0.05, 0.01).passed
     assert time.monotonic() - elapsed_s < 2 * RESTART_S
