@@ -91,14 +91,14 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
     results = open_results(setting, facts, problems if options.all else ())
     done = results.problems - results.not_deterministic if options.deterministic else results.problems
     retire_journal(RunFiles(setting.results_path), done)
-    todo = [problem for problem in problems if options.all or problem not in done]
-    if len(todo) < len(problems):
-        there = f"{len(problems) - len(todo)} of {len(problems)} sizes are in {results.path} already"
+    remaining = [problem for problem in problems if options.all or problem not in done]
+    if len(remaining) < len(problems):
+        there = f"{len(problems) - len(remaining)} of {len(problems)} sizes are in {results.path} already"
         unchecked = ", --compare_wo_tuning checks them" if options.compare else ""
         console.print(f"note: {there} (--all tunes them again{unchecked})")
-    if not todo:
+    if not remaining:
         return 0
-    results.require_room(todo)
+    results.require_room(remaining)
     with contextlib.ExitStack() as stack:
         workshop = stack.enter_context(setting.workshop())
         profilers = [setting.profiler(index, workshop) for index in setting.device_indices]
@@ -108,8 +108,8 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         checkers = make_checkers(profilers, workshop, setting, closings)
         journal = open_journal(setting, spaces, profilers[0].time_source)
         stack.callback(journal.close)
-        journal.started(this_start(options.command, todo))
-        candidates = CandidatesFile(options.profile_file, todo) if options.profile_file else None
+        journal.started(this_start(options.command, remaining))
+        candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
         progress = Progress(console)
         provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
         incumbents = {
@@ -131,9 +131,9 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
             slim = functools.partial(condensed, with_candidates=candidates is not None)
             tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
         stack.enter_context(progress)
-        recorder = Recorder(todo, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
+        recorder = Recorder(remaining, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
         try:
-            tune_all(tuners, todo, recorder.finished, recorder.lost)
+            tune_all(tuners, remaining, recorder.finished, recorder.lost)
         finally:
             recorder.flush()
     # Only an unfinished run is to be gone on with.

@@ -258,7 +258,7 @@ def tune_all(
         for problem in problems:
             finished(tuners[0].tune(problem))
         return
-    todo = sorted(problems, key=lambda problem: problem.flops)
+    remaining = sorted(problems, key=lambda problem: problem.flops)
     lock = threading.Condition()
     under_way: set[GemmProblem] = set()
     losses: list[ProfilerError] = []
@@ -280,10 +280,10 @@ def tune_all(
         """Whether there was one, and the device may take another."""
         with lock:
             # What is under way comes back when its device is lost.
-            lock.wait_for(lambda: todo or not under_way or stopped.is_set())
-            if not todo or stopped.is_set():
+            lock.wait_for(lambda: remaining or not under_way or stopped.is_set())
+            if not remaining or stopped.is_set():
                 return False
-            problem = todo.pop()
+            problem = remaining.pop()
             under_way.add(problem)
         try:
             report = tuner.tune(problem)
@@ -292,7 +292,7 @@ def tune_all(
                     finished(report)
         except ProfilerError as error:
             with lock:
-                todo.append(problem)
+                remaining.append(problem)
                 losses.append(error)
                 if (left := len(tuners) - len(losses)) and not stopped.is_set():
                     lost(tuner.device_index, error, left)
@@ -317,5 +317,5 @@ def tune_all(
         raise
     if fatal:
         raise fatal[0]
-    if todo and losses:
+    if remaining and losses:
         raise losses[-1]

@@ -91,7 +91,7 @@ def main() -> None:
         said: object
         try:
             said = answer(json.loads(line))
-        except Exception:
+        except Exception:  # whatever a kernel raises is the answer: the test that asked shows it and fails
             said = traceback.format_exc()
         print(json.dumps(said), flush=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import statistics
 import sys
@@ -17,9 +16,7 @@ from rocprof_session import (
     NAMES,
     by_name,
     expected_us,
-    install_profilers,
     make_candidate,
-    make_session,
     plain_session,
 )
 from trace_formats import ROCPROF, ROCPROFV3
@@ -30,27 +27,7 @@ from genkern.profiling.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.session import VENDOR, Budget, Session
 from genkern.records import Candidate, Measurement, Outcome
 
-
-@pytest.fixture(autouse=True)
-def profilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install_profilers(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Tells the fake device what to do."""
-    return lambda **values: monkeypatch.setenv("FAKE_ROCPROF", json.dumps(values))
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Session:
-    return make_session(tmp_path)
-
-
-@pytest.fixture
-def profiler(tmp_path: Path) -> RocprofV3Profiler:
-    """rocprofv3 as found on PATH, with limits for tests."""
-    return RocprofV3Profiler(harness=(sys.executable, str(tmp_path / "harness.py")), edge_s=10.0, grace_s=2.0)
+pytestmark = pytest.mark.usefixtures("profilers")
 
 
 def _assert_measured(found: dict[str, Measurement], but: tuple[str, ...] = ()) -> None:

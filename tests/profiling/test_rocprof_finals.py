@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -17,8 +16,6 @@ from rocprof_session import (
     NAMES,
     by_name,
     expected_us,
-    install_profilers,
-    make_session,
     plain_session,
 )
 from trace_formats import ROCPROF, ROCPROFV3
@@ -29,27 +26,7 @@ from genkern.profiling.session import VENDOR, Session
 from genkern.records import Outcome
 from genkern.select import choice, ranking
 
-
-@pytest.fixture(autouse=True)
-def profilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install_profilers(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Tells the fake device what to do."""
-    return lambda **values: monkeypatch.setenv("FAKE_ROCPROF", json.dumps(values))
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Session:
-    return make_session(tmp_path)
-
-
-@pytest.fixture
-def profiler(tmp_path: Path) -> RocprofV3Profiler:
-    """rocprofv3 as found on PATH, with limits for tests."""
-    return RocprofV3Profiler(harness=(sys.executable, str(tmp_path / "harness.py")), edge_s=10.0, grace_s=2.0)
+pytestmark = pytest.mark.usefixtures("profilers")
 
 
 def test_retime_keeps_the_last_call_of_each_round(session: Session, profiler: RocprofV3Profiler) -> None:
