@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, widths
+from genkern.family import FAMILIES, GLUON, Ring, powers_of, ring_of, sides
 from genkern.kernel import KernelSpec
 from genkern.op import Op, get_op
 from genkern.problem import GemmProblem
@@ -26,7 +26,10 @@ _WIDE = 2**31
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel text of a module: its name, its template, which dimensions need masks, and the rows written out."""
+    """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
+
+    That is `rows` of skinny; and in Gluon the tile's long side, its other side `width`, and the multiplying warps.
+    """
 
     name: str
     template: str
@@ -37,12 +40,24 @@ class Variant:
     xcd: bool = False
     cache_modifier: str = "none"
     rows: int = 0
+    swapped: bool = False
+    width: int = 0
+    warps: int = 0
+
+    @property
+    def ring(self) -> Ring:
+        """Its buffers (families in Gluon)."""
+        return ring_of(self.rows, self.width)
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Offset and width of each copy to C: the powers of two that the width is the sum of, largest first."""
+        widths = powers_of(self.width)
+        return tuple((sum(widths[:i]), width) for i, width in enumerate(widths))
 
 
 # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
-_CLIPPED = ("persistent_tma", "warp_specialized", "warp_specialized_tiled")
-# In Gluon: tiles of C are up to three widths side by side.
-GLUON = ("warp_specialized", "warp_specialized_tiled")
+_CLIPPED = ("persistent_tma",)
 # The last program of a tile adds up its splits: pointer loads, and the copy engine.
 _POINTER_SEMAPHORES = ("tiled_semaphore", "tiled_swapped", "skinny")
 _TILED_TMA = ("tiled_tma", "tiled_tma_swapped")
@@ -55,7 +70,14 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     template = f"gemm/{config.family}.py.j2"
     split = config.SPLIT_K > 1 and FAMILIES[config.family].split_apart
     if config.family in _CLIPPED:
-        return (Variant(f"matmul_{config.family}" + ("_split" if split else ""), template, split=split),)
+        return (Variant(f"matmul_{config.family}", template),)
+    if config.family in GLUON:
+        rows, width = sides(config)
+        name = f"matmul_{config.family}_{rows}x{width}_w{config.num_warps}" + ("_split" if split else "")
+        swapped = FAMILIES[config.family].swaps_operands
+        if swapped:
+            template = "gemm/warp_specialized.py.j2"
+        return (Variant(name, template, split=split, rows=rows, swapped=swapped, width=width, warps=config.num_warps),)
     overhangs = {
         "m": problem.M % config.BLOCK_SIZE_M != 0,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
@@ -180,18 +202,18 @@ def _specs(
         elif config.family == "persistent_tma":
             signature = [*descriptors, *extra, *mnk, ("GROUP_SIZE_M", "i32")]
         elif config.family in GLUON:
-            shown = [(i, width or 16) for i, width in enumerate(widths(bn))]
-            signature = [descriptors[0]]
-            signature += [(f"b_{i}_desc", _tile_type(problem.dtype_b, False, bk, width)) for i, width in shown]
-            signature += [(f"c_{i}_desc", _tile_type(problem.dtype_c, True, bm, width)) for i, width in shown]
+            ring = variant.ring
+            boxes = [("rows", problem.dtype_a, count) for count in dict.fromkeys(ring.row_copies)]
+            boxes += [("columns", problem.dtype_b, count) for count in dict.fromkeys(ring.column_copies)]
+            signature = [(f"{side}_{count}", _tile_type(dtype, True, count, bk)) for side, dtype, count in boxes]
+            for i, (_, width) in enumerate(variant.parts):
+                signature.append((f"c_{i}", _tile_type(problem.dtype_c, not variant.swapped, variant.rows, width)))
             if variant.split:
                 signature += [("partial_ptr", partial), ("ready_ptr", "*i32")]
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
             if variant.split:
                 signature += [("WHOLE_TILES", "i32"), ("SHARERS", "i32")]
-            constants = (constants[0], ("BLOCK_SIZE_M", bm), ("BLOCK_SIZE_K", bk))
-            constants += tuple((f"WIDTH_{i}", width) for i, width in enumerate(widths(bn)))
-            constants += (("STAGES", config.num_stages), ("num_warps", config.num_warps))
+            constants = (constants[0], ("STAGES", config.num_stages), ("num_warps", config.num_warps))
             options = (("num_warps", config.num_warps), ("maxnreg", max_registers(config)))
         elif variant.split:
             lds = [("lda", "i32"), ("ldb", "i32")]

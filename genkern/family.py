@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from genkern.config import Config
+from genkern.triton_release import triton_release
+
 
 @dataclass(frozen=True)
 class Family:
@@ -12,7 +15,8 @@ class Family:
     `uses_tma`: loads through descriptors (sm_90 and later). `splits_k`: takes SPLIT_K above 1.
     `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
-    `any_width`: BLOCK_SIZE_N may be any multiple of 16, not only a power of two.
+    `width_step`: its other side than that of wgmma's rows may be any multiple of this, not only a power of two (0: it may
+    not). That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
     `helper_warps`: warps that it runs beyond num_warps.
     `places_loads`: takes xcd_remap and cache_modifier.
     `has_semaphore`: one program of a tile adds up its splits, in a fixed order, in the same kernel.
@@ -28,7 +32,7 @@ class Family:
     runs_on_amd: bool = False
     interpreted: bool = True
     uses_dot: bool = True
-    any_width: bool = False
+    width_step: int = 0
     helper_warps: int = 0
     places_loads: bool = False
     has_semaphore: bool = False
@@ -83,29 +87,75 @@ FAMILIES = {
             split_apart=True,
             has_semaphore=True,
             interpreted=False,
-            any_width=True,
+            width_step=16,
             helper_warps=4,
         ),
         Family(
-            "warp_specialized_tiled",
+            "warp_specialized_swapped",
             uses_tma=True,
+            splits_k=True,
+            split_apart=True,
+            has_semaphore=True,
             interpreted=False,
-            any_width=True,
+            swaps_operands=True,
+            width_step=8,
             helper_warps=4,
+            least_block_m=8,
         ),
     )
 }
 
 
-def widths(block_size_n: int) -> tuple[int, int, int]:
-    """The three power-of-two widths, largest first and 0 where there is none, that add up to a tile's width.
+# What one wgmma multiplies.
+_WIDEST = 256
+# Those in Gluon.
+GLUON = tuple(name for name, family in FAMILIES.items() if family.width_step)
 
-    Raises ValueError when more than three are needed or one is below 16.
+
+def sides(config: Config) -> tuple[int, int]:
+    """The side of a Gluon tile that the 64 rows of wgmma go along, and its width."""
+    if FAMILIES[config.family].swaps_operands:
+        return config.BLOCK_SIZE_N, config.BLOCK_SIZE_M
+    return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+
+
+@dataclass(frozen=True)
+class Ring:
+    """How the copy engine fills a buffer of a Gluon kernel: `rows` rows and `columns` columns, in blocks of `block`.
+
+    `row_copies` and `column_copies` are what single copies bring, each a power of two, as Triton's descriptors want.
     """
-    parts = [1 << bit for bit in range(8, 3, -1) if block_size_n & (1 << bit)]
-    if sum(parts) != block_size_n or len(parts) > 3:
-        raise ValueError(f"{block_size_n} is not the sum of at most three powers of two from 16 to 256")
-    return (*parts, 0, 0)[:3]  # type: ignore[return-value]
+
+    rows: int
+    columns: int
+    block: int
+    row_copies: tuple[int, ...]
+    column_copies: tuple[int, ...]
+
+    @property
+    def bytes_per_buffer(self) -> int:
+        """With 64 elements of 2 bytes of each."""
+        return (self.rows + self.columns) * 128
+
+
+def ring_of(rows: int, width: int, views_may_grow: bool | None = None) -> Ring:
+    """The ring for tiles of these sides.
+
+    `views_may_grow`: a view of shared memory may be larger than what it is made from, so that few copies bring a side of
+    any width, from any block on. Triton refuses that since 3.8 (None: asks which is installed). Then all copies have the
+    size of a block, which both sides consist of, so that the width is rounded up to 16: boxes of 8 rows keep the copy
+    engine from filling the ring in time (H200, 64x104 and 128x232).
+    """
+    if triton_release() < (3, 8) if views_may_grow is None else views_may_grow:
+        return Ring(rows, width, 8, (rows,), powers_of(width))
+    columns = -(-width // 16) * 16
+    block = (rows | columns) & -(rows | columns)
+    return Ring(rows, columns, block, (block,) * (rows // block), (block,) * (columns // block))
+
+
+def powers_of(width: int) -> tuple[int, ...]:
+    """The powers of two, largest first, that add up to a multiple of 8 up to 256."""
+    return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))
 
 
 def block_problem(family: str, field: str, value: int) -> str:
@@ -116,11 +166,11 @@ def block_problem(family: str, field: str, value: int) -> str:
         least, most = facts.least_block_m, facts.most_block_m
     if not least <= value <= most:
         return f"{value} is not from {least} to {most}"
-    if field == "BLOCK_SIZE_N" and facts.any_width:
-        try:
-            widths(value)
-        except ValueError as error:
-            return str(error)
+    if facts.width_step and field == ("BLOCK_SIZE_M" if facts.swaps_operands else "BLOCK_SIZE_N"):
+        if value % facts.width_step or value > _WIDEST:
+            return f"{value} is not a multiple of {facts.width_step} up to {_WIDEST}"
+    elif facts.width_step and field == "BLOCK_SIZE_K" and value != 64:
+        return f"{value} is not 64, the 128 bytes that a row of the ring has"
     elif value & (value - 1):
         return f"{value} is not a power of two, which Triton needs"
     return ""

@@ -15,7 +15,6 @@ from genkern import __version__
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
 from genkern.families import (
-    GLUON,
     REDUCE,
     REDUCE_BLOCK_SIZE,
     REDUCE_OPTIONS,
@@ -25,7 +24,7 @@ from genkern.families import (
     variants_of,
     wide_operands,
 )
-from genkern.family import FAMILIES
+from genkern.family import FAMILIES, GLUON, ring_of
 from genkern.gpus import Gpu, gpu_for_arch
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -120,9 +119,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
         "has_persistent_tma": "persistent_tma" in families,
         "has_gluon": any(name in GLUON for name in families),
+        "gluon_families": [name for name in GLUON if name in families],
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
-        "operand_bytes": DTYPES[problem.dtype_a].size_bytes,
-        "instruction_k": 32 // DTYPES[problem.dtype_a].size_bytes,
+        "views_may_grow": ring_of(64, 64).block == 8,
+        "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(REDUCE_OPTIONS)},
         **wide_operands(problem, max_split_k),
     }
@@ -151,6 +151,7 @@ _HELPERS = {
     "activate(": "gemm/activation.py.j2",
     "on_one_xcd(": "gemm/xcd_order.py.j2",
     "split_offsets(": "gemm/split_offsets.py.j2",
+    "beside(": "gemm/beside.py.j2",
 }
 
 

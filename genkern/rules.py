@@ -106,11 +106,10 @@ RULES: dict[str, Rule] = {
         rules_splits.stream_k_short_share,
         rules_wgmma.wgmma_operands,
         rules_wgmma.wgmma_rows,
+        rules_wgmma.wgmma_width,
         rules_wgmma.wgmma_accumulators,
-        rules_wgmma.wgmma_c_room,
         rules_wgmma.wgmma_shared_memory,
         rules_wgmma.width_fills_nothing,
-        rules_wgmma.wgmma_waves,
         rules_wgmma.wgmma_shares,
     )
 }

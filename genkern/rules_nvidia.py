@@ -33,7 +33,7 @@ def _warpgroup_mma(config: Config) -> bool:
 def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> int:
     a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * DTYPES[problem.dtype_b].size_bytes
-    if config.family not in ("persistent_tma", "warp_specialized"):
+    if config.family not in ("persistent_tma", "warp_specialized", "warp_specialized_swapped"):
         return (a + b) * buffers + (_BARRIER_BYTES if FAMILIES[config.family].uses_tma else 0)
     c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     return (a + b) * buffers + c + _BARRIER_BYTES

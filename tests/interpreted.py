@@ -27,7 +27,6 @@ CORRECTNESS_RULES = (
     "tma_box_narrow",
     "gemv_one_row",
     "wgmma_operands",
-    "wgmma_c_room",
     "tma_needs_sm90",
 )
 INTERPRETED = tuple(family.name for family in FAMILIES.values() if family.interpreted)
