@@ -15,8 +15,8 @@ class Family:
     `uses_tma`: loads through descriptors (sm_90 and later). `splits_k`: takes SPLIT_K above 1.
     `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
-    `width_step`: its other side than that of wgmma's rows may be any multiple of this, not only a power of two (0: it may
-    not). That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
+    `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
+    two (0: it may not). That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
     `helper_warps`: warps that it runs beyond num_warps.
     `places_loads`: takes xcd_remap and cache_modifier.
     `has_semaphore`: one program of a tile adds up its splits, in a fixed order, in the same kernel.
@@ -141,10 +141,10 @@ class Ring:
 def ring_of(rows: int, width: int, views_may_grow: bool | None = None) -> Ring:
     """The ring for tiles of these sides.
 
-    `views_may_grow`: a view of shared memory may be larger than what it is made from, so that few copies bring a side of
-    any width, from any block on. Triton refuses that since 3.8 (None: asks which is installed). Then all copies have the
-    size of a block, which both sides consist of, so that the width is rounded up to 16: boxes of 8 rows keep the copy
-    engine from filling the ring in time (H200, 64x104 and 128x232).
+    `views_may_grow`: a view of shared memory may be larger than what it is made from, so that few copies bring a side
+    of any width, from any block on. Triton refuses that since 3.8 (None: asks which is installed). Then all copies have
+    the size of a block, which both sides consist of, so that the width is rounded up to 16: boxes of 8 rows keep the
+    copy engine from filling the ring in time (H200, 64x104 and 128x232).
     """
     if triton_release() < (3, 8) if views_may_grow is None else views_may_grow:
         return Ring(rows, width, 8, (rows,), powers_of(width))
