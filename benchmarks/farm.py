@@ -105,7 +105,7 @@ def all_specs(problem: GemmProblem, space: Space, arch: str) -> tuple[str, tuple
     module = generate(problem, configs, arch)
     op = get_op(problem.op)
     specs = dict.fromkeys(
-        spec for config in configs for spec in kernel_specs(problem, config, op, module.source_sha256)
+        spec for config in configs for spec in kernel_specs(problem, config, op, module.source_sha256, module.arch)
     )
     return kernels_only(module.text), tuple(specs)
 

@@ -19,7 +19,7 @@ from genkern.problem import GemmProblem
 # One program of the split-K reduction, or of the filling with zeros, takes this many elements of C, two per thread of
 # four warps on AMD and four on NVIDIA: enough for 16-byte accesses, small enough to fill the GPU when M is 1.
 REDUCE_BLOCK_SIZE = 512
-REDUCE_OPTIONS = (("num_warps", 4), ("num_stages", 1))
+ZERO_FILL_OPTIONS = (("num_warps", 4), ("num_stages", 1))
 # From here on, an element's offset no longer fits 32 bits.
 _WIDE = 2**31
 
@@ -130,6 +130,19 @@ def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
     }
 
 
+def starts_early(arch: str) -> bool:
+    """Whether a kernel may be on the device, and wait there, before the one that it depends on has ended.
+
+    CUDA's programmatic dependent launch, from sm_90 on. Triton's option is launch_pdl.
+    """
+    return arch.startswith("sm_") and int(arch[3:]) >= 90
+
+
+def reduce_options(arch: str) -> tuple[tuple[str, int | str], ...]:
+    """Triton's options of the kernel that adds up splits."""
+    return (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if starts_early(arch) else ZERO_FILL_OPTIONS
+
+
 def compile_options(config: Config) -> tuple[tuple[str, int | str], ...]:
     """Triton's options of the config's main kernel; AMD's at their neutral values are left to Triton."""
     amd = ((name, getattr(config, name)) for name in AMD_NEUTRAL)
@@ -150,7 +163,7 @@ def _tile_type(dtype: str, row_major: bool, rows: int, columns: int) -> str:
 
 @lru_cache(maxsize=8192)
 def _specs(
-    problem: GemmProblem, one: Config, split: bool, op: Op, hashes: tuple[tuple[str, str], ...]
+    problem: GemmProblem, one: Config, split: bool, op: Op, hashes: tuple[tuple[str, str], ...], arch: str
 ) -> tuple[KernelSpec, ...]:
     source = dict(hashes)
     accumulator = op.accumulator(problem)
@@ -181,11 +194,11 @@ def _specs(
         if variant is ZERO_FILL:
             signature = [("sum_ptr", partial), *mnk[:2], ("ld_sum", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
-            options = REDUCE_OPTIONS
+            options = ZERO_FILL_OPTIONS
         elif variant is REDUCE:
             signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
-            options = REDUCE_OPTIONS
+            options = reduce_options(arch)
         elif config.family in (*_POINTER_SEMAPHORES, "stream_k"):
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32")]
             signature += [*extra, *mnk, ("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]
@@ -227,10 +240,12 @@ def _specs(
     return tuple(specs)
 
 
-def kernel_specs(problem: GemmProblem, config: Config, op: Op, source_sha256: dict[str, str]) -> tuple[KernelSpec, ...]:
-    """What to compile for one call of `config`; `source_sha256` is by kernel name.
+def kernel_specs(
+    problem: GemmProblem, config: Config, op: Op, source_sha256: dict[str, str], arch: str
+) -> tuple[KernelSpec, ...]:
+    """What to compile for one call of `config` on `arch`; `source_sha256` is by kernel name.
 
     GROUP_SIZE_M and SPLIT_K are run-time arguments, so configs that differ only there share their specs.
     """
     one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
-    return _specs(problem, one, config.SPLIT_K > 1, op, tuple(source_sha256.items()))
+    return _specs(problem, one, config.SPLIT_K > 1, op, tuple(source_sha256.items()), arch)

@@ -17,9 +17,11 @@ from genkern.dtypes import DTYPES
 from genkern.families import (
     REDUCE,
     REDUCE_BLOCK_SIZE,
-    REDUCE_OPTIONS,
+    ZERO_FILL_OPTIONS,
     Variant,
     main_variant,
+    reduce_options,
+    starts_early,
     sums_are_c,
     variants_of,
     wide_operands,
@@ -32,9 +34,10 @@ from genkern.problem import GemmProblem
 
 @dataclass(frozen=True)
 class GeneratedModule:
-    """Text of one module, and the sha256 of each kernel's text (with its helpers) by kernel name."""
+    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name."""
 
     problem: GemmProblem
+    arch: str
     text: str
     source_sha256: dict[str, str]
 
@@ -123,7 +126,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
         "views_may_grow": ring_of(64, 64).block == 8,
         "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
-        "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(REDUCE_OPTIONS)},
+        "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(reduce_options(arch))},
+        "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),
+        "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),
     }
     variants: dict[str, Variant] = {}
@@ -142,7 +147,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         if any(call in kernel for kernel in kernels.values())
     }
     text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
-    return GeneratedModule(problem, text, {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()})
+    hashes = {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()}
+    return GeneratedModule(problem, arch, text, hashes)
 
 
 # What kernels call, by how that looks in their text.

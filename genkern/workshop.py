@@ -114,7 +114,8 @@ class Workshop:
             # Asking for the specs of each config would take longer than all the rest.
             what = _compiled(config)
             if what not in sharers:
-                needed = {self.farm.key(spec): spec for spec in kernel_specs(problem, config, op, module.source_sha256)}
+                made_of = kernel_specs(problem, config, op, module.source_sha256, module.arch)
+                needed = {self.farm.key(spec): spec for spec in made_of}
                 specs |= needed
                 sharers[what] = _Sharers(tuple(needed), len(needed))
                 for key in needed:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from genkern.profiling import icache
 from genkern.profiling.cupti import KernelTrace
 from genkern.profiling.loaded_gemm import Call
+from genkern.records import Dispatch
 
 # GPU clock cycles that keep the GPU busy while the host enqueues what is timed: about 50 us at 2 GHz, longer
 # than a graph launch takes on an idle host. A host that is slower gets longer, up to 10 ms.
@@ -193,10 +194,22 @@ class CuptiTimer:
                 flush(torch.cuda.current_stream().cuda_stream)
             call(copy)
         torch.cuda.synchronize()
-        durations_ns = [k.duration_ns for k in self._trace.collect() if k.symbol != icache.KERNEL]
-        if not durations_ns or len(durations_ns) % len(copies):
-            raise RuntimeError(f"CUPTI recorded {len(durations_ns)} kernels for {len(copies)} calls")
-        return sum(durations_ns) * 1e-3 / len(copies)
+        kernels = [kernel for kernel in self._trace.collect() if kernel.symbol != icache.KERNEL]
+        if not kernels or len(kernels) % len(copies):
+            raise RuntimeError(f"CUPTI recorded {len(kernels)} kernels for {len(copies)} calls")
+        return busy_ns(kernels) * 1e-3 / len(copies)
+
+
+def busy_ns(kernels: Sequence[Dispatch]) -> int:
+    """Nanoseconds in which one of the kernels ran at least, in the order of their starts.
+
+    Not the sum of their times: a reduction that is there early waits beside what it depends on.
+    """
+    busy = until_ns = 0
+    for kernel in kernels:
+        busy += max(0, kernel.end_ns - max(kernel.start_ns, until_ns))
+        until_ns = max(until_ns, kernel.end_ns)
+    return busy
 
 
 def make_timer(time_source: str) -> Timer:

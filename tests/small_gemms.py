@@ -72,7 +72,7 @@ def make_module(
 
 def specs_of(module: GeneratedModule, config: Config) -> tuple[KernelSpec, ...]:
     """What the farm compiles for one config."""
-    return kernel_specs(module.problem, config, get_op(module.problem.op), module.source_sha256)
+    return kernel_specs(module.problem, config, get_op(module.problem.op), module.source_sha256, module.arch)
 
 
 def target_of(arch: str) -> Target:

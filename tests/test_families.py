@@ -100,7 +100,7 @@ def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: 
             row = module.CONFIGS[config.name]
             given = module.with_workspace(row, operands, 132)
             launches = module.launches(row, given, 132)
-            specs = kernel_specs(problem, config, get_op(op), generated.source_sha256)
+            specs = kernel_specs(problem, config, get_op(op), generated.source_sha256, generated.arch)
             assert len(specs) == len(launches)
             for spec, launch in zip(specs, launches, strict=True):
                 assert launch.kernel.__name__ == spec.function

@@ -9,7 +9,7 @@ import pytest
 from fake_gpu import FakeGpu
 
 from genkern.profiling import icache, timers
-from genkern.profiling.timers import BusyStream, CudaGraphTimer, CuptiTimer
+from genkern.profiling.timers import BusyStream, CudaGraphTimer, CuptiTimer, busy_ns
 from genkern.records import Dispatch
 
 
@@ -117,7 +117,9 @@ class FakeTrace:
 
     def collect(self) -> list[Dispatch]:
         kernels = self.gpu.launched[self.lose :]
-        return [Dispatch(name, 1000, 1000 + {"main": 3000, "reduce": 500}.get(name, 90_000)) for name in kernels]
+        lasts_ns = {"main": 3000, "reduce": 500}
+        # One after another, with gaps that do not count.
+        return [Dispatch(name, i * 10**6, i * 10**6 + lasts_ns.get(name, 90_000)) for i, name in enumerate(kernels)]
 
 
 def test_cupti_adds_up_the_kernels_of_a_call(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +142,22 @@ def test_cupti_adds_up_the_kernels_of_a_call(gpu: FakeGpu, monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="CUPTI recorded 5 kernels for 3 calls"):
         timer.prepare(call, [0, 1, 2])()
     FakeTrace.lose = 0
+
+
+@pytest.mark.parametrize(
+    ("spans", "busy"),
+    [
+        ([(0, 3000), (3200, 3700)], 3500),
+        # A reduction that is there early, and one that ends first.
+        ([(0, 3000), (1000, 3700)], 3700),
+        ([(0, 3000), (1000, 2000), (2500, 3100)], 3100),
+        ([(100, 200), (150, 200), (200, 250)], 150),
+        ([], 0),
+    ],
+)
+def test_time_beside_another_kernel_counts_once(spans: list[tuple[int, int]], busy: int) -> None:
+    """Kernels that overlap take as long as the device is busy, not the sum of their times."""
+    assert busy_ns([Dispatch("kernel", start, end) for start, end in spans]) == busy
 
 
 def test_timers_have_names(gpu: FakeGpu) -> None:
