@@ -107,6 +107,7 @@ RULES: dict[str, Rule] = {
         rules_wgmma.wgmma_operands,
         rules_wgmma.wgmma_rows,
         rules_wgmma.wgmma_width,
+        rules_wgmma.wgmma_tile_small,
         rules_wgmma.wgmma_accumulators,
         rules_wgmma.wgmma_shared_memory,
         rules_wgmma.width_fills_nothing,

@@ -21,6 +21,9 @@ _DEEP_STAGES = 12
 _LEAST_FILL = 0.85
 # Share of the last wave's SMs that may have a whole tile for splitting it to pay.
 _MOST_FILL = 0.9
+# A tile that all sizes have room for which need so many waves of smaller ones.
+_SQUARE_TILE = 128 * 128
+_MANY_WAVES = 4
 # Waves of whole tiles before the one that is shared: behind more of them it counts for little.
 _MOST_WHOLE_WAVES = 4
 
@@ -73,6 +76,16 @@ def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     _, width = sides(config)
     step = FAMILIES[config.family].width_step
     return width > max(2 * step, -(-_sized(problem, config)[1] // step) * step)
+
+
+def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon tile of fewer elements than 128x128 in over four waves of them.
+
+    genkern: fewer and larger tiles read less, and are no harder to deal out (H200: no winner of 88 sizes was smaller).
+    """
+    if config.family not in GLUON or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
+        return False
+    return tiles(problem, config) > _MANY_WAVES * gpu.compute_units
 
 
 def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
