@@ -51,7 +51,7 @@ class Agent:
     unfenced: list[Allocation] = field(default_factory=list)
     # Whether some thread's stores to memory may come after what another thread does next.
     unordered: bool = False
-    ready: Callable[[], bool] = lambda: True  # noqa: E731
+    ready: Callable[[], bool] = lambda: True
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     done: bool = False
 
@@ -60,7 +60,7 @@ class Agent:
         self.open_group = [[] for _ in self.known]
 
     def check_end(self) -> None:
-        assert not any(self.products) and not any(self.open_group), "products that nobody waits for"
+        assert not any(self.products + self.open_group), "products that nobody waits for"
         assert not self.stores, "a store that nobody waits for"
 
 
@@ -253,7 +253,7 @@ class Machine:
     def store(self, view: View, values: NDArray[Any]) -> None:
         in_use = [tile.allocation for _, _, tile in self.running.stores]
         assert view.allocation not in in_use, "a tile of C is replaced before the copy engine has read it"
-        assert view.values.shape == values.shape
+        assert view.values.shape == values.shape, "a buffer of another shape"
         assert view.dtype.numpy == values.dtype
         view.values[...] = values
         self.running.unfenced.append(view.allocation)

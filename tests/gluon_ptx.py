@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from gluon_machine import FIRST_ADDRESS, Access, Agent, Allocation, Machine
+from numpy.typing import NDArray
 
 _THREADS = 128
 _ARITHMETIC = {
@@ -108,7 +107,9 @@ def _matrix(allocation: Allocation, start: int, rows: int) -> NDArray[Any]:
     return np.ascontiguousarray(lines).view(np.float16).astype(np.float64)
 
 
-def _started(machine: Machine, descriptor: int, access: Access, rows: int, known: set[Access]) -> tuple[Allocation, int]:
+def _started(
+    machine: Machine, descriptor: int, access: Access, rows: int, known: set[Access]
+) -> tuple[Allocation, int]:
     """Where a matrix descriptor points, after a look at the rest of it."""
     assert descriptor >> 62 == 1, "a descriptor that is not swizzled over 128 bytes"
     assert descriptor >> 32 & 0x3FFF == 64, "a descriptor whose blocks of 8 rows are not 1024 bytes apart"

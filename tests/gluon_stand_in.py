@@ -8,10 +8,11 @@ hardware starts them. This says neither that a kernel compiles nor how fast it i
 
 from __future__ import annotations
 
-import ast
 import random
+import re
 import types
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,12 +60,20 @@ class Pointer:
 
     __radd__ = __add__
 
+    @property
+    def place(self) -> Any:
+        """The offset, once it is known to be one of this memory."""
+        offset = np.asarray(self.offset)
+        assert offset.min() >= 0, "an offset before the memory"
+        assert offset.max() < len(self.memory), "an offset beyond the memory"
+        return self.offset
+
 
 def _load(pointer: Pointer, mask: Any = None, other: Any = 0.0, cache_modifier: str = "") -> Values:
     assert cache_modifier == (".cg" if pointer.others_write else ""), "a load that may find what L1 has"
     offset = np.asarray(pointer.offset)
     inside = np.ones(offset.shape, bool) if mask is None else np.broadcast_to(mask.values, offset.shape)
-    return Values(np.where(inside, pointer.memory[np.where(inside, offset, 0)], other))
+    return Values(np.where(inside, pointer.memory[Pointer(pointer.memory, np.where(inside, offset, 0)).place], other))
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
@@ -76,8 +85,8 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 
 def _atomic_cas(pointer: Pointer, compare: int, value: int, sem: str) -> int:
     assert sem == "acquire"
-    assert pointer.memory[pointer.offset] == compare, "a wait for a program that does not come before"
-    pointer.memory[pointer.offset] = value
+    assert pointer.memory[pointer.place] == compare, "a wait for a program that does not come before"
+    pointer.memory[pointer.place] = value
     return compare
 
 
@@ -96,7 +105,7 @@ class Program:
         self.number, self.grid, self.warps, self.machine = number, grid, warps, machine
 
     def store(self, pointer: Pointer, value: Tensor) -> None:
-        pointer.memory[pointer.offset] = value.values
+        pointer.memory[pointer.place] = value.values
         self.machine.running.unordered = True
 
     def thread_barrier(self) -> None:
@@ -105,8 +114,8 @@ class Program:
     def atomic_xchg(self, pointer: Pointer, value: int, sem: str) -> None:
         assert sem == "release"
         assert not self.machine.running.unordered, "said to be stored before every thread has stored its part"
-        assert pointer.memory[pointer.offset] == 0, "said again before anyone has heard"
-        pointer.memory[pointer.offset] = value
+        assert pointer.memory[pointer.place] == 0, "said again before anyone has heard"
+        pointer.memory[pointer.place] = value
 
     def warp_specialize(
         self, partitions: Sequence[tuple[Any, Sequence[Any]]], warps: Sequence[int], registers: Any
@@ -205,28 +214,19 @@ class _Matrix:
         return _Matrix(self.values.T)
 
 
+@lru_cache(maxsize=4)
+def _code(text: str) -> types.CodeType:
+    """The generated module without its imports of Triton, and with Python's own numbers, which do not overflow."""
+    text = re.sub(r"^(import|from) triton\b.*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"(\([^()]*\)|[\w.]+(?:\(\w*\))?)\.to\(gl\.int(?:32|64)\)", r"int(\1)", text)
+    return compile(text, "generated", "exec")
+
+
 def _module(text: str, now: _Running) -> dict[str, Any]:
-    """The generated module's names, its imports replaced."""
-    tree = ast.parse(text)
-    keep = ("argparse", "collections", "functools")
-    tree.body = [
-        node
-        for node in tree.body
-        if not isinstance(node, (ast.Import, ast.ImportFrom)) or _imported_from(node).startswith(keep)
-    ]
-    for node in ast.walk(tree):
-        # Sizes are Python's numbers here, which do not overflow.
-        if isinstance(node, ast.Call) and ast.unparse(node).endswith((".to(gl.int64)", ".to(gl.int32)")):
-            assert isinstance(node.func, ast.Attribute)
-            node.func, node.args = ast.Name("int", ast.Load()), [node.func.value]
     module = _namespace(now) | {"__name__": "generated"}
-    exec(compile(ast.fix_missing_locations(tree), "generated", "exec"), module)
+    exec(_code(text), module)
     module["_gluon_descriptor"] = lambda x, box: Descriptor(x.values, box, x.writes)
     return module
-
-
-def _imported_from(node: ast.Import | ast.ImportFrom) -> str:
-    return node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
 
 
 def run_module(

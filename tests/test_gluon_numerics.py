@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ RELEASES = {True: (3, 7), False: (3, 8)}
 NUMPY = {"fp16": np.float16, "fp32": np.float32}
 
 
+@lru_cache(maxsize=4)
 def text_of(problem: GemmProblem, config: Config, views_may_grow: bool) -> str:
     """The module as it is generated where such a Triton is installed."""
     with pytest.MonkeyPatch.context() as patch:
@@ -104,21 +106,31 @@ def test_any_size_is_exact(case: tuple[GemmProblem, Config, int, bool], seed: in
 def test_every_width_is_exact(family: str, rows: int, warps: int, views_may_grow: bool) -> None:
     """Two tiles and a bit, at each width that the family may have and that leaves room for C."""
     step = FAMILIES[family].width_step
-    widths = [width for width in range(step, 257, step) if (rows + width + 16) * 3 * 128 + 2 * rows * width <= 2**17]
-    for width in widths:
-        config = made(family, rows, width, 1, warps, 3)
+    stages = 3
+    done = 0
+    for width in range(step, 257, step):
+        ring = ring_of(rows, width, views_may_grow)
+        if stages * ring.bytes_per_buffer + ring.block * 128 + 2 * rows * width > SHARED_BYTES:
+            break
+        config = made(family, rows, width, 1, warps, stages)
         problem = fp16_problem(config.BLOCK_SIZE_M + 5, config.BLOCK_SIZE_N + 3, 150)
         assert_exact(product(problem, config, 3, views_may_grow))
-    assert len(widths) >= (4 if rows == 256 else 10)
+        done = width
+    assert done == (256 if rows <= 128 else 144)
+
+
+def shared_case(family: str) -> tuple[GemmProblem, Config]:
+    """12 tiles of 64x80, or of 80x64; those that are shared are so by up to three programs each."""
+    m, n = (480, 128) if FAMILIES[family].swaps_operands else (128, 480)
+    config = made(family, 64, 80, 3, 4, 3)
+    assert sides(config) == (64, 80)
+    return fp16_problem(m, n, 512), config
 
 
 @pytest.mark.parametrize("family", GLUON)
 def test_only_what_is_beyond_the_last_full_wave_is_shared(family: str) -> None:
     """With five SMs, 12 tiles are two full waves and two tiles that all share; four of the five leave a partial sum."""
-    config = made(family, 64, 80, 3, 4, 3)
-    assert sides(config) == (64, 80)
-    m, n = (480, 128) if FAMILIES[family].swaps_operands else (128, 480)
-    found = product(fp16_problem(m, n, 512), config, 5, views_may_grow=True)
+    found = product(*shared_case(family), 5, views_may_grow=True)
     assert_exact(found)
     left = ~np.isnan(found["workspace"].reshape(5, 64 * 80))
     # Tile 0 is shared by the first three programs, tile 1 by the last three; the last of each adds up.
@@ -134,31 +146,34 @@ def test_a_ring_of_one_buffer_is_refused() -> None:
 
 OVERWRITTEN = "overwritten while it is in use"
 NOBODY = "a barrier that nobody completes"
+# An arrival that comes too early, or twice: what is met first depends on whose turn it is.
+UNORDERED = f"{OVERWRITTEN}|{NOBODY}"
+UNFINISHED = "used before its products are done"
 EARLY = "read before its copy has arrived"
 # What is changed in a kernel's text, into what, and what the stand-in says to it.
 MISTAKES = {
-    "early release": (r"before = \(step \+ STAGES - 1\) % STAGES(\s+accs = \w+_await_last)", r"before = slot\1", OVERWRITTEN),
+    "early release": (r"before = \(step \+.*(\s+accs = \w+_await_last)", r"before = slot\1", UNORDERED),
     "release before the wait": (r"wait_group.sync.aligned 1;", "wait_group.sync.aligned 2;", OVERWRITTEN),
-    "early use": (r"wait_group.sync.aligned 0;", "wait_group.sync.aligned 1;", f"used before its products|{OVERWRITTEN}"),
+    "early use": (r"wait_group.sync.aligned 0;", "wait_group.sync.aligned 1;", f"{UNFINISHED}|{OVERWRITTEN}"),
     "no fence": (r"fence_async_shared\(\)\n", "pass\n", "may not see"),
     "no wait for C's buffer": (r"(# The copy engine has read.*\n +)tma.store_wait\(0\)", r"\1pass", "replaced before"),
     "no wait for C": (r"\n    tma.store_wait\(0\)\n\n", "\n    pass\n\n", "a store that nobody waits for"),
     "an arrival too few": (r"(init\(barriers.index\(slot\), count=\d)", r"\1 + 1", NOBODY),
     "nobody arrives": (r"\) \* more\)", ") * 0)", NOBODY),
-    "every thread arrives": ("@arrives mbarrier", "mbarrier", OVERWRITTEN),
-    "arrives before there was a step": (r"\) \* more\)", "))", OVERWRITTEN),
+    "every thread arrives": ("setp.eq.u32 arrives, thread, 0;", "setp.eq.u32 arrives, 0, 0;", UNORDERED),
+    "arrives before there was a step": (r"\) \* more\)", "))", UNORDERED),
     "arrives at full": (r"\+ before \* 8\)", "+ (before + STAGES) * 8)", "not at an empty"),
-    "first copies twice": (r"first_k = gl.where\(.*\)", "first_k = 0", NOBODY),
-    "first buffers twice": (r"step = gl.minimum\(gl.cdiv\(K, 64\), STAGES\)", "step = 0", OVERWRITTEN),
+    "first copies twice": (r"first_k = gl.where\(.*\)", "first_k = 0", f"{NOBODY}|a copy that nobody waits for"),
+    "first buffers twice": (r"step = gl.minimum\(gl.cdiv\(K, 64\), STAGES\)", "step = 0", UNORDERED),
     "a first copy never": (r"if slot \* 64 < K:", "if 0 < slot * 64 < K:", NOBODY),
     "first copies of another tile": (r"tile_of\(gl.program_id\(0\), gl", "tile_of(0, gl", "wrong"),
     "no wait for an empty buffer": (r"mbarrier.wait\(barriers.index\(slot\), .*\)", "pass", OVERWRITTEN),
     "no wait for a full buffer": (r"mbarrier.wait\(barriers.index\(STAGES \+ slot\), .*\)", "pass", EARLY),
-    "other parity of empty": (r"& 1\) \^ 1\)", "& 1))", NOBODY),
-    "other parity of full": (r"slot\), \(step // STAGES\) & 1\)", "slot), (step // STAGES) & 1 ^ 1)", EARLY),
+    "other parity of empty": (r"& 1\) \^ 1\)", "& 1))", UNORDERED),
+    "other parity of full": (r"slot\), \(step // STAGES\)", "slot), (step // STAGES + 1)", f"{EARLY}|{NOBODY}"),
     "more bytes than come": (r"(expect\(barrier, \d+)", r"\1 + 128", NOBODY),
-    "fewer bytes than come": (r"(expect\(barrier, \d+)", r"\1 - 2048", f"{EARLY}|{OVERWRITTEN}|{NOBODY}"),
-    "no bytes": (r"mbarrier.expect\(barrier, \d+\)", "mbarrier.expect(barrier, 0)", f"{EARLY}|{OVERWRITTEN}|{NOBODY}"),
+    "fewer bytes than come": (r"(expect\(barrier, \d+)", r"\1 - 2048", f"{EARLY}|{UNORDERED}"),
+    "no bytes": (r"mbarrier.expect\(barrier, \d+\)", "mbarrier.expect(barrier, 0)", f"{EARLY}|{UNORDERED}"),
     "rows in the columns' place": (r"index\(block\)", "index(block + 1)", f"{OVERWRITTEN}|{EARLY}"),
     "copies of the next K-block": (r"\[first_row(.*?), k\]", r"[first_row\1, k + 64]", "wrong"),
     "no room for barriers": (r"(\[STAGES \* \d+) \+ 1,", r"\1,", "index beyond a view"),
@@ -168,13 +183,13 @@ MISTAKES = {
     "registers in another order": (r"\{\$0, \$1,", "{$1, $0,", "registers out of order"),
     "registers of another chunk": (r"\{(\$0, \$1, \$2, \$3), (\$\d+, \$\d+, \$\d+, \$\d+)", r"{\2, \1", "wrong"),
     "no wgmma.fence": (r"wgmma.fence.sync.aligned;", "// none", "without a wgmma.fence"),
-    "no group": (r"wgmma.commit_group.sync.aligned;", "// none", f"used before its products|{OVERWRITTEN}"),
+    "no group": (r"wgmma.commit_group.sync.aligned;", "// none", f"{UNFINISHED}|{OVERWRITTEN}"),
     "sums are replaced": (r"setp.eq.u32 more, 0, 0;", "setp.eq.u32 more, 1, 0;", "replace an accumulator"),
     "other swizzle": (r"0x40000040", "0x80000040", "not swizzled over 128 bytes"),
     "other blocks": (r"0x40000040", "0x40000080", "not 1024 bytes apart"),
     "two instructions in a line": (r"(add.s64 rows, rows, 2;)\n", r"\1 ", "not one instruction"),
-    "C in another place": (r"store_tile\(c_0, \[first_m", "store_tile(c_0, [first_m + 1", "wrong"),
-    "a part of C twice": (r"store_tile\(c_1, (.*), tile_1\)", "store_tile(c_0, [first_m, first_n], tile_0)", "written twice"),
+    "C in another place": (r"store_tile\(c_0, \[first_m", "store_tile(c_0, [first_m + 1", "wrong|written twice"),
+    "a part of C twice": (r"store_tile\(c_1, .*\)", "store_tile(c_0, [first_m, first_n], tile_0)", "written twice"),
 }  # fmt: skip
 ROUNDED = made("warp_specialized", 128, 48, 1, 4, 3), made("warp_specialized_swapped", 128, 24, 1, 8, 3)
 
@@ -184,7 +199,7 @@ ROUNDED = made("warp_specialized", 128, 48, 1, 4, 3), made("warp_specialized_swa
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_stand_in_notices(mistake: str, config: Config, views_may_grow: bool) -> None:
     """A kernel with a mistake does not pass here, whichever program and warpgroup runs first."""
-    for seed in range(3):
+    for seed in range(2):
         notices(*MISTAKES[mistake], config, views_may_grow, seed)
 
 
@@ -207,9 +222,9 @@ def notices(
         (ROUNDED[0], r"(add|sub).s64 rows, rows, 512;", r"\1.s64 rows, rows, 256;", "wrong"),
         (ROUNDED[0], r"sub.s64 rows, rows, 512;", "// none", f"{EARLY}|wrong"),
         (ROUNDED[1], r"shl.b32 row, row, 13;", "shl.b32 row, row, 12;", "between two rows|wrong"),
-        (ROUNDED[1], r"(init\(barriers.index\(slot\), count=)2", r"\g<1>1", OVERWRITTEN),
+        (ROUNDED[1], r"(init\(barriers.index\(slot\), count=)2", r"\g<1>1", UNORDERED),
         (ROUNDED[1], r"and.b32 thread, thread, 127;", "and.b32 thread, thread, 255;", NOBODY),
-        (ROUNDED[1], r"tile_0.permute\(\(1, 0\)\)", "tile_0", ""),
+        (ROUNDED[1], r"tile_0.permute\(\(1, 0\)\)", "tile_0", "another shape"),
     ],
     ids=["second half", "not back", "second warpgroup", "one arrival for two", "first warpgroup only", "not swapped"],
 )
@@ -217,7 +232,7 @@ def test_the_stand_in_notices_what_several_rows_need(
     config: Config, pattern: str, replacement: str, message: str, views_may_grow: bool
 ) -> None:
     """The same for mistakes in what two warpgroups, two halves of 64 rows, or C's transpose need."""
-    for seed in range(3):
+    for seed in range(2):
         notices(pattern, replacement, message, config, views_may_grow, seed)
 
 
@@ -236,14 +251,14 @@ def test_the_stand_in_notices_copies_of_nothing(config: Config) -> None:
         (r', cache_modifier=".cg"', "", "what L1 has"),
         (r"range\(first_other,", "range(first_other + 1,", "wrong"),
         (r"for other in range\(.*\)", "for other in range(0)", "wrong"),
-        (r"\) \* some\)", "))", f"{OVERWRITTEN}|{NOBODY}|{EARLY}"),
+        (r"\) \* some\)", "))", f"{EARLY}|{UNORDERED}"),
         (r"if \(turn == 0\) & \(last_block > first_block\)", "if turn == 0", "said again|next call"),
     ],
     ids=["no thread barrier", "not taken back", "from L1", "one missing", "all missing", "arrives", "said of nothing"],
 )
 def test_the_stand_in_notices_in_shares(family: str, pattern: str, replacement: str, message: str) -> None:
     """The same for mistakes in how programs share the tiles beyond the last full wave."""
-    problem, config = fp16_problem(128, 480, 512), made(family, 64, 80, 3, 4, 3)
+    problem, config = shared_case(family)
     text, count = re.subn(pattern, replacement, text_of(problem, config, True))
     assert count > 0
     with pytest.raises(AssertionError, match=message):
