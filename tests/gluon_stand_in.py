@@ -1,301 +1,196 @@
 """Gluon in NumPy, as far as generated modules use it: their kernels run on the CPU, the hardware being at its worst.
 
-Products are computed as late as `warpgroup_mma_wait` allows, and tiles of C are read as late as `store_wait` allows, so
-a buffer that is given away too early has the wrong content by then. The partitions of `warp_specialize` are threads,
-and the programs of a grid run one after another: in any order, or, for kernels that wait for one another, in the order
-in which hardware starts them. This says neither that a kernel compiles nor how fast.
+tests/gluon_machine.py is the hardware, tests/gluon_ptx.py runs the PTX that kernels hold. Products are computed, and
+tiles of C read, as late as the kernel's waits allow. The partitions of `warp_specialize` take turns at random, and the
+programs of a grid run one after another: in any order, or, for kernels that wait for one another, in the order in which
+hardware starts them. This says neither that a kernel compiles nor how fast it is.
 """
 
 from __future__ import annotations
 
-import ast
 import random
-import threading
+import re
 import types
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from gluon_machine import Descriptor, Dtype, Machine
+from gluon_ptx import Tensor, run_ptx
 from numpy.typing import NDArray
 
-# A barrier that nobody completes within so many seconds never will be.
-_PATIENCE_S = 2.0
+
+class Values(Tensor):
+    """A tensor with Gluon's operators."""
+
+    def to(self, dtype: Any) -> Values:
+        return Values(self.values.astype(getattr(dtype, "numpy", dtype)))
+
+    def permute(self, order: Sequence[int]) -> Values:
+        return Values(self.values.transpose(order))
+
+    def reshape(self, shape: Sequence[int]) -> Values:
+        return Values(self.values.reshape(shape))
+
+    def __getitem__(self, key: Any) -> Values:
+        return Values(self.values[key])
 
 
-class Tensor:
-    """Values in registers; `pending` products must be waited for before anyone looks."""
-
-    def __init__(self, values: Any) -> None:
-        self._values = np.asarray(values)
-        self.pending = 0
-
-    @property
-    def values(self) -> NDArray[Any]:
-        assert self.pending == 0, "an accumulator is used before its products are done"
-        return self._values
-
-    def add_product(self, product: NDArray[Any]) -> None:
-        self._values = self._values + product
-        self.pending -= 1
-
-    def to(self, dtype: Any) -> Tensor:
-        return Tensor(self.values.astype(getattr(dtype, "numpy", dtype)))
-
-    def __getitem__(self, key: Any) -> Tensor:
-        return Tensor(self.values[key])
-
-
-def _binary(name: str) -> Callable[[Tensor, Any], Tensor]:
-    def operate(self: Tensor, other: Any) -> Tensor:
-        return Tensor(getattr(self.values, name)(other.values if isinstance(other, Tensor) else other))
+def _binary(name: str) -> Callable[[Values, Any], Values]:
+    def operate(self: Values, other: Any) -> Values:
+        return Values(getattr(self.values, name)(other.values if isinstance(other, Tensor) else other))
 
     return operate
 
 
 for _name in ("add", "radd", "mul", "rmul", "floordiv", "mod", "lt", "sub"):
-    setattr(Tensor, f"__{_name}__", _binary(f"__{_name}__"))
+    setattr(Values, f"__{_name}__", _binary(f"__{_name}__"))
 
 
 class Pointer:
-    """A pointer into flat memory."""
+    """A pointer into flat memory; `others_write` where other programs of the same grid do."""
 
-    def __init__(self, memory: NDArray[Any], offset: Any = 0) -> None:
-        self.memory, self.offset = memory, offset
+    def __init__(self, memory: NDArray[Any], offset: Any = 0, others_write: bool = False) -> None:
+        self.memory, self.offset, self.others_write = memory, offset, others_write
 
     def __add__(self, other: Any) -> Pointer:
-        return Pointer(self.memory, self.offset + (other.values if isinstance(other, Tensor) else other))
+        offset = self.offset + (other.values if isinstance(other, Tensor) else other)
+        return Pointer(self.memory, offset, self.others_write)
 
     __radd__ = __add__
 
-
-class Descriptor:
-    """A matrix that the copy engine reads and writes in blocks; what lies outside is zero, or dropped."""
-
-    layout = "swizzled"
-
-    def __init__(self, matrix: NDArray[Any], block: Sequence[int]) -> None:
-        self.matrix, self.block = matrix, tuple(block)
-        self.dtype = _Dtype(matrix.dtype)
-
-    def load(self, corner: Sequence[int]) -> NDArray[Any]:
-        tile = np.zeros(self.block, self.matrix.dtype)
-        part = self.matrix[corner[0] : corner[0] + self.block[0], corner[1] : corner[1] + self.block[1]]
-        tile[: part.shape[0], : part.shape[1]] = part
-        return tile
-
-    def store(self, corner: Sequence[int], tile: NDArray[Any]) -> None:
-        part = self.matrix[corner[0] : corner[0] + self.block[0], corner[1] : corner[1] + self.block[1]]
-        part[...] = tile[: part.shape[0], : part.shape[1]]
+    @property
+    def place(self) -> Any:
+        """The offset, once it is known to be one of this memory."""
+        offset = np.asarray(self.offset)
+        assert offset.min() >= 0, "an offset before the memory"
+        assert offset.max() < len(self.memory), "an offset beyond the memory"
+        return self.offset
 
 
-class _Dtype:
-    def __init__(self, dtype: Any) -> None:
-        self.numpy = np.dtype(dtype)
-        self.primitive_bitwidth = self.numpy.itemsize * 8
-
-
-class Shared:
-    """A shared-memory buffer, or a view of one: bytes that several may see."""
-
-    def __init__(self, data: bytearray, dtype: Any, shape: Sequence[int]) -> None:
-        self.data, self.dtype, self.shape = data, np.dtype(dtype), tuple(shape)
-        size = int(np.prod(shape)) * self.dtype.itemsize
-        assert size <= len(data), f"a view of {size} bytes of a buffer of {len(data)}"
-        self.values: NDArray[Any] = np.frombuffer(data, self.dtype, count=int(np.prod(shape))).reshape(shape)
-        self.fenced = True
-
-    def index(self, place: int) -> Any:
-        return self._slots()[place]
-
-    def _slots(self) -> list[Any]:
-        if not hasattr(self, "_made"):
-            self._made: list[Any] = []
-            for values in self.values:
-                slot = Shared.__new__(Shared)
-                slot.values, slot.dtype, slot.shape, slot.fenced = values, self.dtype, values.shape, True
-                self._made.append(slot)
-        return self._made
-
-    def permute(self, order: Sequence[int]) -> Shared:
-        view = Shared.__new__(Shared)
-        view.values = self.values.transpose(order)
-        return view
-
-    def store(self, tensor: Tensor) -> None:
-        self.values[...] = tensor.values
-        self.fenced = False
-        _thread.unfenced.append(self)
-
-
-class Barrier:
-    """An mbarrier with a count of one arrival a phase."""
-
-    def __init__(self) -> None:
-        self.phases, self.arrivals, self.bytes = 0, 0, 0
-        self.changed = threading.Condition()
-
-    def update(self, arrivals: int, moved: int) -> None:
-        with self.changed:
-            self.arrivals += arrivals
-            self.bytes += moved
-            if self.arrivals == 1 and self.bytes == 0:
-                self.phases, self.arrivals = self.phases + 1, 0
-                self.changed.notify_all()
-
-    def wait(self, parity: int) -> None:
-        with self.changed:
-            self.changed.wait_for(lambda: self.phases & 1 != parity or _failed.is_set(), _PATIENCE_S)
-        assert self.phases & 1 != parity, "a barrier that nobody completes"
-
-
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.products: list[tuple[Tensor, Shared, Shared]] = []
-        self.stores: list[tuple[Descriptor, Sequence[int], Shared]] = []
-        self.unfenced: list[Shared] = []
-
-
-_thread = _Thread()
-_failed = threading.Event()
-_barriers: list[Barrier] = []
-_program = [0, 0]
-_grid = [1, 1]
-
-
-def _finish_products(outstanding: int) -> None:
-    while len(_thread.products) > outstanding:
-        acc, a, b = _thread.products.pop(0)
-        acc.add_product(a.values.astype(np.float64) @ b.values.astype(np.float64))
-
-
-def _warpgroup_mma(a: Shared, b: Shared, acc: Tensor, *, is_async: bool) -> Tensor:
-    acc.pending += 1
-    _thread.products.append((acc, a, b))
-    if not is_async:
-        _finish_products(0)
-    return acc
-
-
-def _warpgroup_mma_wait(num_outstanding: int, deps: Sequence[Tensor]) -> Any:
-    _finish_products(num_outstanding)
-    return deps[0] if len(deps) == 1 else tuple(deps)
-
-
-def _load_tile(descriptor: Descriptor, corner: Sequence[int], barrier: Barrier, slot: Shared) -> None:
-    slot.values[...] = descriptor.load(corner)
-    barrier.update(0, -slot.values.nbytes)
-
-
-def _fence() -> None:
-    for tile in _thread.unfenced:
-        tile.fenced = True
-    _thread.unfenced.clear()
-
-
-def _store_tile(descriptor: Descriptor, corner: Sequence[int], tile: Shared) -> None:
-    assert tile.fenced, "the copy engine may not see what was stored"
-    _thread.stores.append((descriptor, list(corner), tile))
-
-
-def _store_wait(pending: int) -> None:
-    while len(_thread.stores) > pending:
-        descriptor, corner, tile = _thread.stores.pop(0)
-        descriptor.store(corner, tile.values)
-
-
-def _load(pointer: Pointer, mask: Any = None, other: Any = 0.0, cache_modifier: str = "") -> Tensor:
+def _load(pointer: Pointer, mask: Any = None, other: Any = 0.0, cache_modifier: str = "") -> Values:
+    assert cache_modifier == (".cg" if pointer.others_write else ""), "a load that may find what L1 has"
     offset = np.asarray(pointer.offset)
     inside = np.ones(offset.shape, bool) if mask is None else np.broadcast_to(mask.values, offset.shape)
-    return Tensor(np.where(inside, pointer.memory[np.where(inside, offset, 0)], other))
+    return Values(np.where(inside, pointer.memory[Pointer(pointer.memory, np.where(inside, offset, 0)).place], other))
 
 
-def _store(pointer: Pointer, value: Any) -> None:
-    pointer.memory[pointer.offset] = value.values if isinstance(value, Tensor) else value
-
-
-def _atomic_add(pointer: Pointer, value: int, sem: str) -> int:
-    assert sem == "acq_rel"
-    before = int(pointer.memory[pointer.offset])
-    pointer.memory[pointer.offset] += value
-    return before
-
-
-def _atomic_xchg(pointer: Pointer, value: int, sem: str) -> None:
-    assert sem == "release"
-    pointer.memory[pointer.offset] = value
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    if not isinstance(condition, Tensor):
+        return x if condition else y
+    plain = (each.values if isinstance(each, Tensor) else each for each in (condition, x, y))
+    return Values(np.where(*plain))
 
 
 def _atomic_cas(pointer: Pointer, compare: int, value: int, sem: str) -> int:
     assert sem == "acquire"
-    assert pointer.memory[pointer.offset] == compare, "a wait for a program that does not come before"
-    pointer.memory[pointer.offset] = value
+    assert pointer.memory[pointer.place] == compare, "a wait for a program that does not come before"
+    pointer.memory[pointer.place] = value
     return compare
 
 
-def _warp_specialize(partitions: Sequence[tuple[Any, Sequence[Any]]], warps: Any, registers: Any) -> None:
-    errors: list[BaseException] = []
-    _failed.clear()
-
-    def run(function: Any, arguments: Sequence[Any]) -> None:
-        try:
-            function(*arguments)
-            assert not _thread.products, "products that nobody waits for"
-            assert not _thread.stores, "a store that nobody waits for"
-        except BaseException as error:
-            errors.append(error)
-            _failed.set()
-            for barrier in _barriers:
-                with barrier.changed:
-                    barrier.changed.notify_all()
-
-    threads = [threading.Thread(target=run, args=partition, daemon=True) for partition in partitions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+def _static_assert(condition: bool, message: str = "") -> None:
+    assert condition, message
 
 
 def _jit(function: Any = None, **_: Any) -> Any:
     return (lambda kernel: kernel) if function is None else function
 
 
-def _namespace() -> dict[str, Any]:
-    layout = lambda *_: None  # noqa: E731
+class Program:
+    """What one program of a grid calls, on a machine of its own."""
+
+    def __init__(self, number: int, grid: int, warps: int, machine: Machine) -> None:
+        self.number, self.grid, self.warps, self.machine = number, grid, warps, machine
+
+    def store(self, pointer: Pointer, value: Tensor) -> None:
+        pointer.memory[pointer.place] = value.values
+        self.machine.running.unordered = True
+
+    def thread_barrier(self) -> None:
+        self.machine.running.unordered = False
+
+    def atomic_xchg(self, pointer: Pointer, value: int, sem: str) -> None:
+        assert sem == "release"
+        assert not self.machine.running.unordered, "said to be stored before every thread has stored its part"
+        assert pointer.memory[pointer.place] == 0, "said again before anyone has heard"
+        pointer.memory[pointer.place] = value
+
+    def warp_specialize(
+        self, partitions: Sequence[tuple[Any, Sequence[Any]]], warps: Sequence[int], registers: Any
+    ) -> None:
+        def body(function: Any, arguments: Sequence[Any]) -> Callable[[], None]:
+            return lambda: function(*arguments)
+
+        self.machine.part([body(*partition) for partition in partitions], [self.warps // 4, *([1] * len(warps))])
+
+
+class _Running:
+    """The program that runs now, by the names of Program and Machine; kernels hold on to bound names."""
+
+    def __init__(self) -> None:
+        self.program: Any = None
+
+    def of_program(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **named: getattr(self.program, name)(*args, **named)
+
+    def of_machine(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **named: getattr(self.program.machine, name)(*args, **named)
+
+
+def _namespace(now: _Running) -> dict[str, Any]:
+    def asm(text: str, constraints: str, args: Sequence[Any], *, dtype: Any, is_pure: bool, pack: int) -> Any:
+        assert is_pure == (dtype is np.int32), "what the compiler may leave out, or do twice"
+        return run_ptx(now.program.machine, text, constraints, args, dtype, pack)
+
+    def zeros(shape: Sequence[int], dtype: Any, layout: Any) -> Values:
+        return Values(np.zeros(shape, np.float64 if dtype is np.float32 else dtype), layout.warps)
+
+    def distributed(version: Sequence[int], warps: Sequence[int], instruction: Sequence[int]) -> Any:
+        assert list(version) == [3, 0]
+        assert warps == [now.program.warps, 1]
+        return types.SimpleNamespace(warps=warps[0])
+
     gl = types.SimpleNamespace(
-        **dict.fromkeys(("constexpr", "int64", "bfloat16", "float16")),
+        **dict.fromkeys(("constexpr", "bfloat16", "float16")),
         float32=np.float32,
+        int32=np.int32,
+        int64=Dtype(np.int64),
         minimum=min,
         cdiv=lambda a, b: -(-a // b),
-        where=lambda condition, a, b: a if condition else b,
-        program_id=lambda axis: _program[axis],
-        num_programs=lambda axis: _grid[axis],
-        arange=lambda start, end, layout: Tensor(np.arange(start, end)),
-        zeros=lambda shape, dtype, layout: Tensor(np.zeros(shape, np.float64)),
+        where=_where,
+        program_id=lambda axis: now.program.number,
+        num_programs=lambda axis: now.program.grid,
+        arange=lambda start, end, layout: Values(np.arange(start, end)),
+        zeros=zeros,
+        join=lambda left, right: Values(np.stack((left.values, right.values), axis=-1)),
+        convert_layout=lambda tensor, layout: Values(tensor.values),
+        inline_asm_elementwise=asm,
         load=_load,
-        store=_store,
-        atomic_add=_atomic_add,
+        store=now.of_program("store"),
         atomic_cas=_atomic_cas,
-        atomic_xchg=_atomic_xchg,
+        atomic_xchg=now.of_program("atomic_xchg"),
         static_range=range,
         static_assert=_static_assert,
-        thread_barrier=lambda: None,
-        NVMMADistributedLayout=layout,
-        SliceLayout=layout,
-        shared_memory_descriptor=types.SimpleNamespace(reinterpret=_reinterpret),
-        allocate_shared_memory=_allocate,
-        warp_specialize=_warp_specialize,
+        thread_barrier=now.of_program("thread_barrier"),
+        NVMMADistributedLayout=distributed,
+        NVMMASharedLayout=lambda swizzle_byte_width, element_bitwidth, rank: swizzle_byte_width,
+        SliceLayout=lambda dim, parent: None,
+        shared_memory_descriptor=types.SimpleNamespace(reinterpret=now.of_machine("reinterpret")),
+        allocate_shared_memory=now.of_machine("allocate"),
+        warp_specialize=now.of_program("warp_specialize"),
     )
     mbarrier = types.SimpleNamespace(
         MBarrierLayout=lambda: "barriers",
-        init=lambda barrier, count: None,
-        expect=lambda barrier, moved: barrier.update(1, moved),
-        wait=lambda barrier, parity: barrier.wait(parity),
-        arrive=lambda barrier, count, pred=True: barrier.update(1, 0) if pred else None,
+        init=now.of_machine("init"),
+        expect=now.of_machine("expect"),
+        wait=now.of_machine("wait"),
     )
     tma = types.SimpleNamespace(
-        async_copy_global_to_shared=_load_tile, async_copy_shared_to_global=_store_tile, store_wait=_store_wait
+        async_load=now.of_machine("load_tile"),
+        async_store=now.of_machine("store_tile"),
+        store_wait=now.of_machine("store_wait"),
     )
     return {
         "gl": gl,
@@ -304,79 +199,61 @@ def _namespace() -> dict[str, Any]:
         "tma": tma,
         "gluon": types.SimpleNamespace(jit=_jit),
         "triton": types.SimpleNamespace(jit=_jit, cdiv=gl.cdiv),
-        "fence_async_shared": _fence,
-        "warpgroup_mma": _warpgroup_mma,
-        "warpgroup_mma_wait": _warpgroup_mma_wait,
+        "fence_async_shared": now.of_machine("fence"),
     }
 
 
-def _static_assert(condition: bool) -> None:
-    assert condition
-
-
-def _allocate(dtype: Any, shape: Sequence[int], layout: Any) -> Any:
-    if layout == "barriers":
-        barriers = [Barrier() for _ in range(shape[0])]
-        _barriers[:] = [*_barriers, *barriers][-2 * shape[0] :]
-        return types.SimpleNamespace(index=barriers.__getitem__)
-    dtype = dtype.numpy
-    return Shared(bytearray(int(np.prod(shape)) * dtype.itemsize), dtype, shape)
-
-
-def _reinterpret(buffer: Shared, dtype: _Dtype, shape: Sequence[int], layout: Any) -> Shared:
-    return Shared(buffer.data, dtype.numpy, shape)
-
-
 class _Matrix:
-    """What `launches` asks of an operand."""
+    """What `launches` asks of an operand; `writes` says which elements are written, where that may be."""
 
-    def __init__(self, values: NDArray[Any]) -> None:
-        self.values = values
+    def __init__(self, values: NDArray[Any], writes: NDArray[Any] | None = None) -> None:
+        self.values, self.writes = values, writes
 
     @property
     def T(self) -> _Matrix:
         return _Matrix(self.values.T)
 
 
+@lru_cache(maxsize=4)
+def _code(text: str) -> types.CodeType:
+    """The generated module without its imports of Triton, and with Python's own numbers, which do not overflow."""
+    text = re.sub(r"^(import|from) triton\b.*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"(\([^()]*\)|[\w.]+(?:\(\w*\))?)\.to\(gl\.int(?:32|64)\)", r"int(\1)", text)
+    return compile(text, "generated", "exec")
+
+
+def _module(text: str, now: _Running) -> dict[str, Any]:
+    module = _namespace(now) | {"__name__": "generated"}
+    exec(_code(text), module)
+    module["_gluon_descriptor"] = lambda x, box: Descriptor(x.values, box, x.writes)
+    return module
+
+
 def run_module(
-    text: str, config: str, operands: dict[str, NDArray[Any]], units: int, seed: int
+    text: str, config: str, operands: dict[str, NDArray[Any]], units: int, seed: int, views_may_grow: bool
 ) -> dict[str, NDArray[Any]]:
     """Run one call of a config of a generated module; returns C, and the workspace and its counters if there are any.
 
     `operands` are a [M, K], b [K, N], c [M, N] and, with a bias, bias [N]; c is written. `units` is the number of SMs.
+    `views_may_grow` is as for genkern.family.ring_of.
     """
-    tree = ast.parse(text)
-    keep = ("argparse", "collections", "functools")
-    tree.body = [
-        node
-        for node in tree.body
-        if not isinstance(node, (ast.Import, ast.ImportFrom)) or _imported_from(node).startswith(keep)
-    ]
-    for node in ast.walk(tree):
-        # Sizes are Python's numbers here, which do not overflow.
-        if isinstance(node, ast.Call) and ast.unparse(node).endswith(".to(gl.int64)"):
-            assert isinstance(node.func, ast.Attribute)
-            node.func, node.args = ast.Name("int", ast.Load()), [node.func.value]
-    module = _namespace() | {"__name__": "generated"}
-    exec(compile(ast.fix_missing_locations(tree), "generated", "exec"), module)
-    module["_gluon_descriptor"] = lambda x, block: Descriptor(x.values, block)
+    now = _Running()
+    module = _module(text, now)
     chosen = module["CONFIGS"][config]
-    given: dict[str, Any] = {name: _Matrix(values) for name, values in operands.items() if name in "abc"}
+    given: dict[str, Any] = {name: _Matrix(operands[name]) for name in "ab"}
+    given["c"] = _Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
     given |= {name: Pointer(values) for name, values in operands.items() if name not in "abc"}
     made: dict[str, NDArray[Any]] = {}
     elements, counters = module["workspace_elements"](chosen, units) if "workspace_elements" in module else (0, 0)
     if counters:
         made = {"workspace": np.full(elements, np.nan), "counters": np.zeros(counters, np.int64)}
-        given |= {name: Pointer(values) for name, values in made.items()}
+        given |= {name: Pointer(values, others_write=True) for name, values in made.items()}
     for launch in module["launches"](chosen, given, units):
         programs = list(range(launch.grid[0]))
         if "atomic_cas" not in text:
             random.Random(seed).shuffle(programs)
-        _grid[0] = launch.grid[0]
-        for _program[0] in programs:
+        for number in programs:
+            machine = Machine(seed + number, views_may_grow)
+            now.program = Program(number, launch.grid[0], launch.constants["num_warps"], machine)
             launch.kernel(*launch.args, **launch.constants)
     return {"c": operands["c"], **made}
-
-
-def _imported_from(node: ast.Import | ast.ImportFrom) -> str:
-    return node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
