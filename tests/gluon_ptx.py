@@ -217,8 +217,11 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     assert len(inputs) == pack * len(args), "as many inputs as arguments have elements"
     accs = [arg for arg in args if isinstance(arg, Tensor) and arg.held.dtype.kind == "f"]
     if accs:
-        assert len({id(acc) for acc in accs}) == len(accs), "an accumulator that is named twice"
         assert accs == list(args[: len(accs)])
+        if len({id(acc) for acc in accs}) < len(accs):
+            # One value may stand for several only before anything is added to it.
+            assert not any(acc.values.any() for acc in accs), "an accumulator that is named twice"
+            accs = [type(acc)(acc.values.copy(), acc.warps) for acc in accs]
         held = accs[0].shape[0] * accs[0].shape[1] // (32 * accs[0].warps)
         assert pack == held, "a thread's registers in more than one piece"
         assert outputs == ["=f"] * (pack * len(dtype))
