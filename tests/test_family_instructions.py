@@ -204,7 +204,7 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
     ids=lambda value: getattr(value, "name", value),
 )
 def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], config: Config, dtype: str) -> None:
-    """Four wgmma of the tile's width for each 64 rows, none of them waited for alone, and nothing spilled in between."""
+    """Four wgmma of the tile's width for each 64 rows, none waited for alone, and nothing spilled in between."""
     problem = GemmProblem(100, 2112, 7168, dtype_a=dtype, dtype_b=dtype, bias=True, activation="gelu")
     kernel = gluon_kernel(problem, config)
     rows, width = sides(config)
@@ -249,7 +249,7 @@ def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], 
     ids=lambda config: config.name,
 )
 def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., Any], config: Config) -> None:
-    """A tile of C that would take the ring's place in shared memory does not compile; in 16 bits, half of it, it does."""
+    """A tile of C that would take the ring's place in shared memory does not compile; half of it, in 16 bits, does."""
     problem = GemmProblem(1024, 2048, 4096)
     ptx = gluon_kernel(problem, config).asm["ptx"]
     assert first_barrier_bytes(ptx) == 2 * ring_of(*sides(config)).bytes_per_buffer
