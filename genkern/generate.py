@@ -158,6 +158,7 @@ _HELPERS = {
     "on_one_xcd(": "gemm/xcd_order.py.j2",
     "split_offsets(": "gemm/split_offsets.py.j2",
     "beside(": "gemm/beside.py.j2",
+    "piece_of(": "gemm/pieces.py.j2",
 }
 
 

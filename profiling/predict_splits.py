@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from genkern.config import Config
 from genkern.families import sums_are_c
-from genkern.family import FAMILIES
+from genkern.family import FAMILIES, GLUON
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 
@@ -34,7 +34,7 @@ def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
     shared = tiles % gpu.compute_units
     if config.family == "stream_k" and shared:
         return gpu.compute_units
-    if config.family == "warp_specialized" and config.SPLIT_K > 1:
+    if config.family in GLUON and config.SPLIT_K > 1:
         return min(gpu.compute_units, shared * config.SPLIT_K)
     return 0
 
@@ -53,7 +53,7 @@ def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
         shared = tiles % gpu.compute_units
         owners = -(-shares // shared) + 1
         return _fix_up_us(owners, gpu) + _moved_us(2 * (shares + shared) * tile_bytes, gpu)
-    if config.SPLIT_K == 1 or config.family == "warp_specialized":
+    if config.SPLIT_K == 1 or config.family in GLUON:
         return 0.0
     if FAMILIES[config.family].has_semaphore:
         return _fix_up_us(config.SPLIT_K, gpu) + _moved_us(2 * config.SPLIT_K * tiles * tile_bytes, gpu)

@@ -12,12 +12,16 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreted import fitted, takes
 from small_gemms import AMD, TILED, make_module, specs_of, taking, write_module
+from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 
 from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.families import binary_name, compile_options, kernel_specs, variants_of, wide_operands
+from genkern.family import GLUON, ring_of, sides
 from genkern.generate import generate
+from genkern.gpus import gpu_for_arch
 from genkern.op import get_op
 from genkern.problem import GemmProblem
 
@@ -255,3 +259,44 @@ def test_options_left_to_triton() -> None:
         ("kpack", 1),
         ("schedule_hint", "attention"),
     )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_gpu_tests_run_every_config(config: Config) -> None:
+    """Each config of the tests that need a GPU takes one of their problems there, and long sums to C in float32."""
+    problems = (
+        GemmProblem(*size, op, *((name if name != "fp8" else "fp8e4m3fn") for name in (dtype, dtype, dtype_c)), *layout)
+        for op, dtype, dtype_c in TYPES
+        for size, layout in LAYOUTS
+    )
+    assert any(takes(problem, config) for problem in problems)
+    sums = fitted(LONG_SUMS, config)
+    assert (sums.K, sums.dtype_c) == (LARGE_K, "fp32")
+
+
+@pytest.mark.parametrize("views_may_grow", [True, False])
+@pytest.mark.parametrize(
+    "config", [config for config in CONFIGS if config.family in GLUON], ids=lambda config: config.name
+)
+def test_gluon_configs_of_gpu_tests_fit(config: Config, views_may_grow: bool) -> None:
+    """Rows are those of the warps, sums fit the registers, and ring and C in float32 the SM, with every Triton."""
+    rows, width = sides(config)
+    ring, gpu = ring_of(rows, width, views_may_grow), gpu_for_arch("sm_90")
+    assert rows in (16 * config.num_warps, 32 * config.num_warps)
+    assert rows * width <= 200 * 32 * config.num_warps
+    # Barriers and what warps exchange take less than 1 KiB.
+    needed = config.num_stages * ring.bytes_per_buffer + ring.block * 128 + rows * width * 4 + 1024
+    assert needed <= gpu.shared_bytes_per_block
+
+
+def test_gluon_kernels_have_every_form() -> None:
+    """Upright and swapped, one warpgroup and two, 64 rows each and 128, whole tiles and shares: all run on a GPU."""
+    found = {
+        (config.family, config.num_warps, sides(config)[0] // (16 * config.num_warps), config.SPLIT_K > 1)
+        for config in CONFIGS
+        if config.family in GLUON
+    }
+    assert {form[:3] for form in found} == set(itertools.product(GLUON, (4, 8), (1, 2))) - {
+        ("warp_specialized_swapped", 8, 2)
+    }
+    assert {(family, split) for family, _, _, split in found} == set(itertools.product(GLUON, (False, True)))

@@ -8,16 +8,19 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from interpreted import takes
 from small_gemms import make_module, specs_of
 
 from genkern.compiler import ast_source
 from genkern.config import Config
+from genkern.family import ring_of, sides
 from genkern.gpus import gpu_for_arch, triton_target
 from genkern.problem import GemmProblem
+from genkern.rules import RULES
 
 CDNA3 = ("gfx942", "gfx950")
 ARCHS = ("gfx90a", *CDNA3, "gfx1201", "sm_80", "sm_90", "sm_100")
@@ -33,27 +36,72 @@ MATRIX = {
     "sm_90": r"wgmma\.mma_async\.sync\.aligned\.m64n(16|64)k16",
     "sm_100": r"tcgen05\.mma\.cta_group::1\.kind::f16",
 }
+# One warpgroup and two, of 64 rows each or 128, upright and swapped, whole tiles and shares of them.
+GLUON_CONFIGS = [
+    Config("warp_specialized", 64, 48, 64, 4, 3, 4, 8),
+    Config("warp_specialized", 128, 176, 64, 4, 1, 8, 4),
+    Config("warp_specialized", 128, 112, 64, 4, 1, 4, 5),
+    Config("warp_specialized", 256, 80, 64, 4, 3, 8, 4),
+    Config("warp_specialized_swapped", 8, 64, 64, 1, 3, 4, 12),
+    Config("warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 9),
+    Config("warp_specialized_swapped", 104, 128, 64, 1, 3, 4, 5),
+    Config("warp_specialized_swapped", 248, 128, 64, 1, 1, 8, 3),
+]
 Texts = dict[str, str]
+Kernels = dict[str, Any]
 
 
 @pytest.fixture
-def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, GemmProblem, Config], Texts]:
-    """Compiles the kernels of a config, and gives their assembly texts by kernel name."""
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, GemmProblem, Config], Kernels]:
+    """Compiles the kernels of a config, and gives them by name."""
     compiler = pytest.importorskip("triton.compiler")
     target = pytest.importorskip("triton.backends.compiler").GPUTarget
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
 
-    def compile_all(arch: str, problem: GemmProblem, config: Config) -> Texts:
+    def compile_all(arch: str, problem: GemmProblem, config: Config) -> Kernels:
         module, loaded = make_module(tmp_path, problem, [config], arch)
-        texts = {}
+        made = {}
         for spec in specs_of(module, config):
             source = ast_source(loaded, spec)
-            kernel = compiler.compile(source, target(*triton_target(gpu_for_arch(arch))), dict(spec.options))
-            texts[spec.function] = kernel.asm["amdgcn" if arch.startswith("gfx") else "ptx"]
-        return texts
+            made[spec.function] = compiler.compile(
+                source, target(*triton_target(gpu_for_arch(arch))), dict(spec.options)
+            )
+        return made
 
     return compile_all
+
+
+@pytest.fixture
+def compiled(kernels: Callable[..., Kernels]) -> Callable[[str, GemmProblem, Config], Texts]:
+    """As above, but gives their assembly texts."""
+
+    def texts(arch: str, problem: GemmProblem, config: Config) -> Texts:
+        kind = "amdgcn" if arch.startswith("gfx") else "ptx"
+        return {name: kernel.asm[kind] for name, kernel in kernels(arch, problem, config).items()}
+
+    return texts
+
+
+@pytest.fixture
+def gluon_kernel(kernels: Callable[..., Kernels]) -> Callable[[GemmProblem, Config], Any]:
+    """Compiles the one kernel of a config in Gluon."""
+
+    def compile_one(problem: GemmProblem, config: Config) -> Any:
+        (kernel,) = kernels("sm_90", problem, config).values()
+        return kernel
+
+    return compile_one
+
+
+def first_barrier_bytes(ptx: str) -> int:
+    """How far behind the start of shared memory the first barrier is that the kernel makes."""
+    made = re.search(r"mbarrier\.init\.shared::cta\.b64 \[(%r\d+)\]", ptx)
+    assert made is not None
+    where = re.search(rf"add\.s32 \t{made[1]}, (%r\d+), (\d+);", ptx[: made.start()])
+    assert where is not None
+    assert re.search(rf"mov\.b32 \t{where[1]}, global_smem;", ptx[: where.start()])
+    return int(where[2])
 
 
 def main_text(texts: Texts) -> str:
@@ -150,18 +198,63 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
         assert re.search(MATRIX[arch], text)
 
 
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [*((config, "bf16") for config in GLUON_CONFIGS), *((config, "fp16") for config in GLUON_CONFIGS[::4])],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], config: Config, dtype: str) -> None:
+    """Four wgmma of the tile's width for each 64 rows, none waited for alone, and nothing spilled in between."""
+    problem = GemmProblem(100, 2112, 7168, dtype_a=dtype, dtype_b=dtype, bias=True, activation="gelu")
+    kernel = gluon_kernel(problem, config)
+    rows, width = sides(config)
+    halves = rows // (16 * config.num_warps)
+    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.([\w.]+)", kernel.asm["ptx"])
+    ptx = {"bf16": "bf16", "fp16": "f16"}[dtype]
+    assert found == [f"m64n{width}k16.f32.{ptx}.{ptx}"] * (4 * halves)
+    sass = [line for line in kernel.asm["sass"].splitlines() if re.search(r"HGMMA|LDL|STL", line)]
+    products = [number for number, line in enumerate(sass) if "HGMMA" in line]
+    assert products == list(range(products[0], products[0] + 4 * halves))
+    # Were accumulators moved between them, ptxas would have each one wait (gsb0), not the last alone.
+    assert [number for number in products if "gsb0" in sass[number]] == products[-1:]
+    assert all(f"HGMMA.64x{width}x16.F32" in sass[number] for number in products)
+    if TRITON < (3, 8):
+        # Later a buffer takes many copies, and the loading warp keeps some of their addresses in memory.
+        assert len(sass) == len(products)
+
+
 @pytest.mark.parametrize("dtype_c", ["bf16", "fp32"])
-@pytest.mark.parametrize("block_m", [128, 256])
-def test_warp_specialized_tiled_has_room_for_c(compiled: Callable[..., Texts], block_m: int, dtype_c: str) -> None:
-    """The compiler refuses a tile of C that B's buffers do not hold, and the rules drop just these."""
-    problem = GemmProblem(1024, 2048, 4096, dtype_c=dtype_c)
-    config = Config("warp_specialized_tiled", block_m, 160, 64, 1, 1, 8, 4)
-    if takes(problem, config):
-        assert "wgmma.mma_async" in main_text(compiled("sm_90", problem, config))
-    else:
-        assert (block_m, dtype_c) == (256, "fp32")
-        with pytest.raises(Exception, match="static_assert"):
-            compiled("sm_90", problem, config)
+@pytest.mark.parametrize("config", GLUON_CONFIGS, ids=lambda config: config.name)
+def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], config: Config, dtype_c: str) -> None:
+    """The kernels' PTX takes the ring to begin where shared memory does; the barriers lie behind its last buffer.
+
+    And the rule about shared memory counts what Triton allocates, or at most 1 KiB more.
+    """
+    problem = GemmProblem(100, 2112, 7168, dtype_c=dtype_c)
+    kernel = gluon_kernel(problem, config)
+    ring_bytes = config.num_stages * ring_of(*sides(config)).bytes_per_buffer
+    assert first_barrier_bytes(kernel.asm["ptx"]) == ring_bytes
+    assert len(re.findall(r"mov\.u32 %r\d+, global_smem;", kernel.asm["ptx"])) == 1
+    drop, gpu = RULES["wgmma_shared_memory"], gpu_for_arch("sm_90")
+    tight, roomy = (replace(gpu, shared_bytes_per_block=kernel.metadata.shared + more) for more in (-1, 1024))
+    assert (drop(problem, config, tight), drop(problem, config, roomy)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config("warp_specialized", 128, 256, 64, 1, 1, 8, 2),
+        Config("warp_specialized_swapped", 256, 128, 64, 1, 1, 8, 2),
+    ],
+    ids=lambda config: config.name,
+)
+def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., Any], config: Config) -> None:
+    """A tile of C that would take the ring's place in shared memory does not compile; half of it, in 16 bits, does."""
+    problem = GemmProblem(1024, 2048, 4096)
+    ptx = gluon_kernel(problem, config).asm["ptx"]
+    assert first_barrier_bytes(ptx) == 2 * ring_of(*sides(config)).bytes_per_buffer
+    with pytest.raises(Exception, match="the ring must be the largest allocation"):
+        gluon_kernel(replace(problem, dtype_c="fp32"), config)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -175,7 +175,9 @@ def test_fitting_changes_as_little_as_it_can() -> None:
     narrow = GemmProblem(96, 32, 64, "a8w8", "int8", "int8", row_major_a=False)
     assert fitted(narrow, Config("tiled_tma_swapped", 16, 64, 64)) == narrow
     assert fitted(narrow, Config("tiled_tma_swapped", 8, 64, 64)) == dataclasses.replace(narrow, row_major_a=True)
-    sums = GemmProblem(96, 32, 64, dtype_c="fp32")
-    assert fitted(sums, Config("warp_specialized_tiled", 128, 160, 64, num_stages=4)) == sums
-    in_16_bits = dataclasses.replace(sums, dtype_c="fp16")
-    assert fitted(sums, Config("warp_specialized_tiled", 256, 160, 64, num_stages=4)) == in_16_bits
+    for gluon in (Config("warp_specialized", 128, 160, 64), Config("warp_specialized_swapped", 104, 64, 64)):
+        sums = GemmProblem(96, 32, 64, dtype_c="fp32")
+        assert fitted(sums, gluon) == sums
+        assert fitted(dataclasses.replace(sums, row_major_a=False, row_major_b=True), gluon) == sums
+        assert fitted(dataclasses.replace(sums, dtype_a="fp32", dtype_b="fp32"), gluon).dtype_a == "fp16"
+        assert fitted(dataclasses.replace(sums, M=1, N=33), gluon) == dataclasses.replace(sums, M=16, N=48)

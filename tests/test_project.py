@@ -31,7 +31,6 @@ TESTED_ELSEWHERE = {
     "genkern/triton_release.py": "tests/test_rules_amd.py",
     "genkern/rules_small_m.py": "tests/test_rules.py",
     "genkern/rules_splits.py": "tests/test_rules.py",
-    "genkern/rules_wgmma.py": "tests/test_rules.py",
     "genkern/flat_csv.py": "tests/test_sizes.py",
     "genkern/flat_yaml.py": "tests/test_sizes.py",
     "genkern/gemm_entry.py": "tests/test_sizes.py",

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkern.config import Config
-from genkern.dtypes import parse_dtype
-from genkern.family import FAMILIES
+from genkern.dtypes import DTYPES, parse_dtype
+from genkern.family import FAMILIES, GLUON, powers_of, ring_of, sides
 from genkern.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -33,6 +33,7 @@ PUBLISHED = {
     (512, 512, 512): (5112, 6128, 5856),
     (2, 4096, 1792): (568, 600, 592),
 }
+H200 = gpu_for_arch("sm_90")
 LARGE = [(4096, 6144, 4096), (4096, 4096, 14336), (1024, 6144, 4096)]
 
 
@@ -142,12 +143,14 @@ def test_amd_tuned_large_sizes(size: tuple[int, int, int], arch: str) -> None:
 
 @pytest.mark.parametrize("size", [(4096, 6144, 4096), (4096, 4096, 14336)], ids=str)
 def test_sm90_large_sizes(size: tuple[int, int, int]) -> None:
-    """Large bf16 sizes keep at least 15,000 configs on sm_90, in fewer than 1,000 binaries."""
+    """Large bf16 sizes keep at least 15,000 configs on sm_90, in about 1,000 binaries; tiles have 64 rows for wgmma."""
     result = pruned(size, "sm_90")
     assert len(result.kept) >= 15_000
-    assert 500 <= main_kernels(result.kept) <= result.binaries <= 1_000
-    assert {config.family for config in result.kept} == {"tiled", "persistent_tma", "warp_specialized"}
-    assert min(config.BLOCK_SIZE_M for config in result.kept) == 64
+    assert 500 <= main_kernels(result.kept) <= result.binaries <= 1_050
+    assert {config.family for config in result.kept} == {"tiled", "persistent_tma", *GLUON}
+    swapped = [config for config in result.kept if FAMILIES[config.family].swaps_operands]
+    assert min(config.BLOCK_SIZE_M for config in result.kept if config not in swapped) == 64
+    assert min(config.BLOCK_SIZE_N for config in swapped) == 64
 
 
 @pytest.mark.parametrize("m", [1, 16])
@@ -159,7 +162,8 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
     assert {config.BLOCK_SIZE_M for config in upright} == {16, 64}
     assert {config.GROUP_SIZE_M for config in result.kept} == {1}
     families = {config.family for config in result.kept}
-    assert families >= {"tiled_swapped", "tiled_tma_swapped", "skinny"}
+    assert families >= {"tiled_swapped", "tiled_tma_swapped", "warp_specialized_swapped", "skinny"}
+    assert "warp_specialized" not in families
     assert ("gemv" in families) is (m == 1)
 
 
@@ -168,11 +172,25 @@ def test_sm90_medium_m(m: int) -> None:
     """Medium M keeps all families that multiply tiles, and a choice of tiles that fit M."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert 1_000 < len(result.kept) < 25_000
-    families = {"tiled", "tiled_tma", "persistent_tma", "warp_specialized", "warp_specialized_tiled"}
+    families = {"tiled", "tiled_tma", "persistent_tma", *GLUON}
     swapped = {"tiled_swapped", "tiled_tma_swapped"} if m == 64 else set()
     assert {config.family for config in result.kept} == families | swapped
     assert max(config.BLOCK_SIZE_M for config in result.kept) == m
     assert main_kernels(result.kept) <= 1_700
+
+
+@pytest.mark.parametrize("dtype_c", ["bf16", "fp32"])
+@pytest.mark.parametrize("size", [(1, 4096, 4096), (100, 2112, 7168), (1024, 1280, 8192), (4096, 4096, 14336)], ids=str)
+def test_gluon_configs_that_are_kept_compile(size: tuple[int, int, int], dtype_c: str) -> None:
+    """A Gluon kernel's ring is its largest allocation, as the kernel asserts, and its rows are those of its warps."""
+    problem = GemmProblem(*size, dtype_c=dtype_c)
+    kept = [c for c in prune(load_space(None, "sm_90", "a16w16"), problem, H200).kept if c.family in GLUON]
+    assert kept
+    for config in kept:
+        rows, width = sides(config)
+        largest_of_c = rows * powers_of(width)[0] * DTYPES[dtype_c].size_bytes
+        assert largest_of_c < config.num_stages * ring_of(rows, width).bytes_per_buffer
+        assert rows // (16 * config.num_warps) in (1, 2)
 
 
 @pytest.mark.parametrize("arch", known_archs())

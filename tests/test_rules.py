@@ -52,9 +52,6 @@ def own(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) ->
 
 
 GEMV = own("gemv", 1, 4, 512)
-WS = own("warp_specialized")
-WST = "warp_specialized_tiled"
-FP32_OUT = problem(4096, 4096, 4096, dtype_c="fp32")
 INT8_OPERANDS = problem(64, 64, 64, **INT8)
 COLUMN_A_INT8 = problem(96, 2112, 1008, row_major_a=False, **INT8)
 ROW_B = problem(8, 4096, 4096, row_major_b=True)
@@ -142,16 +139,6 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("gemv_registers", H200, (problem(1, 64, 512), own("gemv", 1, 32, 512)), (problem(1, 64, 512), own("gemv", 1, 16, 512))),
     ("gemv_over_problem", H200, (problem(1, 64, 256), GEMV), (problem(1, 64, 257), GEMV)),
     ("tma_many_waves", H200, (problem(64, 64 * 265, 64), own("tiled_tma")), (problem(64, 64 * 264, 64), own("tiled_tma"))),
-    ("wgmma_operands", H200, (problem(64, 64, 64, row_major_b=True), WS), (problem(64, 64, 64), WS)),
-    ("wgmma_operands", H200, (problem(64, 64, 64, **FP32), WS), (problem(64, 64, 64), WS)),
-    ("wgmma_rows", H200, (LARGE, own("warp_specialized", 64, num_warps=8)), (LARGE, own("warp_specialized", 128, num_warps=8))),
-    ("wgmma_rows", H200, (problem(32, 64, 64), WS), (problem(33, 64, 64), WS)),
-    ("wgmma_accumulators", H200, (LARGE, own("warp_specialized", 128, 208)), (LARGE, own("warp_specialized", 128, 192))),
-    ("wgmma_accumulators", H200, (LARGE, own("warp_specialized", 64, 16)), (LARGE, own("warp_specialized", 64, 32))),
-    # A stage of 64x64x64 is 16 KiB: 13 fit beside the tile of C.
-    ("wgmma_shared_memory", H200, (LARGE, own("warp_specialized", num_stages=11)), (LARGE, own("warp_specialized", num_stages=12))),
-    ("wgmma_shared_memory", H200, (LARGE, own("warp_specialized", num_stages=14)), (LARGE, own("warp_specialized", num_stages=13))),
-    ("width_fills_nothing", H200, (problem(1024, 1600, 64), own("warp_specialized", 128, 160)), (problem(1024, 2560, 64), own("warp_specialized", 128, 160))),
     ("skinny_rows", H200, (problem(17, 64, 1024), skinny(16)), (problem(16, 64, 1024), skinny(16))),
     ("skinny_rows", H200, (problem(4, 64, 1024), skinny(8)), (problem(5, 64, 1024), skinny(8))),
     ("skinny_rows", H200, (problem(5, 64, 1024), skinny(4)), (problem(4, 64, 1024), skinny(4))),
@@ -186,26 +173,6 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("stream_k_short_share", H200, (problem(128, 66 * 128, 448), STREAM_K), (problem(128, 66 * 128, 512), STREAM_K)),
     ("stream_k_short_share", H200, (problem(128, 66 * 128, MAX_DIMENSION), STREAM_K), (problem(128, 63 * 128, MAX_DIMENSION), STREAM_K)),
     ("shared_memory_warpgroup", H200, (SMALL, swapped(16, 256, 128, num_stages=4)), (SMALL, swapped(16, 256, 128, num_stages=3))),
-    # A stage of 256x160x64 is 52 KiB: four fit, since C has no buffer of its own. They hold 256 rows of C in 16 bits, not in 32; three of 256x192x64 neither.
-    ("wgmma_shared_memory", H200, (LARGE, own(WST, 256, 160, num_stages=5)), (LARGE, own(WST, 256, 160, num_stages=4))),
-    ("wgmma_c_room", H200, (LARGE, own(WST, 256, 192, num_stages=3)), (LARGE, own(WST, 256, 160, num_stages=4))),
-    ("wgmma_c_room", H200, (FP32_OUT, own(WST, 256, 160, num_stages=4)), (FP32_OUT, own(WST, 128, 160, num_stages=4))),
-    ("wgmma_c_room", H200, (FP32_OUT, own(WST, 128, 160, num_stages=3)), (FP32_OUT, own("warp_specialized", 128, 160, num_stages=3))),
-    ("wgmma_operands", H200, (problem(64, 64, 64, row_major_a=False), own(WST)), (problem(64, 64, 64), own(WST))),
-    # 264 tiles are two full waves; 64 leave more than 30 % of 132 SMs idle, 128 do not.
-    ("wgmma_waves", H200, (problem(128 * 264, 192, 64), own(WST, 128, 192)), (problem(128 * 263, 192, 64), own(WST, 128, 192))),
-    ("wgmma_waves", H200, (problem(1024, 1280, 8192), own(WST, 128, 160)), (problem(2048, 1280, 8192), own(WST, 128, 160))),
-    # 64 tiles shared by 128 programs; by 64 more there are none to give.
-    ("wgmma_shares", H200, (problem(1024, 1280, 8192), own("warp_specialized", 128, 160, SPLIT_K=4)), (problem(1024, 1280, 8192), own("warp_specialized", 128, 160, SPLIT_K=3))),
-    # 352 tiles are two waves and 88 tiles for 132 SMs; of 124 tiles every SM nearly has one, and of 264 all do.
-    ("wgmma_shares", H200, (problem(4096, 2112, 7168), own("warp_specialized", 128, 192, SPLIT_K=3)), (problem(4096, 2112, 7168), own("warp_specialized", 128, 192, SPLIT_K=2))),
-    ("wgmma_shares", H200, (problem(128 * 124, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2))),
-    ("wgmma_shares", H200, (problem(128 * 264, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 264, 192, 8192), own("warp_specialized", 128, 192))),
-    ("wgmma_shares", H200, (problem(128 * 700, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4)), (problem(128 * 436, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4))),
-    ("wgmma_shares", H200, (problem(128 * 20, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=4)), (problem(128 * 20, 192, 8192), own("warp_specialized", 128, 192, SPLIT_K=6))),
-    # 133 * 112 tiles * 2**20 blocks do not fit 32 bits.
-    ("wgmma_shares", H200, (problem(128 * 112, 192, 2**26), own("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 2**22), own("warp_specialized", 128, 192, SPLIT_K=2))),
-    ("width_fills_nothing", H200, (problem(1024, 1280, 8192), own("warp_specialized", 128, 160)), (problem(1024, 1280, 8192), own("warp_specialized", 128, 160, SPLIT_K=2))),
     ("stages_over_loop", H200, (problem(64, 64, 128), nv(num_stages=3)), (problem(64, 64, 129), nv(num_stages=3))),
     ("stages_over_loop", H200, (SMALL, nv(SPLIT_K=32, num_stages=3)), (SMALL, nv(SPLIT_K=16, num_stages=3))),
     ("stages_over_loop", H200, (problem(64, 64, 16), nv(num_stages=3)), (problem(64, 64, 16), nv(num_stages=2))),
@@ -253,8 +220,9 @@ def test_drops_what_it_says_and_keeps_a_neighbour(
 
 
 def test_every_rule_is_tested() -> None:
-    """The table above has every rule but those of test_rules_amd.py and the one that tune_gemm never reaches."""
-    elsewhere = {name for name, rule in RULES.items() if rule.__module__ == "genkern.rules_amd"}
+    """The table above has every rule but those with a file of their own and the one that tune_gemm never reaches."""
+    own_file = ("genkern.rules_amd", "genkern.rules_wgmma")
+    elsewhere = {name for name, rule in RULES.items() if rule.__module__ in own_file}
     assert {rule for rule, *_ in CASES} | elsewhere | {"v34_mfma4_block_k"} == set(RULE_NAMES)
 
 

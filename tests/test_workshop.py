@@ -18,6 +18,8 @@ from small_gemms import (
     TRITON_VERSION,
     WARP_SPECIALIZED,
     WARP_SPECIALIZED_SPLIT,
+    WARP_SPECIALIZED_SWAPPED,
+    WARP_SPECIALIZED_SWAPPED_SPLIT,
     target_of,
 )
 
@@ -286,7 +288,10 @@ def test_workers_get_the_kernels_only(make_workshop: Callable[..., Workshop], tm
 
 @pytest.mark.parametrize(
     "configs",
-    [[TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [WARP_SPECIALIZED], [WARP_SPECIALIZED_SPLIT]],
+    [
+        *([TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [WARP_SPECIALIZED], [WARP_SPECIALIZED_SPLIT]),
+        *([WARP_SPECIALIZED_SWAPPED], [WARP_SPECIALIZED_SWAPPED_SPLIT]),
+    ],
     ids=lambda c: c[0].name,
 )
 def test_kernels_only_is_a_module(configs: list[Config]) -> None:

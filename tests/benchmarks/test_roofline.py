@@ -8,8 +8,11 @@ import pytest
 import roofline
 
 from genkern.config import Config
+from genkern.family import FAMILIES
+from genkern.formats.tune_gemm_yaml import read_winners, write_winners
 from genkern.formats.tuned_row import TunedRow
 from genkern.problem import GemmProblem
+from genkern.records import Winner
 
 MACHINE = roofline.Machine(4.0, 800.0, 100, "made up")
 SKINNY, SQUARE = GemmProblem(1, 4000, 4000), GemmProblem(8000, 8000, 8000)
@@ -52,4 +55,28 @@ def test_command_reads_shipped_results(capsys: pytest.CaptureFixture[str]) -> No
     roofline.main([str(RESULTS)])
     out = capsys.readouterr().out
     assert "4.800 TB/s, 989 TFLOPS (data sheet of NVIDIA H200)" in out
-    assert out.count("| warp_specialized_") > 0
+    for row in read_winners(str(RESULTS)):
+        assert any(f"| {row.problem.size} |" in line and row.config.name in line for line in out.splitlines())
+
+
+def test_command_reads_every_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each size of a results file, whichever family won it."""
+    winners = [
+        Winner(
+            GemmProblem(64 + i, 4096, 4096),
+            Config(name, 16, 64, 64),
+            9.0 + i,
+            0.1,
+            15,
+            "cupti",
+            "sm_90",
+            "NVIDIA H200",
+            (),
+        )
+        for i, name in enumerate(FAMILIES)
+    ]
+    write_winners(str(tmp_path / "results.yaml"), winners)
+    roofline.main([str(tmp_path / "results.yaml")])
+    lines = capsys.readouterr().out.splitlines()
+    for winner in winners:
+        assert any(f"| {winner.problem.size} |" in line and winner.config.name in line for line in lines)

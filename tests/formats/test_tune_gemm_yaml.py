@@ -248,7 +248,10 @@ CONFIGS = st.one_of(
         *(POWERS, POWERS, POWERS, st.integers(1, 64), st.integers(1, 32)),
         *(st.integers(0, 5).map(lambda exponent: 2**exponent), st.integers(0, 8)),
     ),
-    st.builds(Config, st.just("warp_specialized"), POWERS, st.sampled_from([48, 160, 192, 208]), POWERS),
+    st.builds(Config, st.just("warp_specialized"), POWERS, st.integers(1, 16).map(lambda n: 16 * n), st.just(64)),
+    st.builds(
+        Config, st.just("warp_specialized_swapped"), st.integers(1, 32).map(lambda n: 8 * n), POWERS, st.just(64)
+    ),
     st.builds(
         Config,
         st.just("tiled"),

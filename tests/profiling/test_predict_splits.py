@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from genkern.config import Config
+from genkern.family import GLUON
 from genkern.gpus import gpu_for_arch, known_gpus
 from genkern.problem import GemmProblem
 from genkern.profiling.predict import predict_us
-from genkern.profiling.predict_splits import GAP_US, KERNEL_US, splitting_us
+from genkern.profiling.predict_splits import GAP_US, KERNEL_US, sharers, splitting_us
 from genkern.records import Resources
 
 H200 = gpu_for_arch("sm_90")
@@ -53,3 +54,15 @@ def test_stream_k_shares_the_last_wave() -> None:
     assert splitting_us(full, stream_k, H200) == 0
     assert predict_us(full, stream_k, resources, H200) == predict_us(full, tiled, resources, H200)
     assert predict_us(over, stream_k, resources, H200) < 0.8 * predict_us(over, tiled, resources, H200)
+
+
+@pytest.mark.parametrize("family", GLUON)
+def test_gluon_kernels_share_the_last_wave(family: str) -> None:
+    """Beyond the last full wave, SPLIT_K programs share a tile; a full wave adds nothing, and no split neither."""
+    config = Config(family, 128, 128, 64, SPLIT_K=3, num_warps=8, num_stages=4)
+    full, over = GemmProblem(11 * 128, 12 * 128, 8192), GemmProblem(10 * 128, 14 * 128, 8192)
+    assert splitting_us(full, config, H200) == 0
+    assert splitting_us(over, replace(config, SPLIT_K=1), H200) == 0
+    # 140 tiles: of these 8 are shared by 24 programs.
+    assert [sharers(problem, config, H200) for problem in (full, over)] == [0, 24]
+    assert 0 < splitting_us(over, config, H200) < splitting_us(over, replace(config, family="tiled_tma"), H200)
