@@ -152,16 +152,16 @@ UNFINISHED = "used before its products are done"
 EARLY = "read before its copy has arrived"
 # What is changed in a kernel's text, into what, and what the stand-in says to it.
 MISTAKES = {
-    "early release": (r"before = \(step \+.*(\s+accs = \w+_await_last)", r"before = slot\1", UNORDERED),
+    "early release": (r"before = \(step \+.*(\s+released = .*\* more)", r"before = slot\1", UNORDERED),
     "release before the wait": (r"wait_group.sync.aligned 1;", "wait_group.sync.aligned 2;", OVERWRITTEN),
     "early use": (r"wait_group.sync.aligned 0;", "wait_group.sync.aligned 1;", f"{UNFINISHED}|{OVERWRITTEN}"),
     "no fence": (r"fence_async_shared\(\)\n", "pass\n", "may not see"),
     "no wait for C's buffer": (r"(# The copy engine has read.*\n +)tma.store_wait\(0\)", r"\1pass", "replaced before"),
     "no wait for C": (r"\n    tma.store_wait\(0\)\n\n", "\n    pass\n\n", "a store that nobody waits for"),
     "an arrival too few": (r"(init\(barriers.index\(slot\), count=\d)", r"\1 + 1", NOBODY),
-    "nobody arrives": (r"\) \* more\)", ") * 0)", NOBODY),
+    "nobody arrives": (r"\) \* more\n", ") * 0\n", NOBODY),
     "every thread arrives": ("setp.eq.u32 arrives, thread, 0;", "setp.eq.u32 arrives, 0, 0;", UNORDERED),
-    "arrives before there was a step": (r"\) \* more\)", "))", UNORDERED),
+    "arrives before there was a step": (r"\) \* more\n", ")\n", UNORDERED),
     "arrives at full": (r"\+ before \* 8\)", "+ (before + STAGES) * 8)", "not at an empty"),
     "first copies twice": (r"first_k = gl.where\(.*\)", "first_k = 0", f"{NOBODY}|a copy that nobody waits for"),
     "first buffers twice": (r"step = gl.minimum\(gl.cdiv\(K, 64\), STAGES\)", "step = 0", UNORDERED),
@@ -247,7 +247,7 @@ def test_the_stand_in_notices_copies_of_nothing(config: Config) -> None:
         (r', cache_modifier=".cg"', "", "what L1 has"),
         (r"range\(first_other,", "range(first_other + 1,", "wrong"),
         (r"for other in range\(.*\)", "for other in range(0)", "wrong"),
-        (r"\) \* some\)", "))", f"{EARLY}|{UNORDERED}"),
+        (r"\) \* some\n", ")\n", f"{EARLY}|{UNORDERED}"),
         (r"if \(turn == 0\) & \(last_block > first_block\)", "if turn == 0", "said again|next call"),
     ],
     ids=["no thread barrier", "not taken back", "from L1", "one missing", "all missing", "arrives", "said of nothing"],

@@ -80,11 +80,11 @@ def test_products_name_every_register_in_order(config: Config) -> None:
     each = 4 * halves
     products = [line for line in lines_of(asm_of(config, "_products")) if line.startswith("wgmma.mma_async")]
     for number, line in enumerate(products):
-        match = re.search(r"\{(.*?)\}, rows, columns, more, 1, 1, 0, 0;$", line)
+        match = re.search(r"\{(.*?)\},\s+rows, columns, more, 1, 1, 0, 0;$", line)
         assert match
         half = number % halves
         wanted = [f"${j * each + half * 4 + r}" for j in range(chunks) for r in range(4)]
-        assert match[1].split(", ") == wanted
+        assert re.split(r",\s+", match[1].strip()) == wanted
     named = re.findall(r"\$(\d+)", " ".join(products[:halves]))
     assert sorted(map(int, named)) == list(range(chunks * each))
 

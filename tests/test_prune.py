@@ -143,10 +143,10 @@ def test_amd_tuned_large_sizes(size: tuple[int, int, int], arch: str) -> None:
 
 @pytest.mark.parametrize("size", [(4096, 6144, 4096), (4096, 4096, 14336)], ids=str)
 def test_sm90_large_sizes(size: tuple[int, int, int]) -> None:
-    """Large bf16 sizes keep at least 15,000 configs on sm_90, in about 1,000 binaries; tiles have 64 rows for wgmma."""
+    """Large bf16 sizes keep at least 15,000 configs on sm_90, in under 1,000 binaries; tiles have 64 rows for wgmma."""
     result = pruned(size, "sm_90")
     assert len(result.kept) >= 15_000
-    assert 500 <= main_kernels(result.kept) <= result.binaries <= 1_050
+    assert 500 <= main_kernels(result.kept) <= result.binaries < 1_000
     assert {config.family for config in result.kept} == {"tiled", "persistent_tma", *GLUON}
     swapped = [config for config in result.kept if FAMILIES[config.family].swaps_operands]
     assert min(config.BLOCK_SIZE_M for config in result.kept if config not in swapped) == 64

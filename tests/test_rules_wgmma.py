@@ -54,6 +54,9 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(32)), (problem(25, 64, 64), swapped(32))),
     ("wgmma_width", H200, (problem(1, 64, 64), swapped(24)), (problem(1, 64, 64), swapped(16))),
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled_swapped", 64, 64, 64))),
+    # 544 tiles of 128x128 are more than four waves of 132; 128x96 would be 726.
+    ("wgmma_tile_small", H200, (LARGE, upright(128, 96)), (LARGE, upright(128, 128))),
+    ("wgmma_tile_small", H200, (LARGE, swapped(64)), (problem(1024, 2048, 4096), swapped(64))),
     ("wgmma_accumulators", H200, (LARGE, upright(128, 208)), (LARGE, upright(128, 192))),
     ("wgmma_accumulators", H200, (LARGE, upright(64, 16)), (LARGE, upright(64, 32))),
     # 8 accumulators a thread, or 4, where nothing narrower covers the dimension.
