@@ -28,7 +28,8 @@ _WIDE = 2**31
 class Variant:
     """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
 
-    That is `rows` of skinny; and in Gluon the tile's long side, its other side `width`, and the multiplying warps.
+    That is `rows` of skinny; and in Gluon the sides of the tile, `rows` being the one that the 64 rows of wgmma go
+    along, and the multiplying warps.
     """
 
     name: str
@@ -56,8 +57,6 @@ class Variant:
         return tuple((sum(widths[:i]), width) for i, width in enumerate(widths))
 
 
-# Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
-_CLIPPED = ("persistent_tma",)
 # The last program of a tile adds up its splits: pointer loads, and the copy engine.
 _POINTER_SEMAPHORES = ("tiled_semaphore", "tiled_swapped", "skinny")
 _TILED_TMA = ("tiled_tma", "tiled_tma_swapped")
@@ -69,7 +68,8 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     """The kernels of one call of `config`, in launch order."""
     template = f"gemm/{config.family}.py.j2"
     split = config.SPLIT_K > 1 and FAMILIES[config.family].split_apart
-    if config.family in _CLIPPED:
+    if config.family == "persistent_tma":
+        # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
         return (Variant(f"matmul_{config.family}", template),)
     if config.family in GLUON:
         rows, width = sides(config)
@@ -215,9 +215,10 @@ def _specs(
         elif config.family == "persistent_tma":
             signature = [*descriptors, *extra, *mnk, ("GROUP_SIZE_M", "i32")]
         elif config.family in GLUON:
-            ring = variant.ring
-            boxes = [("rows", problem.dtype_a, count) for count in dict.fromkeys(ring.row_copies)]
-            boxes += [("columns", problem.dtype_b, count) for count in dict.fromkeys(ring.column_copies)]
+            ring, types = variant.ring, [problem.dtype_a, problem.dtype_b]
+            of_rows, of_columns = reversed(types) if variant.swapped else types
+            boxes = [("rows", of_rows, count) for count in dict.fromkeys(ring.row_copies)]
+            boxes += [("columns", of_columns, count) for count in dict.fromkeys(ring.column_copies)]
             signature = [(f"{side}_{count}", _tile_type(dtype, True, count, bk)) for side, dtype, count in boxes]
             for i, (_, width) in enumerate(variant.parts):
                 signature.append((f"c_{i}", _tile_type(problem.dtype_c, not variant.swapped, variant.rows, width)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, ring_of, sides
+from genkern.family import FAMILIES, GLUON, powers_of, ring_of, sides
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules_tiles import covering_block, tiles
@@ -21,7 +21,7 @@ _DEEP_STAGES = 12
 _LEAST_FILL = 0.85
 # Share of the last wave's SMs that may have a whole tile for splitting it to pay.
 _MOST_FILL = 0.9
-# A tile that all sizes have room for which need so many waves of smaller ones.
+# Sizes that have so many waves of smaller tiles have enough of these.
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
 # Waves of whole tiles before the one that is shared: behind more of them it counts for little.
@@ -101,17 +101,21 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon buffers that do not fit, or a ring of under 12 stages that leaves room for two more.
+    """Gluon buffers that do not fit, a ring of under 12 stages that leaves room for two more, or one that is too small.
 
     genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. There is a buffer for C
-    besides the ring.
+    besides the ring. The kernel asserts that the ring has two stages and is larger than any part of that buffer.
     """
     if config.family not in GLUON:
         return False
-    ring = ring_of(*sides(config))
+    rows, width = sides(config)
+    ring = ring_of(rows, width)
     c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     room = gpu.shared_bytes_per_block - c_bytes - ring.block * 128 - _SLACK_BYTES
     fit = room // ring.bytes_per_buffer
+    part_bytes = rows * powers_of(width)[0] * DTYPES[problem.dtype_c].size_bytes
+    if config.num_stages < 2 or part_bytes >= config.num_stages * ring.bytes_per_buffer:
+        return True
     return not min(fit, _DEEP_STAGES) - 1 <= config.num_stages <= fit
 
 

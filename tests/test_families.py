@@ -300,3 +300,18 @@ def test_gluon_kernels_have_every_form() -> None:
         ("warp_specialized_swapped", 8, 2)
     }
     assert {(family, split) for family, _, _, split in found} == set(itertools.product(GLUON, (False, True)))
+
+
+@pytest.mark.parametrize(
+    ("arch", "early"), [("gfx942", False), ("gfx1201", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)]
+)
+def test_only_what_adds_up_splits_starts_early(arch: str, early: bool) -> None:
+    """Dependent launches exist from sm_90 on; of a call's kernels only the reduction is one."""
+    problem = GemmProblem(128, 64, 256)
+    config = dataclasses.replace(TILED, SPLIT_K=2)
+    generated = generate(problem, [config], arch)
+    splits, reduction = kernel_specs(problem, config, get_op("a16w16"), generated.source_sha256, arch)
+    assert ("launch_pdl", 1) not in splits.options
+    assert (("launch_pdl", 1) in reduction.options) is early
+    assert ("gdc_wait()" in generated.text) is early
+    assert ("gdc_launch_dependents()" in generated.text) is early

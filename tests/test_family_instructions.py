@@ -135,6 +135,22 @@ def counts_arrivals(text: str, arch: str) -> bool:
     return in_order(text, r"buffer_store_dword", "s_barrier", *release, wait, r"global_atomic_add ", wait, acquire)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> None:
+    """From sm_90 on it is a dependent launch that waits before it reads; the splits let it come, and do not wait."""
+    made = kernels(arch, GemmProblem(100, 1000, 1024), Config("tiled", 64, 64, 64, 1, 4, 4, 3))
+    splits, reduction = made.values()
+    early = arch != "sm_80"
+    assert bool(reduction.metadata.launch_pdl) is early
+    assert not splits.metadata.launch_pdl
+    assert ("griddepcontrol.launch_dependents" in splits.asm["ptx"]) is early
+    assert "griddepcontrol.wait" not in splits.asm["ptx"]
+    assert in_order(reduction.asm["ptx"], r"griddepcontrol\.wait", r"ld\.global") is early
+    if early:
+        before = reduction.asm["ptx"].split("griddepcontrol.wait")[0]
+        assert "ld.global" not in before
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_tiled_semaphore(compiled: Callable[..., Texts], arch: str) -> None:
     """Matrix instructions, and partial sums that the last program of a tile can see."""

@@ -70,6 +70,10 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shared_memory", H200, (LARGE, upright(128, 176, num_stages=5)), (LARGE, upright(128, 176, num_stages=4))),
     ("wgmma_shared_memory", H200, (FP32_OUT, upright(128, 176, num_stages=4)), (FP32_OUT, upright(128, 176, num_stages=3))),
     ("wgmma_shared_memory", H200, (LARGE, upright(128, 176, num_stages=2)), (LARGE, upright(128, 176, num_stages=3))),
+    # 128 KiB of C in 32 bits are more than two stages of 48 KiB, and in 16 bits less.
+    ("wgmma_shared_memory", H200, (FP32_OUT, upright(128, 256, num_stages=2)), (LARGE, upright(128, 256, num_stages=2))),
+    # One stage would wait for itself: two fit here.
+    ("wgmma_shared_memory", H200, (FP32_OUT, upright(256, 128, num_stages=1)), (LARGE, upright(256, 128, num_stages=2))),
     ("wgmma_shared_memory", H200, (LARGE, swapped(232, 128, num_stages=4)), (LARGE, swapped(232, 128, num_stages=3))),
     ("wgmma_shared_memory", H200, (FP32_OUT, swapped(232, 128, num_stages=3)), (FP32_OUT, swapped(232, 128, num_stages=2))),
     # More than 20 of 8x64x64 fit.
