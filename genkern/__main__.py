@@ -19,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     put right (one line on standard error says what), 130 when stopped by Ctrl-C or SIGTERM.
     """
     _prepare_process()
+    stopped = "stopped"
     try:
         # Imported when a signal is answered already: this takes half a second.
         from rich.console import Console
@@ -33,14 +34,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if arguments[:1] == ["status"]:
                 return show_status(parse_status(arguments[1:]), console)
-            return run(parse(arguments), console)
+            options = parse(arguments)
+            stopped += "; run the same command again to go on" if options.tunes else "; the same command begins anew"
+            return run(options, console)
         finally:
             # Python's own flush at the end would complain about a reader that left, also after --help.
             sys.stdout.flush()
     except GenkernError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        _say("stopped; run the same command again to go on")
+        _say(stopped)
         return 130
     except ModuleNotFoundError as error:
         return _fail(_missing(error))

@@ -7,14 +7,14 @@ import csv
 import os
 import secrets
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from genkern.errors import OutputError, ResultsError
-from genkern.files import shown_path, write_whole
+from genkern.files import require_writable, shown_path, write_whole
 from genkern.problem import GemmProblem
 from genkern.records import Outcome
 from genkern.tune import Report
@@ -46,6 +46,17 @@ class CandidatesFile:
             else:
                 write_whole(path, ",".join(COLUMNS) + "\n")
 
+    @classmethod
+    def require(cls, path: str) -> None:
+        """Raise as opening `path` would; nothing is written, so that this can come before everything else."""
+        file = cls.__new__(cls)
+        file.path = path
+        with file._errors():
+            require_writable(path)
+            if _has_content(path):
+                with contextlib.closing(file._rows(os.path.realpath(path))) as rows:
+                    next(rows, None)
+
     def append(self, report: Report) -> None:
         """Add the candidates of one size, fastest first. Raises OutputError."""
         text = candidate_text(report) if report.table is None else report.table
@@ -68,7 +79,7 @@ class CandidatesFile:
                 os.unlink(temporary)
             raise
 
-    def _rows(self, target: str) -> Iterator[list[str]]:
+    def _rows(self, target: str) -> Generator[list[str], None, None]:
         with open(target, encoding="utf-8", newline="") as file:
             rows = csv.reader(file)
             try:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+import tempfile
 
 from genkern.errors import GenkernError, InputError, OutputError
 
@@ -70,6 +71,29 @@ def write_whole(path: str, text: str) -> None:
         raise OutputError(
             f"cannot write {shown_path(path)} ({reason}); free space or name a folder that you may write to"
         ) from None
+
+
+def require_writable(path: str) -> None:
+    """Raise OutputError when `write_whole` could not replace `path` now; nothing is written, no folder is made."""
+    try:
+        mode = _mode(path)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise OutputError(f"cannot write {shown_path(path)}: it is a folder; name a file in it")
+        if mode is not None and stat.S_ISREG(mode):
+            with open(path, "ab"):
+                pass
+        if mode is None or stat.S_ISREG(mode):
+            folder = os.path.dirname(os.path.realpath(path))
+            while not os.path.lexists(folder):
+                folder = os.path.dirname(folder)
+            # Permissions do not tell for root, nor for a file system that is read-only.
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OutputError:
+        raise
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+        raise OutputError(f"cannot write {shown_path(path)} ({reason}); name a folder that you may write to") from None
 
 
 def _replace(target: str, data: bytes, mode: int | None) -> None:

@@ -19,6 +19,8 @@ from genkern.problem import ACTIVATIONS
 from genkern.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
+# Of no effect where there is no GPU.
+ABOUT_MEASURING = ("--protocol", "--iters", "--warmup", "--rotating_tensor", "--exhaustive")
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]"""
 _HELP_COLUMNS = 100
@@ -36,10 +38,17 @@ line says what); 130 when stopped.
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options. Raises InputError; SystemExit(0) after printing for --help and --version."""
+    """The options; `given` are the names of those that were written, `tunes` says whether it is to tune.
+
+    Raises InputError; SystemExit(0) after printing for --help and --version.
+    """
     reader = parser()
     names = frozenset(reader._option_string_actions)
-    options = reader.parse_args([_underscored(argument, names) for argument in argv])
+    arguments = [_underscored(argument, names) for argument in argv]
+    options = reader.parse_args(arguments)
+    options.given = frozenset(argument.partition("=")[0] for argument in arguments) & names
+    # Only a tuning has a journal, from which the same command goes on.
+    options.tunes = not (options.compare_wo_tuning or options.benchmark or options.explain)
     _check_sizes(options)
     _check_files(options)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))

@@ -23,6 +23,7 @@ from genkern.gemm_entry import resolve
 from genkern.interpreter import interpreter_checker
 from genkern.journal import Journal, Start, read_journal
 from genkern.op import check_problem
+from genkern.options import ABOUT_MEASURING
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Profiler
 from genkern.progress import Progress
@@ -44,6 +45,7 @@ Spaces = Mapping[str, Space]
 def run(options: argparse.Namespace, console: Console) -> int:
     """Do what the options ask; returns the exit status. Raises GenkernError for what a user can put right."""
     setting = make_setting(options)
+    note_idle_options(setting, console)
     if options.compare_wo_tuning:
         return verify(setting, console)
     if options.benchmark:
@@ -54,8 +56,20 @@ def run(options: argparse.Namespace, console: Console) -> int:
         spaces = {op: space.asked_first("not_deterministic") for op, space in spaces.items()}
     if options.explain:
         return show_pruning(problems, spaces, setting, console)
+    if options.profile_file:
+        CandidatesFile.require(options.profile_file)
     with sole_run(setting.results_path):
         return tune(problems, spaces, setting, console)
+
+
+def note_idle_options(setting: Setting, console: Console) -> None:
+    """Say which options were given that are about measuring, where times are predicted."""
+    options = setting.options
+    if setting.target.measured or options.compare_wo_tuning or options.explain:
+        return
+    if idle := [option for option in ABOUT_MEASURING if option in options.given]:
+        verb = "has" if len(idle) == 1 else "have"
+        console.print(f"note: {', '.join(idle)} {verb} no effect on predicted times")
 
 
 def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]:

@@ -18,6 +18,18 @@ class RunFiles:
 
     results: str
 
+    @classmethod
+    def named_by(cls, path: str) -> RunFiles:
+        """The run whose results file, or journal, `path` is."""
+        for suffix in (_FINISHED, _JOURNAL):
+            path = path.removesuffix(suffix)
+        return cls(path)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a trace of the run besides its results."""
+        return self.journal.exists() or self.finished_journal.exists() or self.lock.exists()
+
     @property
     def journal(self) -> Path:
         return Path(self.results + _JOURNAL)
@@ -35,21 +47,13 @@ def find_runs(path: str) -> list[RunFiles]:
     """The runs of a results file, of its journal, or of a folder that has some. Raises ResultsError for none."""
     where = Path(path)
     if where.is_dir():
-        names = sorted(
-            {_results_name(str(file)) for suffix in (_JOURNAL, _FINISHED) for file in where.glob(f"*{suffix}")}
-        )
-        runs = [RunFiles(name) for name in names]
+        journals = (str(file) for suffix in (_JOURNAL, _FINISHED) for file in where.glob(f"*{suffix}"))
+        runs = [RunFiles(name) for name in sorted({RunFiles.named_by(journal).results for journal in journals})]
         if not runs:
             raise ResultsError(f"{shown_path(path)} holds no journal of a run: name the results file (-o) of one")
         return runs
-    run = RunFiles(_results_name(path))
-    if not (run.journal.exists() or run.finished_journal.exists() or run.lock.exists()):
+    run = RunFiles.named_by(path)
+    if not run.known:
         what = "has no journal beside it" if where.exists() else "no such file"
         raise ResultsError(f"{shown_path(path)}: {what}: name the results file (-o) of a run, or its folder")
     return [run]
-
-
-def _results_name(path: str) -> str:
-    for suffix in (_FINISHED, _JOURNAL):
-        path = path.removesuffix(suffix)
-    return path

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from rich.console import Console
 
@@ -18,9 +19,10 @@ from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR
 from genkern.records import Measurement, Outcome
 from genkern.report import format_text, outcome_text
+from genkern.results_status import results_lines
 from genkern.run_files import RunFiles, find_runs
+from genkern.text_table import aligned
 
-_GAP = "  "
 _NUMBERS = ("screened", "us")
 
 
@@ -142,15 +144,7 @@ def _table(sizes: Sequence[SizeStatus]) -> list[str]:
                 size.outcomes,
             ]
         )
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    return [
-        _GAP.join(
-            cell.rjust(width) if column[0] in _NUMBERS else cell.ljust(width)
-            for cell, column, width in zip(row, columns, widths, strict=True)
-        ).rstrip()
-        for row in zip(*columns, strict=True)
-    ]
+    return aligned(rows, _NUMBERS)
 
 
 def _advice(status: RunStatus, sizes: Sequence[SizeStatus]) -> list[str]:
@@ -168,7 +162,14 @@ def _advice(status: RunStatus, sizes: Sequence[SizeStatus]) -> list[str]:
 
 
 def show_status(path: str, console: Console) -> int:
-    """Print how far the runs of `path` are; returns 0. Raises ResultsError when there are none, or one is damaged."""
+    """Print how far the runs of `path` are, or what results without a journal say; returns 0.
+
+    Raises ResultsError when there is neither, or one is damaged.
+    """
+    if Path(path).is_file() and not RunFiles.named_by(path).known:
+        for line in results_lines(path):
+            console.print(line)
+        return 0
     for number, run in enumerate(find_runs(path)):
         if number:
             console.print()

@@ -64,6 +64,8 @@ class Workshop:
         self._init_type = init_type
         self.module_dir = str(Path(module_dir).resolve())
         self._keep_modules = keep_modules
+        # By file name, the digests of the modules that this run has kept under it.
+        self._kept: dict[str, list[str]] = defaultdict(list)
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -83,7 +85,7 @@ class Workshop:
         path = kept.with_name(f"{kept.stem}_{os.getpid()}_{_digest(module.text)}.py")
         kernels_path = kept.with_name(f"kernels_{os.getpid()}_{_digest(kernels)}.py")
         if self._keep_modules:
-            write_whole(str(kept), module.text)
+            write_whole(str(self._place_of(kept, module.text)), module.text)
         write_whole(str(path), module.text)
         write_whole(str(kernels_path), kernels)
         session = Session(str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type)
@@ -98,6 +100,14 @@ class Workshop:
                 candidates.close()
             _remove_module(kernels_path)
             _remove_module(path)
+
+    def _place_of(self, kept: Path, text: str) -> Path:
+        """Where to keep a module: the second one of a problem, which holds another config, has _2 after its name."""
+        digests, digest = self._kept[kept.name], _digest(text)
+        if digest not in digests:
+            digests.append(digest)
+        number = digests.index(digest) + 1
+        return kept if number == 1 else kept.with_name(f"{kept.stem}_{number}.py")
 
     def _compile(
         self, configs: Sequence[Config], module: GeneratedModule, kernels_path: str, job: Job, first: Collection[str]

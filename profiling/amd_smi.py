@@ -1,4 +1,4 @@
-"""What `amd-smi ... --json` prints, read without trust: clocks, the highest that they may reach, and the driver.
+"""What `amd-smi` prints as JSON, read without trust: clocks, the highest that they may reach, and the driver.
 
 Source: ROCm/amdsmi, amdsmi_cli: a list of GPUs (inside "gpu_data" from ROCm 7 on). In `metric --clock`,
 clock.gfx_<n> (an XCD) and clock.mem_<n> have "clk", the current clock, and "max_clk", each {"value": <MHz>,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from genkern.errors import InputError, OutputError, ResultsError
-from genkern.files import read_text, write_whole
+from genkern.files import read_text, require_writable, write_whole
 
 
 def one_line(error: BaseException) -> str:
@@ -137,3 +137,17 @@ def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
     """A UTF-8 byte order mark is not part of the text."""
     (tmp_path / "in").write_bytes(b"\xef\xbb\xbfM,N,K")
     assert read_text(str(tmp_path / "in")) == "M,N,K"
+
+
+def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    """A folder, a path below a file, a place where nothing can be made; nothing is written to find out."""
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("no/such/folder/file")
+    for path in ("file", "new", "no/such/folder/file", "link"):
+        require_writable(str(tmp_path / path))
+    require_writable("/dev/null")
+    for path in (str(tmp_path), str(tmp_path / "file" / "x"), "/proc/no/x", "a\0b"):
+        with pytest.raises(OutputError, match="cannot write"):
+            require_writable(path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+    assert (tmp_path / "file").read_text() == "old"

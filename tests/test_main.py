@@ -16,11 +16,11 @@ from genkern.errors import InputError, OutputError, ProfilerError, ResultsError
 
 
 @pytest.fixture
-def does(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], int]], None]:
+def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the command do something else."""
 
-    def replace(what: Callable[[], int]) -> None:
-        monkeypatch.setattr("genkern.options.parse", lambda argv: argparse.Namespace())
+    def replace(what: Callable[[], int], tunes: bool = True) -> None:
+        monkeypatch.setattr("genkern.options.parse", lambda argv: argparse.Namespace(tunes=tunes))
         monkeypatch.setattr("genkern.run.run", lambda options, console: what())
 
     return replace
@@ -88,11 +88,14 @@ def test_a_bug_is_no_bad_input(does: Callable[[Callable[[], int]], None], capsys
         run_here(capsys)
 
 
-def test_a_stop_is_130(does: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]) -> None:
-    """With the one line that says how to go on."""
-    does(fails(KeyboardInterrupt()))
+@pytest.mark.parametrize(
+    ("tunes", "said"), [(True, "run the same command again to go on"), (False, "the same command begins anew")]
+)
+def test_a_stop_is_130(tunes: bool, said: str, does: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the one line that says how to go on, where there is something to go on from."""
+    does(fails(KeyboardInterrupt()), tunes)
     ran = run_here(capsys)
-    assert (ran.status, ran.err) == (130, "genkern: stopped; run the same command again to go on\n")
+    assert (ran.status, ran.err) == (130, f"genkern: stopped; {said}\n")
 
 
 def test_module_and_console_script_are_one() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkern.errors import InputError
-from genkern.options import parse, parser
+from genkern.options import ABOUT_MEASURING, parse, parser
 
 SIZES = ["-i", "sizes.yaml"]
 ACTIONS = [action for group in parser()._action_groups for action in group._group_actions]
@@ -179,3 +179,14 @@ def test_whatever_is_written_is_taken_or_refused(written: list[str]) -> None:
     else:
         assert str(outcome)
         assert isinstance(outcome, InputError | argparse.Namespace)
+
+
+def test_what_was_written_is_told_from_defaults() -> None:
+    """In whichever spelling, a default's own value too; and only a tuning can be gone on with."""
+    assert parse(SIZES).given.isdisjoint(ABOUT_MEASURING)
+    written = parse([*SIZES, "--iters=60", "--rotating-tensor", "0", "--exhaustive"])
+    assert written.given & set(ABOUT_MEASURING) == {"--iters", "--rotating_tensor", "--exhaustive"}
+    assert set(ABOUT_MEASURING) <= {name for action in ACTIONS for name in action.option_strings}
+    assert parse([*SIZES, "--compare"]).tunes
+    for mode in ("--compare_wo_tuning", "--benchmark", "--explain"):
+        assert not parse([*SIZES, mode]).tunes

@@ -137,6 +137,7 @@ def test_unwritable_output(option: str, path: str, said: str, here: Here, tmp_pa
     assert "TFLOPS" not in ran.out
     assert (tmp_path / "sizes.yaml").read_text() == SMALL
     assert not list((tmp_path / "taken").iterdir())
+    assert sorted(made.name for made in tmp_path.iterdir()) == ["sizes.yaml", "taken"]
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,7 @@ def test_other_files_are_not_written_over(content: str, said: str, here: Here, t
     assert "(results go to mine.yaml: another -o leaves it alone)" in refusal
     if content:
         assert "give another --profile_file" in here("-i", "sizes.yaml", "-o", "r.yaml", "-o2", "mine.yaml").refusal
+        assert not list(tmp_path.glob("r.yaml*"))
     assert (tmp_path / "mine.yaml").read_text() == content
 
 

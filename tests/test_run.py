@@ -372,3 +372,18 @@ def test_the_journal_knows_driver_and_clocks(sizes: Path, tmp_path: Path, cache_
     assert "sm_clock_max_mhz was 1980, is 1755 on device 0" in held.refusal
     assert run(*options, env=machine(tmp_path, gpus=1)).status == 0
     assert names(results) == THREE
+
+
+def test_options_about_measuring_are_said_to_be_idle(
+    sizes: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line where times are predicted, none where they are measured."""
+    given = ["--iters", 20, "--protocol=genkern"]
+    options = ["-i", sizes, "-o", tmp_path / "r.yaml", *predicted(cache_dir)]
+    ran = run_here(capsys, *options, *given)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.count("--iters") == 1
+    assert "note: --protocol, --iters have no effect on predicted times\n" in ran.out
+    assert "no effect" not in run_here(capsys, *options, "--all").out
+    measuring = ["-i", sizes, "-o", tmp_path / "m.yaml", *measured(cache_dir), *given]
+    assert "no effect" not in run(*measuring, env=machine(tmp_path, gpus=1)).out

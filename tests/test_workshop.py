@@ -304,3 +304,17 @@ def test_kernels_only_is_a_module(configs: list[Config]) -> None:
 def functions(text: str) -> set[str]:
     """Names of the functions that a module defines."""
     return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_kept_modules_of_one_problem_stand_side_by_side(
+    make_workshop: Callable[..., Workshop], hostile_path: Path
+) -> None:
+    """A results file may have several configs for it: the first has the plain name, and the same one stays one file."""
+    workshop = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=True)
+    for config in (AMD, WIDER[0], AMD):
+        with workshop.open(PROBLEM, [config], 0) as job:
+            list(job.candidates)
+    name = f"gemm_{PROBLEM.name}"
+    assert names_in(hostile_path) == [f"{name}.py", f"{name}_2.py"]
+    modules = [path.read_text() for path in sorted(hostile_path.rglob("gemm_*.py"))]
+    assert modules == [generate(PROBLEM, [config], "gfx942", MI300X).text for config in (AMD, WIDER[0])]
