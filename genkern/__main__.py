@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from types import FrameType
 
@@ -58,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _prepare_process() -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
+    # Joblib says so of what a stopped run leaves undone, now and then, as its generator goes.
+    warnings.filterwarnings("ignore", r"\d+ tasks which were still being processed", UserWarning)
     threading.excepthook = _thread_failed
     # File names may hold bytes that no encoding knows.
     for stream in (sys.stdout, sys.stderr):
