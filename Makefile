@@ -27,7 +27,7 @@ tune: $(RUN)
 		-o "output/quickstart_$${gpu:-gfx942}.yaml" $$([ -n "$$gpu" ] || echo --space amd_quick) $(ARGS)
 
 test: $(DEV)
-	$(PY) -m pytest -m "not gpu" $(ARGS)
+	$(PY) -m pytest -m "not gpu" -n 2 $(ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .

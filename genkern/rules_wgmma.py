@@ -101,7 +101,7 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon buffers that do not fit, a ring of under 12 stages that leaves room for two more, or one that is too small.
+    """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
     genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. There is a buffer for C
     besides the ring. The kernel asserts that the ring has two stages and is larger than any part of that buffer.
