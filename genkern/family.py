@@ -138,6 +138,11 @@ class Ring:
         return (self.rows + self.columns) * 128
 
 
+def growing_views() -> bool:
+    """Whether the installed Triton lets a view of shared memory be larger than what it is made from: not since 3.8."""
+    return triton_release() < (3, 8)
+
+
 def ring_of(rows: int, width: int, views_may_grow: bool | None = None) -> Ring:
     """The ring for tiles of these sides.
 
@@ -146,7 +151,7 @@ def ring_of(rows: int, width: int, views_may_grow: bool | None = None) -> Ring:
     the size of a block, which both sides consist of, so that the width is rounded up to 16: boxes of 8 rows keep the
     copy engine from filling the ring in time (H200, 64x104 and 128x232).
     """
-    if triton_release() < (3, 8) if views_may_grow is None else views_may_grow:
+    if growing_views() if views_may_grow is None else views_may_grow:
         return Ring(rows, width, 8, (rows,), powers_of(width))
     columns = -(-width // 16) * 16
     block = (rows | columns) & -(rows | columns)

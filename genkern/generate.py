@@ -26,7 +26,7 @@ from genkern.families import (
     variants_of,
     wide_operands,
 )
-from genkern.family import FAMILIES, GLUON, ring_of
+from genkern.family import FAMILIES, GLUON, growing_views
 from genkern.gpus import Gpu, gpu_for_arch
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -124,7 +124,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_gluon": any(name in GLUON for name in families),
         "gluon_families": [name for name in GLUON if name in families],
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
-        "views_may_grow": ring_of(64, 64).block == 8,
+        "views_may_grow": growing_views(),
         "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(reduce_options(arch))},
         "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),

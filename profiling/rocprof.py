@@ -17,6 +17,7 @@ import site
 import statistics
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +93,7 @@ class _Run:
         return " ".join(f"{self.exit.description}{f': {said}' if said else ''}; {self.note}".split())
 
 
-class _LaunchProfiler:
+class _LaunchProfiler(ABC):
     """What both drivers share; a driver adds its command line."""
 
     time_source = ""
@@ -174,8 +175,9 @@ class _LaunchProfiler:
     def close(self) -> None:
         """Nothing to stop: every process has ended before `screen` yields and before `retime` returns."""
 
+    @abstractmethod
     def _command(self, program: Sequence[str], paths: LaunchPaths) -> list[str]:
-        raise NotImplementedError
+        """The profiler's command line around `program`."""
 
     def _run(self, session: Session, visits: Sequence[Visit]) -> _Run:
         work_dir = os.path.abspath(session.work_dir)
