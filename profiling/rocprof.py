@@ -172,7 +172,7 @@ class _LaunchProfiler(ABC):
                     ended[name] = self._not_seen(name, run, "final")
         return [ended[name] for name in (*racers, VENDOR) if name in ended]
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  for both, not abstract
         """Nothing to stop: every process has ended before `screen` yields and before `retime` returns."""
 
     @abstractmethod
