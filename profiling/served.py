@@ -81,14 +81,16 @@ class ServedProfiler:
 
     def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
         """One Measurement per candidate, in the order in which they come; faults cost their candidate only."""
-        try:
-            self._process.open(session)
-        except SessionRefused as error:
-            for candidate in candidates:
-                yield Measurement(candidate.config.name, Outcome.LAUNCH_FAILED, self.time_source, message=str(error))
-            return
+        # Before the process is open, which takes seconds: the farm has work meanwhile.
         feed = Feed(candidates)
         try:
+            try:
+                self._process.open(session)
+            except SessionRefused as error:
+                while (candidate := feed.next(wait=True)) is not None:
+                    name, message = candidate.config.name, str(error)
+                    yield Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=message)
+                return
             yield from self._screen(session, feed)
         finally:
             feed.close()

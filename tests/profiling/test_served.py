@@ -190,6 +190,25 @@ def test_a_consumer_that_stops_early_stops_the_farm(session: Session, profiler: 
     assert closed.wait(10)
 
 
+def test_the_farm_works_while_the_process_starts(
+    session: Session, profiler: ServedProfiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Candidates are asked for before the measured process is open, whose start takes seconds."""
+    asked = threading.Event()
+    opened = profiler._process.open
+
+    def patient(session: Session) -> None:
+        assert asked.wait(10)
+        opened(session)
+
+    def farm() -> Iterator[Candidate]:
+        asked.set()
+        yield candidate("good")
+
+    monkeypatch.setattr(profiler._process, "open", patient)
+    assert [m.outcome for m in profiler.screen(session, farm())] == [Outcome.MEASURED]
+
+
 def test_an_error_of_the_farm_is_raised(session: Session, profiler: ServedProfiler) -> None:
     """What the candidates' iterator raises reaches the caller, after the measurements that came before."""
 
