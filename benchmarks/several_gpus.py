@@ -1,10 +1,15 @@
 """Sizes per minute with one, two and four GPUs of a node, once everything is compiled.
 
-    python benchmarks/several_gpus.py RESULTS.yaml [--limit 32] [-o FULL.jsonl] [-- --space nvidia_quick]
+    python benchmarks/several_gpus.py SIZES.yaml [--limit 32] [--each] [-o FULL.jsonl] [-- --space nvidia_quick]
 
-Tunes the sizes of the results file again, with the command itself, into throwaway results files; what follows `--`
-goes to it. Give the --cache_dir of the tuning, so that nothing is compiled; with --warm, a run that is not counted
-comes first. The table says how much was compiled in a counted run all the same.
+Tunes the sizes of the list, which may be a results file, with the command itself, into throwaway results files; what
+follows `--` goes to it. Give the --cache_dir of a tuning, so that nothing is compiled; with --warm, a run that is not
+counted comes first. The table says how much was compiled in a counted run all the same.
+
+Any number of GPUs gets the same sizes, so that two have half of the list each. But a GPU's first sizes take longer than
+its later ones, since its process starts, opens the device and loads each kernel when it is first used: that weighs more
+the shorter the list of each GPU is. With --each the list of each GPU is as long as one GPU's alone: for every size, so
+many as there are GPUs, with 0, 128, 256 ... columns of C more. Then the ratio is what a list of any length tends to.
 
 What is counted:
 
@@ -35,16 +40,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import yaml
-from figures import DataFile, table
-from workbench import rows_of, say
+from figures import DataFile, spread_order, table
+from workbench import errors_end, say
 
+from genkern.gemm_entry import GemmDefaults
 from genkern.gpus import detect_devices
 from genkern.problem import GemmProblem
 from genkern.run_files import RunFiles
+from genkern.sizes import read_sizes
 
 GPU_COUNTS = (1, 2, 4)
 # With fewer the tail is a large part of a run.
 _SIZES_A_GPU = 8
+# Whole tiles of most widths, so that a sibling has the kernels of its size.
+_SIBLING_COLUMNS = 128
 _LOOK_S = 0.02
 _DONE = re.compile(r"^(\d+x\d+x\d+): (?!no winner)")
 _COMPILED = re.compile(r"^binaries: ([\d,]+) compiled")
@@ -91,6 +100,11 @@ def size_list(problems: Sequence[GemmProblem]) -> str:
         types = {"op": p.op, "dtype_a": p.dtype_a, "dtype_b": p.dtype_b, "dtype_c": p.dtype_c}
         entries.append({"M": p.M, "N": p.N, "K": p.K, **layout, **types, "bias": p.bias, "activation": p.activation})
     return yaml.safe_dump(entries, default_flow_style=None, sort_keys=False)
+
+
+def siblings(problems: Sequence[GemmProblem], count: int) -> list[GemmProblem]:
+    """`count` of each problem, which differ in N: about the same work, and no two the same."""
+    return [replace(p, N=p.N + _SIBLING_COLUMNS * number) for p in problems for number in range(count)]
 
 
 def read_run(gpus: int, lines: Sequence[str], seconds: float, status: int) -> Run:
@@ -197,29 +211,37 @@ def tune(arguments: argparse.Namespace, sizes: Path, gpus: int, label: str) -> R
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", help="results file whose sizes are tuned again")
+    parser.add_argument("sizes", help="list of sizes, or a results file whose sizes are tuned again")
     parser.add_argument("-o", "--output", help="full data as JSON lines")
     parser.add_argument("--cache_dir", help="genkern's --cache_dir, the tuning's own")
     parser.add_argument("--limit", type=int, help="so many sizes, spread over the file")
+    parser.add_argument("--each", action="store_true", help="as many sizes for each GPU as for one alone")
     parser.add_argument("--seconds", type=float, default=600.0, help="most time of one run (default: 600)")
     parser.add_argument("--warm", action="store_true", help="one run more, first, that is not counted")
     parser.add_argument("--gpus", type=int, nargs="+", help="numbers of GPUs (default: 1 2 4, as far as there are)")
     end = argv.index("--") if "--" in argv else len(argv)
     arguments = parser.parse_args(argv[:end])
     arguments.extra = list(argv[end + 1 :])
-    there = len(detect_devices())
-    counts = [count for count in arguments.gpus or GPU_COUNTS if count <= there]
+    devices = detect_devices()
+    counts = [count for count in arguments.gpus or GPU_COUNTS if count <= len(devices)]
     if not counts:
-        raise SystemExit(f"this benchmark needs GPUs; this machine has {there}")
+        raise SystemExit(f"this benchmark needs GPUs; this machine has {len(devices)}")
+    with errors_end():
+        listed = read_sizes(arguments.sizes, GemmDefaults(), devices[0].arch).problems
+    problems = spread_order(listed, arguments.limit)
     data = DataFile(arguments.output)
     runs = []
     with tempfile.TemporaryDirectory(prefix="gpus-") as folder:
-        sizes = Path(folder) / "sizes.yaml"
-        sizes.write_text(size_list([row.problem for row in rows_of(arguments)]))
+
+        def tune_on(count: int, label: str) -> Run:
+            sizes = Path(folder) / f"{label}_sizes.yaml"
+            sizes.write_text(size_list(siblings(problems, count if arguments.each else 1)))
+            return tune(arguments, sizes, count, label)
+
         if arguments.warm:
-            tune(arguments, sizes, counts[-1], "warm")
+            tune_on(max(counts), "warm")
         for count in counts:
-            run = tune(arguments, sizes, count, f"gpus_{count}")
+            run = tune_on(count, f"gpus_{count}")
             runs.append(run)
             data.add(asdict(run))
     print(report(runs))

@@ -156,12 +156,27 @@ def test_held_out_sizes_are_of_other_models() -> None:
     assert {problem.M for problem in held_out} == {3, 17, 100, 500, 3000}
 
 
+def test_second_held_out_sizes_are_new() -> None:
+    """30 sizes, two weights of each of three models, and none of these weights is in any other file."""
+    models = {
+        Dense(60, 7168, 56, 8, 128, 20480, 64000, 34.4): (4, "gate_up", "down"),
+        Dense(46, 4608, 32, 16, 128, 36864, 256000, 27.2): (2, "qkv", "out"),
+        Dense(64, 12288, 96, 8, 128, 33792, 256000, 103.8): (8, "gate_up", "down"),
+    }
+    weights = {model.weights(tp)[name] for model, (tp, *names) in models.items() for name in names}
+    held_out = read("held_out_2.yaml")
+    assert {(p.M, p.N, p.K) for p in held_out} == {(m, n, k) for m in (3, 17, 100, 500, 3000) for n, k in weights}
+    assert len(held_out) == 30
+    others = {path.name for path in FOLDER.glob("*.yaml")} - {"held_out_2.yaml"}
+    assert not weights & {(p.N, p.K) for name in others for p in read(name)}
+
+
 def test_every_file_is_tn_and_covered() -> None:
     """Every shipped file stores A row-major and the weight as [N, K], and is recomputed by a test above."""
     names = {path.name for path in FOLDER.iterdir()} - {"README.md"}
     covered = {f"{name}_tp{tp}.yaml" for name, tp in DENSE_FILES}
     covered |= {"gpt-oss-120b_tp1.yaml", "gpt-oss-120b_tp8.yaml", "deepseek-v3_tp8.yaml"}
-    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "held_out.yaml"}
+    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "held_out.yaml", "held_out_2.yaml"}
     assert names == covered
     for name in names:
         assert all(problem.row_major_a and not problem.row_major_b for problem in read(name))

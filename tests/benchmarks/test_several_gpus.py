@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import several_gpus
@@ -67,6 +68,16 @@ def test_moments_are_read_from_a_growing_journal(tmp_path: Path) -> None:
         over.set()
         events = following.result(10)
     assert [event[1:] for event in events] == [("began", 1), ("ended", 1)]
+
+
+def test_siblings_are_different_sizes_of_the_same_work() -> None:
+    """So many of each size, the first of them the size itself, which differ in N alone and by little."""
+    sizes = GemmProblem(64, 4096, 512), GemmProblem(64, 1280, 8192, bias=True)
+    assert several_gpus.siblings(sizes, 1) == list(sizes)
+    four = several_gpus.siblings(sizes, 4)
+    assert len(set(four)) == 8
+    assert [p.N for p in four] == [4096, 4224, 4352, 4480, 1280, 1408, 1536, 1664]
+    assert {replace(p, N=1) for p in four} == {replace(p, N=1) for p in sizes}
 
 
 def test_size_list_can_be_read(tmp_path: Path) -> None:
