@@ -53,11 +53,15 @@ def test_a_session_is_opened_once(session: Session, process: MeasuredProcess) ->
 
 
 def test_a_lost_process_is_replaced_by_the_one_in_reserve(session: Session, process: MeasuredProcess) -> None:
-    """The first replacement starts from nothing, later ones stand by; logs go by turns to two files."""
+    """Replacements stand by, the first one too; logs go by turns to two files."""
     for _ in range(3):
         process.open(session)
+        reserve = process._reserve
         process.lost()
-    assert len(set(opened_by(session))) == 3
+        process.open(session)
+        assert process._child is reserve
+        process.lost()
+    assert len(set(opened_by(session))) == 6
     assert sorted(path.name for path in Path(session.work_dir).glob("harness*")) == ["harness_0.log", "harness_1.log"]
 
 
@@ -97,7 +101,7 @@ def test_a_device_that_hangs_when_opened_is_tried_once(
     with pytest.raises(ProfilerError, match=r"GPU 0 cannot be used: .*did not answer in 0.2 s"):
         process.open(session)
     process.close()
-    assert sorted(path.name for path in hostile_path.glob("harness*")) == ["harness_0.log"]
+    assert sorted(path.name for path in hostile_path.glob("harness*")) == ["harness_0.log", "harness_1.log"]
 
 
 def test_losses_become_outcomes() -> None:
