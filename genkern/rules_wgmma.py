@@ -109,7 +109,7 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON:
         return False
     rows, width = sides(config)
-    ring = ring_of(rows, width)
+    ring = ring_of(rows, width, cluster=FAMILIES[config.family].cluster)
     c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     room = gpu.shared_bytes_per_block - c_bytes - ring.block * 128 - _SLACK_BYTES
     fit = room // ring.bytes_per_buffer
