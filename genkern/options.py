@@ -250,8 +250,8 @@ def _search(group: argparse._ArgumentGroup) -> None:
         "--exhaustive",
         action="store_true",
         help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over twice the best "
-        "(predicted_out), and all but one of the configs that compile to the same machine code (identical), are left "
-        "out",
+        "(predicted_out; on NVIDIA only), and all but one of the configs that compile to the same machine code "
+        "(identical), are left out",
     )
     group.add_argument(
         "--deterministic",

@@ -133,6 +133,19 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return count < _LEAST_FILL * waves * gpu.compute_units
 
 
+def cluster_idle(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Cluster of which some programs have no tile: over 15 % of all, or where it has one tile for all.
+
+    genkern: the tiles of a cluster lie side by side along the rows of wgmma; what has no tile there loads for the others
+    and multiplies zeros.
+    """
+    if (cluster := FAMILIES[config.family].cluster) == 1:
+        return False
+    rows, _ = sides(config)
+    along = -(-_sized(problem, config)[0] // rows)
+    return along < cluster or along < _LEAST_FILL * -(-along // cluster) * cluster
+
+
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon kernel with SPLIT_K where its shares are of no use, or would not fit the kernel's 32-bit arithmetic.
 

@@ -32,6 +32,11 @@ _POLL_S = 0.05
 # A group gets this long to vanish after SIGKILL; only a process stuck in the driver takes longer.
 _KILL_WAIT_S = 10.0
 
+# A process that another thread forked in the middle of a start (the farm's compile process, with one job) would hold
+# the pipes of that start for as long as it lives: so nobody forks meanwhile.
+_starting = threading.Lock()
+os.register_at_fork(before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release)
+
 # Called at every poll: (token, limit_s). The child has timed out when `token` was the same for `limit_s` seconds.
 Watch = Callable[[], tuple[object, float]]
 
@@ -254,7 +259,8 @@ class _Group:
         self._started_s = time.monotonic()
         self._ended_s: float | None = None
         try:
-            self._process = subprocess.Popen(guarded, env=dict(env), start_new_session=True, bufsize=0, **streams)
+            with _starting:
+                self._process = subprocess.Popen(guarded, env=dict(env), start_new_session=True, bufsize=0, **streams)
         except OSError as error:
             raise SupervisorError(f"cannot start {argv[0]!r}: {error.strerror}") from error
 

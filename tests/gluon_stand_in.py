@@ -20,11 +20,17 @@ from gluon_machine import Cluster, Descriptor, Dtype, Machine
 from gluon_ptx import Tensor, run_ptx, run_scalar
 from numpy.typing import NDArray
 
+# NumPy has no such type: values are rounded to its 8 bits, and kept as they were.
+_BFLOAT16 = object()
+
 
 class Values(Tensor):
     """A tensor with Gluon's operators."""
 
     def to(self, dtype: Any) -> Values:
+        if dtype is _BFLOAT16:
+            fraction, exponent = np.frexp(self.values)
+            return Values(np.ldexp(np.rint(fraction * 256) / 256, exponent))
         return Values(self.values.astype(getattr(dtype, "numpy", dtype)))
 
     def permute(self, order: Sequence[int]) -> Values:
@@ -167,7 +173,9 @@ def _namespace(now: _Running) -> dict[str, Any]:
         return types.SimpleNamespace(warps=warps[0])
 
     gl = types.SimpleNamespace(
-        **dict.fromkeys(("constexpr", "bfloat16", "float16")),
+        constexpr=None,
+        bfloat16=_BFLOAT16,
+        float16=np.float16,
         float32=np.float32,
         int32=np.int32,
         int64=Dtype(np.int64),

@@ -44,6 +44,20 @@ CONFIGS = [
     Config("warp_specialized_swapped", 136, 128, 64, 4, 2, 8, 4),
     Config("warp_specialized_swapped", 184, 128, 64, 1, 1, 8, 3),
     Config("warp_specialized_swapped", 48, 128, 64, 4, 1, 4, 6),
+    Config("warp_specialized_cluster2", 128, 112, 64, 4, 1, 4, 5),
+    Config("warp_specialized_cluster2", 64, 80, 64, 1, 1, 4, 6),
+    Config("warp_specialized_cluster2", 128, 176, 64, 1, 1, 8, 3),
+    Config("warp_specialized_cluster2", 256, 80, 64, 1, 1, 8, 3),
+    Config("warp_specialized_cluster4", 128, 96, 64, 4, 1, 4, 4),
+    Config("warp_specialized_cluster4", 64, 64, 64, 4, 1, 4, 4),
+    Config("warp_specialized_cluster4", 128, 128, 64, 1, 1, 8, 3),
+    Config("warp_specialized_cluster4", 256, 48, 64, 1, 1, 8, 3),
+    Config("warp_specialized_swapped_cluster2", 104, 64, 64, 1, 1, 4, 8),
+    Config("warp_specialized_swapped_cluster2", 40, 128, 64, 2, 1, 4, 6),
+    Config("warp_specialized_swapped_cluster2", 184, 128, 64, 1, 1, 8, 3),
+    Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 8),
+    Config("warp_specialized_swapped_cluster4", 56, 128, 64, 2, 1, 4, 5),
+    Config("warp_specialized_swapped_cluster4", 8, 128, 64, 1, 1, 8, 4),
     Config("gemv", 1, 4, 512, 1, 1, 4, 1),
     Config("tiled_semaphore", 64, 64, 64, 4, 3, 4, 3),
     Config("tiled_semaphore", 128, 128, 64, 8, 1, 8, 3),
@@ -59,7 +73,11 @@ CONFIGS = [
 ]
 # A family that has no config above still has one here.
 CONFIGS += [Config(name, 64, 64, 64, 4, 1, 4, 3) for name in FAMILIES if name not in {c.family for c in CONFIGS}]
+# Those of which several programs make one tile.
+SHARING = [config for config in CONFIGS if config.SPLIT_K > 1 or config.family == "stream_k"]
 LARGE_K = 262_144
+SMALL_K = 256
+SHORT_SUMS = GemmProblem(64, 128, SMALL_K, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32")
 LONG_SUMS = GemmProblem(64, 128, LARGE_K, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32")
 # Enough calls for programs to end in many orders.
 RUNS = 100
@@ -142,11 +160,10 @@ def _slice(x: Any, row_major: bool, extra: int) -> Any:
     return whole[:, : x.shape[1]].copy_(x)
 
 
-def _error_of_a_long_sum(folder: Path, config: Config) -> float:
-    """Largest relative error against float64 of K = LARGE_K positive products, fp16 in and fp32 out."""
+def _error_of_positive_sums(folder: Path, problem: GemmProblem, config: Config) -> float:
+    """Largest relative error of C against float64, for A and B from 0 to 1: a sum is that of its absolute products."""
     import torch
 
-    problem = fitted(LONG_SUMS, config)
     module, operands = on_gpu(folder, problem, config)
     generator = torch.Generator(device="cuda").manual_seed(0)
     for name in ("a", "b"):
@@ -169,13 +186,30 @@ def test_long_sums_stay_in_float32(tmp_path: Path, config: Config) -> None:
     if not takes(problem, config, arch()):
         pytest.skip(f"not on {arch()}")
     roundings = (LARGE_K - 1) * 2.0**-23
-    error = _error_of_a_long_sum(tmp_path, config)
+    error = _error_of_positive_sums(tmp_path, problem, config)
     assert error <= roundings / (1 - roundings)
     if config.SPLIT_K > 1:
         (tmp_path / "unsplit").mkdir()
-        unsplit = _error_of_a_long_sum(tmp_path / "unsplit", dataclasses.replace(config, SPLIT_K=1))
+        unsplit = _error_of_positive_sums(tmp_path / "unsplit", problem, dataclasses.replace(config, SPLIT_K=1))
         # Both are of the size of a rounding or two where rounding is to nearest.
         assert error <= unsplit + 2.0**-21
+
+
+@pytest.mark.parametrize("config", SHARING, ids=lambda config: config.name)
+def test_partial_sums_are_not_in_16_bits(tmp_path: Path, config: Config) -> None:
+    """K = 256 in shares: C is within 2^-15 of float64, which it is not if partial sums were rounded to 16 bits.
+
+    The bound is that of the long sums above: (K - 1) u / (1 - (K - 1) u) with u = 2^-23 is 2^-15.006. Rounding to
+    float16, which has 11 bits, moves a partial sum by up to 2^-11 of itself, and to bfloat16, which has 8, by up to
+    2^-8; the terms are positive, so no partial sum is larger than the whole. By how much is spread evenly, so that some
+    of the 8,192 elements come near to it: in NumPy, with these operands in one to five shares, the worst is off by
+    2^-11.0 to 2^-11.5 with float16 and by 2^-8.0 to 2^-8.4 with bfloat16, which is eleven times the bound or more.
+    """
+    problem = fitted(SHORT_SUMS, config)
+    if not takes(problem, config, arch()):
+        pytest.skip(f"not on {arch()}")
+    roundings = (SMALL_K - 1) * 2.0**-23
+    assert _error_of_positive_sums(tmp_path, problem, config) <= roundings / (1 - roundings)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)

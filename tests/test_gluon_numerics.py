@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -36,13 +37,21 @@ def text_of(problem: GemmProblem, config: Config, views_may_grow: bool) -> str:
 
 
 def product(
-    problem: GemmProblem, config: Config, units: int, views_may_grow: bool, seed: int = 0, text: str = ""
+    problem: GemmProblem,
+    config: Config,
+    units: int,
+    views_may_grow: bool,
+    seed: int = 0,
+    text: str = "",
+    largest: int = 1,
 ) -> dict[str, NDArray[Any]]:
-    """C of one call, NaN before it, with the exact product as `expected`; of another `text` than the generated one."""
-    # Whole numbers, whose sums float16 holds.
+    """C of one call, NaN before it, with the exact product as `expected`; of another `text` than the generated one.
+
+    A and B are whole numbers from -largest to largest. float16 holds the sums of those up to 1.
+    """
     draw = np.random.default_rng(seed)
-    a = draw.integers(-1, 2, (problem.M, problem.K)).astype(np.float16)
-    b = draw.integers(-1, 2, (problem.N, problem.K)).astype(np.float16).T
+    a = draw.integers(-largest, largest + 1, (problem.M, problem.K)).astype(np.float16)
+    b = draw.integers(-largest, largest + 1, (problem.N, problem.K)).astype(np.float16).T
     operands = {"a": a, "b": b, "c": np.full((problem.M, problem.N), np.nan, NUMPY[problem.dtype_c])}
     expected = a.astype(np.float64) @ b.astype(np.float64)
     if problem.bias:
@@ -139,6 +148,49 @@ def test_only_what_is_beyond_the_last_full_wave_is_shared(family: str) -> None:
     # Tile 0 is shared by the first three programs, tile 1 by the last three; the last of each adds up.
     assert left.all(axis=1).tolist() == [True, True, True, True, False]
     assert left.any(axis=1).tolist() == left.all(axis=1).tolist()
+
+
+# Changes of a kernel's text after which what programs hand one another is not in float32 any more.
+ROUNDED_SHARES = {
+    "stored in float16": (r"(, accs\[i\])\)", r"\1.to(gl.float16).to(gl.float32))"),
+    "stored in bfloat16": (r"(, accs\[i\])\)", r"\1.to(gl.bfloat16).to(gl.float32))"),
+    "read in float16": (r'(cache_modifier=".cg"\))', r"\1.to(gl.float16)"),
+    "added up in float16": (r"sums \+ \(part,\)", "sums + (part.to(gl.float16).to(gl.float32),)"),
+}
+
+
+def large_sums_case(family: str) -> tuple[GemmProblem, Config, str]:
+    """As shared_case with C in fp32, for operands up to 31, and its text.
+
+    Sums of K = 512 such products are whole and at most 512 * 31 * 31 < 2**19: exact in float32. A share's have a
+    standard deviation of some thousands, where float16, with 11 bits, holds multiples of 2 or 4 only.
+    """
+    problem, config = shared_case(family)
+    problem = replace(problem, dtype_c="fp32")
+    return problem, config, text_of(problem, config, True)
+
+
+@pytest.mark.parametrize("family", GLUON)
+def test_large_sums_of_shares_are_exact(family: str) -> None:
+    """Partial sums that take more than the 11 bits of float16 reach C as they are."""
+    problem, config, text = large_sums_case(family)
+    found = product(problem, config, 5, True, text=text, largest=31)
+    assert_exact(found)
+    sums = found["workspace"][~np.isnan(found["workspace"])]
+    assert np.mean(sums.astype(np.float16) != sums) > 0.25
+    # The stand-in makes a workspace of its own.
+    assert 'operands["workspace"] = torch.empty(elements, dtype=torch.float32, ' in text
+
+
+@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("loss", ROUNDED_SHARES)
+def test_large_sums_notice_shares_in_16_bits(loss: str, family: str) -> None:
+    """A kernel whose partial sums go through 16 bits does not pass the test above."""
+    problem, config, text = large_sums_case(family)
+    text, count = re.subn(*ROUNDED_SHARES[loss], text)
+    assert count > 0
+    with pytest.raises(AssertionError, match="wrong"):
+        assert_exact(product(problem, config, 5, True, text=text, largest=31))
 
 
 def test_a_ring_of_one_buffer_is_refused() -> None:
