@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,3 +116,27 @@ def test_losses_become_outcomes() -> None:
     assert len(loss(ChildDied("", Exit(1, False, 1.0, "x" * 1000)))[1]) < 400
     assert loss(ChildTimedOut("no answer")) == (Outcome.TIMED_OUT, "no answer")
     assert loss(ChildGarbled("no JSON")) == (Outcome.CRASHED, "no JSON")
+
+
+def test_nobody_forks_in_the_middle_of_a_start(
+    session: Session, process: MeasuredProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that the farm forks has no pipe of a start: held open, it would keep the start from its end."""
+    forked = threading.Event()
+    started = subprocess.Popen
+
+    def fork() -> None:
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        forked.set()
+
+    def start(*args: Any, **named: Any) -> Any:
+        forked.clear()
+        threading.Thread(target=fork).start()
+        assert not forked.wait(0.2)
+        return started(*args, **named)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    process.open(session)
+    assert forked.wait(WAIT_S)

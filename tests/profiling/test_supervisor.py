@@ -397,27 +397,3 @@ def test_a_child_that_was_not_started_is_an_error() -> None:
     with pytest.raises(SupervisorError, match="not started"):
         StreamChild().send(1)
     assert StreamChild().kill() is None
-
-
-def test_nobody_forks_in_the_middle_of_a_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process forked by another thread has no pipe of a start: held open, it would keep the start from its end."""
-    forked = threading.Event()
-    started = subprocess.Popen
-
-    def fork() -> None:
-        if (pid := os.fork()) == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-        forked.set()
-
-    def start(*args: Any, **named: Any) -> Any:
-        threading.Thread(target=fork).start()
-        assert not forked.wait(0.2)
-        return started(*args, **named)
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    with StreamChild() as child:
-        child.start([sys.executable, "-c", _ECHO], os.environ, folder / "stderr")
-        assert forked.wait(10)
-        child.send(1)
-        assert child.receive(10) == ["echo", 1]
