@@ -136,8 +136,8 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def cluster_idle(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Cluster of which some programs have no tile: over 15 % of all, or where it has one tile for all.
 
-    genkern: the tiles of a cluster lie side by side along the rows of wgmma; what has no tile there loads for the others
-    and multiplies zeros.
+    genkern: the tiles of a cluster lie side by side along the rows of wgmma; what has no tile there loads for the
+    others and multiplies zeros.
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False

@@ -8,13 +8,13 @@ finished. A phase of a barrier tells a waiter no more than the phase that its ow
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gluon_cluster import DEADLOCK, Cluster, Ended
 from numpy.typing import NDArray
 
 # Where the largest allocation begins: an SM keeps the first 1024 bytes to itself.
@@ -23,7 +23,6 @@ FIRST_ADDRESS = 1024
 SHARED_BYTES = 227 * 1024
 # Rows are swizzled in blocks of 8, of 128 bytes each.
 _BLOCK_BYTES = 1024
-_DEADLOCK = "a barrier that nobody completes"
 
 
 class Dtype:
@@ -141,7 +140,8 @@ class Allocation:
         """`access` reads these bytes from now on, and is started by somebody who knows what `known` holds."""
         for block in range(start // _BLOCK_BYTES, -(-(start + size) // _BLOCK_BYTES)):
             copy = self.written.get(block)
-            assert copy in known and (copy.twin is None or copy.twin in known), "a buffer is read before its copy has arrived"
+            both = {copy, copy.twin} - {None} if copy is not None else {None}
+            assert both <= known, "a buffer is read before its copy has arrived"
             self.read.setdefault(block, []).append(access)
 
     def writes(self, access: Access, start: int, data: NDArray[np.uint8], known: set[Access]) -> None:
@@ -200,59 +200,6 @@ class View:
         assert self.layout == "barriers"
         assert self.start in self.allocation.barriers, "a barrier that is not initialised"
         return self.allocation.barriers[self.start]
-
-
-class _Ended(BaseException):
-    """Raised in partitions that wait, when another one has failed."""
-
-
-class Cluster:
-    """Programs that run at the same time and reach each other's shared memory; one partition runs until it waits.
-
-    `enter` is called with the machine whose partition is to run.
-    """
-
-    def __init__(self, seed: int, enter: Callable[[Machine], None] = lambda machine: None) -> None:
-        self.machines: list[Machine] = []
-        self.agents: list[Agent] = []
-        self.bodies: list[Callable[[], None]] = []
-        self._enter = enter
-        self._random = random.Random(seed)
-        self.back = threading.Semaphore(0)
-        self.errors: list[BaseException] = []
-
-    def run(self) -> None:
-        """Run all partitions to their ends; raises what the first one to fail raises."""
-
-        def run(agent: Agent, body: Callable[[], None]) -> None:
-            agent.turn.acquire()
-            try:
-                body()
-                agent.check_end()
-            except _Ended:
-                pass
-            except BaseException as error:
-                self.errors.append(error)
-            agent.done = True
-            self.back.release()
-
-        pairs = zip(self.agents, self.bodies, strict=True)
-        threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in pairs]
-        for thread in threads:
-            thread.start()
-        while alive := [agent for agent in self.agents if not agent.done]:
-            able = [agent for agent in alive if agent.ready()]
-            if not able and not self.errors:
-                self.errors.append(AssertionError(_DEADLOCK))
-            agent = self._random.choice(alive if self.errors else able)
-            agent.machine.running = agent
-            self._enter(agent.machine)
-            agent.turn.release()
-            self.back.acquire()
-        if self.errors:
-            raise self.errors[0]
-        for machine in self.machines:
-            machine.check_end()
 
 
 class Machine:
@@ -344,7 +291,9 @@ class Machine:
             descriptor, corner, view = self.running.stores.pop(0)
             descriptor.store(corner, view.values)
 
-    def copy(self, descriptor: Descriptor, corner: Sequence[int], address: int, barrier: int, ranks: Sequence[int]) -> None:
+    def copy(
+        self, descriptor: Descriptor, corner: Sequence[int], address: int, barrier: int, ranks: Sequence[int]
+    ) -> None:
         """A copy to the same place in several programs of the cluster, or in this one alone."""
         self.pause()
         for rank in ranks:
@@ -381,16 +330,16 @@ class Machine:
         """Let other partitions run, until `ready`."""
         agent = self.running
         if not self._parted:
-            assert ready(), _DEADLOCK
+            assert ready(), DEADLOCK
             return
         agent.ready = ready
         self.cluster.back.release()
         agent.turn.acquire()
         if self.cluster.errors:
-            raise _Ended
+            raise Ended
 
     def part(self, bodies: Sequence[Callable[[], None]], warpgroups: Sequence[int]) -> None:
-        """Run the partitions to their ends; in a cluster, that is for the cluster to do when all programs have parted."""
+        """Run the partitions to their ends; in a cluster, that is for the cluster to do, when all have parted."""
         known = self.running.known[0]
         self.cluster.agents += [Agent([set(known) for _ in range(count)], self) for count in warpgroups]
         self.cluster.bodies += bodies

@@ -19,7 +19,7 @@ from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.families import binary_name, compile_options, kernel_specs, variants_of, wide_operands
-from genkern.family import GLUON, ring_of, sides
+from genkern.family import FAMILIES, GLUON, ring_of, sides
 from genkern.generate import generate
 from genkern.gpus import gpu_for_arch
 from genkern.op import get_op

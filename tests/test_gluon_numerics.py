@@ -96,9 +96,7 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int, bool]:
     least = max(2, tile_bytes * powers_of(width)[0] // width // ring.bytes_per_buffer + 1)
     assume(least <= most)
     split_k = draw(st.integers(1, 5)) if FAMILIES[family].splits_k else 1
-    config = made(
-        family, rows, width, split_k, warps, draw(st.integers(least, most)), draw(st.integers(1, 3))
-    )
+    config = made(family, rows, width, split_k, warps, draw(st.integers(least, most)), draw(st.integers(1, 3)))
     # At most four tiles along either side, so that small ones take no longer than large ones.
     m, n = (draw(st.integers(1, min(300, 4 * size))) for size in (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N))
     problem = fp16_problem(m, n, draw(st.integers(1, 500)), dtype_c=dtype_c, bias=bias, activation=activation)
@@ -170,7 +168,7 @@ def large_sums_case(family: str) -> tuple[GemmProblem, Config, str]:
     return problem, config, text_of(problem, config, True)
 
 
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", SHARING)
 def test_large_sums_of_shares_are_exact(family: str) -> None:
     """Partial sums that take more than the 11 bits of float16 reach C as they are."""
     problem, config, text = large_sums_case(family)
@@ -182,7 +180,7 @@ def test_large_sums_of_shares_are_exact(family: str) -> None:
     assert 'operands["workspace"] = torch.empty(elements, dtype=torch.float32, ' in text
 
 
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", SHARING)
 @pytest.mark.parametrize("loss", ROUNDED_SHARES)
 def test_large_sums_notice_shares_in_16_bits(loss: str, family: str) -> None:
     """A kernel whose partial sums go through 16 bits does not pass the test above."""
@@ -319,7 +317,7 @@ def test_the_stand_in_notices_in_shares(family: str, pattern: str, replacement: 
 # As above: what is changed in the kernel of a cluster, into what, and what the stand-in says to it.
 CLUSTER_MISTAKES = {
     "not met": (r"barrier.cluster.wait.acquire.aligned;", "", "before all have met"),
-    "released to itself": (r"mapa.shared::cluster.u32 there, (\$\d+), thread;", r"mapa.shared::cluster.u32 there, \1, 0;", UNORDERED),
+    "released to itself": (r"cluster.u32 there, (\$\d+), thread;", r"cluster.u32 there, \1, 0;", UNORDERED),
     "released to one": (r"setp.lt.u32 arrives, thread, \d;", "setp.lt.u32 arrives, thread, 1;", NOBODY),
     "arrivals of one": (r"(init\(barriers.index\(slot\), count=)\d", r"\g<1>1", UNORDERED),
     "own columns only": (r"mov.u16 everyone, \d+;", "mov.u16 everyone, 1;", f"{NOBODY}|{EARLY}"),
