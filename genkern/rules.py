@@ -68,6 +68,7 @@ RULES: dict[str, Rule] = {
         rules_tiles.tile_over_problem,
         rules_tiles.tile_skewed,
         rules_tiles.tile_too_small,
+        rules_tiles.large_gemm,
         rules_tiles.split_k_fills,
         rules_tiles.split_k_short,
         rules_tiles.split_k_empty,
