@@ -82,6 +82,7 @@ RULES: dict[str, Rule] = {
         rules_nvidia.tma_needs_sm90,
         rules_nvidia.tma_aligned,
         rules_nvidia.tma_box_narrow,
+        rules_nvidia.specialized_without_tcgen05,
         rules_amd.lds_pipeline,
         rules_amd.waves_per_eu_given,
         rules_amd.waves_per_eu_over_lds,
