@@ -65,7 +65,7 @@ def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> b
 
 
 def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """persistent_tma_specialized where Triton does not multiply by tcgen05: another target, tile, warps or type.
+    """persistent_tma_specialized for a target, tile, number of warps or type that Triton does not use tcgen05 for.
 
     genkern: sm_90 compiles it as persistent_tma; sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
     accumulators need the registers that the extra warps take. tcgen05 takes 64 rows or more; int8 from Triton 3.9 on.
