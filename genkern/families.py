@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, Ring, powers_of, ring_of, sides
+from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, Ring, powers_of, ring_of, sides
 from genkern.kernel import KernelSpec
 from genkern.op import Op, get_op
 from genkern.problem import GemmProblem
@@ -45,6 +45,7 @@ class Variant:
     width: int = 0
     warps: int = 0
     cluster: int = 1
+    specialized: bool = False
 
     @property
     def ring(self) -> Ring:
@@ -69,9 +70,10 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     """The kernels of one call of `config`, in launch order."""
     template = f"gemm/{config.family}.py.j2"
     split = config.SPLIT_K > 1 and FAMILIES[config.family].split_apart
-    if config.family == "persistent_tma":
+    if config.family in PERSISTENT_TMA:
         # Loaded and stored by the copy engine, which clips what overhangs: one text for every size.
-        return (Variant(f"matmul_{config.family}", template),)
+        specialized = config.family == "persistent_tma_specialized"
+        return (Variant(f"matmul_{config.family}", "gemm/persistent_tma.py.j2", specialized=specialized),)
     if config.family in GLUON:
         rows, width = sides(config)
         name = f"matmul_{config.family}_{rows}x{width}_w{config.num_warps}" + ("_split" if split else "")
@@ -213,7 +215,7 @@ def _specs(
         elif config.family in _TILED_TMA:
             signature = [*descriptors[:2], ("c_ptr", c), ("partial_ptr", partial), ("arrived_ptr", "*i32"), *extra]
             signature += [*mnk, ("ldc", "i32"), ("GROUP_SIZE_M", "i32"), ("SPLIT_K", "i32")]
-        elif config.family == "persistent_tma":
+        elif config.family in PERSISTENT_TMA:
             signature = [*descriptors, *extra, *mnk, ("GROUP_SIZE_M", "i32")]
         elif config.family in GLUON:
             ring, types = variant.ring, [problem.dtype_a, problem.dtype_b]

@@ -81,6 +81,8 @@ FAMILIES = {
             least_block_m=8,
         ),
         Family("persistent_tma", uses_tma=True),
+        # Triton adds whole warpgroups: one warp of four loads, one multiplies.
+        Family("persistent_tma_specialized", uses_tma=True, helper_warps=4),
         # Four: registers are dealt out to whole warpgroups, so the one loading warp costs a group.
         Family(
             "warp_specialized",
@@ -124,6 +126,8 @@ FAMILIES = {
 
 # What one wgmma multiplies.
 _WIDEST = 256
+# One program per SM, operands and C through the copy engine: the same text but for who does what.
+PERSISTENT_TMA = ("persistent_tma", "persistent_tma_specialized")
 # Those in Gluon.
 GLUON = tuple(name for name, family in FAMILIES.items() if family.width_step)
 

@@ -26,7 +26,7 @@ from genkern.families import (
     variants_of,
     wide_operands,
 )
-from genkern.family import FAMILIES, GLUON, growing_views
+from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, growing_views
 from genkern.gpus import Gpu, gpu_for_arch
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -120,7 +120,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma],
         "has_tma": any(FAMILIES[name].uses_tma for name in families),
         "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
-        "has_persistent_tma": "persistent_tma" in families,
+        "has_persistent_tma": bool(families & {*PERSISTENT_TMA}),
         "has_gluon": any(name in GLUON for name in families),
         "gluon_families": [name for name in GLUON if name in families],
         "has_gluon_swapped": any(name in GLUON and FAMILIES[name].swaps_operands for name in families),

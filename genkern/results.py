@@ -145,6 +145,8 @@ class ResultsFile:
             self._refuse_arch(row.gfx)
             if row.problem not in self._again:
                 self._refuse_source(row.predicted)
+        # A file of AITER's columns alone gets ours, which the rows that it has do not fill.
+        lines = aiter_csv.widened(lines)
         self._head = lines[0] + "\n"
         self._kept = [_Kept(row.problem, f"{line}\n", row.config) for row, line in zip(rows, lines[1:], strict=True)]
 

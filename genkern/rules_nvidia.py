@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES
+from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules_tiles import covering_block
+from genkern.triton_release import triton_release
 
-# Barriers and descriptors of the TMA pipeline, rounded up: 8 bytes a stage, and up to 48 more on sm_100.
+# Barriers and descriptors of the TMA pipeline, rounded up: 8 bytes a stage, and up to 48 more on sm_100; and
+# 16 more a stage between groups of warps.
 _BARRIER_BYTES = 128
+_GROUP_BARRIER_BYTES = 16
+# Triton before this release has no int8 by tcgen05.
+_TCGEN05_INT8_FROM = (3, 9)
 # The copy engine wants every row to start at a multiple of this, and what it copies of one to be as long as a multiple
 # of it (CUDA driver API, cuTensorMapEncodeTiled: globalStrides, and boxDim[0] without interleaving).
 _TMA_ROW_ALIGNMENT_BYTES = 16
@@ -33,10 +38,11 @@ def _warpgroup_mma(config: Config) -> bool:
 def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> int:
     a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * DTYPES[problem.dtype_b].size_bytes
-    if config.family not in ("persistent_tma", "warp_specialized", "warp_specialized_swapped"):
+    if config.family not in (*PERSISTENT_TMA, *GLUON):
         return (a + b) * buffers + (_BARRIER_BYTES if FAMILIES[config.family].uses_tma else 0)
     c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
-    return (a + b) * buffers + c + _BARRIER_BYTES
+    between_groups = config.family == "persistent_tma_specialized" and _GROUP_BARRIER_BYTES * config.num_stages
+    return (a + b) * buffers + c + _BARRIER_BYTES + between_groups
 
 
 def shared_memory_mma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -52,9 +58,26 @@ def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> b
 
     genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles
     are alive (num_stages - 1 where the tile is too small for them); the TMA epilogue stages the tile of C besides.
+    What a bias adds on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is left to limits.py.
     """
     buffers = config.num_stages if _warpgroup_mma(config) else max(1, config.num_stages - 1)
     return _shared_bytes(problem, config, buffers) > gpu.shared_bytes_per_block
+
+
+def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """persistent_tma_specialized for a target, tile, number of warps or type that Triton does not use tcgen05 for.
+
+    genkern: sm_90 compiles it as persistent_tma; sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
+    accumulators need the registers that the extra warps take. tcgen05 takes 64 rows or more; int8 from Triton 3.9 on.
+    With 4 or 8 warps (8 or 12 with those that Triton adds) a thread has 256 or 168 registers; with 16 there are 96, and
+    Triton takes mma.sync; with 2 it fails. (Compiled by 3.6, 3.7 and 3.9.)
+    """
+    if config.family != "persistent_tma_specialized":
+        return False
+    if gpu.arch != "sm_100" or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
+        return True
+    types = {problem.dtype_a, problem.dtype_b}
+    return "fp32" in types or ("int8" in types and triton_release() < _TCGEN05_INT8_FROM)
 
 
 def warpgroup_needs_4_warps(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

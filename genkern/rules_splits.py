@@ -30,12 +30,12 @@ def not_deterministic(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def atomic_compare_and_swap(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """tiled_atomic's float additions on gfx90a.
+    """tiled_atomic's float additions on gfx90a and gfx1100.
 
-    genkern: Triton 3.6 to 3.9 compiles them to loops around global_atomic_cmpswap there, since its memory may be
+    genkern: Triton 3.6 to 3.9 compiles them to loops around global_atomic_cmpswap there, since memory may be
     fine-grained as far as LLVM knows; gfx942, gfx950 and gfx12 have global_atomic_add_f32.
     """
-    if config.family != "tiled_atomic" or gpu.arch != "gfx90a":
+    if config.family != "tiled_atomic" or gpu.arch not in ("gfx90a", "gfx1100"):
         return False
     return get_op(problem.op).accumulator(problem) == "fp32"
 

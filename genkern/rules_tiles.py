@@ -18,6 +18,8 @@ OTHER_REGISTERS = 20
 _ENOUGH_TILES_PER_UNIT = 2
 # Workgroups per CU or SM beyond which more splits of K add traffic of partial sums and no parallelism.
 _SPLIT_K_BLOCKS_PER_UNIT = 4
+# From this M and N on a GEMM has tiles of all sizes to spare (tune_gemm v3.4, rule 11).
+_LARGE = 2048
 # From this many tiles per CU or SM on, larger tiles also fill the GPU.
 _PLENTY_OF_TILES_PER_UNIT = 32
 
@@ -95,6 +97,21 @@ def tile_skewed(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """
     block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     return (block_m > 8 * block_n and problem.N > block_n) or (block_n > 8 * block_m and problem.M > block_m)
+
+
+def large_gemm(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """M and N from 2048: blocks below 64 that do not cover K, under 4 warps, or blocks that do not divide M and N.
+
+    genkern, after rule 11 of tune_gemm v3.4 (v34_large_gemm), which leaves nothing where tile_over_problem wants
+    BLOCK_SIZE_K below 64, for K up to 32. Where 64 divides M (or N) the blocks must divide it; else kernels mask.
+    """
+    if problem.M < _LARGE or problem.N < _LARGE:
+        return False
+    block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
+    if block_m < 64 or block_n < 64 or (block_k < 64 and block_k < problem.K) or config.num_warps < 4:
+        return True
+    uneven_m = problem.M % 64 == 0 and problem.M % block_m != 0
+    return uneven_m or (problem.N % 64 == 0 and problem.N % block_n != 0)
 
 
 def tile_too_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

@@ -1,4 +1,4 @@
-"""What `amd-smi` prints as JSON, read without trust: clocks, the highest that they may reach, and the driver.
+"""What `amd-smi` prints as JSON, read without trust: the highest clocks that a GPU may reach, and the driver.
 
 Source: ROCm/amdsmi, amdsmi_cli: a list of GPUs (inside "gpu_data" from ROCm 7 on). In `metric --clock`,
 clock.gfx_<n> (an XCD) and clock.mem_<n> have "clk", the current clock, and "max_clk", each {"value": <MHz>,
@@ -12,15 +12,12 @@ import re
 from typing import Any
 
 
-def highest_mhz(text: str, domain: str, reading: str) -> float | None:
-    """The highest value of `reading` ("clk", "max_clk") among the clocks of `domain` ("gfx", "mem") of the first GPU.
-
-    In MHz; None for anything else than such JSON.
-    """
+def _highest_mhz(text: str, domain: str) -> float | None:
+    """The highest "max_clk" among the clocks of `domain` ("gfx", "mem") of the first GPU; None without such JSON."""
     clocks = next((gpu.get("clock") for gpu in _gpus(text)), None)
     found = []
     for name, entry in clocks.items() if isinstance(clocks, dict) else ():
-        said = entry.get(reading) if name.startswith(domain) and isinstance(entry, dict) else None
+        said = entry.get("max_clk") if name.startswith(domain) and isinstance(entry, dict) else None
         value = said.get("value") if isinstance(said, dict) else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             found.append(float(value))
@@ -29,7 +26,7 @@ def highest_mhz(text: str, domain: str, reading: str) -> float | None:
 
 def parse_max_clocks(text: str) -> tuple[int | None, int | None]:
     """The highest graphics and memory clocks that the first GPU may reach, in MHz; None where it does not say."""
-    graphics, memory = (highest_mhz(text, domain, "max_clk") for domain in ("gfx", "mem"))
+    graphics, memory = (_highest_mhz(text, domain) for domain in ("gfx", "mem"))
     return _whole(graphics), _whole(memory)
 
 

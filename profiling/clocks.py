@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import statistics
-import subprocess
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Protocol
-
-from genkern.profiling.amd_smi import highest_mhz
 
 # NVBench discards a sample taken below this share of the device's default clock; here of its usual one.
 THROTTLED_SHARE = 0.75
 _READINGS = 1000
 _NVML = "libnvidia-ml.so.1"
 _NVML_CLOCK_SM = 1  # nvmlClockType_t, nvml.h
-_AMD_SMI_TIMEOUT_S = 10.0
 
 
 class Clock(Protocol):
@@ -57,35 +54,47 @@ class NvmlClock:
 
 
 class AmdSmiClock:
-    """The graphics clock that `amd-smi` reports of the GPU with this number. One reading starts a process."""
+    """The graphics clock of the current device by the amdsmi library, as PyTorch asks it, inside this process.
 
-    def __init__(self, index: int) -> None:
-        self._argv = amd_smi_argv(index)
+    The program amd-smi takes so long to start that the device would be idle, and its clock low, when it reads. The
+    library needs the Python package amdsmi of ROCm; on some versions it has no answer for an MI300X, or says 0.
+    """
 
     def mhz(self) -> float | None:
+        import torch
+
         try:
-            done = subprocess.run(self._argv, capture_output=True, text=True, timeout=_AMD_SMI_TIMEOUT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
+            return float(torch.cuda.clock_rate()) or None
+        except Exception:  # no package, no driver, or the library's own errors, which have no common base
             return None
-        return parse_amd_smi(done.stdout)
 
 
-def amd_smi_argv(index: int) -> list[str]:
-    """The command that prints the clocks of GPU number `index` as JSON."""
-    return ["amd-smi", "metric", "--gpu", str(index), "--clock", "--json"]
-
-
-def parse_amd_smi(text: str) -> float | None:
-    """The highest graphics clock (of the XCDs gfx_0, gfx_1, ...) in MHz; None for anything else than such JSON."""
-    return highest_mhz(text, "gfx", "clk")
-
-
-def open_clock(uuid: str, amd_index: int | None = None) -> Clock | None:
-    """The clock of the device: NVML's by `uuid`, or amd-smi's when `amd_index` is given; None when there is none."""
+def open_clock(uuid: str) -> Clock | None:
+    """NVML's clock of the device; None when there is none."""
     clock: Clock | None = None
     with contextlib.suppress(OSError):
-        clock = NvmlClock(uuid) if amd_index is None else AmdSmiClock(amd_index)
+        clock = NvmlClock(uuid)
     return clock if clock is not None and clock.mhz() else None
+
+
+def usual_mhz(readings_mhz: Mapping[int, float]) -> float | None:
+    """The median of the readings of rounds that are over; None without any."""
+    return statistics.median(readings_mhz.values()) if readings_mhz else None
+
+
+def throttled_rounds(readings_mhz: Mapping[int, float]) -> frozenset[int]:
+    """Of rounds that are over, those with a reading before or after them below 75 % of the usual clock.
+
+    Reading number i is the one before round i, and after the round before it. When half of the rounds or more would
+    be throttled none is: then the low clock is what there is, or the readings say nothing.
+    """
+    usual = usual_mhz(readings_mhz)
+    if usual is None:
+        return frozenset()
+    low = {number for number, mhz in readings_mhz.items() if mhz < THROTTLED_SHARE * usual}
+    rounds = range(max(readings_mhz))
+    throttled = frozenset(number for number in rounds if number in low or number + 1 in low)
+    return throttled if 2 * len(throttled) < len(rounds) else frozenset()
 
 
 class ThrottleGuard:

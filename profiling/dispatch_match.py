@@ -9,7 +9,9 @@ there with certainty, and any other belongs nowhere.
 The launch log has one JSON object per line, in launch order: `{"config": NAME, "start": true}` before the first
 launch of a config, then `{"config": NAME, "symbols": [SYMBOL, ...], "calls": N}` once all its launches have
 completed on the device, or `{"config": NAME, "error": TEXT}`. `symbols` are the kernels of one call, in order.
-The first line may carry `symbols` and `calls` as well, which tells apart what a failed config launched.
+The first line may carry `symbols` and `calls` as well, which tells apart what a failed config launched. In the
+finals `{"clock_mhz": MHZ, "round": N}` stands before each round, numbered from 0, and once after the last; MHZ is null
+where nothing reads the clock.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from genkern.errors import ProfilerError
 from genkern.records import Dispatch
@@ -50,12 +53,29 @@ def parse_launch_log(text: str, source: str = "launch log") -> list[LaunchEntry]
     for number, line in enumerate(text.split("\n")[:-1], 1):
         if not line.strip():
             continue
-        entry, starts = _parse_line(line, f"{source}:{number}")
+        values = _values(line, f"{source}:{number}")
+        if "clock_mhz" in values:
+            continue
+        entry, starts = _entry(values, f"{source}:{number}")
         if not starts and entries and entries[-1].interrupted and entries[-1].config == entry.config:
             begun = entries.pop()
             entry = replace(entry, symbols=entry.symbols or begun.symbols, calls=entry.calls or begun.calls)
         entries.append(entry)
     return entries
+
+
+def parse_clock(text: str, source: str = "launch log") -> dict[int, float]:
+    """The readings of the clock in a launch log, in MHz, by the round that follows; empty where there are none.
+
+    Raises ProfilerError as `parse_launch_log` does.
+    """
+    readings: dict[int, float] = {}
+    for number, line in enumerate(text.split("\n")[:-1], 1):
+        values = _values(line, f"{source}:{number}") if line.strip() else {}
+        mhz, before = values.get("clock_mhz"), values.get("round")
+        if isinstance(mhz, int | float) and isinstance(before, int) and mhz > 0:
+            readings[before] = float(mhz)
+    return readings
 
 
 def match_dispatches(entries: Sequence[LaunchEntry], dispatches: Sequence[Dispatch]) -> list[tuple[float, ...] | None]:
@@ -116,13 +136,17 @@ def _place(symbols: Sequence[str], launches: Sequence[str]) -> list[int] | None:
     return positions
 
 
-def _parse_line(line: str, where: str) -> tuple[LaunchEntry, bool]:
+def _values(line: str, where: str) -> dict[str, Any]:
     try:
         values = json.loads(line)
     except ValueError:
         raise ProfilerError(f"{where}: {line[:80]!r} is not JSON: the measured process wrote a bad log") from None
-    if not isinstance(values, dict) or not isinstance(values.get("config"), str):
+    if not isinstance(values, dict) or not (isinstance(values.get("config"), str) or "clock_mhz" in values):
         raise ProfilerError(f"{where}: expected an object with the name of a config, not {line[:80]!r}")
+    return values
+
+
+def _entry(values: dict[str, Any], where: str) -> tuple[LaunchEntry, bool]:
     config, symbols, calls = values["config"], values.get("symbols", []), values.get("calls", 0)
     if not isinstance(symbols, list) or not all(isinstance(symbol, str) and symbol for symbol in symbols):
         raise ProfilerError(f"{where}: symbols of {config} are {symbols!r}, not a list of names")

@@ -16,6 +16,7 @@ import sys
 import traceback
 from typing import IO, Any
 
+from genkern.profiling.clocks import AmdSmiClock
 from genkern.profiling.launch_job import FENCE
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
 from genkern.profiling.server import Server, one_line
@@ -47,7 +48,10 @@ def serve(requests: IO[str], answers: IO[str], time_source: str) -> None:
 
 
 def launch_schedule(job_path: str) -> None:
-    """Launch every call of a job's schedule in order, logging each before and after; the profiler times them."""
+    """Launch every call of a job's schedule in order, logging each before and after; the profiler times them.
+
+    The clock is read, and logged, before each round of the finals and after the last.
+    """
     import torch
 
     with open(job_path) as file:
@@ -55,9 +59,18 @@ def launch_schedule(job_path: str) -> None:
     gemm = LoadedGemm(Session.from_json(json.dumps(job["session"])))
     next_copy = 0
     vendor: Call | None = None
+    clock = AmdSmiClock()
+    under_way: int | None = None
+
+    def read_clock(before: int) -> None:
+        log.write(json.dumps({"clock_mhz": clock.mhz(), "round": before}) + "\n")
+
     with open(job["launch_log"], "a", buffering=1) as log:
         for entry in job["schedule"]:
             name = entry["config"]
+            if entry["round"] != under_way:
+                under_way = entry["round"]
+                read_clock(under_way)
             log.write(json.dumps({"config": name, "start": True}) + "\n")
             try:
                 if name == VENDOR:
@@ -73,6 +86,8 @@ def launch_schedule(job_path: str) -> None:
             torch.cuda.synchronize()
             symbols = [FENCE, FENCE] if name == VENDOR else [_symbol(path) for path in entry["binaries"]]
             log.write(json.dumps({"config": name, "symbols": symbols, "calls": entry["calls"]}) + "\n")
+        if under_way is not None:
+            read_clock(under_way + 1)
 
 
 def _fenced_vendor(gemm: LoadedGemm) -> Call:

@@ -22,11 +22,15 @@ FENCE = "genkern_fence"
 
 @dataclass(frozen=True)
 class Visit:
-    """One turn of a candidate, or of the vendor library (None): `calls` consecutive calls. `attempt` counts from 1."""
+    """One turn of a candidate, or of the vendor library (None): `calls` consecutive calls. `attempt` counts from 1.
+
+    `round` is that of the finals, from 0; None in the screening.
+    """
 
     candidate: Candidate | None
     calls: int
     attempt: int = 1
+    round: int | None = None
 
     @property
     def name(self) -> str:
@@ -85,9 +89,9 @@ def final_visits(session: Session, finalists: Sequence[Candidate | None]) -> lis
     shuffle = random.Random(session.seed)
     order = list(finalists)
     visits = []
-    for _ in range(session.budget.final_rounds):
+    for number in range(session.budget.final_rounds):
         shuffle.shuffle(order)
-        visits += [Visit(candidate, session.budget.warmup + 1) for candidate in order]
+        visits += [Visit(candidate, session.budget.warmup + 1, round=number) for candidate in order]
     return visits
 
 
@@ -133,6 +137,7 @@ def write_job(session: Session, visits: Sequence[Visit], paths: LaunchPaths) -> 
                 "config": visit.name,
                 "binaries": [binary.path for binary in visit.candidate.binaries] if visit.candidate else [],
                 "calls": visit.calls,
+                "round": visit.round,
             }
             for visit in visits
         ],
@@ -150,11 +155,12 @@ class LaunchLogWatch:
     """Tells the supervisor how far the launch log has come, and how long the next line may take.
 
     A config gets `limit_s`. Starting (import of PyTorch, operands) and ending (writing the trace) get `edge_s`.
+    The log has two lines for each of `visits`, and one of the clock before each of `rounds`.
     """
 
-    def __init__(self, launch_log: str, visits: int, limit_s: float, edge_s: float) -> None:
+    def __init__(self, launch_log: str, visits: int, limit_s: float, edge_s: float, rounds: int = 0) -> None:
         self._launch_log = launch_log
-        self._lines_at_end = 2 * visits
+        self._lines_at_end = 2 * visits + rounds
         self._limit_s = limit_s
         self._edge_s = edge_s
         self._size = self._lines = 0

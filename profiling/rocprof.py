@@ -19,13 +19,14 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import genkern
 from genkern.errors import ProfilerError
-from genkern.profiling.dispatch_match import LaunchEntry, match_dispatches, parse_launch_log
+from genkern.profiling.clocks import throttled_rounds, usual_mhz
+from genkern.profiling.dispatch_match import LaunchEntry, match_dispatches, parse_clock, parse_launch_log
 from genkern.profiling.kernel_trace import KernelTrace, parse_kernel_trace
 from genkern.profiling.launch_job import (
     LaunchLogWatch,
@@ -72,7 +73,8 @@ class _Turn:
 class _Run:
     """One profiled process. `turns` are the visits it began, `rest` those it did not reach.
 
-    `vendor` says what the vendor library's calls were in the trace, or why they have no time.
+    `vendor` says what the vendor library's calls were in the trace, or why they have no time. `clock_mhz` are the
+    readings of the clock, each by the round of the finals that follows it.
     """
 
     turns: list[_Turn]
@@ -80,6 +82,7 @@ class _Run:
     exit: Exit
     note: str
     vendor: str = ""
+    clock_mhz: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def died(self) -> bool:
@@ -145,7 +148,8 @@ class _LaunchProfiler(ABC):
 
         In the order of `finalists`, then the library's, named "vendor": not seen where its time is not certain. When
         one of them ends the process, the others are all timed again without it, so that their times compare. A process
-        that ends too early three times in a row by nobody's fault says what it says.
+        that ends too early three times in a row by nobody's fault says what it says. Samples of throttled rounds are
+        discarded and counted, of one that has no others they are kept.
         """
         racers = {candidate.config.name: candidate for candidate in finalists}
         ended: dict[str, Measurement] = {}
@@ -153,21 +157,27 @@ class _LaunchProfiler(ABC):
         while pending := [candidate for name, candidate in racers.items() if name not in ended]:
             visits = final_visits(session, pending if VENDOR in ended else [*pending, None])
             run = self._run(session, visits)
-            samples: dict[str, list[float]] = {visit.name: [] for visit in visits}
+            samples: dict[str, dict[int | None, float]] = {visit.name: {} for visit in visits}
             for turn in run.turns:
                 if turn.durations_us is not None:
-                    samples[turn.name].append(turn.durations_us[-1])
+                    samples[turn.name][turn.visit.round] = turn.durations_us[-1]
                 elif not turn.entry.finished:
                     ended[turn.name] = self._failed(turn, run, "final")
             barren = self._count_barren(barren, sum(map(len, samples.values())), run)
             attempts = 0 if any(name in ended for name in samples) else attempts + 1
-            timed = all(kept for name, kept in samples.items() if name != VENDOR)
+            timed = all(taken for name, taken in samples.items() if name != VENDOR)
             if run.died and (run.rest or not timed) and attempts < _MAX_ATTEMPTS:
                 continue
-            for name, kept in samples.items():
-                if name not in ended and kept:
-                    message = run.vendor if name == VENDOR else ""
-                    ended[name] = replace(self._measured(name, "final", tuple(kept)), message=message)
+            throttled, usual = throttled_rounds(run.clock_mhz), usual_mhz(run.clock_mhz)
+            for name, taken in samples.items():
+                if name not in ended and taken:
+                    kept = [us for number, us in taken.items() if number not in throttled] or list(taken.values())
+                    ended[name] = replace(
+                        self._measured(name, "final", tuple(kept)),
+                        message=run.vendor if name == VENDOR else "",
+                        discarded=len(taken) - len(kept),
+                        usual_mhz=usual,
+                    )
                 elif name not in ended:
                     ended[name] = self._not_seen(name, run, "final")
         return [ended[name] for name in (*racers, VENDOR) if name in ended]
@@ -196,12 +206,14 @@ class _LaunchProfiler(ABC):
             grace_s=self._grace_s,
             stdout_path=paths.stdout,
             stderr_path=paths.stderr,
-            watch=LaunchLogWatch(paths.launch_log, len(visits), limit_s, self._edge_s),
+            watch=LaunchLogWatch(paths.launch_log, len(visits), limit_s, self._edge_s, _rounds(visits)),
         )
         if not ended.stderr_tail:  # rpl_run.sh sends the program's standard error to its standard output
             ended = replace(ended, stderr_tail=tail(paths.stdout))
-        entries = self._entries(paths, visits)
-        run = _Run([], list(visits[len(entries) :]), ended, f"see {paths.folder}")
+        log = Path(paths.launch_log).read_text(encoding="utf-8", errors="replace")
+        entries = self._entries(log, paths, visits)
+        clock_mhz = parse_clock(log, paths.launch_log)
+        run = _Run([], list(visits[len(entries) :]), ended, f"see {paths.folder}", clock_mhz=clock_mhz)
         turns = [_Turn(visit, entry, None) for visit, entry in zip(visits, entries, strict=False)]
         died = replace(run, turns=turns).died
         trace, note = _read_trace(paths, died)
@@ -218,10 +230,9 @@ class _LaunchProfiler(ABC):
             shutil.rmtree(paths.folder, ignore_errors=True)
         return replace(run, turns=turns, note=f"{note}; {run.note}" if note else run.note)
 
-    def _entries(self, paths: LaunchPaths, visits: Sequence[Visit]) -> list[LaunchEntry]:
+    def _entries(self, log: str, paths: LaunchPaths, visits: Sequence[Visit]) -> list[LaunchEntry]:
         """The log's entries, one for each visit that was begun, or ProfilerError when they do not fit the job."""
-        text = Path(paths.launch_log).read_text(encoding="utf-8", errors="replace")
-        entries = parse_launch_log(text, paths.launch_log)
+        entries = parse_launch_log(log, paths.launch_log)
         if len(entries) > len(visits):
             raise ProfilerError(f"{paths.launch_log} has more entries than the job: two processes wrote to it")
         fitted = []
@@ -288,6 +299,10 @@ class RocprofProfiler(_LaunchProfiler):
 
     def _command(self, program: Sequence[str], paths: LaunchPaths) -> list[str]:
         return rocprof_argv(self._executable, program, os.path.join(paths.trace, f"{_TRACE_NAME}.csv"))
+
+
+def _rounds(visits: Sequence[Visit]) -> int:
+    return len({visit.round for visit in visits if visit.round is not None})
 
 
 def _environment(session: Session) -> dict[str, str]:

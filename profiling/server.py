@@ -77,7 +77,7 @@ class Server:
             # CUPTI wants to be there before the context.
             self._timer = make_timer(self._time_source)
             uuid = str(torch.cuda.get_device_properties(0).uuid)
-            self._guard = ThrottleGuard(open_clock(uuid, session.device_index if torch.version.hip else None))
+            self._guard = ThrottleGuard(None if torch.version.hip else open_clock(uuid))
         self._gemm = self._expected = None
         self._best_us = math.inf
         self._first_us = {}

@@ -20,7 +20,7 @@ from genkern.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 # Programs of the persistent kernels.
-UNITS = {"persistent_tma": 2, "stream_k": 7}
+UNITS = {"persistent_tma": 2, "persistent_tma_specialized": 2, "stream_k": 7}
 # Rules that drop what a kernel would compute wrongly or not at all, whatever the time.
 CORRECTNESS_RULES = (
     "tma_aligned",

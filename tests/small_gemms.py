@@ -24,6 +24,7 @@ TRITON_VERSION = importlib.metadata.version("triton")
 TILED = Config("tiled", 64, 32, 32, 4, 1, 4, 2)
 SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2)
 TMA = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
+TMA_SPECIALIZED = Config("persistent_tma_specialized", 64, 64, 64, 4, 1, 4, 3)
 TILED_TMA = Config("tiled_tma", 64, 32, 64, 4, 1, 4, 3)
 TILED_TMA_SPLIT = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3)
 SEMAPHORE = Config("tiled_semaphore", 64, 32, 32, 4, 3, 4, 2)
@@ -48,7 +49,7 @@ def taking(problem: GemmProblem) -> list[Config]:
     configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC]
     configs += [FEW_ROWS, SWAPPED, STREAM_K]
     if all(size % 16 == 0 for size in (problem.M, problem.N, problem.K)):
-        configs += [TMA, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
+        configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
         if problem.row_major_a and not problem.row_major_b and problem.dtype_a in ("bf16", "fp16"):
             configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT]
             configs += [WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT]

@@ -29,6 +29,8 @@ CONFIGS = [
     Config("tiled_tma", 16, 64, 128, 1, 4, 4, 4),
     Config("tiled_tma", 64, 32, 64, 1, 3, 4, 4),
     Config("persistent_tma", 128, 128, 64, 8, 1, 8, 3),
+    Config("persistent_tma_specialized", 128, 128, 64, 8, 1, 4, 3),
+    Config("persistent_tma_specialized", 64, 64, 64, 4, 1, 8, 4),
     Config("warp_specialized", 64, 64, 64, 4, 1, 4, 8),
     Config("warp_specialized", 128, 160, 64, 4, 1, 8, 3),
     Config("warp_specialized", 64, 112, 64, 4, 1, 4, 6),

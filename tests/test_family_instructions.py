@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from small_gemms import make_module, specs_of
 
+from genkern.code_object import read_resources
 from genkern.compiler import ast_source
 from genkern.config import Config
-from genkern.family import ring_of, sides
+from genkern.family import FAMILIES, ring_of, sides
 from genkern.gpus import gpu_for_arch, triton_target
+from genkern.limits import fits
 from genkern.problem import GemmProblem
 from genkern.rules import RULES
 
@@ -47,6 +49,18 @@ GLUON_CONFIGS = [
     Config("warp_specialized_swapped", 104, 128, 64, 1, 3, 4, 5),
     Config("warp_specialized_swapped", 248, 128, 64, 1, 1, 8, 3),
 ]
+SPECIALIZED_NAME = "persistent_tma_specialized"
+SPECIALIZED = [
+    Config(SPECIALIZED_NAME, 64, 64, 64, 4, 1, 4, 4),
+    Config(SPECIALIZED_NAME, 128, 128, 64, 4, 1, 4, 3),
+    Config(SPECIALIZED_NAME, 128, 256, 64, 4, 1, 8, 2),
+    Config(SPECIALIZED_NAME, 256, 128, 32, 4, 1, 8, 6),
+]
+SPECIALIZED_PROBLEMS = [
+    GemmProblem(1000, 2112, 7168, activation="gelu"),
+    GemmProblem(1000, 2112, 7168, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16", row_major_b=True),
+]
+B200 = gpu_for_arch("sm_100")
 Texts = dict[str, str]
 Kernels = dict[str, Any]
 
@@ -212,6 +226,43 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
         assert ("wgmma.mma_async.sync.aligned.m64n8k16" if TRITON >= (3, 9) else "mma.sync.aligned.m16n8k16") in text
     else:
         assert re.search(MATRIX[arch], text)
+
+
+@pytest.mark.parametrize("problem", SPECIALIZED_PROBLEMS, ids=lambda problem: problem.name)
+@pytest.mark.parametrize("config", SPECIALIZED, ids=lambda config: config.name)
+def test_persistent_tma_specialized(kernels: Callable[..., Kernels], config: Config, problem: GemmProblem) -> None:
+    """On sm_100 tcgen05 multiplies, a warpgroup is added for loads, and registers go from it to the others.
+
+    All threads together have no more registers than the SM, and the tensor memory that it has. And the rule about
+    shared memory counts what Triton allocates, or at most 128 bytes more.
+    """
+    (kernel,) = kernels("sm_100", problem, config).values()
+    ptx, warps = kernel.asm["ptx"], config.num_warps + FAMILIES[config.family].helper_warps
+    assert re.search(r"tcgen05\.mma", ptx)
+    assert "cp.async.bulk.tensor.2d" in ptx
+    assert "mma.sync" not in ptx
+    assert {"setmaxnreg.inc", "setmaxnreg.dec"} <= set(re.findall(r"setmaxnreg\.\w+", ptx))
+    assert kernel.metadata.num_warps == warps
+    (registers,) = map(int, re.findall(r"\.maxnreg\s+(\d+)", ptx))
+    assert 32 * warps * registers <= B200.registers_per_unit
+    assert kernel.metadata.tmem_size <= 512
+    drop = RULES["shared_memory_warpgroup"]
+    tight, roomy = (replace(B200, shared_bytes_per_block=kernel.metadata.shared + more) for more in (-1, 128))
+    assert (drop(problem, config, tight), drop(problem, config, roomy)) == (True, False)
+    resources = read_resources(kernel.asm["cubin"], "cuda", kernel.metadata.shared)
+    assert fits(resources, warps, B200) == ""
+    assert resources.spills == 0
+
+
+@pytest.mark.parametrize(("arch", "warps", "shared_out"), [("sm_90", 4, False), ("sm_120", 8, True)])
+def test_specialized_loops_are_for_sm_100(
+    kernels: Callable[..., Kernels], arch: str, warps: int, shared_out: bool
+) -> None:
+    """sm_90 compiles such a loop as any other, and sm_120 adds warps that take registers from mma.sync's: a rule."""
+    (kernel,) = kernels(arch, GemmProblem(256, 512, 4096), Config(SPECIALIZED_NAME, 128, 64, 64, 8, 1, 4, 3)).values()
+    assert kernel.metadata.num_warps == warps
+    assert ("setmaxnreg" in kernel.asm["ptx"]) is shared_out
+    assert "tcgen05" not in kernel.asm["ptx"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Runs that find no room for one of their files: one line, nothing lost, and with room the same command goes on.
 
-No file may grow beyond a limit, which needs no privileges; test_refusals.py has a small file system, where mounting
-one is allowed.
+No file may grow beyond a limit, or none be written below a folder, which needs no privileges; test_refusals.py has a
+small file system, where mounting one is allowed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import yaml
 from command import run
 from machines import machine
 from tiny_space import FASTER, NAMES, tiny_command, traced
+
+from genkern.cache import BinaryCache
 
 SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in (16, 32, 48, 64, 80, 96))
 # A generated module has some 20 KB, the journal of six sizes three times as much.
@@ -69,3 +71,20 @@ def test_no_room(full: str, undisturbed: tuple[str, str], cache_dir: Path, tmp_p
     # Lost at most: what the measured process had answered and nobody had read.
     screened = [event for event in traced(trace) if event["event"].startswith("screen")]
     assert 6 * len(NAMES) <= len(screened) <= 6 * len(NAMES) + 16
+
+
+@pytest.mark.parametrize("room", [0, 60_000])
+def test_no_room_in_the_cache(room: int, undisturbed: tuple[str, str], tmp_path: Path) -> None:
+    """No entry can be stored, or only the first few: the line names the cache, and half an entry is none."""
+    cache = tmp_path / "cache" / "binaries"
+    command = tiny_command(tmp_path, cache.parent, SIZES)
+    ran = run(*command, env=machine(tmp_path, gpus=1, faster=FASTER, full=[str(cache), room]))
+    assert f"cannot write to the cache {cache}: {os.strerror(errno.ENOSPC)}; try --cache_dir" in ran.refusal
+    stored = [path.parent for path in cache.rglob("genkern.json")]
+    assert bool(stored) == bool(room)
+    assert all(BinaryCache(cache).get(entry.name) is not None for entry in stored)
+    assert not list((cache / ".unborn").iterdir())
+    again = run(*command, env=machine(tmp_path, gpus=1, faster=FASTER))
+    assert (again.status, again.err) == (0, "")
+    assert (tmp_path / "r.yaml").read_text() == undisturbed[0]
+    assert len({entry.name for entry in stored}) < len(list(cache.rglob("genkern.json")))

@@ -24,6 +24,7 @@ LAYOUTS = list(itertools.product((True, False), (True, False)))
 SMALL = Config("tiled", 32, 32, 32, 2, 1)
 SPLIT = Config("tiled", 32, 16, 32, 3, 4)
 TMA = Config("persistent_tma", 32, 32, 32, 2, 1)
+TMA_SPECIALIZED = Config("persistent_tma_specialized", 32, 16, 32, 2, 1)
 TILED_TMA = Config("tiled_tma", 32, 16, 32, 2, 3)
 GEMV = Config("gemv", 16, 16, 64, 1, 1)
 SKINNY = Config("tiled", 16, 64, 128, 1, 1)
@@ -98,6 +99,9 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
     # More rows of tiles than GROUP_SIZE_M, and a last group that is smaller.
     cases += [(a16w16(112, 48, 32), Config("tiled", 16, 16, 16, group, 1)) for group in (1, 3, 64)]
     cases += [(a16w16(112, 48, 32), Config("persistent_tma", 16, 16, 16, 3, 1))]
+    # The same text as persistent_tma but for an option that the interpreter ignores.
+    cases += [(a16w16(104, 48, 112, layout=layout, bias=True), TMA_SPECIALIZED) for layout in LAYOUTS]
+    cases += [(a8w8(48, 48, 112, dtype, bias=True), TMA_SPECIALIZED) for dtype in ("int8", FP8[0])]
     # Several blocks of rows, one that overhangs, and rows that all programs have.
     few = Config("skinny", 4, 16, 64, 1, 2)
     cases += [(a16w16(m, 17, 161), replace(few, BLOCK_SIZE_M=rows)) for m, rows in ((1, 1), (2, 2), (7, 4), (16, 16))]

@@ -149,6 +149,25 @@ def test_rows_of_another_run_are_refused(
         opened(path, facts, again=[GemmProblem(17, 4096, 4096)])
 
 
+def test_a_csv_from_before_it_had_our_columns_grows(tmp_path: Path) -> None:
+    """Its rows keep all that they say, and have nothing in the columns that are new; the new row fills them."""
+    path = tmp_path / "r.csv"
+    opened(path).write([winner(16)])
+    lines = [line.rsplit(",", 9)[0] for line in path.read_text().splitlines()]
+    assert lines[0].endswith(",bw")
+    path.write_text("\n".join(lines) + "\n")
+    results = opened(path)
+    results.require_room([GemmProblem(4, 4096, 4096)])
+    results.write([winner(4, interval_us=(9.9, 10.1), runner_up=LONG.name, runner_up_us=11.0)])
+    after = path.read_text().splitlines()
+    assert after[1] == lines[1] + "," * 9
+    old, new = csv.DictReader(after)
+    assert (old["samples"], old["margin"]) == ("", "")
+    assert [new[key] for key in ("interval_low_us", "interval_high_us", "samples")] == ["9.9", "10.1", "60"]
+    assert [new[key] for key in ("runner_up", "runner_up_us", "margin")] == [LONG.name, "11.0", "1.1"]
+    assert opened(path).problems == {winner(16).problem, winner(4).problem}
+
+
 def test_room_in_a_csv(tmp_path: Path) -> None:
     """One op, layouts that AITER knows, and no activation; a YAML file has room for all."""
     plain, scaled = GemmProblem(1, 8, 8), GemmProblem(1, 8, 8, "a8w8", "int8", "int8", "bf16")

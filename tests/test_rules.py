@@ -46,6 +46,11 @@ FP32 = {"dtype_a": "fp32", "dtype_b": "fp32", "dtype_c": "fp32"}
 INT8 = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}
 
 
+def specialized(m: int = 128, n: int = 128, k: int = 64, **fields: object) -> Config:
+    """A config of persistent_tma_specialized."""
+    return Config("persistent_tma_specialized", m, n, k, **fields)  # type: ignore[arg-type]
+
+
 def own(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) -> Config:
     """An NVIDIA config of the named family."""
     return Config(family, m, n, k, **fields)  # type: ignore[arg-type]
@@ -56,7 +61,7 @@ INT8_OPERANDS = problem(64, 64, 64, **INT8)
 COLUMN_A_INT8 = problem(96, 2112, 1008, row_major_a=False, **INT8)
 ROW_B = problem(8, 4096, 4096, row_major_b=True)
 STREAM_K = own("stream_k", 128, 128)
-MI250X = gpu_for_arch("gfx90a")
+MI250X, RX7900 = gpu_for_arch("gfx90a"), gpu_for_arch("gfx1100")
 
 
 def skinny(m: int = 8, n: int = 1, k: int = 1024, **fields: object) -> Config:
@@ -106,6 +111,12 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("v2_group_m", MI300X, (problem(255, 64, 64), amd(GROUP_SIZE_M=4)), (problem(256, 64, 64), amd(GROUP_SIZE_M=4))),
     ("v2_lds", MI300X, (LARGE, amd(128, 16, 128)), (LARGE, amd(128, 16, 64))),
     ("v2_lds", MI300X, (LARGE, amd(16, 128, 128)), (LARGE, amd(16, 64, 128))),
+    ("large_gemm", MI300X, (problem(2048, 2048, 64), amd(32)), (problem(2047, 2048, 64), amd(32))),
+    ("large_gemm", MI300X, (LARGE, amd(64, 32, num_warps=4)), (LARGE, amd(64, 64, num_warps=4))),
+    ("large_gemm", MI300X, (problem(2048, 2048, 33), amd(64, 64, 32)), (problem(2048, 2048, 32), amd(64, 64, 32))),
+    ("large_gemm", MI300X, (LARGE, amd(num_warps=2)), (LARGE, amd(num_warps=4))),
+    ("large_gemm", MI300X, (problem(2112, 2048, 64), amd(128)), (problem(2176, 2048, 64), amd(128))),
+    ("large_gemm", MI300X, (problem(2048, 2112, 64), amd(64, 128)), (problem(2048, 2113, 64), amd(64, 128))),
     ("threads_over_limit", MI300X, (LARGE, amd(num_warps=32)), (LARGE, amd(num_warps=16))),
     ("threads_over_limit", MI300X, (LARGE, amd(num_warps=32)), (LARGE, amd(num_warps=8))),
     ("dot_needs_k32", H200, (problem(64, 64, 64, **INT8), nv(k=16)), (problem(64, 64, 64, **INT8), nv(k=32))),
@@ -165,6 +176,7 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("not_deterministic", H200, (LARGE, own("tiled_atomic")), (LARGE, own("tiled_semaphore"))),
     ("atomic_compare_and_swap", MI250X, (LARGE, own("tiled_atomic")), (INT8_OPERANDS, own("tiled_atomic"))),
     ("atomic_compare_and_swap", MI250X, (LARGE, own("tiled_atomic")), (LARGE, own("tiled_semaphore"))),
+    ("atomic_compare_and_swap", RX7900, (LARGE, own("tiled_atomic")), (INT8_OPERANDS, own("tiled_atomic"))),
     # 132 SMs: 118 tiles leave more than a tenth of them idle, 119 do not.
     ("stream_k_full_wave", H200, (problem(128, 119 * 128, 64), STREAM_K), (problem(128, 118 * 128, 64), STREAM_K)),
     ("stream_k_full_wave", H200, (problem(128, 132 * 128, 64), STREAM_K), (problem(128, 133 * 128, 64), STREAM_K)),
@@ -203,6 +215,12 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("tma_box_narrow", H200, (COLUMN_A_INT8, own("tiled_tma_swapped", 8)), (INT8_OPERANDS, own("tiled_tma_swapped", 8))),
     ("tma_box_narrow", H200, (COLUMN_A_INT8, own("tiled_tma_swapped", 8)),
      (problem(64, 64, 64, row_major_a=False), own("tiled_tma_swapped", 8))),
+    ("specialized_without_tcgen05", B200, (LARGE, specialized(32)), (LARGE, specialized(64))),
+    ("specialized_without_tcgen05", B200, (LARGE, specialized(num_warps=2)), (LARGE, specialized(num_warps=4))),
+    ("specialized_without_tcgen05", B200, (LARGE, specialized(num_warps=16)), (LARGE, specialized(num_warps=8))),
+    ("specialized_without_tcgen05", B200, (problem(64, 64, 64, **FP32), specialized()), (problem(64, 64, 64, **FP32), tma())),
+    ("specialized_without_tcgen05", H200, (LARGE, specialized()), (LARGE, tma())),
+    ("shared_memory_warpgroup", B200, (LARGE, specialized(256, 128, num_stages=4)), (LARGE, specialized(256, 128, num_stages=3))),
     ("group_m_redundant", H200, (problem(256, 64, 64), nv(GROUP_SIZE_M=8)), (problem(256, 64, 64), nv(GROUP_SIZE_M=4))),
     ("group_m_redundant", H200, (problem(257, 9, 9), nv(GROUP_SIZE_M=16)), (problem(257, 9, 9), nv(GROUP_SIZE_M=8))),
     ("group_m_redundant", H200, (problem(1, 64, 64), nv(GROUP_SIZE_M=2)), (problem(1, 64, 64), nv(GROUP_SIZE_M=1))),
@@ -255,6 +273,9 @@ COMPILED = [
     ("shared_memory_warpgroup", H200, tma(128, 32, 32, num_warps=8, num_stages=6), 69680),
     ("shared_memory_warpgroup", B200, nv(256, 128, 64, num_warps=8, num_stages=4), 196624),
     ("shared_memory_warpgroup", B200, tma(128, 256, 64, num_warps=8, num_stages=3), 213040),
+    ("shared_memory_warpgroup", B200, specialized(128, 256, 64, num_warps=8, num_stages=3), 213092),
+    ("shared_memory_warpgroup", B200, specialized(128, 256, 64, num_warps=4, num_stages=2), 163908),
+    ("shared_memory_warpgroup", B200, specialized(256, 128, 32, num_warps=4, num_stages=6), 213124),
 ]
 
 
@@ -265,6 +286,17 @@ def test_shared_memory_is_what_triton_allocates(rule: str, gpu: Gpu, config: Con
     tight = dataclasses.replace(gpu, shared_bytes_per_block=compiled_bytes - 129)
     roomy = dataclasses.replace(gpu, shared_bytes_per_block=compiled_bytes + 128)
     assert (drop(LARGE, config, tight), drop(LARGE, config, roomy)) == (True, False)
+
+
+@pytest.mark.parametrize(("release", "dropped"), [((3, 6), True), ((3, 8), True), ((3, 9), False)])
+def test_int8_by_tcgen05_depends_on_triton(
+    monkeypatch: pytest.MonkeyPatch, release: tuple[int, int], dropped: bool
+) -> None:
+    """Triton multiplies int8 by tcgen05 from 3.9 on, and by mma.sync before; fp8 by tcgen05 in all releases."""
+    monkeypatch.setattr("genkern.rules_nvidia.triton_release", lambda: release)
+    drop = rule_for("specialized_without_tcgen05", GROUP_SIZES)
+    fp8 = problem(64, 64, 64, op="a8w8", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn")
+    assert (drop(INT8_OPERANDS, specialized(), B200), drop(fp8, specialized(), B200)) == (dropped, False)
 
 
 def v34(p: GemmProblem, c: Config, element_bytes: int, lds_bytes: int) -> bool:

@@ -22,7 +22,13 @@ TUNED_A8W8_COLUMNS = (
     *("gfx", "cu_num", "M", "N", "K", "q_dtype_w"),
     *("libtype", "kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio"),
 )
-_KNOWN = tuple(dict.fromkeys(UNTUNED_COLUMNS + TUNED_A16W16_COLUMNS + TUNED_A8W8_COLUMNS))
+# What genkern adds behind those, by the names of the keys in its YAML: how far a time can be trusted. AITER finds its
+# columns by name and does not look at others.
+EXTRA_COLUMNS = (
+    *("interval_low_us", "interval_high_us", "samples", "discarded"),
+    *("runner_up", "runner_up_us", "margin", "vendor_us", "choice"),
+)
+_KNOWN = tuple(dict.fromkeys(UNTUNED_COLUMNS + TUNED_A16W16_COLUMNS + TUNED_A8W8_COLUMNS + EXTRA_COLUMNS))
 # Columns of AITER's other operators: batched GEMM, fused MoE, gated delta net.
 _OTHER_OPERATORS = {
     **dict.fromkeys(("B", "b"), "a batched GEMM"),

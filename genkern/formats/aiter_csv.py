@@ -1,7 +1,8 @@
 """AITER's tuned CSV: written for its tuned tables (libtype genkern), and read back.
 
 Source: ROCm/aiter, aiter/configs/bf16_tuned_gemm.csv and a8w8_bpreshuffle_tuned_gemm.csv (2026-08). Files from
-before 2026-04 have no `gfx` column. `bw` is in GB/s with each operand counted once.
+before 2026-04 have no `gfx` column. `bw` is in GB/s with each operand counted once. Behind AITER's columns stand
+genkern's own (EXTRA_COLUMNS), which AITER passes over: aiter/tuned_gemm.py reads with pandas, by the names of columns.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from genkern.files import read_text, shown_path, write_whole
 from genkern.flat_csv import read_table
 from genkern.flat_yaml import shown
 from genkern.formats.aiter_columns import (
+    EXTRA_COLUMNS,
     TUNED_A8W8_COLUMNS,
     TUNED_A16W16_COLUMNS,
     check_columns,
@@ -27,7 +29,7 @@ from genkern.formats.aiter_columns import (
     flag,
     number,
 )
-from genkern.formats.tuned_row import parse_config
+from genkern.formats.tuned_row import choice_of, interval, parse_config, positive
 from genkern.gemm_entry import GemmDefaults, resolve
 from genkern.problem import GemmProblem
 from genkern.records import PREDICTED, Winner
@@ -35,6 +37,7 @@ from genkern.records import PREDICTED, Winner
 LIBTYPE = "genkern"
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.
 LIBTYPE_PREDICTED = "genkern_predicted"
+_TIMES = ("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us")
 _COLUMNS = {"a16w16": TUNED_A16W16_COLUMNS, "a8w8": TUNED_A8W8_COLUMNS}
 
 
@@ -43,7 +46,8 @@ class AiterRow:
     """One row of a tuned CSV. `config` is None when another library's kernel won (`libtype`).
 
     `duration_us` is None for the rows without a time: AITER ships rows with us = 0, and marks
-    candidates that failed with -1 and inf.
+    candidates that failed with -1 and inf. What follows `bpreshuffle` is of genkern's own columns, as in `Winner`, and
+    None, empty or its default where the file or the row has none of them.
     """
 
     problem: GemmProblem
@@ -55,6 +59,14 @@ class AiterRow:
     error_ratio: float | None
     config: Config | None
     bpreshuffle: bool = False
+    interval_us: tuple[float, float] | None = None
+    samples: int | None = None
+    discarded: int | None = None
+    runner_up: str = ""
+    runner_up_us: float | None = None
+    margin: float | None = None
+    vendor_us: float | None = None
+    choice: str = "config"
 
     @property
     def predicted(self) -> bool | None:
@@ -102,10 +114,21 @@ def write_winners(path: str, winners: Sequence[Winner], cu_num: int, with_gfx: b
 
 
 def frame(winners: Sequence[Winner], op: str, cu_num: int) -> pd.DataFrame:
-    """`winners` of one op as a table with AITER's columns, in their order."""
+    """`winners` of one op as a table with AITER's columns, in their order, and EXTRA_COLUMNS behind them."""
     rows = [_cells(winner, cu_num) for winner in winners]
-    table: pd.DataFrame = pd.DataFrame({column: [row[column] for row in rows] for column in _COLUMNS[op]})
+    columns = (*_COLUMNS[op], *EXTRA_COLUMNS)
+    table: pd.DataFrame = pd.DataFrame({column: [row[column] for row in rows] for column in columns})
     return table
+
+
+def widened(lines: Sequence[str]) -> list[str]:
+    """The lines of a tuned CSV of AITER's columns alone, with empty EXTRA_COLUMNS; those of another as they are.
+
+    `lines` are the header and the rows, each of one line, without their ends.
+    """
+    if not lines or lines[0] not in (",".join(columns) for columns in _COLUMNS.values()):
+        return list(lines)
+    return [f"{lines[0]},{','.join(EXTRA_COLUMNS)}", *(line + "," * len(EXTRA_COLUMNS) for line in lines[1:])]
 
 
 def read_rows(path: str, defaults: GemmDefaults | None = None) -> list[AiterRow]:
@@ -147,6 +170,7 @@ def obstacle(problem: GemmProblem) -> str | None:
 def _cells(winner: Winner, cu_num: int) -> dict[str, object]:
     problem, check = winner.problem, winner.check
     error_ratio = None if check is None else round(check.error_ratio, 6)
+    low_us, high_us = winner.interval_us or (None, None)
     return {
         "gfx": winner.arch,
         "cu_num": cu_num,
@@ -169,7 +193,20 @@ def _cells(winner: Winner, cu_num: int) -> dict[str, object]:
         "errRatio": error_ratio,
         "tflops": round(problem.tflops(winner.duration_us), 2),
         "bw": round(problem.gb_per_s(winner.duration_us), 2),
+        "interval_low_us": _rounded(low_us),
+        "interval_high_us": _rounded(high_us),
+        "samples": winner.samples,
+        "discarded": winner.discarded,
+        "runner_up": winner.runner_up or None,
+        "runner_up_us": _rounded(winner.runner_up_us),
+        "margin": _rounded(winner.margin),
+        "vendor_us": _rounded(winner.vendor_us),
+        "choice": winner.choice,
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> AiterRow:
@@ -182,6 +219,8 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> AiterRow:
         raise InputError(f"cu_num = {shown(cu_num)} is not a number of compute units")
     us = _float("us", cells["us"])
     error_ratio = _float("err_ratio", cells.get("err_ratio") or cells.get("errRatio") or "")
+    said = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
+    times = {name: _float(name, said[name]) for name in _TIMES if name in said}
     return AiterRow(
         problem=resolve(values, defaults, arch=None).problem,
         gfx=cells.get("gfx") or None,
@@ -192,7 +231,22 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> AiterRow:
         error_ratio=error_ratio if error_ratio is not None and 0 <= error_ratio <= 1 else None,
         config=parse_config(name) if libtype in (LIBTYPE, LIBTYPE_PREDICTED) else None,
         bpreshuffle=bool(cells.get("bpreshuffle")) and flag("bpreshuffle", cells["bpreshuffle"]),
+        interval_us=interval("interval", times),
+        samples=_count("samples", said),
+        discarded=_count("discarded", said),
+        runner_up=said.get("runner_up", ""),
+        runner_up_us=positive("runner_up_us", times),
+        margin=positive("margin", times),
+        vendor_us=positive("vendor_us", times),
+        choice=choice_of(said),
     )
+
+
+def _count(name: str, said: Mapping[str, str]) -> int | None:
+    value = number(said[name]) if name in said else None
+    if value is not None and not isinstance(value, int):
+        raise InputError(f"{name} = {shown(value)} is not a count")
+    return value
 
 
 def _float(name: str, text: str) -> float | None:

@@ -12,13 +12,17 @@ MACHINE in the environment holds a JSON object with any of
     faults    {config: kind}: what the process does when it is to time the config; see `_fault`
     broken    {device: number}: after so many measurements (by `trace`) every call on the device faults
     room      no file of any process may grow beyond so many bytes
+    full      [folder, bytes]: below the folder no file can be written once the files there have so many bytes
     clock     "backwards": in every process, each reading of the wall clock is an hour before the last one
 """
 
 from __future__ import annotations
 
+import builtins
 import ctypes
+import errno
 import importlib.abc
+import io
 import json
 import os
 import resource
@@ -28,6 +32,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -109,6 +114,21 @@ def _is_broken() -> bool:
     return sum(e["device"] == TRACED["device"] and e["event"].startswith("screen") for e in events) >= limit
 
 
+def _fill(folder: str, room_bytes: int) -> None:
+    """A disk that is full, for whoever writes below `folder`."""
+    real = io.open
+
+    def limited(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        inside = isinstance(file, str | os.PathLike) and str(file).startswith(folder)
+        if inside and set(mode) & set("wax+"):
+            sizes = [path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()]
+            if sum(sizes) >= room_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        return real(file, mode, *arguments, **options)
+
+    io.open = builtins.open = limited
+
+
 def _backwards() -> float:
     global _hours
     _hours += 1
@@ -133,6 +153,8 @@ TRACED: dict[str, Any] = {"device": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),
 _hours, _time = 0, time.time
 if "room" in MACHINE:
     resource.setrlimit(resource.RLIMIT_FSIZE, (MACHINE["room"], MACHINE["room"]))
+if "full" in MACHINE:
+    _fill(*MACHINE["full"])
 if MACHINE.get("clock") == "backwards":
     time.time = _backwards
 sys.meta_path.insert(0, _Missing())

@@ -8,7 +8,7 @@ import pytest
 
 from genkern.config import Config
 from genkern.errors import ResultsError
-from genkern.formats.aiter_csv import read_rows, write_winners
+from genkern.formats.aiter_csv import read_rows, widened, write_winners
 from genkern.gemm_entry import GemmDefaults
 from genkern.problem import GemmProblem
 from genkern.records import Check, Winner
@@ -24,9 +24,19 @@ BF16 = Winner(
 FP8 = dataclasses.replace(
     BF16, problem=GemmProblem(1, 1280, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn"), check=None, duration_us=4.0
 )
+TRUSTED = dataclasses.replace(
+    BF16,
+    interval_us=(7.91, 7.93454),
+    discarded=2,
+    runner_up="tiled_BM32",
+    runner_up_us=8.123456,
+    vendor_us=8.5,
+    choice="vendor",
+)
 HEADER_16 = (
     "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw"
 )
+EXTRA = "interval_low_us,interval_high_us,samples,discarded,runner_up,runner_up_us,margin,vendor_us,choice"
 KEY = "gfx950,256,64,256,5120,torch.int8"
 HEADER_8 = "gfx,cu_num,M,N,K,q_dtype_w,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
 
@@ -42,12 +52,12 @@ def refusal(tmp_path: Path, text: str) -> str:
 
 
 def test_a16w16_line(tmp_path: Path) -> None:
-    """Header and row are AITER's, character for character; bw counts each operand once, C in its own type."""
+    """Header and row begin as AITER's, character for character; bw counts each operand once, C in its own type."""
     path = tmp_path / "tuned.csv"
     assert write_winners(str(path), [BF16], 256).paths == (str(path),)
     assert path.read_text() == (
-        f"{HEADER_16}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
-        f"{CONFIG.name},0.0,21.19,422.19\n"
+        f"{HEADER_16},{EXTRA}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
+        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config\n"
     )
 
 
@@ -56,9 +66,59 @@ def test_a8w8_line(tmp_path: Path) -> None:
     path = tmp_path / "tuned.csv"
     write_winners(str(path), [FP8], 256)
     assert path.read_text().splitlines() == [
-        HEADER_8,
-        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,2624.13,",
+        f"{HEADER_8},{EXTRA}",
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,2624.13,,,,15,0,,,,,config",
     ]
+
+
+def test_how_far_a_time_can_be_trusted(tmp_path: Path) -> None:
+    """Interval, samples, runner-up and margin come back, with the library's time and what to call."""
+    path = str(tmp_path / "tuned.csv")
+    write_winners(path, [TRUSTED, BF16], 256)
+    row, bare = read_rows(path)
+    assert (row.interval_us, row.samples, row.discarded) == ((7.91, 7.9345), 15, 2)
+    assert (row.runner_up, row.runner_up_us, row.margin) == ("tiled_BM32", 8.1235, 1.0258)
+    assert (row.vendor_us, row.choice) == (8.5, "vendor")
+    assert (bare.interval_us, bare.samples, bare.discarded, bare.choice) == (None, 15, 0, "config")
+    assert (bare.runner_up, bare.runner_up_us, bare.margin, bare.vendor_us) == ("", None, None, None)
+
+
+@pytest.mark.parametrize("op", [BF16, FP8])
+def test_a_table_without_our_columns_is_read(tmp_path: Path, op: Winner) -> None:
+    """AITER's own, and what genkern wrote before it had them; widened, it has them empty, and its rows are the same."""
+    path = tmp_path / "tuned.csv"
+    write_winners(str(path), [op], 256)
+    ours = path.read_text().splitlines()
+    before = [",".join(line.split(",")[: -len(EXTRA.split(","))]) for line in ours]
+    assert before[0] in (HEADER_16, HEADER_8)
+    path.write_text("\n".join(before) + "\n")
+    (row,) = read_rows(str(path))
+    assert (row.samples, row.interval_us, row.margin) == (None, None, None)
+    lines = widened(before)
+    assert lines[0] == ours[0]
+    assert widened(ours) == ours
+    path.write_text("\n".join(lines) + "\n")
+    assert read_rows(str(path)) == [row]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ("9.0,8.0,15,0,,,,,config", "interval_low_us"),
+        ("9.0,,15,0,,,,,config", "interval_low_us"),
+        (",,many,0,,,,,config", "samples = 'many'"),
+        (",,15,-1,,,,,config", "discarded = '-1'"),
+        (",,15,0,,soon,,,config", "runner_up_us = 'soon'"),
+        (",,15,0,,,-1,,config", "margin"),
+        (",,15,0,,,,nan,config", "vendor_us"),
+        (",,15,0,,,,,both", "choice"),
+    ],
+)
+def test_a_bad_cell_of_ours_is_one_line(tmp_path: Path, cells: str, expected: str) -> None:
+    """Our columns are checked like the rest."""
+    message = refusal(tmp_path, f"{HEADER_8},{EXTRA}\n{KEY},asm,0,5,4.0,k,1,1,0,{cells}\n")
+    assert "line 2" in message
+    assert expected in message
 
 
 def test_both_ops_make_two_files(tmp_path: Path) -> None:
@@ -88,17 +148,26 @@ def test_rows_have_no_activation(tmp_path: Path) -> None:
 
 def test_as_aiter_reads_it(tmp_path: Path) -> None:
     """pandas, with which AITER reads its tables, sees bools as bools and dtypes as torch's names."""
-    write_winners(str(tmp_path / "tuned.csv"), [BF16, BF16], 256)
+    write_winners(str(tmp_path / "tuned.csv"), [BF16, TRUSTED], 256)
     table = pd.read_csv(tmp_path / "tuned.csv")
     assert table["bias"].dtype == bool
     assert list(table["outdtype"]) == ["torch.float32"] * 2
     assert table["us"].dtype == float
+    # As aiter/tuned_gemm.py does, for one of the two: its index, then a dictionary for each row.
+    (found,) = table[:1].drop_duplicates().set_index(HEADER_16.split(",")[:10]).to_dict("index").items()
+    assert found[0] == ("gfx950", 256, 64, 256, 5120, True, "torch.bfloat16", "torch.float32", False, False)
+    assert {name: found[1][name] for name in ("libtype", "solidx", "splitK", "kernelName")} == {
+        "libtype": "genkern",
+        "solidx": 0,
+        "splitK": 5,
+        "kernelName": CONFIG.name,
+    }
 
 
 def test_no_winners_is_a_header(tmp_path: Path) -> None:
     """A run without winners writes the header, which reads as no rows."""
     written = write_winners(str(tmp_path / "tuned.csv"), [], 256)
-    assert (tmp_path / "tuned.csv").read_text() == HEADER_16 + "\n"
+    assert (tmp_path / "tuned.csv").read_text() == f"{HEADER_16},{EXTRA}\n"
     assert read_rows(written.paths[0]) == []
 
 

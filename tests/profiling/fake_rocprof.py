@@ -10,11 +10,13 @@ FAKE_ROCPROF in the environment holds its script, a JSON object with any of
     hangs     [config, ...]: the process stops there until a signal comes
     deaf      true: a hanging process ignores SIGTERM
     lost      {config: number of its dispatches that are missing in the trace}
+    loses_after {config: number of its turns that the trace has; of later ones it has nothing}
     trace     "whole", "half", "none", "foreign" or "partial" (written also when it dies by SIGSEGV)
     at_start  text for standard error and an exit before anything runs
     ends_before  a config: the process dies by SIGSEGV before that one's first line in the log
     at_exit   signal name: dies after its last config, before the trace is written
     vendor    {symbol: ns}: the kernels of one call of the vendor library, instead of VENDOR_KERNELS
+    clock_mhz [MHz, ...]: what the clock reads before each round of the finals and after the last; else nothing
 
 In errors, deaths, hangs and lost "vendor" is the library, whose dispatches include the fences. What the trace lacks
 has its number in the order of launches all the same.
@@ -29,8 +31,9 @@ import subprocess
 import sys
 import time
 import zlib
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 sys.path.insert(0, os.environ.get("FAKE_FORMATS", str(Path(__file__).parent)))
 from trace_formats import ROCPROF, csv_text, write_rocpd
@@ -97,6 +100,7 @@ class Harness:
         self.ids: dict[int, int] = {}
         self.time_ns = 1_000_000
         self.library_is_loaded = False
+        self.turns: Counter[str] = Counter()
         assert self.job["mode"] == "launch"
         assert self.job["session"]["device_index"] == 0
         assert os.environ["HIP_VISIBLE_DEVICES"]
@@ -107,14 +111,24 @@ class Harness:
             sys.exit(1)
         signal.signal(signal.SIGTERM, signal.SIG_IGN if self.script.get("deaf") else self.end_early)
         with open(self.job["launch_log"], "a", buffering=1) as log:
+            under_way = None
             for entry in self.job["schedule"]:
+                if entry["round"] != under_way:
+                    under_way = entry["round"]
+                    self.read_clock(log, under_way)
                 if entry["config"] == self.script.get("ends_before"):
                     self.die("SIGSEGV")
                 log.write(json.dumps({"config": entry["config"], "start": True}) + "\n")
                 log.write(json.dumps({"config": entry["config"], **self.launch(entry)}) + "\n")
+            if under_way is not None:
+                self.read_clock(log, under_way + 1)
         if "at_exit" in self.script:
             self.die(self.script["at_exit"])
         self.write_trace()
+
+    def read_clock(self, log: IO[str], before: int) -> None:
+        readings = self.script.get("clock_mhz")
+        log.write(json.dumps({"clock_mhz": readings[before] if readings else None, "round": before}) + "\n")
 
     def launch(self, entry: dict[str, Any]) -> dict[str, Any]:
         name, symbols = entry["config"], [os.path.basename(path) for path in entry["binaries"]]
@@ -139,6 +153,9 @@ class Harness:
                 self.die(self.script["deaths"][name])
             if name in self.script.get("hangs", []):
                 time.sleep(300)
+        self.turns[name] += 1
+        if self.turns[name] > self.script.get("loses_after", {}).get(name, 10**9):
+            del self.rows[first:]
         del self.rows[first : first + self.script.get("lost", {}).get(name, 0)]
         return {"symbols": symbols, "calls": entry["calls"]}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.profiling.amd_smi import highest_mhz, parse_drivers, parse_max_clocks
+from genkern.profiling.amd_smi import parse_drivers, parse_max_clocks
 
 
 def _clocks(wrapped: bool = False) -> str:
@@ -24,7 +24,6 @@ def _clocks(wrapped: bool = False) -> str:
 def test_what_the_clocks_may_reach_is_not_what_they_are(wrapped: bool) -> None:
     """Graphics and memory, each by its own name; the list may be inside "gpu_data"."""
     assert parse_max_clocks(_clocks(wrapped)) == (2100, 1300)
-    assert highest_mhz(_clocks(wrapped), "gfx", "clk") == 132
     assert parse_max_clocks("[]") == (None, None)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import json
-from pathlib import Path
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.profiling import clocks
-from genkern.profiling.clocks import AmdSmiClock, NvmlClock, ThrottleGuard, amd_smi_argv, open_clock, parse_amd_smi
+from genkern.profiling.clocks import AmdSmiClock, NvmlClock, ThrottleGuard, open_clock, throttled_rounds, usual_mhz
 
 
 class FakeNvml:
@@ -62,56 +63,57 @@ def test_nvml_that_does_not_answer() -> None:
 
 
 def test_a_missing_library_is_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without NVML, or with a clock that never says anything, there is no clock and nothing is raised."""
+    """Without NVML there is no clock and nothing is raised."""
     monkeypatch.setattr(clocks, "_NVML", "libno-such-library.so.1")
     assert open_clock("00-11") is None
-    monkeypatch.setenv("PATH", "")
-    assert open_clock("", amd_index=0) is None
 
 
-def test_amd_smi_is_asked_for_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command's JSON is what is read; a command that fails is no reading."""
-    assert amd_smi_argv(3) == ["amd-smi", "metric", "--gpu", "3", "--clock", "--json"]
-    program = tmp_path / "amd-smi"
-    program.write_text(f"#!/bin/sh\n[ $3 = 1 ] || exit 1\ncat <<'END'\n{_amd_json(2100)}\nEND\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert AmdSmiClock(1).mhz() == 2100
-    assert AmdSmiClock(0).mhz() is None
-    clock = open_clock("", amd_index=1)
-    assert clock is not None
-    assert clock.mhz() == 2100
+def _raise(error: Exception) -> int:
+    raise error
 
 
-def _amd_json(*mhz: object, wrapped: bool = False) -> str:
-    entries = {f"gfx_{i}": {"clk": {"value": v, "unit": "MHz"}, "clk_locked": "DISABLED"} for i, v in enumerate(mhz)}
-    memory = {"mem_0": {"clk": {"value": 9999, "unit": "MHz"}}}
-    gpus = [{"gpu": 0, "clock": {**entries, **memory}}]
-    return json.dumps({"gpu_data": gpus} if wrapped else gpus)
-
-
-def test_amd_smi_output() -> None:
-    """The fastest XCD counts, memory does not; the list may be inside "gpu_data"; idle XCDs say N/A."""
-    assert parse_amd_smi(_amd_json(132, 2103, 131)) == 2103
-    assert parse_amd_smi(_amd_json(2103, wrapped=True)) == 2103
-    assert parse_amd_smi(_amd_json("N/A", 1700)) == 1700
-    assert parse_amd_smi(_amd_json("N/A")) is None
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from(["gpu_data", "clock", "gfx_0", "clk", "value"]), inner, max_size=3)
-    ),
-    max_leaves=12,
+@pytest.mark.parametrize(
+    ("clock_rate", "mhz"),
+    [
+        (lambda: 2100, 2100.0),
+        (lambda: 0, None),
+        (lambda: "N/A", None),
+        (lambda: _raise(ModuleNotFoundError("amdsmi does not seem to be installed")), None),
+        (lambda: _raise(RuntimeError("Error code: 43 | AMDSMI_STATUS_UNEXPECTED_DATA")), None),
+    ],
 )
+def test_amdsmi_is_read_through_pytorch(
+    clock_rate: Callable[[], object], mhz: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What PyTorch says is the reading; a package that is not there, an error and 0 are none."""
+    torch = SimpleNamespace(cuda=SimpleNamespace(clock_rate=clock_rate))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert AmdSmiClock().mhz() == mhz
 
 
-@given(_JSON.map(json.dumps) | st.text(max_size=30))
-def test_amd_smi_output_of_another_kind_is_no_reading(text: str) -> None:
-    """Whatever the command prints, there is a number or None."""
-    assert isinstance(parse_amd_smi(text), float | None)
+def test_rounds_next_to_a_low_reading_are_throttled() -> None:
+    """Reading i is before round i and after the one before it; usual is the median of all readings."""
+    readings = dict(enumerate([2100, 1500, 1490, 1480, 900, 1500, 1500, 1120, 1500, 1500, 1500]))
+    assert usual_mhz(readings) == 1500
+    assert throttled_rounds(readings) == {3, 4, 6, 7}
+    assert throttled_rounds({**readings, 7: 1130}) == {3, 4}
+    del readings[4]
+    assert throttled_rounds(readings) == {6, 7}
+
+
+@given(st.dictionaries(st.integers(0, 60), st.floats(1, 3000)))
+def test_half_of_the_rounds_are_never_throttled(readings: dict[int, float]) -> None:
+    """Then the low clock is what there is; most of the rounds stay, whatever the readings are."""
+    throttled = throttled_rounds(readings)
+    assert 2 * len(throttled) < max(1, max(readings, default=0))
+    assert all(min(readings.get(i, 3000), readings.get(i + 1, 3000)) < 0.75 * 3000 for i in throttled)
+
+
+def test_a_clock_that_is_low_half_of_the_time_is_what_there_is() -> None:
+    """Up and down from round to round, every round is next to a low reading; no readings say nothing."""
+    assert throttled_rounds(dict(enumerate([2000, 1000] * 5 + [2000]))) == frozenset()
+    assert throttled_rounds({}) == frozenset()
+    assert usual_mhz({}) is None
 
 
 def test_a_sample_below_three_quarters_of_the_usual_clock_is_throttled() -> None:

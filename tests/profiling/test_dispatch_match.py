@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkern.errors import ProfilerError
-from genkern.profiling.dispatch_match import LaunchEntry, match_dispatches, parse_launch_log
+from genkern.profiling.dispatch_match import LaunchEntry, match_dispatches, parse_clock, parse_launch_log
 from genkern.records import Dispatch
 
 
@@ -146,6 +146,17 @@ def test_the_log_becomes_one_entry_per_turn() -> None:
     assert b == LaunchEntry("b", error="out of LDS")
     assert again == LaunchEntry("a", ("k",), 2)
     assert [entry.interrupted for entry in (a, b, again)] == [False, False, True]
+
+
+def test_readings_of_the_clock_are_no_turns() -> None:
+    """They stand between turns, and are read by the round that follows; without a clock there are none."""
+    turn = [{"config": "a", "start": True}, {"config": "a", "symbols": ["k"], "calls": 3}]
+    readings = [{"clock_mhz": mhz, "round": number} for number, mhz in enumerate((2100, None, 1999.5, 0))]
+    text = _log(*(line for reading in readings for line in (reading, *turn)))
+    assert parse_launch_log(text) == [LaunchEntry("a", ("k",), 3, finished=True)] * 4
+    assert parse_clock(text) == {0: 2100.0, 2: 1999.5}
+    assert parse_clock(text[: text.index('"round": 2') + 3]) == {0: 2100.0}
+    assert parse_clock(_log(*turn)) == {}
 
 
 def test_a_half_written_last_line_is_left_out() -> None:

@@ -72,8 +72,9 @@ def test_a_fault_is_said_last_on_standard_error(
 
 
 def launched(folder: Path, schedule: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The launch log of a schedule."""
-    job = {"session": json.loads(SESSION.to_json()), "launch_log": str(folder / "log"), "schedule": schedule}
+    """The launch log of a schedule, of the screening where it does not say a round."""
+    visits = [{"round": None, **entry} for entry in schedule]
+    job = {"session": json.loads(SESSION.to_json()), "launch_log": str(folder / "log"), "schedule": visits}
     (folder / "job.json").write_text(json.dumps(job))
     harness.main([str(folder / "job.json")])
     return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
@@ -95,6 +96,21 @@ def test_a_schedule_is_launched_and_logged(gpu: FakeGpu, hostile_path: Path) -> 
         {"config": name_of("refused"), "error": "RuntimeError: out of resource: shared memory"},
     ]
     assert gpu.launched == ["us10"] * 3
+
+
+def test_the_clock_is_logged_between_rounds(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, hostile_path: Path) -> None:
+    """Before each round of the finals and after the last, when all that was launched is done; null without a clock."""
+    readings = iter([2100, 2050, 0])
+    clock_rate = lambda: gpu.launched.append("clock") or next(readings)  # noqa: E731
+    monkeypatch.setattr(gpu.torch.cuda, "clock_rate", clock_rate, raising=False)
+    schedule = [{"config": name_of("us10"), "binaries": [], "calls": 1, "round": i // 2} for i in range(4)]
+    lines = launched(hostile_path, schedule)
+    assert [(i, line) for i, line in enumerate(lines) if "clock_mhz" in line] == [
+        (0, {"clock_mhz": 2100.0, "round": 0}),
+        (5, {"clock_mhz": 2050.0, "round": 1}),
+        (10, {"clock_mhz": None, "round": 2}),
+    ]
+    assert gpu.launched == ["clock", "us10", "us10", "clock", "us10", "us10", "clock"]
 
 
 def test_the_vendor_library_is_launched_between_fences(

@@ -267,6 +267,18 @@ def test_the_watch_gives_start_and_end_their_own_limit(tmp_path: Path) -> None:
     assert len({token for token, _ in seen}) == 3
 
 
+def test_the_watch_knows_the_clocks_lines(tmp_path: Path) -> None:
+    """A reading of the clock before each round is no end of a turn; the one after the last round is at the end."""
+    log = tmp_path / "log"
+    watch = LaunchLogWatch(str(log), visits=2, limit_s=1.0, edge_s=60.0, rounds=2)
+    limits = []
+    for line in ("clock", "start", "end", "clock", "start", "end", "clock"):
+        with log.open("a") as file:
+            file.write(f"{line}\n")
+        limits.append(watch()[1])
+    assert limits == [1.0] * 5 + [60.0] * 2
+
+
 def test_a_missing_profiler_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The constructor raises, before anything is compiled or written."""
     monkeypatch.setenv("PATH", "/none")

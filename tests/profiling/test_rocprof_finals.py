@@ -39,6 +39,41 @@ def test_retime_keeps_the_last_call_of_each_round(session: Session, profiler: Ro
     assert profiler.retime(session, []) == []
 
 
+def test_throttled_rounds_are_discarded_and_counted(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
+) -> None:
+    """One low reading takes the rounds before and after it away from everyone; the usual clock is said."""
+    script(clock_mhz=[2100, 2080, 2090, 1400, 2085, 2095])
+    found = by_name(profiler.retime(session, CANDIDATES))
+    assert session.budget.final_rounds == 5
+    for measurement in found.values():
+        assert (len(measurement.samples_us), measurement.discarded, measurement.usual_mhz) == (3, 2, 2087.5)
+    assert found[VENDOR].samples_us == pytest.approx((_LIBRARY_US,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "usual"), [([2100, 1000, 2100, 1000, 2100, 1000], 1550.0), ([2000] * 6, 2000.0), (None, None)]
+)
+def test_without_a_usual_clock_no_sample_is_discarded(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None], clock_mhz: object, usual: float | None
+) -> None:
+    """A clock that is low half of the time, one that stays, and none: all samples are kept."""
+    script(clock_mhz=clock_mhz)
+    for measurement in profiler.retime(session, CANDIDATES):
+        assert (len(measurement.samples_us), measurement.discarded, measurement.usual_mhz) == (5, 0, usual)
+
+
+def test_one_that_was_seen_in_throttled_rounds_only_keeps_its_samples(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
+) -> None:
+    """A time at a low clock is better than none: it is not called not seen."""
+    budget = replace(session.budget, final_rounds=3)
+    script(clock_mhz=[1000, 2100, 2100, 2100], errors={}, deaths={}, loses_after={NAMES[0]: 1})
+    found = by_name(profiler.retime(replace(session, budget=budget), CANDIDATES))
+    assert (len(found[NAMES[0]].samples_us), found[NAMES[0]].discarded) == (1, 0)
+    assert (len(found[NAMES[2]].samples_us), found[NAMES[2]].discarded) == (2, 1)
+
+
 def test_retime_goes_on_without_a_finalist_that_fails(
     session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
 ) -> None:
