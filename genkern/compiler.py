@@ -105,9 +105,13 @@ def _with_layout(kind: str, cluster: int) -> str:
 
     dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
     element = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}[dtype]
-    sizes = [int(size) for size in shape.split(",")]
-    everywhere = [[0, 0]] * (cluster.bit_length() - 1) or None
-    layout = gl.NVMMASharedLayout.get_default_for(sizes, element, cga_layout=everywhere)
+    layout = gl.NVMMASharedLayout.get_default_for([int(size) for size in shape.split(",")], element)
+    if cluster > 1:
+        # Not for get_default_for: Triton 3.6 takes it for a block that is cut into pieces.
+        everywhere = [[0, 0]] * (cluster.bit_length() - 1)
+        layout = gl.NVMMASharedLayout(
+            layout.swizzle_byte_width, element.primitive_bitwidth, rank=2, cga_layout=everywhere
+        )
     return f"{kind.removesuffix('>')},{layout!r}>"
 
 

@@ -227,6 +227,11 @@ def test_the_ring_lies_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
     barriers = config.num_stages * ring.bytes_per_buffer
     found = offsets_in_shared(kernel.asm["ptx"], r"mbarrier\.init\.")
     assert found == {barriers + 8 * number for number in range(2 * config.num_stages)}
+    # One copy brings a whole box of the operands: PTX that Triton does not see waits for as many bytes.
+    boxes = [(name, kind) for name, kind in spec.signature if kind.startswith("tensordesc")]
+    for (name, kind), meta in zip(boxes, kernel.metadata.tensordesc_meta, strict=True):
+        if not name.startswith("c_"):
+            assert meta["block_size"] == [int(size) for size in re.findall(r"\d+", kind.partition("[")[2])]
     if config.SPLIT_K == 1 and FAMILIES[config.family].cluster == 1:
         # The first copies, to places that do not hang on the step.
         first = {0, *(barriers - ring.bytes_per_buffer + 128 * row for row in (0, ring.rows))}
