@@ -70,7 +70,7 @@ def choose(
     profiler: Finals | None = None,
 ) -> tuple[Winner | None, Report]:
     """The winner of these finals, every config having been screened."""
-    journal = Journal(tmp_path / "journal", {}, start_anew=False)
+    journal = Journal(tmp_path / "journal", {})
     for winner in before:
         journal.won(winner)
     nothing: Any = None

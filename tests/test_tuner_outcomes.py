@@ -103,7 +103,7 @@ def tuned(
     workshop: Workshop, journal: Path, script: Scripted, space: Space = SPACE, incumbent: Config | None = None
 ) -> Report:
     """One size tuned, with facts in `journal`; `incumbent` won it before."""
-    with closing(Journal(journal, {}, start_anew=False)) as facts:
+    with closing(Journal(journal, {})) as facts:
         tuner = Tuner(
             lambda op: space,
             workshop,
@@ -229,7 +229,7 @@ def test_a_lost_check_says_nothing_and_is_made_again(workshop: Workshop, tmp_pat
 def test_a_size_that_no_config_suits_is_counted(workshop: Workshop, tmp_path: Path) -> None:
     """All of the space is pruned, and the report says so."""
     script = Scripted({}, {}, set())
-    with closing(Journal(tmp_path / "j", {}, start_anew=False)) as journal:
+    with closing(Journal(tmp_path / "j", {})) as journal:
         nobody = SPACE.__class__(SPACE.name, SPACE.archs, SPACE.ops, SPACE.families[:0], SPACE.rules)
         provenance = Provenance("gfx942", "AMD Instinct MI300X", ())
         tuner = Tuner(lambda op: nobody, workshop, script, None, journal, Progress(Console()), provenance, Budget())
