@@ -38,7 +38,7 @@ def test_a_value_may_hold_what_looks_like_a_checksum() -> None:
 @given(st.binary(max_size=40))
 def test_other_bytes_are_refused(line: bytes) -> None:
     """With ValueError, whatever they are; as a header they say nothing."""
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="checksum"):
         entry_of(line)
     assert unsealed_header(line) == {}
 
