@@ -128,7 +128,7 @@ class Tuner:
         return report
 
     def _keep_unfit(self, job: Job, facts: ProblemFacts, configs: Sequence[Config]) -> None:
-        """What a run that goes on found unfit stays so: it would race against candidates that were chosen without it."""
+        """What was found unfit stays so in a run that goes on: the others have been screened, or timed, without it."""
         problem = job.session.problem
 
         def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
@@ -166,7 +166,7 @@ class Tuner:
         names = finalists(able, self.budget.finalists)
         if incumbent := self.incumbents.get(job.session.problem):
             names += finalists((m for m in able if m.config == incumbent.name and m.config not in names), 1)
-        if not names:
+        if not names and not facts.finals:
             report.message = "no candidate could be measured (--profile_file says why)"
             return None
         if not facts.finals:

@@ -151,10 +151,7 @@ def test_damage_is_refused_with_its_place(tmp_path: Path, line: bytes) -> None:
 def test_every_bit_counts(tmp_path: Path) -> None:
     """Whichever bit of a journal is another: it is refused, or the last line is dropped as one that was cut short."""
     path = tmp_path / "j"
-    journal = opened(path)
-    journal.screened(PROBLEM, SCREENED)
-    journal.unfit(PROBLEM, ["tiled_BM3"], HANGING)
-    journal.close()
+    filled(path)
     data = path.read_bytes()
     last = data[:-1].rfind(b"\n") + 1
 

@@ -15,9 +15,9 @@ from processes import until
 from tiny_space import FASTER, NAMES, facts_in, tiny_command, traced
 
 from genkern.config import Config
-from genkern.journal import Begun, Ended, JournalFacts, ProblemFacts, Start
+from genkern.journal import Begun, Compiled, Ended, JournalFacts, ProblemFacts, Start
 from genkern.problem import GemmProblem
-from genkern.records import Measurement, Outcome, Winner
+from genkern.records import Measurement, Outcome, Unfit, Winner
 from genkern.status import RunStatus, State, duration_text, size_statuses, status_lines
 
 A, B, C, D = (GemmProblem(m, 128, 256) for m in (16, 32, 64, 128))
@@ -43,6 +43,7 @@ def facts(*starts: Start) -> JournalFacts:
     b.begun = Begun(1234, 1, NOW_S - 75)
     some = [("x", Outcome.MEASURED, 30.0), ("y", Outcome.MEASURED, 20.0), ("z", Outcome.CRASHED, None)]
     b.screened = {name: screened(name, outcome, us) for name, outcome, us in some}
+    b.unfit = dict.fromkeys(["u", "v"], Unfit(Outcome.COMPILE_TIMED_OUT, "no result after 1 s"))
     known.facts = {A: a, B: b}
     return known
 
@@ -52,13 +53,20 @@ def status(state: State, known: JournalFacts | None = None) -> RunStatus:
 
 
 def test_a_run_that_goes_on() -> None:
-    """Who runs it, how each size is, the best so far with its source, and that there is nothing to do."""
+    """Who runs it, how each size is, the best so far with its source, and that there is nothing to do.
+
+    A size whose last binary is there is no longer compiling.
+    """
+    compiled = facts(START)
+    compiled.facts[B].compiled = Compiled(1234, 0, 0)
     lines = status_lines(status(State.GOING_ON))
     assert lines[0] == "r.yaml: going on for 1 h 2 min (process 42 on node7)"
     done, flying, waiting = (" ".join(line.split()) for line in lines[2:5])
     assert done == f"16x128x256 done 1 of 3 12.50 cudagraph {CONFIG.name} measured 1, compile_failed 2, pruned 5,000"
-    in_flight = "in flight 1 min 15 s 3 of 1,234 20.00 cudagraph, screened once y measured 2, crashed 1"
+    became = "measured 2, crashed 1, compile_timed_out 2"
+    in_flight = f"in flight 1 min 15 s, compiling 3 of 1,234 20.00 cudagraph, screened once y {became}"
     assert flying == f"32x128x256 {in_flight}"
+    assert "in flight 1 min 15 s  " in status_lines(status(State.GOING_ON, compiled))[3]
     assert waiting == "64x128x256 not begun"
     assert lines[5] == "1 of 3 sizes done; the last fact is 1.2 s old"
     assert lines[6].startswith("Nothing to do")
