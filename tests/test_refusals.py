@@ -194,7 +194,10 @@ def test_the_journal_of_another_run(here: Here, warm: tuple[Path, str, str], tmp
     assert re.search(r"r\.yaml\.journal, line \d+: damaged", here("-i", "sizes.yaml", "-o", "r.yaml").refusal)
     assert journal.read_text() == damaged
     assert not (tmp_path / "r.yaml").exists()
-    for old, said, kept in (("what\n", "line 1: damaged", "replaced"), (warm[2], "(all was False, is True)", "replaced_2")):
+    for old, said, kept in (
+        ("what\n", "line 1: damaged", "replaced"),
+        (warm[2], "(all was False, is True)", "replaced_2"),
+    ):
         journal.write_text(old)
         ran = here("-i", "sizes.yaml", "-o", "r.yaml", "--all")
         assert ran.status == 0
