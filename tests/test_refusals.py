@@ -206,6 +206,7 @@ def test_the_journal_of_another_run(here: Here, warm: tuple[Path, str, str], tmp
         assert note.endswith(f"--all tunes again, and it is kept as r.yaml.journal.{kept}")
         assert (tmp_path / f"r.yaml.journal.{kept}").read_text() == old
         assert len(yaml.safe_load((tmp_path / "r.yaml").read_text())) == 3
+        (tmp_path / "r.yaml").unlink()
 
 
 def test_a_journal_that_was_cut_short_is_gone_on_with(here: Here, warm: tuple[Path, str, str], tmp_path: Path) -> None:
