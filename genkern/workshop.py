@@ -33,7 +33,8 @@ class Job:
     """One problem on the bench. Iterating over `candidates` compiles; the rest fills as it goes on.
 
     `launches` has the name of the config that is measured for each distinct launch. Where `candidates` is iterated,
-    `on_unfit` is told of configs that share what makes them unfit (not of copies), and `on_compiled`, at the end, how
+    `on_unfit` is told of configs that share what makes them unfit (not of copies, nor where a compiler was ended from
+    outside), and `on_compiled`, at the end, how
     many binaries there are, how many others failed, and how many of both were in the cache.
     """
 
@@ -158,7 +159,7 @@ class Workshop:
         binaries = [result for result in made if isinstance(result, Binary)]
         if unfit := self._unfit(configs[0], made):
             job.unfit |= dict.fromkeys(new, unfit)
-            if new:
+            if new and not any(isinstance(result, Failure) and result.from_outside for result in made):
                 job.on_unfit(new, unfit)
         for config in configs:
             if len(binaries) == len(made):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -218,6 +219,24 @@ def test_a_broken_compile_is_a_failure(
     assert BinaryCache(tmp_path).get(job.key) is None
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_compiler_that_is_killed_says_nothing_of_the_kernel(
+    number: signal.Signals, trouble: Path, tmp_path: Path
+) -> None:
+    """A failure this time, that is told from one of the compiler's own."""
+    process = CompileProcess()
+    job = job_for(trouble_spec("hang"), trouble, "gfx942", tmp_path / "cache", timeout_s=60.0)
+    (tmp_path / "scratch").mkdir()
+    job = replace(job, scratch_dir=str(tmp_path / "scratch"))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(process.run, job)
+        while not list((tmp_path / "scratch").iterdir()) or not process.alive:
+            time.sleep(0.005)
+        os.kill(process._process.pid or 0, number)
+        result = running.result(30)
+    assert result == Failure(job.key, Outcome.COMPILE_FAILED, f"the compiler died by {number.name}", from_outside=True)
+
+
 def test_run_job_replaces_a_broken_process(monkeypatch: pytest.MonkeyPatch, trouble: Path, tmp_path: Path) -> None:
     """After a hang and a death the worker goes on with a new compile process."""
     monkeypatch.setattr(genkern.compiler, "_process", None)
@@ -315,6 +334,7 @@ def test_a_killed_assembler_is_no_property_of_the_kernel(
         process.kill()
     assert isinstance(failure, Failure)
     assert "error code -9" in failure.message
+    assert failure.from_outside
     assert BinaryCache(tmp_path / "cache").get(job.key) is None
 
 

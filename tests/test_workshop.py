@@ -56,12 +56,13 @@ class ScriptedFarm(Farm):
         self.refused = refused
         self.code = code
         self.modules: list[str] = []
+        self.from_outside = False
 
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
         self.modules.append(Path(module_path).read_text())
         for spec in self.order(list(specs)):
             if spec.function == self.refused:
-                yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
+                yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s", self.from_outside)
             else:
                 resources = Resources(registers=64, shared_bytes=16384, code_sha256=self.code(spec))
                 yield Binary(self.key(spec), "/entry", spec.function, resources)
@@ -183,6 +184,18 @@ def test_what_turns_out_unfit_is_told_at_once(make_workshop: Callable[..., Works
         WIDER[1].name,
         (3, 2, 0),
     ]
+
+
+def test_a_compiler_that_was_killed_is_not_told(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """Its configs are unfit this time only: as when a batch system ends all processes of a run."""
+    told: list[str] = []
+    farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
+    farm.from_outside = True
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        job.on_unfit = lambda names, unfit: told.extend(names)
+        list(job.candidates)
+    assert set(job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    assert told == []
 
 
 def test_what_cannot_launch_is_no_candidate(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
