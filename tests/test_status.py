@@ -144,7 +144,11 @@ def test_beside_a_real_run(cache_dir: Path, tmp_path: Path, capsys: pytest.Captu
     command = tiny_command(tmp_path, cache_dir, SMALL)
     what = {"trace": str(trace), "faster": FASTER, "gate": [13, str(gate)]}
     process = start(*command, env=machine(tmp_path, gpus=1, **what))
-    until(lambda: facts_in(tmp_path / "r.yaml.journal").count("screened") == 12, process)
+
+    def written(fact: str, count: int) -> bool:
+        return facts_in(tmp_path / "r.yaml.journal").count(fact) == count
+
+    until(lambda: written("screened", 12) and written("compiled", 2), process)
     files = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.glob("r.yaml*")}
     for path in ("r.yaml", "r.yaml.journal", "."):
         ran = run_here(capsys, "status", tmp_path / path)
