@@ -24,11 +24,15 @@ _ABANDONED_S = 3600.0
 
 @dataclass(frozen=True)
 class Failure:
-    """A kernel that cannot be compiled, remembered so that it is tried once only."""
+    """A kernel that cannot be compiled, remembered so that it is tried once only.
+
+    Where the compiler was ended `from_outside` (by a signal, for want of memory), that says nothing of the kernel.
+    """
 
     key: str
     outcome: Outcome
     message: str
+    from_outside: bool = False
 
 
 def read_spec(entry: str | Path) -> KernelSpec:

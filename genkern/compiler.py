@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -34,6 +34,8 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _WATCH_INTERVAL_S = 0.5
 # The assembler was ended by a signal, as the out-of-memory killer does; Triton says so as of any other end.
 _ASSEMBLER_KILLED = re.compile(r"failed with error code -[0-9]+\b")
+# What ends processes from outside: a batch system, the out-of-memory killer, a person.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 # No kernel's files need as much.
 _LEAST_SCRATCH_BYTES = 2**20
 
@@ -137,7 +139,7 @@ def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
     except Exception as error:
         failure = Failure(job.key, Outcome.COMPILE_FAILED, _first_words(error))
         if isinstance(error, MemoryError) or _ASSEMBLER_KILLED.search(failure.message):
-            return failure
+            return replace(failure, from_outside=True)
         if (room := os.statvfs(scratch)).f_bavail * room.f_frsize < _LEAST_SCRATCH_BYTES:
             # The assembler does not say why it cannot write.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), scratch) from None
@@ -196,7 +198,7 @@ class CompileProcess:
             self.kill()
             code = self._process.exitcode or 0
             how = f"died by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-            return Failure(job.key, Outcome.COMPILE_FAILED, f"the compiler {how}")
+            return Failure(job.key, Outcome.COMPILE_FAILED, f"the compiler {how}", -code in _FROM_OUTSIDE)
         if isinstance(result, OutputError):
             raise result
         assert isinstance(result, Binary | Failure)

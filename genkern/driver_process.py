@@ -224,6 +224,10 @@ class _Stopped(BaseException):
     """The parent is gone, or wants no more."""
 
 
+class _NoFarmError(Exception):
+    """As `_Stopped`, to a thread that waits for the parent's farm; the main thread has a signal."""
+
+
 def _child(
     tuner: Tuner,
     closing: contextlib.ExitStack,
@@ -266,6 +270,7 @@ class _Driver:
         self._sender = threading.Thread(target=self._send_all, daemon=True)
         self._asked: queue.SimpleQueue[tuple[GemmProblem, list[bytes]]] = queue.SimpleQueue()
         self._compiled: dict[int, queue.SimpleQueue[Any]] = {}
+        self._parent_gone = threading.Event()
         self._journal = JournalCopy(tuner.journal, self._send_facts)
         self._flushing = threading.Lock()
         self._counted = _Counted()
@@ -284,6 +289,8 @@ class _Driver:
             try:
                 report = self._tuner.tune(problem)
                 answer: tuple[Any, ...] = "report", condensed(report)
+            except _NoFarmError:
+                continue  # and wait for the signal
             except Exception as error:
                 answer = "error", *_portable(error)
             self.flush(ended=True)
@@ -304,6 +311,10 @@ class _Driver:
                 elif values[0] in self._compiled:
                     self._compiled[values[0]].put(values[1])
         except (EOFError, OSError):
+            self._parent_gone.set()
+            # Whoever closes a feed waits for the thread in which it asks the farm.
+            for results in list(self._compiled.values()):
+                results.put(_NoFarmError())
             # Again and again: a signal that comes just before the main thread goes to sleep does not wake it.
             for _ in range(int(_END_S / _SIGNAL_S)):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
@@ -342,6 +353,8 @@ class _Driver:
     def _ask(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
         number = len(self._compiled)
         results = self._compiled[number] = queue.SimpleQueue()
+        if self._parent_gone.is_set():
+            results.put(_NoFarmError())
         self._send("compile", number, jobs)
         try:
             while (result := results.get()) is not None:

@@ -116,7 +116,7 @@ class Farm:
                     continue
                 for key in list(pending):
                     message = "compile workers keep dying; try fewer --jobs"
-                    failure = Failure(key, Outcome.COMPILE_FAILED, message)
+                    failure = Failure(key, Outcome.COMPILE_FAILED, message, from_outside=True)
                     del pending[key]
                     self._count(failure)
                     yield failure

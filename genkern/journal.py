@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -13,14 +12,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from genkern.config import Config
 from genkern.errors import OutputError, ResultsError
+from genkern.journal_line import (
+    check_of,
+    entry_of,
+    journal_line,
+    lean,
+    measurement_of,
+    unsealed_header,
+    values_of,
+    winner_of,
+)
 from genkern.problem import GemmProblem
-from genkern.records import Check, Measurement, Outcome, Winner
+from genkern.records import Check, Measurement, Outcome, Unfit, Winner
 
-SCHEMA = 2
+SCHEMA = 3
 # What a tool that does not answer leaves out: that alone makes no other run.
 _NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz")
+
+
+class UnusableJournal(ResultsError):
+    """A journal that is damaged or of another run: `reason` says which, the message also what to do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}{advice}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,18 @@ class Begun:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """A problem whose last binary is there: how many it has, how many others `failed`, how many of both were `cached`.
+
+    Of a run that goes on, without those of configs that were unfit before.
+    """
+
+    binaries: int
+    failed: int
+    cached: int
+
+
+@dataclass(frozen=True)
 class Ended:
     """How a problem ended: what became of each config of its space, and why there is no winner, if there is none."""
 
@@ -57,17 +85,20 @@ class Ended:
 
 @dataclass
 class ProblemFacts:
-    """What a journal knows of one problem. `begun` and `ended` are of the last start of the run.
+    """What a journal knows of one problem. `begun`, `compiled` and `ended` are of the last start of the run.
 
+    `unfit` are configs that never became candidates, by name (without those that are copies of others).
     `unchecked` are checks whose process was lost: no more than a record, for nothing follows from them.
     """
 
+    unfit: dict[str, Unfit] = field(default_factory=dict)
     screened: dict[str, Measurement] = field(default_factory=dict)
     finals: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
     unchecked: dict[str, Check] = field(default_factory=dict)
     winner: Winner | None = None
     begun: Begun | None = None
+    compiled: Compiled | None = None
     ended: Ended | None = None
 
 
@@ -101,7 +132,10 @@ class JournalFacts:
         problems: list[GemmProblem] = []
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                entry = json.loads(line)
+                if number == 1 and (header := unsealed_header(line)).get("schema", SCHEMA) != SCHEMA:
+                    # Lines of another version need not end as ours do.
+                    self._compare(header, expected)
+                entry = entry_of(line)
                 if number == 1:
                     self._compare(entry["value"] if entry["fact"] == "header" else {}, expected)
                 elif entry["fact"] == "problem":
@@ -114,9 +148,11 @@ class JournalFacts:
             except ResultsError:
                 raise
             except (ValueError, LookupError, TypeError, AttributeError):
-                raise ResultsError(
-                    f"{self.path}, line {number}: damaged; move the file away, or use --all to start anew"
-                ) from None
+                reason, advice = (
+                    f"{self.path}, line {number}: damaged",
+                    "; move the file away, or use --all to start anew",
+                )
+                raise UnusableJournal(reason, advice) from None
         self._numbers = {problem: number for number, problem in enumerate(problems)}
         return len(whole)
 
@@ -126,28 +162,33 @@ class JournalFacts:
             expected = {**found, "schema": SCHEMA}
         differences = _differences(found, expected)
         if differences:
-            raise ResultsError(
-                f"{self.path} is of another run ({'; '.join(differences)}): repeat its command (genkern status shows "
-                "it), use --all to tune again, or another -o"
+            raise UnusableJournal(
+                f"{self.path} is of another run ({'; '.join(differences)})",
+                ": repeat its command (genkern status shows it), use --all to tune again, or another -o",
             )
 
     def _note_start(self, start: Start) -> None:
         self.starts.append(start)
         for facts in self.facts.values():
-            facts.begun = facts.ended = None
+            facts.begun = facts.compiled = facts.ended = None
 
     def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
         facts = self.of(problem)
         if fact == "screened":
-            facts.screened[value["config"]] = _measurement(value)
+            facts.screened[value["config"]] = measurement_of(value)
+        elif fact == "unfit":
+            unfit = Unfit(Outcome(value["outcome"]), value["message"])
+            facts.unfit |= dict.fromkeys(value["configs"], unfit)
+        elif fact == "compiled":
+            facts.compiled = Compiled(**value)
         elif fact == "retimed":
-            facts.finals = [_measurement(entry) for entry in value]
+            facts.finals = [measurement_of(entry) for entry in value]
         elif fact == "checked":
-            facts.checks[value["config"]] = _check(value)
+            facts.checks[value["config"]] = check_of(value)
         elif fact == "unchecked":
-            facts.unchecked[value["config"]] = _check(value)
+            facts.unchecked[value["config"]] = check_of(value)
         elif fact == "won":
-            facts.winner = _winner(value, problem)
+            facts.winner = winner_of(value, problem)
         elif fact == "began":
             facts.begun = Begun(**value)
         elif fact == "ended":
@@ -176,14 +217,24 @@ class Facts(JournalFacts, ABC):
         self.of(problem).begun = begun
         self._append("began", vars(begun), problem)
 
+    def unfit(self, problem: GemmProblem, configs: Sequence[str], unfit: Unfit) -> None:
+        """Configs that share what makes them unfit are one fact: a run that goes on knows of all of them or of none."""
+        self.of(problem).unfit |= dict.fromkeys(configs, unfit)
+        value = {"configs": list(configs), "outcome": unfit.outcome.value, "message": unfit.message}
+        self._append("unfit", value, problem)
+
+    def compiled(self, problem: GemmProblem, compiled: Compiled) -> None:
+        self.of(problem).compiled = compiled
+        self._append("compiled", vars(compiled), problem)
+
     def screened(self, problem: GemmProblem, measurement: Measurement) -> None:
         self.of(problem).screened[measurement.config] = measurement
-        self._append("screened", _lean(measurement), problem)
+        self._append("screened", lean(measurement), problem)
 
     def retimed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
         """All finals of a problem are one fact: half of them would not be comparable."""
         self.of(problem).finals = finals
-        self._append("retimed", [_lean(m) for m in finals], problem)
+        self._append("retimed", [lean(m) for m in finals], problem)
 
     def checked(self, problem: GemmProblem, check: Check) -> None:
         """A check whose process was lost is a fact of its own, so that a run that goes on makes it again."""
@@ -194,8 +245,7 @@ class Facts(JournalFacts, ABC):
     def won(self, winner: Winner) -> None:
         """Record the end of a problem."""
         self.of(winner.problem).winner = winner
-        values = {k: v for k, v in dataclasses.asdict(winner).items() if k != "problem"}
-        self._append("won", {**values, "config": winner.config.name}, winner.problem, decides=True)
+        self._append("won", values_of(winner), winner.problem, decides=True)
 
     def ended(self, problem: GemmProblem, ended: Ended) -> None:
         self.of(problem).ended = ended
@@ -217,16 +267,14 @@ class Journal(Facts):
     """Append-only facts of one run; safe to use from several threads of one process.
 
     `header` says what the facts depend on (versions, device, space, budget). Opening a journal with
-    another header raises ResultsError with the differences. A last line that was cut short by a kill is
-    dropped; damage anywhere else raises ResultsError.
+    another header raises UnusableJournal with the differences. A last line that was cut short by a kill is
+    dropped; damage anywhere else raises UnusableJournal: each line ends with its own checksum.
     """
 
-    def __init__(self, path: str | Path, header: Mapping[str, Any], *, start_anew: bool) -> None:
+    def __init__(self, path: str | Path, header: Mapping[str, Any]) -> None:
         super().__init__(path)
         self._header = {"schema": SCHEMA, **header}
         self._lock = threading.Lock()
-        if start_anew and self.path.exists():
-            os.replace(self.path, self.path.with_name(self.path.name + ".previous"))
         length = self._read(self._header) if self.path.exists() else 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -283,42 +331,6 @@ class Journal(Facts):
             raise OutputError(
                 f"cannot write the journal {self.path}: {error.strerror}; free space, then run again"
             ) from None
-
-
-def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
-    """One fact as it stands in a journal; `problem` is the problem's number."""
-    of = {} if problem is None else {"problem": problem}
-    return json.dumps({"fact": fact, **of, "value": value}, separators=(",", ":")).encode() + b"\n"
-
-
-def _lean(measurement: Measurement) -> dict[str, Any]:
-    # Not asdict, whose copies take ten times as long: there is a line for each of 15,000 candidates.
-    return {k: v for k, v in vars(measurement).items() if v not in ("", None, (), 0)}
-
-
-def _measurement(values: dict[str, Any]) -> Measurement:
-    samples = tuple(values.pop("samples_us", ()))
-    return Measurement(**{**values, "outcome": Outcome(values["outcome"])}, samples_us=samples)
-
-
-def _winner(values: dict[str, Any], problem: GemmProblem) -> Winner:
-    check = _check(values["check"]) if values["check"] else None
-    versions = tuple((str(k), str(v)) for k, v in values["versions"])
-    config = Config.parse(values["config"])
-    intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
-    return Winner(**{**values, **intervals, "problem": problem, "config": config, "check": check, "versions": versions})
-
-
-def _check(values: dict[str, Any]) -> Check:
-    lost = values.get("lost")
-    return Check(**{**values, "lost": Outcome(lost) if lost else None})
-
-
-def _pair(values: Any) -> tuple[float, float] | None:
-    if values is None:
-        return None
-    low, high = values
-    return float(low), float(high)
 
 
 def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from genkern.journal import Facts, JournalFacts, journal_line
+from genkern.journal import Facts, JournalFacts
+from genkern.journal_line import journal_line
 from genkern.problem import GemmProblem
 
 # So many lines are not kept back any longer: the most that a killed process takes along.

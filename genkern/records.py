@@ -74,6 +74,14 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Unfit:
+    """Why a config is no candidate."""
+
+    outcome: Outcome
+    message: str
+
+
+@dataclass(frozen=True)
 class Dispatch:
     """One kernel execution as a profiler saw it; times in nanoseconds of the device clock.
 

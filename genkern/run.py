@@ -21,7 +21,7 @@ from genkern.file_lock import sole_run
 from genkern.files import shown_path
 from genkern.gemm_entry import resolve
 from genkern.interpreter import interpreter_checker
-from genkern.journal import Journal, Start, read_journal
+from genkern.journal import Journal, Start, UnusableJournal, read_journal
 from genkern.op import check_problem
 from genkern.options import ABOUT_MEASURING
 from genkern.problem import GemmProblem
@@ -120,7 +120,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         for profiler, closing in zip(profilers, closings, strict=True):
             closing.callback(profiler.close)
         checkers = make_checkers(profilers, workshop, setting, closings)
-        journal = open_journal(setting, spaces, profilers[0].time_source)
+        journal = open_journal(setting, spaces, profilers[0].time_source, console)
         stack.callback(journal.close)
         journal.started(this_start(options.command, remaining))
         candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
@@ -212,15 +212,18 @@ def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
     return Start(tuple(problems), command, *where, round(time.time(), 3))
 
 
-def open_journal(setting: Setting, spaces: Spaces, time_source: str) -> Journal:
+def open_journal(setting: Setting, spaces: Spaces, time_source: str, console: Console) -> Journal:
     """The journal of an interrupted run like this one, else a new one.
 
-    Raises ResultsError for the journal of another run; --all moves that one out of the way.
+    Raises UnusableJournal for the journal of another run; --all says why, and keeps that one under another name.
     """
-    path, header = RunFiles(setting.results_path).journal, setting.journal_header(spaces, time_source)
+    files, header = RunFiles(setting.results_path), setting.journal_header(spaces, time_source)
     try:
-        return Journal(path, header, start_anew=False)
-    except ResultsError:
+        return Journal(files.journal, header)
+    except UnusableJournal as error:
         if not setting.options.all:
             raise
-        return Journal(path, header, start_anew=True)
+        kept = files.replaced_journal
+        os.replace(files.journal, kept)
+        console.print(f"note: {error.reason}; --all tunes again, and it is kept as {shown_path(str(kept))}")
+        return Journal(files.journal, header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,10 @@ _FINISHED = ".journal.previous"
 
 @dataclass(frozen=True)
 class RunFiles:
-    """`journal` is there while a run is unfinished, `finished_journal` afterwards, `lock` while it is going on."""
+    """`journal` is there while a run is unfinished, `finished_journal` afterwards, `lock` while it is going on.
+
+    `replaced_journal` is a free name for the journal of an unfinished run that another one takes the place of.
+    """
 
     results: str
 
@@ -37,6 +41,12 @@ class RunFiles:
     @property
     def finished_journal(self) -> Path:
         return Path(self.results + _FINISHED)
+
+    @property
+    def replaced_journal(self) -> Path:
+        numbers = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
+        paths = (Path(f"{self.journal}.replaced{number}") for number in numbers)
+        return next(path for path in paths if not path.exists())
 
     @property
     def lock(self) -> Path:

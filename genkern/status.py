@@ -88,6 +88,7 @@ def size_statuses(status: RunStatus) -> list[SizeStatus]:
 def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -> SizeStatus:
     configs = facts.begun.configs if facts.begun else None
     outcomes = Counter(measurement.outcome for measurement in facts.screened.values())
+    outcomes.update(unfit.outcome for unfit in facts.unfit.values())
     finals = [final for final in facts.finals if final.config != VENDOR]
     measured = [m for m in finals or facts.screened.values() if m.duration_us is not None]
     best = min(measured, key=lambda m: m.duration_us or 0.0, default=None)
@@ -101,7 +102,7 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
     elif facts.ended is not None:
         state, best = "no winner", None
     elif facts.begun is not None and status.state is not State.STOPPED:
-        state = f"in flight {duration_text(status.now_s - facts.begun.time_s)}"
+        state = f"in flight {duration_text(status.now_s - facts.begun.time_s)}{'' if facts.compiled else ', compiling'}"
     else:
         state = "begun" if facts.begun or facts.screened else "not begun"
     return SizeStatus(problem, state, len(facts.screened), configs, best, outcome_text(outcomes, source))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
@@ -13,12 +14,12 @@ from typing import Protocol
 from genkern.check import Checker
 from genkern.config import Config
 from genkern.errors import ProfilerError
-from genkern.journal import Begun, Ended, Facts, ProblemFacts
+from genkern.journal import Begun, Compiled, Ended, Facts, ProblemFacts
 from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR, Budget, Profiler
 from genkern.progress import Progress
 from genkern.prune import Pruned, prune
-from genkern.records import Binary, Check, Measurement, Outcome, Winner
+from genkern.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner
 from genkern.select import choice, finalists, interval_us, neighbour_wins, ranking, spread_us
 from genkern.space import Space
 from genkern.workshop import Job, Workshop
@@ -106,6 +107,7 @@ class Tuner:
         # What an earlier run measured, or found best, is measured rather than a copy of it.
         first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
         with self.workshop.open(problem, configs, self.device_index, first) as job:
+            self._keep_unfit(job, facts, configs)
             bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
             self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
             with report.stage("compile and screen"), bar as advance:
@@ -124,6 +126,19 @@ class Tuner:
             self.journal.won(report.winner)
         self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
         return report
+
+    def _keep_unfit(self, job: Job, facts: ProblemFacts, configs: Sequence[Config]) -> None:
+        """What was found unfit stays so in a run that goes on: the others have been screened, or timed, without it."""
+        problem = job.session.problem
+
+        def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
+            # One that is screened was fit, and is tried again by the next run that goes on.
+            if new := [name for name in names if name not in facts.screened]:
+                self.journal.unfit(problem, new, unfit)
+
+        job.leave_out({config.name: facts.unfit[config.name] for config in configs if config.name in facts.unfit})
+        job.on_unfit = on_unfit
+        job.on_compiled = lambda *numbers: self.journal.compiled(problem, Compiled(*numbers))
 
     def _screen(self, job: Job, facts: ProblemFacts) -> Iterator[Measurement]:
         """Every candidate's first measurement, from the journal where it is known."""
@@ -151,7 +166,7 @@ class Tuner:
         names = finalists(able, self.budget.finalists)
         if incumbent := self.incumbents.get(job.session.problem):
             names += finalists((m for m in able if m.config == incumbent.name and m.config not in names), 1)
-        if not names:
+        if not names and not facts.finals:
             report.message = "no candidate could be measured (--profile_file says why)"
             return None
         if not facts.finals:
@@ -171,14 +186,15 @@ class Tuner:
             if check is None or check.passed:
                 return self._winner(job, final, check, vendor, ranked[1:])
             contenders.remove(final)
-            report.candidates[final.config] = Measurement(
-                final.config,
-                check.lost or Outcome.WRONG,
-                final.time_source,
-                "final",
-                final.duration_us,
-                message=_wrong(check),
-            )
+            if final.config in report.candidates:
+                report.candidates[final.config] = Measurement(
+                    final.config,
+                    check.lost or Outcome.WRONG,
+                    final.time_source,
+                    "final",
+                    final.duration_us,
+                    message=_wrong(check),
+                )
         report.message = "no finalist ran and was correct (--profile_file says why)"
         return None
 
@@ -192,6 +208,11 @@ class Tuner:
         if self.checker is None:
             return None
         if (check := facts.checks.get(name)) is None:
+            if name not in job.ready:
+                # Timed by an earlier run; this one has no binary of it. No fact: the next one may have it again.
+                unfit = job.unfit.get(name, Unfit(Outcome.NOT_SEEN, "it is no config of this size any more"))
+                why = f"timed before, but not checked: {unfit.message}"
+                return Check(name, False, 1.0, math.inf, "", NOT_CHECKED, why, unfit.outcome)
             check = self.checker.check(job.session, job.ready[name])
             self.journal.checked(job.session.problem, check)
         return check

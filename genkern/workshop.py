@@ -9,7 +9,7 @@ import operator
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,22 +25,17 @@ from genkern.limits import fits
 from genkern.op import get_op
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Budget, Session
-from genkern.records import Binary, Candidate, Outcome
-
-
-@dataclass(frozen=True)
-class Unfit:
-    """Why a config is no candidate."""
-
-    outcome: Outcome
-    message: str
+from genkern.records import Binary, Candidate, Outcome, Unfit
 
 
 @dataclass
 class Job:
     """One problem on the bench. Iterating over `candidates` compiles; the rest fills as it goes on.
 
-    `launches` has the name of the config that is measured for each distinct launch.
+    `launches` has the name of the config that is measured for each distinct launch. Where `candidates` is iterated,
+    `on_unfit` is told of configs that share what makes them unfit (not of copies, nor where a compiler was ended from
+    outside), and `on_compiled`, at the end, how
+    many binaries there are, how many others failed, and how many of both were in the cache.
     """
 
     session: Session
@@ -49,6 +44,15 @@ class Job:
     unfit: dict[str, Unfit] = field(default_factory=dict)
     binaries: dict[str, Binary] = field(default_factory=dict)
     launches: dict[Hashable, str] = field(default_factory=dict)
+    on_unfit: Callable[[Sequence[str], Unfit], None] = lambda names, unfit: None
+    on_compiled: Callable[[int, int, int], None] = lambda binaries, failed, cached: None
+
+    def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
+        """These are no candidates, whatever comes of compiling them, and of those that did not compile nobody tries it.
+
+        To be called before `candidates` is iterated.
+        """
+        self.unfit |= unfit
 
 
 class Workshop:
@@ -120,7 +124,11 @@ class Workshop:
         specs: dict[str, KernelSpec] = {}
         sharers: dict[Hashable, _Sharers] = {}
         waiting: dict[str, list[_Sharers]] = defaultdict(list)
+        # A binary that is there tells what a candidate without room needs.
+        never = {name for name, unfit in job.unfit.items() if unfit.outcome is not Outcome.OVER_RESOURCES}
         for config in dict.fromkeys(configs):
+            if config.name in never:
+                continue
             # Asking for the specs of each config would take longer than all the rest.
             what = _compiled(config)
             if what not in sharers:
@@ -133,38 +141,51 @@ class Workshop:
             sharers[what].configs.append(config)
         results: dict[str, Binary | Failure] = {}
         with self._lock:
+            cached_before = self.farm.counts.cached
             for result in self.farm.compile(kernels_path, specs.values()):
                 results[result.key] = result
                 for these in waiting.pop(result.key):
                     these.missing -= 1
                     if these.missing == 0:
-                        made = [results[key] for key in these.keys]
-                        for config in these.configs:
-                            if candidate := self._candidate(config, made, job, first):
-                                yield candidate
+                        yield from self._candidates(these.configs, [results[key] for key in these.keys], job, first)
+            failed = sum(isinstance(result, Failure) for result in results.values())
+            job.on_compiled(len(results) - failed, failed, self.farm.counts.cached - cached_before)
 
-    def _candidate(
-        self, config: Config, made: Sequence[Binary | Failure], job: Job, first: Collection[str]
-    ) -> Candidate | None:
-        name = config.name
-        binaries = []
+    def _candidates(
+        self, configs: Sequence[Config], made: Sequence[Binary | Failure], job: Job, first: Collection[str]
+    ) -> Iterator[Candidate]:
+        """Those of `configs`, which share all binaries, that are candidates."""
+        new = [config.name for config in configs if config.name not in job.unfit]
+        binaries = [result for result in made if isinstance(result, Binary)]
+        if unfit := self._unfit(configs[0], made):
+            job.unfit |= dict.fromkeys(new, unfit)
+            if new and not any(isinstance(result, Failure) and result.from_outside for result in made):
+                job.on_unfit(new, unfit)
+        for config in configs:
+            if len(binaries) == len(made):
+                candidate = Candidate(config, tuple(binaries))
+                job.binaries[config.name] = candidate.main
+                if config.name not in job.unfit and self._is_to_be_measured(candidate, job, first):
+                    job.ready[config.name] = candidate
+                    yield candidate
+
+    def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
+        """Why configs with these binaries cannot run; `config` is any of them."""
         for result in made:
             if isinstance(result, Failure):
-                job.unfit[name] = Unfit(result.outcome, result.message)
-                return None
-            binaries.append(result)
-        candidate = Candidate(config, tuple(binaries))
-        job.binaries[name] = candidate.main
-        if reason := fits(candidate.main.resources, config.num_warps, self.gpu):
-            job.unfit[name] = Unfit(Outcome.OVER_RESOURCES, reason)
-            return None
-        if (launch := launch_of(config, binaries)) is not None and not self.budget.every:
+                return Unfit(result.outcome, result.message)
+        main = Candidate(config, tuple(result for result in made if isinstance(result, Binary))).main
+        reason = fits(main.resources, config.num_warps, self.gpu)
+        return Unfit(Outcome.OVER_RESOURCES, reason) if reason else None
+
+    def _is_to_be_measured(self, candidate: Candidate, job: Job, first: Collection[str]) -> bool:
+        name = candidate.config.name
+        if (launch := launch_of(candidate.config, candidate.binaries)) is not None and not self.budget.every:
             measured = job.launches.setdefault(launch, name)
             if measured != name and name not in first:
                 job.unfit[name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
-                return None
-        job.ready[name] = candidate
-        return candidate
+                return False
+        return True
 
 
 @dataclass

@@ -204,6 +204,7 @@ def test_a_refusal_is_kept(process: CompileProcess, trouble: Path, tmp_path: Pat
     [
         ("hang", Outcome.COMPILE_TIMED_OUT, "no result after 1 s"),
         ("die", Outcome.COMPILE_FAILED, "the compiler died by SIGSEGV"),
+        ("killed", Outcome.COMPILE_FAILED, "the compiler died by SIGKILL"),
         ("leave", Outcome.COMPILE_FAILED, "the compiler exited with status 3"),
     ],
 )
@@ -213,13 +214,14 @@ def test_a_broken_compile_is_a_failure(
     """A compiler that hangs or dies is a Failure that says how; it ends the process, and neither stays: not the
     failure in the cache, not the compiler's temporary files.
 
-    (A time-out may be the machine's fault, so the next run tries again.)
+    (A time-out may be the machine's fault, so the next run tries again. SIGKILL came from outside, and that is said.)
     """
     job = job_for(trouble_spec(name), trouble, "sm_90", tmp_path, timeout_s=1.0 if name == "hang" else 60.0)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     started = time.monotonic()
-    assert own_process.run(replace(job, scratch_dir=str(scratch))) == Failure(job.key, outcome, message)
+    failure = own_process.run(replace(job, scratch_dir=str(scratch)))
+    assert failure == Failure(job.key, outcome, message, from_outside=name == "killed")
     assert time.monotonic() - started < 30
     assert list(scratch.iterdir()) == []
     assert not own_process.alive
@@ -323,6 +325,7 @@ def test_a_killed_assembler_is_no_property_of_the_kernel(
         process.kill()
     assert isinstance(failure, Failure)
     assert "error code -9" in failure.message
+    assert failure.from_outside
     assert BinaryCache(tmp_path / "cache").get(job.key) is None
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from genkern.config import Config
 from genkern.errors import OutputError, ResultsError
-from genkern.journal import Begun, Ended, Journal, Start, read_journal
+from genkern.journal import SCHEMA, Begun, Compiled, Ended, Journal, Start, UnusableJournal, read_journal
+from genkern.journal_line import journal_line
 from genkern.problem import GemmProblem
-from genkern.records import NOT_CHECKED, Check, Measurement, Outcome, Winner
+from genkern.records import NOT_CHECKED, Check, Measurement, Outcome, Unfit, Winner
 
 HEADER = {"triton": "3.7.0", "device": "NVIDIA H200", "budget": {"final_rounds": 60}}
 PROBLEM = GemmProblem(64, 1280, 8192)
@@ -32,6 +32,7 @@ FINALS = [
 ]
 CHECK = Check(NAME, False, 1.0, float("inf"), "64x1280x8192", "gpu", "NaN")
 LOST = Check("tiled_BM2", False, 1.0, float("inf"), "64x1280x8192", NOT_CHECKED, "killed", Outcome.CRASHED)
+HANGING = Unfit(Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
 START = Start((PROBLEM, OTHER), "python -m genkern -i 'a b'", "/folder", "node7", 42, 1.25)
 WINNER = Winner(
     *(PROBLEM, CONFIG, 12.25, 0.5, 3, "cudagraph", "sm_90", "NVIDIA H200", (("triton", "3.7.0"),), CHECK, 14.0),
@@ -39,8 +40,8 @@ WINNER = Winner(
 )
 
 
-def opened(path: Path, header: dict[str, object] | None = None, *, start_anew: bool = False) -> Journal:
-    return Journal(path, HEADER if header is None else header, start_anew=start_anew)
+def opened(path: Path, header: dict[str, object] | None = None) -> Journal:
+    return Journal(path, HEADER if header is None else header)
 
 
 def filled(path: Path) -> Journal:
@@ -48,6 +49,8 @@ def filled(path: Path) -> Journal:
     journal = opened(path)
     journal.started(START)
     journal.began(PROBLEM, Begun(672, 1, 1.5))
+    journal.unfit(PROBLEM, ["tiled_BM3", "tiled_BM4"], HANGING)
+    journal.compiled(PROBLEM, Compiled(8, 1, 4))
     journal.screened(PROBLEM, SCREENED)
     journal.screened(PROBLEM, CRASHED)
     journal.screened(PROBLEM, replace(CRASHED, config="innocent"))
@@ -70,7 +73,9 @@ def test_every_fact_survives(hostile_path: Path) -> None:
     assert again.facts == first.facts
     assert again.starts == first.starts == [START]
     assert again.of(PROBLEM).screened == {NAME: SCREENED, CRASHED.config: CRASHED}
+    assert again.of(PROBLEM).unfit == {"tiled_BM3": HANGING, "tiled_BM4": HANGING}
     assert again.of(PROBLEM).begun == Begun(672, 1, 1.5)
+    assert again.of(PROBLEM).compiled == Compiled(8, 1, 4)
     assert again.of(PROBLEM).ended == Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, "")
     assert again.of(PROBLEM).winner == WINNER
     assert again.of(PROBLEM).finals == FINALS
@@ -88,15 +93,6 @@ def test_a_winner_without_intervals_survives(tmp_path: Path) -> None:
     journal.won(winner)
     journal.close()
     assert opened(tmp_path / "j").of(PROBLEM).winner == winner
-
-
-@given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=8), st.text(max_size=20), st.integers(0, 99))
-def test_measurements_survive_to_the_last_bit(samples: list[float], message: str, discarded: int) -> None:
-    """Resuming chooses from the very samples that were measured: no digit is lost, whatever the message holds."""
-    from genkern.journal import _lean, _measurement
-
-    measurement = Measurement(NAME, Outcome.MEASURED, "cupti", "final", samples[0], tuple(samples), message, discarded)
-    assert _measurement(json.loads(json.dumps(_lean(measurement)))) == measurement
 
 
 def test_a_cut_anywhere_loses_the_last_fact_at_most(tmp_path: Path) -> None:
@@ -127,24 +123,59 @@ def test_a_problem_is_written_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"not JSON",
-        b"{}",
-        b'{"fact": "screened"}',
-        b'{"fact": "dance", "value": 1, "problem": 0}',
-        b'{"fact": "checked", "value": 1, "problem": 7}',
-        b'{"fact": "problem", "value": {"M": 1, "N": 1, "K": 0}}',
-        b'{"fact": "started", "value": {"problems": [9]}}',
-        b'{"fact": "ended", "value": {"outcomes": {"lost": 1}, "message": ""}, "problem": 0}',
+        b"not JSON\n",
+        b"\n",
+        b"{}\n",
+        b'{"fact":"retracted","problem":0,"value":[]}\n',
+        b'{"fact":"retracted","problem":0,"value":[],"crc":1}\n',
+        journal_line("screened", None),
+        journal_line("dance", 1, 0),
+        journal_line("checked", 1, 7),
+        journal_line("unfit", {"configs": 1, "outcome": "crashed", "message": ""}, 0),
+        journal_line("problem", {"M": 1, "N": 1, "K": 0}),
+        journal_line("started", {"problems": [9]}),
+        journal_line("ended", {"outcomes": {"lost": 1}, "message": ""}, 0),
     ],
 )
 def test_damage_is_refused_with_its_place(tmp_path: Path, line: bytes) -> None:
-    """A line that makes no sense is no reason to guess."""
+    """A line that makes no sense is no reason to guess, nor is one without its checksum, or with another's."""
     path = tmp_path / "j"
     filled(path)
-    lines = path.read_bytes().splitlines()
-    path.write_bytes(b"\n".join([*lines[:3], line, *lines[3:]]) + b"\n")
-    with pytest.raises(ResultsError, match=r"j, line 4: damaged; .*--all"):
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], line, *lines[3:]]))
+    with pytest.raises(UnusableJournal, match=r"j, line 4: damaged; .*--all") as caught:
         opened(path)
+    assert caught.value.reason == f"{path}, line 4: damaged"
+
+
+def test_every_bit_counts(tmp_path: Path) -> None:
+    """Whichever bit of a journal is another: it is refused, or the last line is dropped as one that was cut short."""
+    path = tmp_path / "j"
+    filled(path)
+    data = path.read_bytes()
+    last = data[:-1].rfind(b"\n") + 1
+
+    path.write_bytes(data[:last])
+    without_last = read_journal(path).facts
+    path.write_bytes(data)
+    accepted = []
+    with path.open("r+b", buffering=0) as file:
+        for place, byte in enumerate(data):
+            for bit in range(8):
+                os.pwrite(file.fileno(), bytes([byte ^ 1 << bit]), place)
+                with contextlib.suppress(UnusableJournal):
+                    assert read_journal(path).facts == without_last
+                    accepted.append(place)
+            os.pwrite(file.fileno(), bytes([byte]), place)
+    assert set(accepted) == {len(data) - 1}
+
+
+def test_a_journal_of_another_version_is_not_called_damaged(tmp_path: Path) -> None:
+    """Its lines may end otherwise, as they did before they had a checksum."""
+    path = tmp_path / "j"
+    path.write_bytes(b'{"fact":"header","value":{"schema":2}}\n{"fact":"problem","value":{}}\n')
+    with pytest.raises(UnusableJournal, match=f"schema was 2, is {SCHEMA}"):
+        read_journal(path)
 
 
 def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -164,8 +195,8 @@ def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
     assert "the search space was another" in text
     assert "finals_s" not in text
     assert "--all" in text
-    path.write_bytes(b'{"fact": "screened", "value": {}}\n')
-    with pytest.raises(ResultsError):
+    path.write_bytes(journal_line("screened", {}))
+    with pytest.raises(UnusableJournal, match="triton was None"):
         opened(path)
 
 
@@ -195,8 +226,10 @@ def test_a_start_forgets_who_was_at_work(tmp_path: Path) -> None:
     again.close()
     facts = read_journal(path)
     assert [start.pid for start in facts.starts] == [42, 43]
-    assert (facts.of(PROBLEM).begun, facts.of(PROBLEM).ended, facts.of(PROBLEM).winner) == (None, None, WINNER)
+    assert (facts.of(PROBLEM).begun, facts.of(PROBLEM).compiled, facts.of(PROBLEM).ended) == (None, None, None)
+    assert facts.of(PROBLEM).winner == WINNER
     assert facts.of(PROBLEM).screened == again.of(PROBLEM).screened
+    assert facts.of(PROBLEM).unfit == again.of(PROBLEM).unfit
 
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:
@@ -212,17 +245,6 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_journal(tmp_path / "none")
     assert not (tmp_path / "none").exists()
-
-
-def test_starting_anew_keeps_the_old_journal_aside(tmp_path: Path) -> None:
-    """--all forgets, and loses nothing."""
-    path = tmp_path / "j"
-    filled(path)
-    before = path.read_bytes()
-    journal = opened(path, start_anew=True)
-    assert journal.facts == {}
-    journal.close()
-    assert (tmp_path / "j.previous").read_bytes() == before
 
 
 def test_a_disk_that_is_full_is_said(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from test_journal import CHECK, CRASHED, FINALS, OTHER, PROBLEM, SCREENED, START, WINNER, opened
+from test_journal import CHECK, CRASHED, FINALS, HANGING, OTHER, PROBLEM, SCREENED, START, WINNER, opened
 
-from genkern.journal import Begun, Ended, Facts
+from genkern.journal import Begun, Compiled, Ended, Facts
 from genkern.journal_copy import BATCH_LINES, JournalCopy
 from genkern.records import Outcome
 
@@ -15,6 +15,8 @@ from genkern.records import Outcome
 def fill(journal: Facts) -> None:
     """Every kind of fact that a tuner has to tell."""
     journal.began(PROBLEM, Begun(672, 1, 1.5))
+    journal.unfit(PROBLEM, ["hanging"], HANGING)
+    journal.compiled(PROBLEM, Compiled(8, 1, 4))
     for name in ("", "innocent"):
         journal.screened(PROBLEM, replace(CRASHED, config=name or CRASHED.config))
     journal.screened(PROBLEM, SCREENED)

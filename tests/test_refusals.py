@@ -194,8 +194,19 @@ def test_the_journal_of_another_run(here: Here, warm: tuple[Path, str, str], tmp
     assert re.search(r"r\.yaml\.journal, line \d+: damaged", here("-i", "sizes.yaml", "-o", "r.yaml").refusal)
     assert journal.read_text() == damaged
     assert not (tmp_path / "r.yaml").exists()
-    assert here("-i", "sizes.yaml", "-o", "r.yaml", "--all").status == 0
-    assert len(yaml.safe_load((tmp_path / "r.yaml").read_text())) == 3
+    for old, said, kept in (
+        ("what\n", "line 1: damaged", "replaced"),
+        (warm[2], "(all was False, is True)", "replaced_2"),
+    ):
+        journal.write_text(old)
+        ran = here("-i", "sizes.yaml", "-o", "r.yaml", "--all")
+        assert ran.status == 0
+        (note,) = (line for line in ran.out.splitlines() if line.startswith("note: "))
+        assert said in note
+        assert note.endswith(f"--all tunes again, and it is kept as r.yaml.journal.{kept}")
+        assert (tmp_path / f"r.yaml.journal.{kept}").read_text() == old
+        assert len(yaml.safe_load((tmp_path / "r.yaml").read_text())) == 3
+        (tmp_path / "r.yaml").unlink()
 
 
 def test_a_journal_that_was_cut_short_is_gone_on_with(here: Here, warm: tuple[Path, str, str], tmp_path: Path) -> None:

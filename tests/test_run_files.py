@@ -42,3 +42,12 @@ def test_where_there_is_none(path: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "alone.yaml").touch()
     with pytest.raises(ResultsError, match=said):
         find_runs(str(tmp_path / path) if path else str(tmp_path))
+
+
+def test_a_replaced_journal_takes_no_name_that_is_there(hostile_path: Path) -> None:
+    """However often one is replaced, none is lost, and none is taken for a run."""
+    run = RunFiles(str(hostile_path / "r.yaml"))
+    for ending in ("", "_2", "_3"):
+        assert run.replaced_journal.name == f"r.yaml.journal.replaced{ending}"
+        run.replaced_journal.touch()
+    assert not run.known

@@ -15,9 +15,9 @@ from processes import until
 from tiny_space import FASTER, NAMES, facts_in, tiny_command, traced
 
 from genkern.config import Config
-from genkern.journal import Begun, Ended, JournalFacts, ProblemFacts, Start
+from genkern.journal import Begun, Compiled, Ended, JournalFacts, ProblemFacts, Start
 from genkern.problem import GemmProblem
-from genkern.records import Measurement, Outcome, Winner
+from genkern.records import Measurement, Outcome, Unfit, Winner
 from genkern.status import RunStatus, State, duration_text, size_statuses, status_lines
 
 A, B, C, D = (GemmProblem(m, 128, 256) for m in (16, 32, 64, 128))
@@ -43,6 +43,7 @@ def facts(*starts: Start) -> JournalFacts:
     b.begun = Begun(1234, 1, NOW_S - 75)
     some = [("x", Outcome.MEASURED, 30.0), ("y", Outcome.MEASURED, 20.0), ("z", Outcome.CRASHED, None)]
     b.screened = {name: screened(name, outcome, us) for name, outcome, us in some}
+    b.unfit = dict.fromkeys(["u", "v"], Unfit(Outcome.COMPILE_TIMED_OUT, "no result after 1 s"))
     known.facts = {A: a, B: b}
     return known
 
@@ -52,13 +53,20 @@ def status(state: State, known: JournalFacts | None = None) -> RunStatus:
 
 
 def test_a_run_that_goes_on() -> None:
-    """Who runs it, how each size is, the best so far with its source, and that there is nothing to do."""
+    """Who runs it, how each size is, the best so far with its source, and that there is nothing to do.
+
+    A size whose last binary is there is no longer compiling.
+    """
+    compiled = facts(START)
+    compiled.facts[B].compiled = Compiled(1234, 0, 0)
     lines = status_lines(status(State.GOING_ON))
     assert lines[0] == "r.yaml: going on for 1 h 2 min (process 42 on node7)"
     done, flying, waiting = (" ".join(line.split()) for line in lines[2:5])
     assert done == f"16x128x256 done 1 of 3 12.50 cudagraph {CONFIG.name} measured 1, compile_failed 2, pruned 5,000"
-    in_flight = "in flight 1 min 15 s 3 of 1,234 20.00 cudagraph, screened once y measured 2, crashed 1"
+    became = "measured 2, crashed 1, compile_timed_out 2"
+    in_flight = f"in flight 1 min 15 s, compiling 3 of 1,234 20.00 cudagraph, screened once y {became}"
     assert flying == f"32x128x256 {in_flight}"
+    assert "in flight 1 min 15 s  " in status_lines(status(State.GOING_ON, compiled))[3]
     assert waiting == "64x128x256 not begun"
     assert lines[5] == "1 of 3 sizes done; the last fact is 1.2 s old"
     assert lines[6].startswith("Nothing to do")
@@ -136,7 +144,11 @@ def test_beside_a_real_run(cache_dir: Path, tmp_path: Path, capsys: pytest.Captu
     command = tiny_command(tmp_path, cache_dir, SMALL)
     what = {"trace": str(trace), "faster": FASTER, "gate": [13, str(gate)]}
     process = start(*command, env=machine(tmp_path, gpus=1, **what))
-    until(lambda: facts_in(tmp_path / "r.yaml.journal").count("screened") == 12, process)
+
+    def written(fact: str, count: int) -> bool:
+        return facts_in(tmp_path / "r.yaml.journal").count(fact) == count
+
+    until(lambda: written("screened", 12) and written("compiled", 2), process)
     files = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.glob("r.yaml*")}
     for path in ("r.yaml", "r.yaml.journal", "."):
         ran = run_here(capsys, "status", tmp_path / path)

@@ -15,7 +15,7 @@ from genkern.errors import OutputError, ProfilerError
 from genkern.journal import Journal
 from genkern.problem import GemmProblem
 from genkern.profiling.session import VENDOR, Budget, Session
-from genkern.records import Candidate, Check, Measurement, Outcome, Winner
+from genkern.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
 from genkern.tune import Provenance, Report, Tuner, tune_all
 from genkern.workshop import Job
 
@@ -56,10 +56,21 @@ class Verdicts:
     def can_check(self, config: Config) -> bool:
         return config.family != "warp_specialized"
 
-    def check(self, session: Session, candidate: Candidate) -> Check:
+    def check(self, session: Session | None, candidate: Candidate) -> Check:
         name = candidate.config.name
         self.checked.append(name)
         return Check(name, name not in self._wrong, 0.5, 0.25, "64x4096x4096", "gpu")
+
+
+def a_session(folder: Path) -> Session:
+    return Session("m.py", PROBLEM, "sm_90", 0, str(folder), Budget())
+
+
+def a_tuner(journal: Journal, checker: Verdicts | None, profiler: Finals | None = None) -> Tuner:
+    """One that has what choosing takes."""
+    nothing: Any = None
+    provenance = Provenance("sm_90", "NVIDIA H200", (("triton", "3.7.0"),))
+    return Tuner(nothing, nothing, profiler or nothing, checker, journal, nothing, provenance, Budget())
 
 
 def choose(
@@ -70,21 +81,15 @@ def choose(
     profiler: Finals | None = None,
 ) -> tuple[Winner | None, Report]:
     """The winner of these finals, every config having been screened."""
-    journal = Journal(tmp_path / "journal", {}, start_anew=False)
+    journal = Journal(tmp_path / "journal", {})
     for winner in before:
         journal.won(winner)
-    nothing: Any = None
-    budget = Budget()
-    tuner = Tuner(
-        *(nothing, nothing, profiler or Finals(finals), checker, journal, nothing),
-        *(Provenance("sm_90", "NVIDIA H200", (("triton", "3.7.0"),)), budget),
-    )
-    session = Session("m.py", PROBLEM, "sm_90", 0, str(tmp_path), budget)
+    tuner = a_tuner(journal, checker, profiler or Finals(finals))
     configs = [Config.parse(m.config) for m in finals if m.config != VENDOR]
     ready = {config.name: Candidate(config, ()) for config in configs}
     report = Report(PROBLEM)
     report.candidates = {m.config: replace(m, stage="screen") for m in finals if m.config != VENDOR}
-    chosen = tuner._choose(Job(session, iter(()), ready), journal.of(PROBLEM), report)
+    chosen = tuner._choose(Job(a_session(tmp_path), iter(()), ready), journal.of(PROBLEM), report)
     journal.close()
     return chosen, report
 
@@ -111,6 +116,39 @@ def test_the_vendor_library_wins_ties(vendor_us: float, choice: str, tmp_path: P
     winner, _ = choose(tmp_path, [final(PLAIN.name, 100), final(VENDOR, vendor_us)])
     assert winner is not None
     assert (winner.config, winner.choice, winner.runner_up, winner.margin) == (PLAIN, choice, "", None)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["unfit", "gone"])
+def test_a_finalist_without_a_binary_cannot_be_checked(known: bool, tmp_path: Path) -> None:
+    """As when its entry of the cache is lost, and its compile fails this time: the next one is chosen.
+
+    That is no fact: a later run may have the binary again. What was checked before needs none.
+    """
+    finals = [final(PLAIN.name, 100), final(DEEP.name, 110)]
+    why = Unfit(Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
+    for checked_before in (False, True):
+        journal = Journal(tmp_path / f"journal_{checked_before}", {})
+        journal.retimed(PROBLEM, finals)
+        if checked_before:
+            journal.checked(PROBLEM, Verdicts().check(None, Candidate(PLAIN, ())))
+        unfit = {PLAIN.name: why} if known else {}
+        job = Job(a_session(tmp_path), iter(()), {DEEP.name: Candidate(DEEP, ())}, unfit)
+        report = Report(PROBLEM)
+        report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in (*unfit, DEEP.name)}
+        winner = a_tuner(journal, Verdicts())._choose(job, journal.of(PROBLEM), report)
+        journal.close()
+        assert winner is not None
+        if checked_before:
+            assert winner.config == PLAIN
+            continue
+        assert (winner.config, winner.runner_up) == (DEEP, "")
+        assert list(report.candidates) == [*unfit, DEEP.name]
+        if known:
+            lost = report.candidates[PLAIN.name]
+            assert (lost.outcome, lost.duration_us) == (Outcome.COMPILE_TIMED_OUT, 100)
+            assert lost.message.endswith("no result after 1 s")
+        facts = journal.of(PROBLEM)
+        assert (list(facts.checks), facts.unchecked) == ([DEEP.name], {})
 
 
 def test_without_the_vendor_library_the_config_is_chosen(tmp_path: Path) -> None:

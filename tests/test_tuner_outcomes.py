@@ -14,16 +14,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 from small_gemms import target_of
 
-from genkern.cache import BinaryCache
+from genkern.cache import BinaryCache, Failure
 from genkern.config import Config
+from genkern.families import kernel_specs
 from genkern.farm import Farm
+from genkern.generate import generate
 from genkern.gpus import gpu_for_arch
 from genkern.journal import Journal
+from genkern.kernel import KernelSpec
+from genkern.op import get_op
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Budget, Session
 from genkern.progress import Progress
 from genkern.prune import prune
-from genkern.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
+from genkern.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit
 from genkern.space import Space, load_space
 from genkern.target import versions
 from genkern.tune import Provenance, Report, Tuner
@@ -103,7 +107,7 @@ def tuned(
     workshop: Workshop, journal: Path, script: Scripted, space: Space = SPACE, incumbent: Config | None = None
 ) -> Report:
     """One size tuned, with facts in `journal`; `incumbent` won it before."""
-    with closing(Journal(journal, {}, start_anew=False)) as facts:
+    with closing(Journal(journal, {})) as facts:
         tuner = Tuner(
             lambda op: space,
             workshop,
@@ -226,10 +230,66 @@ def test_a_lost_check_says_nothing_and_is_made_again(workshop: Workshop, tmp_pat
     assert report.winner.config.name == KEPT[0]
 
 
+@pytest.mark.parametrize("lives", [0, 3, len(KEPT) - 2])
+def test_what_did_not_compile_stays_out_of_the_race(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: int
+) -> None:
+    """A run that goes on does not compile it again, and ends as if nobody had killed it; a new run tries it."""
+    refused = workshop.farm.key(specs_of(workshop, KEPT[0])[0])
+    losers = {name for name in KEPT if refused in map(workshop.farm.key, specs_of(workshop, name))}
+    refusing, asked = [True], set()
+    compiled = workshop.farm.compile
+
+    def compile_some(module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+        wanted = list(specs)
+        asked.update(map(workshop.farm.key, wanted))
+        # First: so that it is known when the run is killed.
+        if refusing and refused in asked:
+            yield Failure(refused, Outcome.COMPILE_TIMED_OUT, "no result after 60 s")
+            wanted = [spec for spec in wanted if workshop.farm.key(spec) != refused]
+        yield from compiled(module_path, wanted)
+
+    monkeypatch.setattr(workshop.farm, "compile", compile_some)
+    whole = tuned(workshop, tmp_path / "whole", Scripted({}, {}, set()))
+    assert whole.outcomes[Outcome.COMPILE_TIMED_OUT] == len(losers) > 0
+    with pytest.raises(Killed):
+        tuned(workshop, tmp_path / "parts", Scripted({}, {}, set(), lives))
+    refusing.clear()
+    asked.clear()
+    resumed = tuned(workshop, tmp_path / "parts", Scripted({}, {}, set()))
+    assert asked
+    assert refused not in asked
+    assert (resumed.winner, resumed.candidates) == (whole.winner, whole.candidates)
+    assert resumed.outcomes == whole.outcomes
+    anew = tuned(workshop, tmp_path / "anew", Scripted({}, {}, set()))
+    assert anew.winner is not None
+    assert anew.winner.config.name == KEPT[0]
+
+
+def specs_of(workshop: Workshop, name: str) -> list[KernelSpec]:
+    """What a config is compiled from."""
+    module = generate(PROBLEM, [Config.parse(kept) for kept in KEPT], workshop.arch, workshop.gpu)
+    return kernel_specs(PROBLEM, Config.parse(name), get_op(PROBLEM.op), module.source_sha256, module.arch)
+
+
+def test_a_config_that_was_screened_was_fit(workshop: Workshop, tmp_path: Path) -> None:
+    """When its binary is lost and does not compile again, that is no fact: the next run that goes on may have it."""
+    with closing(Journal(tmp_path / "j", {})) as journal:
+        journal.screened(PROBLEM, Measurement(KEPT[0], Outcome.MEASURED, "cudagraph"))
+        tuner = Tuner(
+            *(lambda op: SPACE, workshop, Scripted({}, {}, set()), None, journal, Progress(Console())),
+            *(Provenance("gfx942", "AMD Instinct MI300X", ()), Budget()),
+        )
+        with workshop.open(PROBLEM, [Config.parse(name) for name in KEPT], 0) as job:
+            tuner._keep_unfit(job, journal.of(PROBLEM), [])
+            job.on_unfit(KEPT[:2], Unfit(Outcome.COMPILE_FAILED, "refused"))
+        assert list(journal.of(PROBLEM).unfit) == KEPT[1:2]
+
+
 def test_a_size_that_no_config_suits_is_counted(workshop: Workshop, tmp_path: Path) -> None:
     """All of the space is pruned, and the report says so."""
     script = Scripted({}, {}, set())
-    with closing(Journal(tmp_path / "j", {}, start_anew=False)) as journal:
+    with closing(Journal(tmp_path / "j", {})) as journal:
         nobody = SPACE.__class__(SPACE.name, SPACE.archs, SPACE.ops, SPACE.families[:0], SPACE.rules)
         provenance = Provenance("gfx942", "AMD Instinct MI300X", ())
         tuner = Tuner(lambda op: nobody, workshop, script, None, journal, Progress(Console()), provenance, Budget())

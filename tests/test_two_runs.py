@@ -43,7 +43,12 @@ def test_two_runs_on_one_results_file(cache_dir: Path, tmp_path: Path) -> None:
     env = machine(tmp_path, gpus=1, trace=str(trace), faster=FASTER, gate=[10, str(gate)])
     command = tiny_command(tmp_path, cache_dir, SMALL)
     first = start(*command, env=env)
-    until(lambda: facts_in(tmp_path / "r.yaml.journal").count("screened") == 9, first)
+
+    def written(fact: str, count: int) -> bool:
+        return facts_in(tmp_path / "r.yaml.journal").count(fact) == count
+
+    # No more comes of this size before the gate is open.
+    until(lambda: written("screened", 9) and written("compiled", 2), first)
     files = {path: path.read_bytes() for path in tmp_path.glob("r.yaml*")}
     assert (
         f"another run is writing {tmp_path / 'r.yaml'}: wait for it, or give another -o"

@@ -32,7 +32,7 @@ from genkern.gpus import Gpu, gpu_for_arch
 from genkern.kernel import KernelSpec
 from genkern.problem import GemmProblem
 from genkern.profiling.session import Budget
-from genkern.records import Binary, Outcome, Resources
+from genkern.records import Binary, Outcome, Resources, Unfit
 from genkern.workshop import Workshop, kernels_only
 
 MI300X = gpu_for_arch("gfx942")
@@ -56,12 +56,13 @@ class ScriptedFarm(Farm):
         self.refused = refused
         self.code = code
         self.modules: list[str] = []
+        self.from_outside = False
 
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
         self.modules.append(Path(module_path).read_text())
         for spec in self.order(list(specs)):
             if spec.function == self.refused:
-                yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
+                yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s", self.from_outside)
             else:
                 resources = Resources(registers=64, shared_bytes=16384, code_sha256=self.code(spec))
                 yield Binary(self.key(spec), "/entry", spec.function, resources)
@@ -142,6 +143,59 @@ def test_refused_kernels_take_their_configs_along(make_workshop: Callable[..., W
     assert {(unfit.outcome, unfit.message) for unfit in job.unfit.values()} == {
         (Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
     }
+
+
+def test_what_is_left_out_is_not_compiled(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """It stays unfit for the reason given, and is told to nobody; what had no room is looked up for its resources."""
+    late, large = CONFIGS[0].name, WIDER[0].name
+    known = {late: Unfit(Outcome.COMPILE_TIMED_OUT, "too late"), large: Unfit(Outcome.OVER_RESOURCES, "too large")}
+    asked: list[str] = []
+
+    def order(specs: list[KernelSpec]) -> list[KernelSpec]:
+        asked.extend(f"{spec.function} {dict(spec.constants).get('BLOCK_SIZE_M')}" for spec in specs)
+        return specs
+
+    told: list[str] = []
+    configs = [CONFIGS[0], AMD_SPLIT, *WIDER]
+    with make_workshop(ScriptedFarm(tmp_path, order)).open(PROBLEM, configs, 0) as job:
+        job.leave_out(known)
+        job.on_unfit = lambda names, unfit: told.extend(names)
+        ready = {candidate.config for candidate in job.candidates}
+    assert ready == {AMD_SPLIT, WIDER[1]}
+    assert (job.unfit, told) == (known, [])
+    assert set(job.binaries) == {AMD_SPLIT.name, *(config.name for config in WIDER)}
+    assert f"matmul_tiled_mask_m {AMD.BLOCK_SIZE_M}" not in asked
+    assert len(asked) == 4
+
+
+def test_what_turns_out_unfit_is_told_at_once(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """All configs of a binary together, when it is known; at the end, how many binaries there are."""
+    events: list[object] = []
+    farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="matmul_tiled_mask_m")
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        job.on_unfit = lambda names, unfit: events.append((unfit.outcome, *names))
+        job.on_compiled = lambda *numbers: events.append(numbers)
+        events.extend(candidate.config.name for candidate in job.candidates)
+    late = Outcome.COMPILE_TIMED_OUT
+    assert events == [
+        (late, CONFIGS[0].name, CONFIGS[1].name),
+        AMD_SPLIT.name,
+        (late, WIDER[0].name),
+        WIDER[1].name,
+        (3, 2, 0),
+    ]
+
+
+def test_a_compiler_that_was_killed_is_not_told(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """Its configs are unfit this time only: as when a batch system ends all processes of a run."""
+    told: list[str] = []
+    farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
+    farm.from_outside = True
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        job.on_unfit = lambda names, unfit: told.extend(names)
+        list(job.candidates)
+    assert set(job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    assert told == []
 
 
 def test_what_cannot_launch_is_no_candidate(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:

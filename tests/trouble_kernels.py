@@ -29,6 +29,10 @@ def _die(specialization):
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+def _killed(specialization):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _leave(specialization):
     os._exit(3)
 
@@ -53,7 +57,7 @@ def _kill_worker(specialization):
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(3600)
 """
-TROUBLES = ("hang", "die", "leave", "refuse", "full", "kill_worker_once", "kill_worker")
+TROUBLES = ("hang", "die", "killed", "leave", "refuse", "full", "kill_worker_once", "kill_worker")
 _KERNEL = """
 
 @triton.jit(repr={repr})
