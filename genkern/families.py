@@ -44,12 +44,13 @@ class Variant:
     swapped: bool = False
     width: int = 0
     warps: int = 0
+    cluster: int = 1
     specialized: bool = False
 
     @property
     def ring(self) -> Ring:
         """Its buffers (families in Gluon)."""
-        return ring_of(self.rows, self.width)
+        return ring_of(self.rows, self.width, cluster=self.cluster)
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
@@ -76,10 +77,10 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     if config.family in GLUON:
         rows, width = sides(config)
         name = f"matmul_{config.family}_{rows}x{width}_w{config.num_warps}" + ("_split" if split else "")
-        swapped = FAMILIES[config.family].swaps_operands
-        if swapped:
-            template = "gemm/warp_specialized.py.j2"
-        return (Variant(name, template, split=split, rows=rows, swapped=swapped, width=width, warps=config.num_warps),)
+        swapped, cluster = FAMILIES[config.family].swaps_operands, FAMILIES[config.family].cluster
+        template = f"gemm/warp_specialized{'_cluster' if cluster > 1 else ''}.py.j2"
+        sizes = {"rows": rows, "width": width, "warps": config.num_warps, "cluster": cluster}
+        return (Variant(name, template, split=split, swapped=swapped, **sizes),)
     overhangs = {
         "m": problem.M % config.BLOCK_SIZE_M != 0,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
@@ -231,6 +232,8 @@ def _specs(
                 signature += [("WHOLE_TILES", "i32"), ("SHARERS", "i32")]
             constants = (constants[0], ("STAGES", config.num_stages), ("num_warps", config.num_warps))
             options = (("num_warps", config.num_warps), ("maxnreg", max_registers(config)))
+            if variant.cluster > 1:
+                options = (*options, ("num_ctas", variant.cluster))
         elif variant.split:
             lds = [("lda", "i32"), ("ldb", "i32")]
             signature = [("a_ptr", a), ("b_ptr", b), ("partial_ptr", partial), *mnk, *lds]

@@ -23,6 +23,7 @@ class Family:
     `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
     `split_apart`: has a kernel of its own for SPLIT_K above 1.
+    `cluster`: programs that share what they load, each of which has a tile of its own (sm_90: a cluster's blocks).
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `kernels_before`: kernels that it launches before its main one.
     """
 
@@ -39,6 +40,7 @@ class Family:
     deterministic: bool = True
     swaps_operands: bool = False
     split_apart: bool = False
+    cluster: int = 1
     least_block_m: int = 16
     most_block_m: int = 1024
     kernels_before: int = 0
@@ -104,6 +106,20 @@ FAMILIES = {
             helper_warps=4,
             least_block_m=8,
         ),
+        *(
+            Family(
+                f"warp_specialized{'_swapped' if swapped else ''}_cluster{cluster}",
+                uses_tma=True,
+                interpreted=False,
+                swaps_operands=swapped,
+                width_step=8 if swapped else 16,
+                helper_warps=4,
+                cluster=cluster,
+                least_block_m=8 if swapped else 16,
+            )
+            for cluster in (2, 4)
+            for swapped in (False, True)
+        ),
     )
 }
 
@@ -147,14 +163,19 @@ def growing_views() -> bool:
     return triton_release() < (3, 8)
 
 
-def ring_of(rows: int, width: int, views_may_grow: bool | None = None) -> Ring:
+def ring_of(rows: int, width: int, views_may_grow: bool | None = None, cluster: int = 1) -> Ring:
     """The ring for tiles of these sides.
+
+    In a `cluster` of more than one program the columns' copies are those of one program, which brings its part to all:
+    an equal part, a multiple of 8 columns, so that parts overlap where they would reach beyond the width.
 
     `views_may_grow`: a view of shared memory may be larger than what it is made from, so that few copies bring a side
     of any width, from any block on. Triton refuses that since 3.8 (None: asks which is installed). Then all copies have
     the size of a block, which both sides consist of, so that the width is rounded up to 16: boxes of 8 rows keep the
     copy engine from filling the ring in time (H200, 64x104 and 128x232).
     """
+    if cluster > 1:
+        return Ring(rows, width, 8, (rows,), powers_of(-(-width // (8 * cluster)) * 8))
     if growing_views() if views_may_grow is None else views_may_grow:
         return Ring(rows, width, 8, (rows,), powers_of(width))
     columns = -(-width // 16) * 16

@@ -123,6 +123,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_persistent_tma": bool(families & {*PERSISTENT_TMA}),
         "has_gluon": any(name in GLUON for name in families),
         "gluon_families": [name for name in GLUON if name in families],
+        "has_gluon_swapped": any(name in GLUON and FAMILIES[name].swaps_operands for name in families),
+        "gluon_swapped": [name for name in sorted(families) if name in GLUON and FAMILIES[name].swaps_operands],
+        "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
         "views_may_grow": growing_views(),
         "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
@@ -159,6 +162,7 @@ _HELPERS = {
     "split_offsets(": "gemm/split_offsets.py.j2",
     "beside(": "gemm/beside.py.j2",
     "piece_of(": "gemm/pieces.py.j2",
+    "parameter_of(": "gemm/parameter.py.j2",
 }
 
 

@@ -114,6 +114,7 @@ RULES: dict[str, Rule] = {
         rules_wgmma.wgmma_shared_memory,
         rules_wgmma.width_fills_nothing,
         rules_wgmma.wgmma_shares,
+        rules_wgmma.cluster_idle,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.

@@ -109,7 +109,7 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON:
         return False
     rows, width = sides(config)
-    ring = ring_of(rows, width)
+    ring = ring_of(rows, width, cluster=FAMILIES[config.family].cluster)
     c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     room = gpu.shared_bytes_per_block - c_bytes - ring.block * 128 - _SLACK_BYTES
     fit = room // ring.bytes_per_buffer
@@ -131,6 +131,19 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     count = tiles(problem, config)
     waves = -(-count // gpu.compute_units)
     return count < _LEAST_FILL * waves * gpu.compute_units
+
+
+def cluster_idle(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Cluster of which some programs have no tile: over 15 % of all, or where it has one tile for all.
+
+    genkern: the tiles of a cluster lie side by side along the rows of wgmma; what has no tile there loads for the
+    others and multiplies zeros.
+    """
+    if (cluster := FAMILIES[config.family].cluster) == 1:
+        return False
+    rows, _ = sides(config)
+    along = -(-_sized(problem, config)[0] // rows)
+    return along < cluster or along < _LEAST_FILL * -(-along // cluster) * cluster
 
 
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

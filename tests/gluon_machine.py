@@ -1,4 +1,4 @@
-"""One SM as the kernels in Gluon see it: shared memory, barriers, the copy engine, and partitions that take turns.
+"""SMs as the kernels in Gluon see them: shared memory, barriers, the copy engine, and partitions that take turns.
 
 Whether an access to the operands in shared memory is allowed does not hang on the order in which things happen to run
 here: each warpgroup has a set of the copies and products that it knows to be finished, which barriers hand on from who
@@ -8,13 +8,13 @@ finished. A phase of a barrier tells a waiter no more than the phase that its ow
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gluon_cluster import DEADLOCK, Cluster, Ended
 from numpy.typing import NDArray
 
 # Where the largest allocation begins: an SM keeps the first 1024 bytes to itself.
@@ -23,7 +23,6 @@ FIRST_ADDRESS = 1024
 SHARED_BYTES = 227 * 1024
 # Rows are swizzled in blocks of 8, of 128 bytes each.
 _BLOCK_BYTES = 1024
-_DEADLOCK = "a barrier that nobody completes"
 
 
 class Dtype:
@@ -35,7 +34,12 @@ class Dtype:
 
 
 class Access:
-    """A copy or a product: something that goes on by itself, until it is finished."""
+    """A copy or a product: something that goes on by itself, until it is finished.
+
+    `twin` is a copy of another program of the cluster that writes the same bytes to the same place.
+    """
+
+    twin: Access | None = None
 
 
 @dataclass(eq=False)
@@ -43,6 +47,7 @@ class Agent:
     """A partition of the program, or the kernel before it parts: what each of its warpgroups knows to be finished."""
 
     known: list[set[Access]]
+    machine: Machine
     seen: dict[Barrier, int] = field(default_factory=dict)
     # By warpgroup, oldest first: groups of products that are in flight, and products that are in no group yet.
     products: list[list[list[Any]]] = field(default_factory=list)
@@ -51,6 +56,8 @@ class Agent:
     unfenced: list[Allocation] = field(default_factory=list)
     # Whether some thread's stores to memory may come after what another thread does next.
     unordered: bool = False
+    # How often it has met all others of its cluster.
+    met: int = 0
     ready: Callable[[], bool] = lambda: True
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     done: bool = False
@@ -132,17 +139,28 @@ class Allocation:
     def reads(self, access: Access, start: int, size: int, known: set[Access]) -> None:
         """`access` reads these bytes from now on, and is started by somebody who knows what `known` holds."""
         for block in range(start // _BLOCK_BYTES, -(-(start + size) // _BLOCK_BYTES)):
-            assert self.written.get(block) in known, "a buffer is read before its copy has arrived"
+            copy = self.written.get(block)
+            both = {copy, copy.twin} - {None} if copy is not None else {None}
+            assert both <= known, "a buffer is read before its copy has arrived"
             self.read.setdefault(block, []).append(access)
 
-    def writes(self, access: Access, start: int, size: int, known: set[Access]) -> None:
+    def writes(self, access: Access, start: int, data: NDArray[np.uint8], known: set[Access]) -> None:
+        """`access` writes these bytes, which may be those that another copy is just writing there."""
+        size = data.size
         assert start % _BLOCK_BYTES == 0
         assert size % _BLOCK_BYTES == 0
         assert not any(start <= at < start + size for at in self.barriers), "barriers are overwritten"
         for block in range(start // _BLOCK_BYTES, (start + size) // _BLOCK_BYTES):
-            before = {*self.read.pop(block, []), *([self.written[block]] if block in self.written else [])}
+            at = slice(block * _BLOCK_BYTES, (block + 1) * _BLOCK_BYTES)
+            new = data[at.start - start : at.stop - start]
+            before = {*self.read.pop(block, [])}
+            if (last := self.written.get(block)) is not None and not np.array_equal(self.bytes[at], new):
+                before.add(last)
             assert before <= known, "a buffer is overwritten while it is in use"
+            # A reader must know both.
+            access.twin = last if last not in known else None
             self.written[block] = access
+            self.bytes[at] = new
 
 
 @dataclass(frozen=True)
@@ -184,20 +202,17 @@ class View:
         return self.allocation.barriers[self.start]
 
 
-class _Ended(BaseException):
-    """Raised in partitions that wait, when another one has failed."""
-
-
 class Machine:
-    """One program: its shared memory, and its partitions, one of which runs at a time until it waits."""
+    """One program: its shared memory, and its partitions. Alone, it is a cluster of one."""
 
-    def __init__(self, seed: int, views_may_grow: bool) -> None:
+    def __init__(self, seed: int, views_may_grow: bool, cluster: Cluster | None = None) -> None:
         self.views_may_grow = views_may_grow
         self.allocations: list[Allocation] = []
-        self.running = Agent([set()])
-        self._random = random.Random(seed)
-        self._back = threading.Semaphore(0)
-        self._errors: list[BaseException] = []
+        self.running = Agent([set()], self)
+        self.cluster = cluster or Cluster(seed)
+        self.rank = len(self.cluster.machines)
+        self.cluster.machines.append(self)
+        self._alone = cluster is None
         self._parted = False
 
     def allocate(self, dtype: Dtype, shape: Sequence[int], layout: Any) -> View:
@@ -219,11 +234,12 @@ class Machine:
         assert FIRST_ADDRESS <= address < FIRST_ADDRESS + sizes[-1], "an address outside the ring"
         return largest, address - FIRST_ADDRESS
 
-    def empty_barrier(self, address: int) -> Barrier:
-        """The barrier at this address, which must be one of the first half: those that products arrive at."""
+    def barrier(self, address: int, *, full: bool) -> Barrier:
+        """The barrier at this address: of the first half, which products arrive at, or of those that copies do."""
         allocation, place = self.at(address)
         places = sorted(allocation.barriers)
-        assert place in places[: len(places) // 2], "an arrival that is not at an empty buffer's barrier"
+        half = len(places) // 2
+        assert place in (places[half:] if full else places[:half]), "a barrier of the other kind"
         return allocation.barriers[place]
 
     def init(self, view: View, count: int) -> None:
@@ -245,10 +261,14 @@ class Machine:
         assert view.layout == descriptor.layout, "a view that is swizzled otherwise than the box"
         assert view.dtype.numpy == descriptor.dtype.numpy
         self.pause()
-        copy = Access()
-        view.allocation.writes(copy, view.start, view.size, self.running.known[0])
-        view.values[...] = descriptor.load(corner)
-        barrier.barrier.update(0, -view.size, {copy})
+        self._copy(descriptor, corner, view.allocation, view.start, barrier.barrier)
+
+    def _copy(
+        self, descriptor: Descriptor, corner: Sequence[int], allocation: Allocation, start: int, barrier: Barrier
+    ) -> None:
+        copy, data = Access(), descriptor.load(corner).view(np.uint8).reshape(-1)
+        allocation.writes(copy, start, data, self.running.known[0])
+        barrier.update(0, -data.size, {copy})
 
     def store(self, view: View, values: NDArray[Any]) -> None:
         in_use = [tile.allocation for _, _, tile in self.running.stores]
@@ -271,47 +291,63 @@ class Machine:
             descriptor, corner, view = self.running.stores.pop(0)
             descriptor.store(corner, view.values)
 
+    def copy(
+        self, descriptor: Descriptor, corner: Sequence[int], address: int, barrier: int, ranks: Sequence[int]
+    ) -> None:
+        """A copy to the same place in several programs of the cluster, or in this one alone."""
+        self.pause()
+        for rank in ranks:
+            other = self.reached(rank)
+            assert descriptor.layout == 128, "a copy that is not swizzled over 128 bytes"
+            self._copy(descriptor, corner, *other.at(address), other.barrier(barrier, full=True))
+
+    def reached(self, rank: int) -> Machine:
+        """A program of the cluster, whose shared memory is about to be used."""
+        other = self.cluster.machines[rank]
+        assert other is self or self.running.met, "another program's shared memory before all have met"
+        assert not other.ended, "the shared memory of a program that has ended"
+        return other
+
+    def meet(self) -> None:
+        """Wait for all partitions of all programs of the cluster."""
+        agent, agents = self.running, self.cluster.agents
+        agent.met += 1
+        self.pause(lambda: all(each.met >= agent.met for each in agents))
+
+    def wait_at(self, address: int, parity: int, *, patiently: bool) -> bool:
+        """Whether the phase of this parity is over; `patiently`, not before it is."""
+        barrier = self.barrier(address, full=False)
+        self.pause(lambda: not patiently or barrier.phases & 1 != parity)
+        if over := barrier.phases & 1 != parity:
+            barrier.acquire(self.running, parity)
+        return over
+
+    @property
+    def ended(self) -> bool:
+        return self._parted and all(agent.done for agent in self.cluster.agents if agent.machine is self)
+
     def pause(self, ready: Callable[[], bool] = lambda: True) -> None:
         """Let other partitions run, until `ready`."""
         agent = self.running
         if not self._parted:
-            assert ready(), _DEADLOCK
+            assert ready(), DEADLOCK
             return
         agent.ready = ready
-        self._back.release()
+        self.cluster.back.release()
         agent.turn.acquire()
-        if self._errors:
-            raise _Ended
+        if self.cluster.errors:
+            raise Ended
 
     def part(self, bodies: Sequence[Callable[[], None]], warpgroups: Sequence[int]) -> None:
-        """Run the partitions to their ends; raises what the first one to fail raises."""
+        """Run the partitions to their ends; in a cluster, that is for the cluster to do, when all have parted."""
         known = self.running.known[0]
-        agents = [Agent([set(known) for _ in range(count)]) for count in warpgroups]
-
-        def run(agent: Agent, body: Callable[[], None]) -> None:
-            agent.turn.acquire()
-            try:
-                body()
-                agent.check_end()
-            except _Ended:
-                pass
-            except BaseException as error:
-                self._errors.append(error)
-            agent.done = True
-            self._back.release()
-
-        threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(agents, bodies, strict=True)]
-        for thread in threads:
-            thread.start()
+        self.cluster.agents += [Agent([set(known) for _ in range(count)], self) for count in warpgroups]
+        self.cluster.bodies += bodies
         self._parted = True
-        while alive := [agent for agent in agents if not agent.done]:
-            able = [agent for agent in alive if agent.ready()]
-            if not able and not self._errors:
-                self._errors.append(AssertionError(_DEADLOCK))
-            self.running = self._random.choice(alive if self._errors else able)
-            self.running.turn.release()
-            self._back.acquire()
-        if self._errors:
-            raise self._errors[0]
+        if self._alone:
+            self.cluster.run()
+
+    def check_end(self) -> None:
         copies = {access for each in self.allocations for access in each.written.values()}
-        assert all(copies <= known for known in agents[0].known), "a copy that nobody waits for"
+        multiplying = next(agent for agent in self.cluster.agents if agent.machine is self)
+        assert all(copies <= known for known in multiplying.known), "a copy that nobody waits for"

@@ -26,6 +26,7 @@ _ARITHMETIC = {
     "or": operator.or_,
     "eq": operator.eq,
     "ne": operator.ne,
+    "lt": operator.lt,
 }
 
 
@@ -150,6 +151,14 @@ class _Warpgroup:
             self.wgmma(name, fields)
         elif name == "mbarrier.arrive.shared::cta.b64":
             self.arrive(self.uniform(fields[1]), instruction.predicate)
+        elif name == "mapa.shared::cluster.u32":
+            self.named[fields[0]] = self.uniform(fields[1]), np.broadcast_to(self.value(fields[2]), _THREADS)
+        elif name == "mbarrier.arrive.release.cluster.shared::cluster.b64":
+            address, ranks = self.value(fields[1])
+            for rank in ranks[np.broadcast_to(self.value(instruction.predicate), _THREADS)]:
+                machine = self.machine.reached(int(rank))
+                machine.barrier(address, full=False).update(1, 0, self.agent.known[self.group])
+            self.machine.pause()
         elif name == "mov.b64":
             low, high = fields[1].strip("{}").split(",")
             self.named[fields[0]] = self.value(low.strip()) | self.value(high.strip()) << 32
@@ -203,8 +212,79 @@ class _Warpgroup:
     def arrive(self, address: int, predicate: str) -> None:
         arrivals = int(np.sum(np.broadcast_to(self.value(predicate), _THREADS))) if predicate else _THREADS
         if arrivals:
-            self.machine.empty_barrier(address).update(arrivals, 0, self.agent.known[self.group])
+            self.machine.barrier(address, full=False).update(arrivals, 0, self.agent.known[self.group])
             self.machine.pause()
+
+
+class _Thread:
+    """The one thread that loads, running a text without tensors; `operands` are its inputs by number."""
+
+    def __init__(self, machine: Machine, thread: int, operands: dict[int, Any]) -> None:
+        self.machine, self.operands = machine, operands
+        self.named: dict[str, Any] = {"%tid.x": thread, "%cluster_ctarank": machine.rank, "global_smem": FIRST_ADDRESS}
+
+    def value(self, name: str) -> Any:
+        name = name.strip("[] ")
+        if name.startswith("$") and int(name[1:]) in self.operands:
+            return self.operands[int(name[1:])]
+        return self.named[name] if name in self.named else int(name, 0)
+
+    def run(self, text: str) -> None:
+        lines = [line.strip() for line in re.split(r"[;\n]", text.strip().removeprefix("{").removesuffix("}"))]
+        lines = [line for line in lines if line and not line.startswith((".reg", "//"))]
+        at = 0
+        while at < len(lines):
+            match = re.fullmatch(r"(?:@(!?\w+) )?([\w.:]+)(?: (.*))?", lines[at])
+            assert match, f"not one instruction of PTX: {lines[at]}"
+            at += 1
+            if match[2].endswith(":"):
+                continue
+            fields = [part.strip() for part in re.findall(r"\[[^\]]*\]|[^\s,][^,]*", match[3] or "")]
+            if match[1]:
+                assert match[2] == "bra", "a predicate on anything but a branch"
+                taken = not self.named[match[1][1:]] if match[1].startswith("!") else self.named[match[1]]
+                at = lines.index(f"{fields[0]}:") if taken else at
+            else:
+                self.step(match[2], fields)
+
+    def step(self, name: str, fields: list[str]) -> None:
+        values, machine = [self.value(field) for field in fields[1:] if "{" not in field], self.machine
+        copy = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        first, _, _ = name.partition(".")
+        if name in ("barrier.cluster.arrive.release.aligned", "fence.mbarrier_init.release.cluster"):
+            pass
+        elif name == "barrier.cluster.wait.acquire.aligned":
+            machine.meet()
+        elif name == "mbarrier.try_wait.parity.shared::cta.b64":
+            # It may well come back with nothing; the second time it has waited.
+            self.named[fields[0]] = machine.wait_at(*values, patiently=fields[0] in self.named)
+        elif name == "mbarrier.arrive.expect_tx.shared::cta.b64":
+            barrier = machine.barrier(self.value(fields[1]), full=True)
+            barrier.update(1, self.value(fields[2]), set().union(*machine.running.known))
+        elif name in (copy, f"{copy}.multicast::cluster"):
+            matrix, place = re.findall(r"[^{}]+", fields[1].strip("[]"))
+            corner = [int(self.value(part)) for part in place.split(",")]
+            ranks = [machine.rank]
+            if name != copy:
+                ranks = [rank for rank in range(16) if values[-1] >> rank & 1]
+            descriptor = self.value(matrix.strip(" ,"))
+            machine.copy(descriptor, corner[::-1], self.value(fields[0]), self.value(fields[2]), ranks)
+        elif first == "mov":
+            self.named[fields[0]] = values[0]
+        elif first == "mad":
+            self.named[fields[0]] = values[0] * values[1] + values[2]
+        elif first == "setp":
+            self.named[fields[0]] = _ARITHMETIC[name.split(".")[1]](*values)
+        else:
+            assert first in _ARITHMETIC, f"unknown PTX: {name}"
+            self.named[fields[0]] = _ARITHMETIC[first](*values)
+
+
+def run_scalar(machine: Machine, text: str, args: Sequence[Any], thread: int) -> int:
+    """What gl.inline_asm_elementwise returns for a text without tensors: one number."""
+    runs = _Thread(machine, thread, dict(enumerate(args, 1)))
+    runs.run(text)
+    return int(runs.named["$0"])
 
 
 def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], dtype: Any, pack: int) -> Any:

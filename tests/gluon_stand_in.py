@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from gluon_machine import Descriptor, Dtype, Machine
-from gluon_ptx import Tensor, run_ptx
+from gluon_machine import Cluster, Descriptor, Dtype, Machine
+from gluon_ptx import Tensor, run_ptx, run_scalar
 from numpy.typing import NDArray
 
 # NumPy has no such type: values are rounded to its 8 bits, and kept as they were.
@@ -107,8 +107,16 @@ def _jit(function: Any = None, **_: Any) -> Any:
 class Program:
     """What one program of a grid calls, on a machine of its own."""
 
-    def __init__(self, number: int, grid: int, warps: int, machine: Machine) -> None:
-        self.number, self.grid, self.warps, self.machine = number, grid, warps, machine
+    def __init__(self, number: int, grid: int, warps: int, machine: Machine, launch: Any) -> None:
+        self.number, self.grid, self.warps, self.machine, self.launch = number, grid, warps, machine, launch
+
+    def parameter(self, text: str) -> Any:
+        """The descriptor among the kernel's parameters that a text names."""
+        match = re.fullmatch(r"mov\.b64 \$0, (\w+)_param_(\d+); cvta\.param\.u64 \$0, \$0;", text)
+        assert match
+        assert match[1] == f"{self.launch.kernel.__name__}_{self.launch.constants['BINARY']}"
+        assert int(match[2]) % 5 == 0
+        return self.launch.args[int(match[2]) // 5]
 
     def store(self, pointer: Pointer, value: Tensor) -> None:
         pointer.memory[pointer.place] = value.values
@@ -147,13 +155,19 @@ class _Running:
 
 def _namespace(now: _Running) -> dict[str, Any]:
     def asm(text: str, constraints: str, args: Sequence[Any], *, dtype: Any, is_pure: bool, pack: int) -> Any:
-        assert is_pure == (dtype is np.int32), "what the compiler may leave out, or do twice"
+        acts = re.search(r"wgmma|barrier|cp\.async", text) is not None
+        assert is_pure != acts, "what the compiler may leave out, or do twice"
+        if "_param_" in text:
+            return now.program.parameter(text)
+        if not any(isinstance(arg, Tensor) for arg in args):
+            return run_scalar(now.program.machine, text, args, now.program.warps * 32)
         return run_ptx(now.program.machine, text, constraints, args, dtype, pack)
 
     def zeros(shape: Sequence[int], dtype: Any, layout: Any) -> Values:
         return Values(np.zeros(shape, np.float64 if dtype is np.float32 else dtype), layout.warps)
 
-    def distributed(version: Sequence[int], warps: Sequence[int], instruction: Sequence[int]) -> Any:
+    def distributed(version: Any, warps: Sequence[int], instruction: Any, cga_layout: Any = ()) -> Any:
+        assert cga_layout == [[0, 0]] * (len(now.program.machine.cluster.machines).bit_length() - 1) or not cga_layout
         assert list(version) == [3, 0]
         assert warps == [now.program.warps, 1]
         return types.SimpleNamespace(warps=warps[0])
@@ -183,14 +197,14 @@ def _namespace(now: _Running) -> dict[str, Any]:
         static_assert=_static_assert,
         thread_barrier=now.of_program("thread_barrier"),
         NVMMADistributedLayout=distributed,
-        NVMMASharedLayout=lambda swizzle_byte_width, element_bitwidth, rank: swizzle_byte_width,
+        NVMMASharedLayout=lambda swizzle_byte_width, element_bitwidth, rank, cga_layout=(): swizzle_byte_width,
         SliceLayout=lambda dim, parent: None,
         shared_memory_descriptor=types.SimpleNamespace(reinterpret=now.of_machine("reinterpret")),
         allocate_shared_memory=now.of_machine("allocate"),
         warp_specialize=now.of_program("warp_specialize"),
     )
     mbarrier = types.SimpleNamespace(
-        MBarrierLayout=lambda: "barriers",
+        MBarrierLayout=lambda cga_layout=(): "barriers",
         init=now.of_machine("init"),
         expect=now.of_machine("expect"),
         wait=now.of_machine("wait"),
@@ -206,7 +220,7 @@ def _namespace(now: _Running) -> dict[str, Any]:
         "mbarrier": mbarrier,
         "tma": tma,
         "gluon": types.SimpleNamespace(jit=_jit),
-        "triton": types.SimpleNamespace(jit=_jit, cdiv=gl.cdiv),
+        "triton": types.SimpleNamespace(jit=_jit, cdiv=gl.cdiv, constexpr_function=_jit),
         "fence_async_shared": now.of_machine("fence"),
     }
 
@@ -233,8 +247,23 @@ def _code(text: str) -> types.CodeType:
 def _module(text: str, now: _Running) -> dict[str, Any]:
     module = _namespace(now) | {"__name__": "generated"}
     exec(_code(text), module)
-    module["_gluon_descriptor"] = lambda x, box: Descriptor(x.values, box, x.writes)
+    module["_gluon_descriptor"] = lambda x, box, cluster=1: Descriptor(x.values, box, x.writes)
     return module
+
+
+def _run_cluster(now: _Running, launch: Any, number: int, size: int, seed: int, views_may_grow: bool) -> None:
+    programs: dict[Machine, Program] = {}
+
+    def enter(machine: Machine) -> None:
+        now.program = programs[machine]
+
+    cluster = Cluster(seed, enter)
+    for _ in range(size):
+        machine = Machine(seed, views_may_grow, cluster)
+        programs[machine] = Program(number, launch.grid[0], launch.constants["num_warps"], machine, launch)
+        enter(machine)
+        launch.kernel(*launch.args, **launch.constants)
+    cluster.run()
 
 
 def run_module(
@@ -261,7 +290,10 @@ def run_module(
         if "atomic_cas" not in text:
             random.Random(seed).shuffle(programs)
         for number in programs:
+            if (size := launch.options.get("num_ctas", 1)) > 1:
+                _run_cluster(now, launch, number, size, seed + number, views_may_grow)
+                continue
             machine = Machine(seed + number, views_may_grow)
-            now.program = Program(number, launch.grid[0], launch.constants["num_warps"], machine)
+            now.program = Program(number, launch.grid[0], launch.constants["num_warps"], machine, launch)
             launch.kernel(*launch.args, **launch.constants)
     return {"c": operands["c"], **made}

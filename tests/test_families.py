@@ -19,7 +19,7 @@ from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.families import binary_name, compile_options, kernel_specs, variants_of, wide_operands
-from genkern.family import GLUON, ring_of, sides
+from genkern.family import FAMILIES, GLUON, ring_of, sides
 from genkern.generate import generate
 from genkern.gpus import gpu_for_arch
 from genkern.op import get_op
@@ -281,7 +281,7 @@ def test_gpu_tests_run_every_config(config: Config) -> None:
 def test_gluon_configs_of_gpu_tests_fit(config: Config, views_may_grow: bool) -> None:
     """Rows are those of the warps, sums fit the registers, and ring and C in float32 the SM, with every Triton."""
     rows, width = sides(config)
-    ring, gpu = ring_of(rows, width, views_may_grow), gpu_for_arch("sm_90")
+    ring, gpu = ring_of(rows, width, views_may_grow, FAMILIES[config.family].cluster), gpu_for_arch("sm_90")
     assert rows in (16 * config.num_warps, 32 * config.num_warps)
     assert rows * width <= 200 * 32 * config.num_warps
     # Barriers and what warps exchange take less than 1 KiB.
@@ -297,9 +297,10 @@ def test_gluon_kernels_have_every_form() -> None:
         if config.family in GLUON
     }
     assert {form[:3] for form in found} == set(itertools.product(GLUON, (4, 8), (1, 2))) - {
-        ("warp_specialized_swapped", 8, 2)
+        (name, 8, 2) for name in GLUON if FAMILIES[name].swaps_operands
     }
-    assert {(family, split) for family, _, _, split in found} == set(itertools.product(GLUON, (False, True)))
+    forms = {(name, split) for name in GLUON for split in (False, True) if FAMILIES[name].splits_k or not split}
+    assert {(family, split) for family, _, _, split in found} == forms
 
 
 @pytest.mark.parametrize(

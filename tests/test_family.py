@@ -116,4 +116,5 @@ def test_reasons(family: str, field: str, value: int, message: str) -> None:
 def test_names() -> None:
     """The table finds each family under its own name, and those with a width of any kind are the ones in Gluon."""
     assert all(name == family.name for name, family in FAMILIES.items())
-    assert GLUON == ("warp_specialized", "warp_specialized_swapped")
+    both = "warp_specialized", "warp_specialized_swapped"
+    assert set(GLUON) == {*both, *(f"{name}_cluster{size}" for name in both for size in (2, 4))}

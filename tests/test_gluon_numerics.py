@@ -21,6 +21,8 @@ from genkern.family import FAMILIES, GLUON, powers_of, ring_of, sides
 from genkern.generate import generate
 from genkern.problem import GemmProblem
 
+SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
+CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]
 # As rules and spaces have it: a release whose views of shared memory may grow, and one whose may not.
 RELEASES = {True: (3, 7), False: (3, 8)}
 NUMPY = {"fp16": np.float16, "fp32": np.float32}
@@ -87,15 +89,14 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int, bool]:
     rows = warps * draw(st.sampled_from([16, 32]))
     dtype_c = draw(st.sampled_from(sorted(NUMPY)))
     bias, activation = draw(st.booleans()), draw(st.sampled_from(["none", "relu"]))
-    ring = ring_of(rows, width, views_may_grow)
+    ring = ring_of(rows, width, views_may_grow, FAMILIES[family].cluster)
     tile_bytes = rows * width * np.dtype(NUMPY[dtype_c]).itemsize
     most = min(5, (SHARED_BYTES - tile_bytes - ring.block * 128) // ring.bytes_per_buffer)
     # What the kernel asserts: that its ring is the largest allocation.
     least = max(2, tile_bytes * powers_of(width)[0] // width // ring.bytes_per_buffer + 1)
     assume(least <= most)
-    config = made(
-        family, rows, width, draw(st.integers(1, 5)), warps, draw(st.integers(least, most)), draw(st.integers(1, 3))
-    )
+    split_k = draw(st.integers(1, 5)) if FAMILIES[family].splits_k else 1
+    config = made(family, rows, width, split_k, warps, draw(st.integers(least, most)), draw(st.integers(1, 3)))
     # At most four tiles along either side, so that small ones take no longer than large ones.
     m, n = (draw(st.integers(1, min(300, 4 * size))) for size in (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N))
     problem = fp16_problem(m, n, draw(st.integers(1, 500)), dtype_c=dtype_c, bias=bias, activation=activation)
@@ -109,9 +110,12 @@ def test_any_size_is_exact(case: tuple[GemmProblem, Config, int, bool], seed: in
     assert_exact(product(*case, seed))
 
 
-@pytest.mark.parametrize("views_may_grow", [True, False], ids=["views grow", "views stay"])
+# Clusters have no views.
+KINDS = [(name, views) for name in GLUON for views in (True, False) if views or FAMILIES[name].cluster == 1]
+
+
 @pytest.mark.parametrize(("rows", "warps"), [(64, 4), (128, 4), (128, 8), (256, 8)])
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize(("family", "views_may_grow"), KINDS)
 def test_every_width_is_exact(family: str, rows: int, warps: int, views_may_grow: bool) -> None:
     """Two tiles that overhang, at each width that the family may have and that leaves room for C."""
     step = FAMILIES[family].width_step
@@ -136,7 +140,7 @@ def shared_case(family: str) -> tuple[GemmProblem, Config]:
     return fp16_problem(m, n, 512), config
 
 
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", SHARING)
 def test_only_what_is_beyond_the_last_full_wave_is_shared(family: str) -> None:
     """With five SMs, 12 tiles are two full waves and two tiles that all share; four of the five leave a partial sum."""
     found = product(*shared_case(family), 5, views_may_grow=True)
@@ -167,7 +171,7 @@ def large_sums_case(family: str) -> tuple[GemmProblem, Config, str]:
     return problem, config, text_of(problem, config, True)
 
 
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", SHARING)
 def test_large_sums_of_shares_are_exact(family: str) -> None:
     """Partial sums that take more than the 11 bits of float16 reach C as they are."""
     problem, config, text = large_sums_case(family)
@@ -179,7 +183,7 @@ def test_large_sums_of_shares_are_exact(family: str) -> None:
     assert 'operands["workspace"] = torch.empty(elements, dtype=torch.float32, ' in text
 
 
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", SHARING)
 @pytest.mark.parametrize("loss", ROUNDED_SHARES)
 def test_large_sums_notice_shares_in_16_bits(loss: str, family: str) -> None:
     """A kernel whose partial sums go through 16 bits does not pass the test above."""
@@ -214,7 +218,7 @@ MISTAKES = {
     "nobody arrives": (r"\) \* more\n", ") * 0\n", NOBODY),
     "every thread arrives": ("setp.eq.u32 arrives, thread, 0;", "setp.eq.u32 arrives, 0, 0;", UNORDERED),
     "arrives before there was a step": (r"\) \* more\n", ")\n", UNORDERED),
-    "arrives at full": (r"\+ before \* 8\)", "+ (before + STAGES) * 8)", "not at an empty"),
+    "arrives at full": (r"\+ before \* 8\)", "+ (before + STAGES) * 8)", "of the other kind"),
     "first copies twice": (r"first_k = gl.where\(.*\)", "first_k = 0", f"{NOBODY}|a copy that nobody waits for"),
     "first buffers twice": (r"step = gl.minimum\(gl.cdiv\(K, 64\), STAGES\)", "step = 0", UNORDERED),
     "a first copy never": (r"if slot \* 64 < K:", "if 0 < slot * 64 < K:", NOBODY),
@@ -290,7 +294,7 @@ def test_the_stand_in_notices_copies_of_nothing(config: Config) -> None:
     notices(r"if slot \* 64 < K:", "if True:", f"{OVERWRITTEN}|a copy that nobody waits for", config, True, k=100)
 
 
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", SHARING)
 @pytest.mark.parametrize(
     ("pattern", "replacement", "message"),
     [
@@ -311,3 +315,40 @@ def test_the_stand_in_notices_in_shares(family: str, pattern: str, replacement: 
     assert count > 0
     with pytest.raises(AssertionError, match=message):
         assert_exact(product(problem, config, 5, True, text=text))
+
+
+# As above: what is changed in the kernel of a cluster, into what, and what the stand-in says to it.
+CLUSTER_MISTAKES = {
+    "not met": (r"barrier.cluster.wait.acquire.aligned;", "", "before all have met"),
+    "released to itself": (r"cluster.u32 there, (\$\d+), thread;", r"cluster.u32 there, \1, 0;", UNORDERED),
+    "released to one": (r"setp.lt.u32 arrives, thread, \d;", "setp.lt.u32 arrives, thread, 1;", NOBODY),
+    "arrivals of one": (r"(init\(barriers.index\(slot\), count=)\d", r"\g<1>1", UNORDERED),
+    "own columns only": (r"mov.u16 everyone, \d+;", "mov.u16 everyone, 1;", f"{NOBODY}|{EARLY}"),
+    "bytes of its own": (r"(expect_tx.shared::cta.b64 _, \[\$3\], )\d+;", r"\g<1>8192;", f"{EARLY}|{UNORDERED}"),
+    "the same part": (r"offset = gl.minimum.*", "offset = 0", EARLY),
+    "the same rows": (r"first_row = .*", "first_row = 0", "wrong"),
+    "another part's columns": (r"add.u32 line, \$7, \$8;", "add.u32 line, $7, 8;", f"{OVERWRITTEN}|wrong"),
+    "leaves at once": (r"for _ in range\(STAGES\):", "for _ in range(0):", "a program that has ended"),
+    "no wait for an empty buffer": (r"@!done bra again;", "", UNORDERED),
+    "C in one place": (r"\* \d \+ rank\)(.*)\n( +first_n|        accs)", r"* 2)\1\n\2", "wrong|written twice"),
+    "descriptors mixed up": (r'BINARY, 5\)', "BINARY, 0)", f"{OVERWRITTEN}|{NOBODY}|wrong|{EARLY}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", CLUSTERS)
+@pytest.mark.parametrize("mistake", CLUSTER_MISTAKES)
+def test_the_stand_in_notices_in_clusters(mistake: str, family: str) -> None:
+    """The same for mistakes in what goes from one program of a cluster to another."""
+    pattern, replacement, message = CLUSTER_MISTAKES[mistake]
+    config = made(family, 64, 80, 1, 4, 3)
+    problem = fp16_problem(300, 300, 700)
+    text, count = re.subn(pattern, replacement, text_of(problem, config, True))
+    assert count > 0
+    found = []
+    for seed in range(4):
+        try:
+            assert_exact(product(problem, config, 8, True, seed=seed, text=text))
+        except AssertionError as error:
+            found.append(str(error))
+    assert found
+    assert all(re.search(message, said) for said in found), found

@@ -14,7 +14,7 @@ from small_gemms import make_module, specs_of
 
 from genkern.compiler import ast_source
 from genkern.config import Config
-from genkern.family import GLUON, ring_of, sides
+from genkern.family import FAMILIES, GLUON, ring_of, sides
 from genkern.generate import generate
 from genkern.gpus import gpu_for_arch, triton_target
 from genkern.problem import GemmProblem
@@ -28,6 +28,14 @@ CONFIGS += [
     Config("warp_specialized_swapped", width, rows, 64, num_warps=warps, num_stages=3)
     for rows, warps in ((64, 4), (128, 4), (128, 8))
     for width in (8, 24, 104, 248)
+]
+CONFIGS += [
+    Config(f"warp_specialized_cluster{size}", rows, width, 64, num_warps=warps, num_stages=3)
+    for size, rows, width, warps in ((2, 128, 112, 4), (4, 64, 96, 4), (2, 256, 48, 8))
+]
+CONFIGS += [
+    Config(f"warp_specialized_swapped_cluster{size}", width, rows, 64, num_warps=warps, num_stages=3)
+    for size, rows, width, warps in ((2, 64, 104, 4), (4, 128, 24, 8))
 ]
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 
@@ -162,12 +170,19 @@ def test_waits_come_before_arrivals(config: Config, suffix: str, left: int) -> N
     lines = lines_of(asm_of(config, suffix))
     wait = lines.index(f"wgmma.wait_group.sync.aligned {left};")
     (arrival,) = (i for i, line in enumerate(lines) if "mbarrier.arrive" in line)
+    cluster = FAMILIES[config.family].cluster
     chunks, halves = chunks_and_halves(config)
     address = f"${2 * chunks * 4 * halves}"
     assert wait < arrival
-    assert lines[arrival] == f"@arrives mbarrier.arrive.shared::cta.b64 _, [{address}];"
     between = " ".join(lines[wait:arrival])
-    assert "and.b32 thread, thread, 127; setp.eq.u32 arrives, thread, 0;" in between
+    if cluster > 1:
+        # A thread for each program.
+        assert lines[arrival] == "@arrives mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];"
+        assert f"setp.lt.u32 arrives, thread, {cluster};" in between
+        assert f"mapa.shared::cluster.u32 there, {address}, thread;" in between
+    else:
+        assert lines[arrival] == f"@arrives mbarrier.arrive.shared::cta.b64 _, [{address}];"
+        assert "and.b32 thread, thread, 127; setp.eq.u32 arrives, thread, 0;" in between
     assert f"setp.ne.and.u32 arrives, {address}, 0, arrives;" in between
 
 
@@ -191,6 +206,8 @@ def offsets_in_shared(text: str, pattern: str) -> set[int]:
         Config("warp_specialized", 64, 256, 64, 1, 2, 4, 3),
         Config("warp_specialized_swapped", 8, 128, 64, 1, 1, 8, 5),
         Config("warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 4),
+        Config("warp_specialized_cluster2", 128, 112, 64, 1, 1, 4, 4),
+        Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 4),
     ],
     ids=lambda config: config.name,
 )
@@ -206,11 +223,16 @@ def test_the_ring_lies_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
     kernel = compiler.compile(
         ast_source(loaded, spec), target(*triton_target(gpu_for_arch("sm_90"))), dict(spec.options)
     )
-    ring = ring_of(*sides(config))
+    ring = ring_of(*sides(config), cluster=FAMILIES[config.family].cluster)
     barriers = config.num_stages * ring.bytes_per_buffer
     found = offsets_in_shared(kernel.asm["ptx"], r"mbarrier\.init\.")
     assert found == {barriers + 8 * number for number in range(2 * config.num_stages)}
-    if config.SPLIT_K == 1:
+    # One copy brings a whole box of the operands: PTX that Triton does not see waits for as many bytes.
+    boxes = [(name, kind) for name, kind in spec.signature if kind.startswith("tensordesc")]
+    for (name, kind), meta in zip(boxes, kernel.metadata.tensordesc_meta, strict=True):
+        if not name.startswith("c_"):
+            assert meta["block_size"] == [int(size) for size in re.findall(r"\d+", kind.partition("[")[2])]
+    if config.SPLIT_K == 1 and FAMILIES[config.family].cluster == 1:
         # The first copies, to places that do not hang on the step.
         first = {0, *(barriers - ring.bytes_per_buffer + 128 * row for row in (0, ring.rows))}
         assert first <= offsets_in_shared(kernel.asm["ptx"], r"cp\.async\.bulk\.tensor\.2d\.shared")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES, parse_dtype
-from genkern.family import FAMILIES, GLUON, powers_of, ring_of, sides
+from genkern.family import FAMILIES, powers_of, ring_of, sides
+from genkern.family import GLUON as ALL_GLUON
 from genkern.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -33,6 +34,8 @@ PUBLISHED = {
     (512, 512, 512): (5112, 6128, 5856),
     (2, 4096, 1792): (568, 600, 592),
 }
+# Clusters have a space of their own.
+GLUON = tuple(name for name in ALL_GLUON if FAMILIES[name].cluster == 1)
 H200 = gpu_for_arch("sm_90")
 LARGE = [(4096, 6144, 4096), (4096, 4096, 14336), (1024, 6144, 4096)]
 

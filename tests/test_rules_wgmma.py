@@ -54,6 +54,9 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(32)), (problem(25, 64, 64), swapped(32))),
     ("wgmma_width", H200, (problem(1, 64, 64), swapped(24)), (problem(1, 64, 64), swapped(16))),
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled_swapped", 64, 64, 64))),
+    # Tiles of a cluster lie along the rows of wgmma.
+    ("cluster_idle", H200, (problem(128, 4096, 64), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(129, 4096, 64), Config("warp_specialized_cluster2", 128, 64, 64))),
+    ("cluster_idle", H200, (problem(100, 320, 64), Config("warp_specialized_swapped_cluster4", 104, 64, 64)), (problem(100, 512, 64), Config("warp_specialized_swapped_cluster4", 104, 64, 64))),
     # 544 tiles of 128x128 are more than four waves of 132; 128x96 would be 726.
     ("wgmma_tile_small", H200, (LARGE, upright(128, 96)), (LARGE, upright(128, 128))),
     ("wgmma_tile_small", H200, (LARGE, swapped(64)), (problem(1024, 2048, 4096), swapped(64))),
