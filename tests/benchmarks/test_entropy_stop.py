@@ -48,7 +48,7 @@ def test_the_price_is_that_of_the_choice() -> None:
 
 def test_command_reads_journals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each rule, and full data; a journal that makes no sense is one line."""
-    journal = Journal(tmp_path / "j", {}, start_anew=False)
+    journal = Journal(tmp_path / "j", {})
     finals = [Measurement(n, Outcome.MEASURED, "cudagraph", "final", 9.0, (9.0,) * 60) for n in ("a", "vendor")]
     journal.retimed(GemmProblem(1, 2, 3), [*finals, Measurement("b", Outcome.CRASHED, "cudagraph", "final")])
     journal.close()

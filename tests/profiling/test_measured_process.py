@@ -122,21 +122,22 @@ def test_nobody_forks_in_the_middle_of_a_start(
     session: Session, process: MeasuredProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that the farm forks has no pipe of a start: held open, it would keep the start from its end."""
-    forked = threading.Event()
+    forks: list[threading.Event] = []
     started = subprocess.Popen
 
-    def fork() -> None:
+    def fork(forked: threading.Event) -> None:
         if (pid := os.fork()) == 0:
             os._exit(0)
         os.waitpid(pid, 0)
         forked.set()
 
     def start(*args: Any, **named: Any) -> Any:
-        forked.clear()
-        threading.Thread(target=fork).start()
-        assert not forked.wait(0.2)
+        forks.append(threading.Event())
+        threading.Thread(target=fork, args=(forks[-1],)).start()
+        assert not forks[-1].wait(0.2)
         return started(*args, **named)
 
     monkeypatch.setattr(subprocess, "Popen", start)
     process.open(session)
-    assert forked.wait(WAIT_S)
+    assert all(forked.wait(WAIT_S) for forked in forks)
+    assert len(forks) == 2
