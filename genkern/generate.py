@@ -163,6 +163,7 @@ _HELPERS = {
     "beside(": "gemm/beside.py.j2",
     "piece_of(": "gemm/pieces.py.j2",
     "parameter_of(": "gemm/parameter.py.j2",
+    "wgmma_layout(": "gemm/wgmma_layout.py.j2",
 }
 
 

@@ -12,6 +12,7 @@ from genkern.family import FAMILIES, GLUON, powers_of, ring_of, sides
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules_tiles import covering_block, tiles
+from genkern.triton_release import triton_release
 
 # Barriers, and alignment between buffers.
 _SLACK_BYTES = 1024
@@ -131,6 +132,14 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     count = tiles(problem, config)
     waves = -(-count // gpu.compute_units)
     return count < _LEAST_FILL * waves * gpu.compute_units
+
+
+def cluster_barriers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Cluster with a Triton from 3.8 on.
+
+    genkern: that makes the barriers of only every second program (in its PTX), and these kernels use their own.
+    """
+    return FAMILIES[config.family].cluster > 1 and triton_release() >= (3, 8)
 
 
 def cluster_idle(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

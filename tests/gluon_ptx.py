@@ -153,7 +153,7 @@ class _Warpgroup:
             self.arrive(self.uniform(fields[1]), instruction.predicate)
         elif name == "mapa.shared::cluster.u32":
             self.named[fields[0]] = self.uniform(fields[1]), np.broadcast_to(self.value(fields[2]), _THREADS)
-        elif name == "mbarrier.arrive.release.cluster.shared::cluster.b64":
+        elif name == "mbarrier.arrive.shared::cluster.b64":
             address, ranks = self.value(fields[1])
             for rank in ranks[np.broadcast_to(self.value(instruction.predicate), _THREADS)]:
                 machine = self.machine.reached(int(rank))

@@ -29,14 +29,15 @@ CONFIGS += [
     for rows, warps in ((64, 4), (128, 4), (128, 8))
     for width in (8, 24, 104, 248)
 ]
-CONFIGS += [
+CLUSTERS = [
     Config(f"warp_specialized_cluster{size}", rows, width, 64, num_warps=warps, num_stages=3)
     for size, rows, width, warps in ((2, 128, 112, 4), (4, 64, 96, 4), (2, 256, 48, 8))
 ]
-CONFIGS += [
+CLUSTERS += [
     Config(f"warp_specialized_swapped_cluster{size}", width, rows, 64, num_warps=warps, num_stages=3)
     for size, rows, width, warps in ((2, 64, 104, 4), (4, 128, 24, 8))
 ]
+CONFIGS += CLUSTERS
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 
 
@@ -177,7 +178,7 @@ def test_waits_come_before_arrivals(config: Config, suffix: str, left: int) -> N
     between = " ".join(lines[wait:arrival])
     if cluster > 1:
         # A thread for each program.
-        assert lines[arrival] == "@arrives mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];"
+        assert lines[arrival] == "@arrives mbarrier.arrive.shared::cluster.b64 _, [there];"
         assert f"setp.lt.u32 arrives, thread, {cluster};" in between
         assert f"mapa.shared::cluster.u32 there, {address}, thread;" in between
     else:
@@ -236,6 +237,23 @@ def test_the_ring_lies_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
         # The first copies, to places that do not hang on the step.
         first = {0, *(barriers - ring.bytes_per_buffer + 128 * row for row in (0, ring.rows))}
         assert first <= offsets_in_shared(kernel.asm["ptx"], r"cp\.async\.bulk\.tensor\.2d\.shared")
+
+
+def test_clusters_take_a_bias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its layout comes from that of the sums, whose lists must be what the compiler takes for lists."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    for config in (CLUSTERS[0], CLUSTERS[-1]):
+        folder = tmp_path / config.family
+        folder.mkdir()
+        module, loaded = make_module(folder, GemmProblem(256, 256, 512, bias=True), [config], "sm_90")
+        (spec,) = specs_of(module, config)
+        kernel = compiler.compile(
+            ast_source(loaded, spec), target(*triton_target(gpu_for_arch("sm_90"))), dict(spec.options)
+        )
+        assert "multicast::cluster" in kernel.asm["ptx"]
 
 
 def test_every_family_is_here() -> None:

@@ -112,9 +112,20 @@ def test_drops_what_it_says_and_keeps_a_neighbour(
     assert RULES[rule](*kept, gpu) is False
 
 
+@pytest.mark.parametrize(("release", "dropped"), [((3, 7), False), ((3, 8), True)])
+def test_clusters_need_an_older_triton(
+    release: tuple[int, int], dropped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 3.8 on it makes the barriers of every second program only; kernels without a cluster do not mind."""
+    monkeypatch.setattr("genkern.rules_wgmma.triton_release", lambda: release)
+    cluster = Config("warp_specialized_cluster2", 128, 64, 64)
+    assert RULES["cluster_barriers"](LARGE, cluster, H200) is dropped
+    assert RULES["cluster_barriers"](LARGE, upright(), H200) is False
+
+
 def test_every_rule_is_tested() -> None:
-    """The table above has every rule of the module."""
-    assert {rule for rule, *_ in CASES} == {
+    """The table above, and the test before this one, have every rule of the module."""
+    assert {rule for rule, *_ in CASES} | {"cluster_barriers"} == {
         name for name, rule in RULES.items() if rule.__module__ == "genkern.rules_wgmma"
     }
 
