@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from types import FrameType
+from typing import NoReturn
 
 from genkern.errors import GenkernError
 
@@ -54,6 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _fail(f"{error.strerror or error} ({error.filename or 'no file'}); check permissions and free space")
+
+
+def command() -> NoReturn:
+    """main() as the whole of a process: what stops it after that finds nothing to clean up, and says nothing."""
+    status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(status)
 
 
 def _prepare_process() -> None:
@@ -108,4 +117,4 @@ def _say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -132,9 +132,12 @@ class JournalFacts:
         problems: list[GemmProblem] = []
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                if number == 1 and (header := unsealed_header(line)).get("schema", SCHEMA) != SCHEMA:
+                if number == 1 and (schema := unsealed_header(line).get("schema", SCHEMA)) != SCHEMA:
                     # Lines of another version need not end as ours do.
-                    self._compare(header, expected)
+                    raise UnusableJournal(
+                        f"{self.path} is of another version of genkern (schema {schema}, here {SCHEMA})",
+                        ": finish it with that one, use --all to tune again, or another -o",
+                    )
                 entry = entry_of(line)
                 if number == 1:
                     self._compare(entry["value"] if entry["fact"] == "header" else {}, expected)

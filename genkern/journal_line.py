@@ -38,7 +38,7 @@ def unsealed_header(line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line)
         return dict(entry["value"]) if entry["fact"] == "header" else {}
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return {}
 
 

@@ -209,7 +209,8 @@ class Tuner:
             return None
         if (check := facts.checks.get(name)) is None:
             if name not in job.ready:
-                # Timed by an earlier run; this one has no binary of it. No fact: the next one may have it again.
+                # Timed by an earlier run; this one has no binary of it, and decides the size without it. No fact of it:
+                # nothing was found out about its result.
                 unfit = job.unfit.get(name, Unfit(Outcome.NOT_SEEN, "it is no config of this size any more"))
                 why = f"timed before, but not checked: {unfit.message}"
                 return Check(name, False, 1.0, math.inf, "", NOT_CHECKED, why, unfit.outcome)

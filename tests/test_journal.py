@@ -174,7 +174,9 @@ def test_a_journal_of_another_version_is_not_called_damaged(tmp_path: Path) -> N
     """Its lines may end otherwise, as they did before they had a checksum."""
     path = tmp_path / "j"
     path.write_bytes(b'{"fact":"header","value":{"schema":2}}\n{"fact":"problem","value":{}}\n')
-    with pytest.raises(UnusableJournal, match=f"schema was 2, is {SCHEMA}"):
+    with pytest.raises(
+        UnusableJournal, match=rf"another version of genkern \(schema 2, here {SCHEMA}\): finish it with that one"
+    ):
         read_journal(path)
 
 

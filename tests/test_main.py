@@ -102,7 +102,7 @@ def test_module_and_console_script_are_one() -> None:
     """`python -m genkern --version` as a process; the script of setup.cfg names the same function."""
     ran = run("--version")
     assert (ran.status, ran.err) == (0, "")
-    assert "genkern = genkern.__main__:main" in (Path(__file__).parent.parent / "setup.cfg").read_text()
+    assert "genkern = genkern.__main__:command" in (Path(__file__).parent.parent / "setup.cfg").read_text()
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -202,7 +202,10 @@ def test_what_cannot_be_shown(
 def test_a_damaged_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line that says where; the journal stays as it is."""
     journal = tmp_path / "r.yaml.journal"
-    for text, said in (("what is this\n", "line 1: damaged"), ('{"fact":"header","value":{"schema":99}}\n', "was 99")):
+    for text, said in (
+        ("what is this\n", "line 1: damaged"),
+        ('{"fact":"header","value":{"schema":99}}\n', "schema 99, here"),
+    ):
         journal.write_text(text)
         assert said in run_here(capsys, "status", tmp_path).refusal
         assert journal.read_text() == text
