@@ -79,8 +79,16 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
         name = f"matmul_{config.family}_{rows}x{width}_w{config.num_warps}" + ("_split" if split else "")
         swapped, cluster = FAMILIES[config.family].swaps_operands, FAMILIES[config.family].cluster
         template = f"gemm/warp_specialized{'_cluster' if cluster > 1 else ''}.py.j2"
-        kind = Variant(name, template, split=split, swapped=swapped, cluster=cluster)
-        return (replace(kind, rows=rows, width=width, warps=config.num_warps),)
+        gluon = Variant(
+            *(name, template),
+            split=split,
+            rows=rows,
+            swapped=swapped,
+            width=width,
+            warps=config.num_warps,
+            cluster=cluster,
+        )
+        return (gluon,)
     overhangs = {
         "m": problem.M % config.BLOCK_SIZE_M != 0,
         "n": problem.N % config.BLOCK_SIZE_N != 0,

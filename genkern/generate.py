@@ -162,6 +162,7 @@ _HELPERS = {
     "split_offsets(": "gemm/split_offsets.py.j2",
     "beside(": "gemm/beside.py.j2",
     "piece_of(": "gemm/pieces.py.j2",
+    "cluster_rank(": "gemm/cluster_rank.py.j2",
     "parameter_of(": "gemm/parameter.py.j2",
     "wgmma_layout(": "gemm/wgmma_layout.py.j2",
 }
