@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, Ring, powers_of, ring_of, sides
+from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, buffer_bytes, landing_bytes, powers_of, sides
 from genkern.kernel import KernelSpec
 from genkern.op import Op, get_op
 from genkern.problem import GemmProblem
@@ -48,9 +48,24 @@ class Variant:
     specialized: bool = False
 
     @property
-    def ring(self) -> Ring:
-        """Its buffers (families in Gluon)."""
-        return ring_of(self.rows, self.width, cluster=self.cluster)
+    def buffer_bytes(self) -> int:
+        """Of one buffer of its ring (families in Gluon)."""
+        return buffer_bytes(self.rows, self.width)
+
+    @property
+    def column_copies(self) -> tuple[int, ...]:
+        """Columns that each copy to a buffer brings (families in Gluon)."""
+        return powers_of(self.width)
+
+    @property
+    def boxes(self) -> tuple[str, ...]:
+        """Its descriptors of operands, by side and size (families in Gluon)."""
+        return (f"rows_{self.rows}", *(f"columns_{count}" for count in self.column_copies))
+
+    @property
+    def landing_bytes(self) -> int:
+        """Where the first program of a cluster finds the sums of the others (families in Gluon)."""
+        return landing_bytes(self.rows, self.width, self.cluster)
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
@@ -226,11 +241,13 @@ def _specs(
         elif config.family in PERSISTENT_TMA:
             signature = [*descriptors, *extra, *mnk, ("GROUP_SIZE_M", "i32")]
         elif config.family in GLUON:
-            ring, types = variant.ring, [problem.dtype_a, problem.dtype_b]
+            types = [problem.dtype_a, problem.dtype_b]
             of_rows, of_columns = reversed(types) if variant.swapped else types
-            boxes = [("rows", of_rows, count) for count in dict.fromkeys(ring.row_copies)]
-            boxes += [("columns", of_columns, count) for count in dict.fromkeys(ring.column_copies)]
-            signature = [(f"{side}_{count}", _tile_type(dtype, True, count, bk)) for side, dtype, count in boxes]
+            boxes = [(of_rows, variant.rows), *((of_columns, count) for count in variant.column_copies)]
+            signature = [
+                (name, _tile_type(dtype, True, count, bk))
+                for name, (dtype, count) in zip(variant.boxes, boxes, strict=True)
+            ]
             for i, (_, width) in enumerate(variant.parts):
                 signature.append((f"c_{i}", _tile_type(problem.dtype_c, not variant.swapped, variant.rows, width)))
             if variant.split:

@@ -23,7 +23,7 @@ class Family:
     `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
     `split_apart`: has a kernel of its own for SPLIT_K above 1.
-    `cluster`: programs that share what they load, each of which has a tile of its own (sm_90: a cluster's blocks).
+    `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `kernels_before`: kernels that it launches before its main one.
     """
 
@@ -117,7 +117,7 @@ FAMILIES = {
                 cluster=cluster,
                 least_block_m=8 if swapped else 16,
             )
-            for cluster in (2, 4)
+            for cluster in (2, 4, 8)
             for swapped in (False, True)
         ),
     )
@@ -139,48 +139,14 @@ def sides(config: Config) -> tuple[int, int]:
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
 
 
-@dataclass(frozen=True)
-class Ring:
-    """How the copy engine fills a buffer of a Gluon kernel: `rows` rows and `columns` columns, in blocks of `block`.
-
-    `row_copies` and `column_copies` are what single copies bring, each a power of two, as Triton's descriptors want.
-    """
-
-    rows: int
-    columns: int
-    block: int
-    row_copies: tuple[int, ...]
-    column_copies: tuple[int, ...]
-
-    @property
-    def bytes_per_buffer(self) -> int:
-        """With 64 elements of 2 bytes of each."""
-        return (self.rows + self.columns) * 128
+def buffer_bytes(rows: int, width: int) -> int:
+    """Of one buffer of a Gluon kernel's ring: for each row and column of the tile 64 elements of 2 bytes."""
+    return (rows + width) * 128
 
 
-def growing_views() -> bool:
-    """Whether the installed Triton lets a view of shared memory be larger than what it is made from: not since 3.8."""
-    return triton_release() < (3, 8)
-
-
-def ring_of(rows: int, width: int, views_may_grow: bool | None = None, cluster: int = 1) -> Ring:
-    """The ring for tiles of these sides.
-
-    In a `cluster` of more than one program the columns' copies are those of one program, which brings its part to all:
-    an equal part, a multiple of 8 columns, so that parts overlap where they would reach beyond the width.
-
-    `views_may_grow`: a view of shared memory may be larger than what it is made from, so that few copies bring a side
-    of any width, from any block on. Triton refuses that since 3.8 (None: asks which is installed). Then all copies have
-    the size of a block, which both sides consist of, so that the width is rounded up to 16: boxes of 8 rows keep the
-    copy engine from filling the ring in time (H200, 64x104 and 128x232).
-    """
-    if cluster > 1:
-        return Ring(rows, width, 8, (rows,), powers_of(-(-width // (8 * cluster)) * 8))
-    if growing_views() if views_may_grow is None else views_may_grow:
-        return Ring(rows, width, 8, (rows,), powers_of(width))
-    columns = -(-width // 16) * 16
-    block = (rows | columns) & -(rows | columns)
-    return Ring(rows, columns, block, (block,) * (rows // block), (block,) * (columns // block))
+def landing_bytes(rows: int, width: int, cluster: int) -> int:
+    """Of shared memory where the first program of a cluster finds the other programs' sums, in float32."""
+    return (cluster - 1) * rows * width * 4
 
 
 def powers_of(width: int) -> tuple[int, ...]:

@@ -115,7 +115,7 @@ RULES: dict[str, Rule] = {
         rules_wgmma.width_fills_nothing,
         rules_wgmma.wgmma_shares,
         rules_wgmma.cluster_barriers,
-        rules_wgmma.cluster_idle,
+        rules_wgmma.cluster_shares,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, powers_of, ring_of, sides
+from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, powers_of, sides
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules_tiles import covering_block, tiles
 from genkern.triton_release import triton_release
 
-# Barriers, and alignment between buffers.
+# The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
+_BARRIER_BYTES = 1024
 _SLACK_BYTES = 1024
 # A ring this deep hides the latency of memory.
 _DEEP_STAGES = 12
@@ -25,6 +26,8 @@ _MOST_FILL = 0.9
 # Sizes that have so many waves of smaller tiles have enough of these.
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
+# K-blocks that a program of a cluster should have, for its ring to come into its stride.
+_LEAST_BLOCKS = 4
 # Waves of whole tiles before the one that is shared: behind more of them it counts for little.
 _MOST_WHOLE_WAVES = 4
 
@@ -104,18 +107,18 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
-    genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. There is a buffer for C
-    besides the ring. The kernel asserts that the ring has two stages and is larger than any part of that buffer.
+    genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. Besides the ring there
+    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the ring has two stages and is larger than any part of that buffer.
     """
     if config.family not in GLUON:
         return False
     rows, width = sides(config)
-    ring = ring_of(rows, width, cluster=FAMILIES[config.family].cluster)
+    buffer = buffer_bytes(rows, width)
     c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
-    room = gpu.shared_bytes_per_block - c_bytes - ring.block * 128 - _SLACK_BYTES
-    fit = room // ring.bytes_per_buffer
+    others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
+    fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     part_bytes = rows * powers_of(width)[0] * DTYPES[problem.dtype_c].size_bytes
-    if config.num_stages < 2 or part_bytes >= config.num_stages * ring.bytes_per_buffer:
+    if config.num_stages < 2 or part_bytes >= config.num_stages * buffer:
         return True
     return not min(fit, _DEEP_STAGES) - 1 <= config.num_stages <= fit
 
@@ -129,7 +132,7 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
         # Shares of the rest (SPLIT_K) leave nobody idle, whatever the width.
         return False
-    count = tiles(problem, config)
+    count = tiles(problem, config) * FAMILIES[config.family].cluster
     waves = -(-count // gpu.compute_units)
     return count < _LEAST_FILL * waves * gpu.compute_units
 
@@ -142,17 +145,16 @@ def cluster_barriers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return FAMILIES[config.family].cluster > 1 and triton_release() >= (3, 8)
 
 
-def cluster_idle(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster of which some programs have no tile: over 15 % of all, or where it has one tile for all.
+def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Cluster whose programs have fewer than four K-blocks each, or would not all run at the same time.
 
-    genkern: the tiles of a cluster lie side by side along the rows of wgmma; what has no tile there loads for the
-    others and multiplies zeros.
+    genkern: clusters are there to give idle SMs a share; with more tiles than that, programs without a cluster have
+    nothing to exchange.
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
-    rows, _ = sides(config)
-    along = -(-_sized(problem, config)[0] // rows)
-    return along < cluster or along < _LEAST_FILL * -(-along // cluster) * cluster
+    blocks = -(-problem.K // config.BLOCK_SIZE_K)
+    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > gpu.compute_units
 
 
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
