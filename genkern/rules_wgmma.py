@@ -108,7 +108,8 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
     genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. Besides the ring there
-    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the ring has two stages and is larger than any part of that buffer.
+    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the ring has two stages
+    and is larger than any part of the buffer for C.
     """
     if config.family not in GLUON:
         return False
@@ -137,10 +138,11 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return count < _LEAST_FILL * waves * gpu.compute_units
 
 
-def cluster_barriers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cluster_triton(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Cluster with a Triton from 3.8 on.
 
-    genkern: that makes the barriers of only every second program (in its PTX), and these kernels use their own.
+    genkern: 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and
+    3.8 has changed on the way there; these kernels are written for what 3.6 and 3.7 make of a cluster.
     """
     return FAMILIES[config.family].cluster > 1 and triton_release() >= (3, 8)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from genkern.config import Config
-from genkern.family import FAMILIES, GLUON, block_problem, powers_of, ring_of, sides
+from genkern.family import FAMILIES, GLUON, block_problem, buffer_bytes, landing_bytes, powers_of, sides
 
 WIDTHS = range(8, 257, 8)
 
@@ -21,48 +21,16 @@ def test_powers_add_up(width: int) -> None:
 
 @pytest.mark.parametrize("rows", [64, 128, 256])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_copies_fill_a_buffer(width: int, rows: int) -> None:
-    """With any Triton, copies bring all rows and at least all columns, in powers of two that are whole blocks."""
-    for views_may_grow in (True, False):
-        ring = ring_of(rows, width, views_may_grow)
-        assert (sum(ring.row_copies), sum(ring.column_copies)) == (ring.rows, ring.columns)
-        assert ring.rows == rows
-        assert width <= ring.columns < width + 16
-        copies = (*ring.row_copies, *ring.column_copies)
-        assert all(count & (count - 1) == 0 and count % ring.block == 0 for count in copies)
-        # The 8 rows that are swizzled together, and what a box may have.
-        assert ring.block % 8 == 0
-        assert max(copies) <= 256
-        assert ring.bytes_per_buffer == (ring.rows + ring.columns) * 64 * 2
+def test_a_buffer_holds_a_block_of_k_of_both_sides(width: int, rows: int) -> None:
+    """64 elements of 2 bytes for each row and column, in whole blocks of the 8 rows that are swizzled together."""
+    assert buffer_bytes(rows, width) == (rows + width) * 64 * 2
+    assert buffer_bytes(rows, width) % 1024 == 0
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_views_that_may_not_grow_are_blocks(width: int) -> None:
-    """Then each copy brings one block, of 16 rows at least; else there are few copies and no column too many."""
-    stays, grows = ring_of(128, width, views_may_grow=False), ring_of(128, width, views_may_grow=True)
-    assert {*stays.row_copies, *stays.column_copies} == {stays.block}
-    assert stays.block >= 16
-    assert (grows.block, grows.columns, grows.row_copies) == (8, width, (128,))
-    assert grows.column_copies == powers_of(width)
-
-
-@pytest.mark.parametrize(
-    ("rows", "width", "block", "columns"),
-    [(64, 48, 16, 48), (128, 128, 128, 128), (64, 256, 64, 256), (128, 160, 32, 160), (128, 104, 16, 112)],
-)
-def test_blocks_are_as_large_as_both_sides_allow(rows: int, width: int, block: int, columns: int) -> None:
-    """The largest power of two that divides the rows and the columns, the latter rounded up to 16."""
-    ring = ring_of(rows, width, views_may_grow=False)
-    assert (ring.block, ring.columns) == (block, columns)
-    assert (len(ring.row_copies), len(ring.column_copies)) == (rows // block, columns // block)
-
-
-@pytest.mark.parametrize(("release", "grows"), [((3, 6), True), ((3, 7), True), ((3, 8), False), ((4, 0), False)])
-def test_the_installed_triton_decides(monkeypatch: pytest.MonkeyPatch, release: tuple[int, int], grows: bool) -> None:
-    """Views may be larger than what they are made from before Triton 3.8."""
-    monkeypatch.setattr("genkern.family.triton_release", lambda: release)
-    assert ring_of(64, 112) == ring_of(64, 112, views_may_grow=grows)
-    assert ring_of(64, 112, views_may_grow=True) != ring_of(64, 112, views_may_grow=False)
+@pytest.mark.parametrize(("cluster", "expected"), [(1, 0), (2, 64 * 104 * 4), (4, 3 * 64 * 104 * 4)])
+def test_sums_land_from_every_program_but_the_first(cluster: int, expected: int) -> None:
+    """A float32 for each element of the tile; without a cluster nothing lands."""
+    assert landing_bytes(64, 104, cluster) == expected
 
 
 def test_sides() -> None:
@@ -117,4 +85,4 @@ def test_names() -> None:
     """The table finds each family under its own name, and those with a width of any kind are the ones in Gluon."""
     assert all(name == family.name for name, family in FAMILIES.items())
     both = "warp_specialized", "warp_specialized_swapped"
-    assert set(GLUON) == {*both, *(f"{name}_cluster{size}" for name in both for size in (2, 4))}
+    assert set(GLUON) == {*both, f"{both[0]}_cluster2", *(f"{both[1]}_cluster{size}" for size in (2, 4, 8))}

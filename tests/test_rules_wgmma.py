@@ -54,9 +54,14 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(32)), (problem(25, 64, 64), swapped(32))),
     ("wgmma_width", H200, (problem(1, 64, 64), swapped(24)), (problem(1, 64, 64), swapped(16))),
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled_swapped", 64, 64, 64))),
-    # Tiles of a cluster lie along the rows of wgmma.
-    ("cluster_idle", H200, (problem(128, 4096, 64), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(129, 4096, 64), Config("warp_specialized_cluster2", 128, 64, 64))),
-    ("cluster_idle", H200, (problem(100, 320, 64), Config("warp_specialized_swapped_cluster4", 104, 64, 64)), (problem(100, 512, 64), Config("warp_specialized_swapped_cluster4", 104, 64, 64))),
+    # Four K-blocks for each program of a cluster, and an SM: 132 of them.
+    ("cluster_shares", H200, (problem(100, 512, 448), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(100, 512, 449), Config("warp_specialized_cluster2", 128, 64, 64))),
+    ("cluster_shares", H200, (problem(100, 34 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64)), (problem(100, 33 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64))),
+    ("cluster_shares", H200, (problem(100, 512, 448), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(100, 512, 448), upright(128, 64))),
+    # With 53248 bytes for another program's sums a stage less fits.
+    ("wgmma_shared_memory", H200, (problem(128, 104, 4096), Config("warp_specialized_swapped_cluster2", 104, 128, 64, 1, 1, 4, 6)), (problem(128, 104, 4096), swapped(104, 128, num_stages=6))),
+    # Two programs of a cluster for each of 64 tiles are as good as 128 tiles.
+    ("width_fills_nothing", H200, (problem(1024, 640, 4096), upright(128, 80)), (problem(1024, 640, 4096), Config("warp_specialized_cluster2", 128, 80, 64))),
     # 544 tiles of 128x128 are more than four waves of 132; 128x96 would be 726.
     ("wgmma_tile_small", H200, (LARGE, upright(128, 96)), (LARGE, upright(128, 128))),
     ("wgmma_tile_small", H200, (LARGE, swapped(64)), (problem(1024, 2048, 4096), swapped(64))),
@@ -116,16 +121,16 @@ def test_drops_what_it_says_and_keeps_a_neighbour(
 def test_clusters_need_an_older_triton(
     release: tuple[int, int], dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 3.8 on it makes the barriers of every second program only; kernels without a cluster do not mind."""
+    """Kernels for clusters are written for what Triton makes of these before 3.8; others do not mind."""
     monkeypatch.setattr("genkern.rules_wgmma.triton_release", lambda: release)
     cluster = Config("warp_specialized_cluster2", 128, 64, 64)
-    assert RULES["cluster_barriers"](LARGE, cluster, H200) is dropped
-    assert RULES["cluster_barriers"](LARGE, upright(), H200) is False
+    assert RULES["cluster_triton"](LARGE, cluster, H200) is dropped
+    assert RULES["cluster_triton"](LARGE, upright(), H200) is False
 
 
 def test_every_rule_is_tested() -> None:
     """The table above, and the test before this one, have every rule of the module."""
-    assert {rule for rule, *_ in CASES} | {"cluster_barriers"} == {
+    assert {rule for rule, *_ in CASES} | {"cluster_triton"} == {
         name for name, rule in RULES.items() if rule.__module__ == "genkern.rules_wgmma"
     }
 
