@@ -44,6 +44,7 @@ class Variant:
     swapped: bool = False
     width: int = 0
     warps: int = 0
+    pingpong: bool = False
     cluster: int = 1
     specialized: bool = False
 
@@ -92,16 +93,17 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     if config.family in GLUON:
         rows, width = sides(config)
         name = f"matmul_{config.family}_{rows}x{width}_w{config.num_warps}" + ("_split" if split else "")
-        swapped, cluster = FAMILIES[config.family].swaps_operands, FAMILIES[config.family].cluster
-        template = f"gemm/warp_specialized{'_cluster' if cluster > 1 else ''}.py.j2"
+        facts = FAMILIES[config.family]
+        template = f"gemm/warp_specialized{'_cluster' if facts.cluster > 1 else ''}.py.j2"
         gluon = Variant(
             *(name, template),
             split=split,
             rows=rows,
-            swapped=swapped,
+            swapped=facts.swaps_operands,
             width=width,
             warps=config.num_warps,
-            cluster=cluster,
+            pingpong=facts.pingpong,
+            cluster=facts.cluster,
         )
         return (gluon,)
     overhangs = {

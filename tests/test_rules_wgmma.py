@@ -54,6 +54,11 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(32)), (problem(25, 64, 64), swapped(32))),
     ("wgmma_width", H200, (problem(1, 64, 64), swapped(24)), (problem(1, 64, 64), swapped(16))),
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled_swapped", 64, 64, 64))),
+    # 132 programs have a tile each; with 133 one has a second.
+    ("pingpong_alone", H200, (problem(64, 132 * 64, 64), Config("warp_specialized_pingpong", 64, 64, 64)), (problem(64, 133 * 64, 64), Config("warp_specialized_pingpong", 64, 64, 64))),
+    ("pingpong_alone", H200, (LARGE, Config("warp_specialized_pingpong", 128, 128, 64, num_warps=8)), (LARGE, upright(128, 128, num_warps=8))),
+    # Two buffers for C of 57344 bytes each.
+    ("wgmma_shared_memory", H200, (LARGE, Config("warp_specialized_pingpong", 128, 112, 64, num_stages=6)), (LARGE, upright(128, 112, num_stages=6))),
     # Four K-blocks for each program of a cluster, and an SM: 132 of them.
     ("cluster_shares", H200, (problem(100, 512, 448), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(100, 512, 449), Config("warp_specialized_cluster2", 128, 64, 64))),
     ("cluster_shares", H200, (problem(100, 34 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64)), (problem(100, 33 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64))),
