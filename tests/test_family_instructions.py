@@ -109,7 +109,7 @@ def gluon_kernel(kernels: Callable[..., Kernels]) -> Callable[[GemmProblem, Conf
 
 
 def behind_ring_bytes(llir: str) -> int:
-    """How far behind the start of shared memory Triton's first use of it lies: the ring, which it never uses, is before."""
+    """How far behind the start of shared memory Triton's own first use of it lies: behind the ring."""
     uses = re.findall(r"@global_smem(?! = external)(?:, i32 (\d+))?", llir)
     assert uses
     return min(int(offset or 0) for offset in uses)
