@@ -317,6 +317,23 @@ def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., A
         gluon_kernel(replace(problem, dtype_c="fp32"), config)
 
 
+@pytest.mark.parametrize("split_k", [1, 2])
+@pytest.mark.parametrize("family", ["warp_specialized", "warp_specialized_swapped"])
+def test_gluon_loader_begins_a_turn_where_the_kernel_left_off(
+    gluon_kernel: Callable[..., Any], family: str, split_k: int
+) -> None:
+    """The first K-block that is loaded is chosen for each turn anew: what is carried from turn to turn Triton may drop.
+
+    Triton 3.6 and 3.7 take a number that a loop carries for dead when all that asks for it is another loop's range.
+    """
+    bm, bn = (112, 128) if FAMILIES[family].swaps_operands else (128, 112)
+    ttgir = gluon_kernel(GemmProblem(500, 7168, 2048), Config(family, bm, bn, 64, 1, split_k, 4, 6)).asm["ttgir"]
+    starts = re.findall(r"scf\.for %\w+ = (%\w+)[ #]", ttgir)
+    made = re.findall(rf"{re.escape(starts[-1])}(?::\d+)? = (.*)", ttgir)[-1]
+    by = [made, *(line for name in re.findall(r"%\w+", made) for line in re.findall(rf"{name} = (.*)", ttgir)[-1:])]
+    assert any("arith.select" in line for line in by), by
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_skinny(compiled: Callable[..., Texts], arch: str) -> None:
     """B comes 16 bytes at a time, to be evicted first, and A at once where it is needed: not through shared memory."""
