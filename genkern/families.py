@@ -25,6 +25,16 @@ _WIDE = 2**31
 
 
 @dataclass(frozen=True)
+class Part:
+    """Columns of a Gluon tile that one copy takes to C: `offset` and `width`; `owner` is the program of the cluster."""
+
+    number: int
+    owner: int
+    offset: int
+    width: int
+
+
+@dataclass(frozen=True)
 class Variant:
     """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
 
@@ -69,10 +79,21 @@ class Variant:
         return landing_bytes(self.rows, self.width, self.cluster)
 
     @property
-    def parts(self) -> tuple[tuple[int, int], ...]:
-        """Offset and width of each copy to C: the powers of two that the width is the sum of, largest first."""
-        widths = powers_of(self.width)
-        return tuple((sum(widths[:i]), width) for i, width in enumerate(widths))
+    def owned(self) -> tuple[range, ...]:
+        """For each program of a cluster, the columns that it stores, by eights (families in Gluon)."""
+        eights = self.width // 8
+        return tuple(range(i * eights // self.cluster, (i + 1) * eights // self.cluster) for i in range(self.cluster))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What each copy to C takes: of each program's columns the powers of two that they add up to, largest first."""
+        parts: list[Part] = []
+        for owner, columns in enumerate(self.owned):
+            offset = 8 * columns.start
+            for width in powers_of(8 * len(columns)):
+                parts.append(Part(len(parts), owner, offset, width))
+                offset += width
+        return tuple(parts)
 
 
 # The last program of a tile adds up its splits: pointer loads, and the copy engine.
@@ -250,8 +271,9 @@ def _specs(
                 (name, _tile_type(dtype, True, count, bk))
                 for name, (dtype, count) in zip(variant.boxes, boxes, strict=True)
             ]
-            for i, (_, width) in enumerate(variant.parts):
-                signature.append((f"c_{i}", _tile_type(problem.dtype_c, not variant.swapped, variant.rows, width)))
+            for part in variant.parts:
+                kind = _tile_type(problem.dtype_c, not variant.swapped, variant.rows, part.width)
+                signature.append((f"c_{part.number}", kind))
             if variant.split:
                 signature += [("partial_ptr", partial), ("ready_ptr", "*i32")]
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]

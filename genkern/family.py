@@ -159,8 +159,8 @@ def buffer_bytes(rows: int, width: int) -> int:
 
 
 def landing_bytes(rows: int, width: int, cluster: int) -> int:
-    """Of shared memory where the first program of a cluster finds the other programs' sums, in float32."""
-    return (cluster - 1) * rows * width * 4
+    """Of shared memory where a program of a cluster finds the others' sums for the columns that it stores, in float32."""
+    return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
 
 
 def powers_of(width: int) -> tuple[int, ...]:

@@ -27,9 +27,11 @@ def test_a_buffer_holds_a_block_of_k_of_both_sides(width: int, rows: int) -> Non
     assert buffer_bytes(rows, width) % 1024 == 0
 
 
-@pytest.mark.parametrize(("cluster", "expected"), [(1, 0), (2, 64 * 104 * 4), (4, 3 * 64 * 104 * 4)])
-def test_sums_land_from_every_program_but_the_first(cluster: int, expected: int) -> None:
-    """A float32 for each element of the tile; without a cluster nothing lands."""
+@pytest.mark.parametrize(
+    ("cluster", "expected"), [(1, 0), (2, 64 * 56 * 4), (4, 3 * 64 * 32 * 4), (8, 7 * 64 * 16 * 4)]
+)
+def test_sums_land_from_every_other_program(cluster: int, expected: int) -> None:
+    """A float32 for each element of what one program stores: 104 columns by eights, in shares that differ by one."""
     assert landing_bytes(64, 104, cluster) == expected
 
 
