@@ -38,7 +38,7 @@ MULTIPLYING: Mistakes = {
     "every thread arrives": ("setp.eq.u32 arrives, thread, 0;", "setp.eq.u32 arrives, 0, 0;", UNORDERED),
     "arrives before there was a step": (r"\) \* more\n", ")\n", UNORDERED),
     "arrives at full": (r"\+ before \* 8\)", "+ (before + STAGES) * 8)", "of the other kind"),
-    "no wait for a full buffer": (r"(done, \[\$\d\d+\], .*\n +)@!done bra again;", r"\1", EARLY),
+    "no wait for a full buffer": (r"(done, \[\$\d\d+\], .*\n +)@!done bra again;", r"\1", f"{EARLY}|{OVERWRITTEN}"),
     "other parity of full": (r"full, \(step // STAGES\)", "full, (step // STAGES + 1)", f"{EARLY}|{NOBODY}"),
     "another buffer's barrier": (r"full = ring \+ \(STAGES \* (.*) \+ slot\)", r"full = ring + (STAGES * \1)", EARLY),
     "columns elsewhere": (r"(add.u32 column, \$\d+, \d+)", r"\g<1>0", f"{EARLY}|{OUTSIDE}|wrong"),
