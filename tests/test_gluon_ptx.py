@@ -1,22 +1,19 @@
-"""The PTX that the kernels in Gluon hold, by its rules; and where the compiler puts the memory that it is written for.
+"""The PTX that the kernels in Gluon hold, by its rules.
 
-tests/test_gluon_numerics.py runs the same text; here is what it says, and what only a compiler can tell.
+tests/test_gluon_numerics.py runs the same text; here is what it says. tests/test_gluon_compiled.py has what compilers
+make of it.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
-from small_gemms import make_module, specs_of
 
-from genkern.compiler import ast_source
 from genkern.config import Config
-from genkern.family import FAMILIES, GLUON, ring_of, sides
+from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, powers_of, sides
 from genkern.generate import generate
-from genkern.gpus import gpu_for_arch, triton_target
 from genkern.problem import GemmProblem
 
 CONFIGS = [
@@ -31,11 +28,11 @@ CONFIGS += [
 ]
 CLUSTERS = [
     Config(f"warp_specialized_cluster{size}", rows, width, 64, num_warps=warps, num_stages=3)
-    for size, rows, width, warps in ((2, 128, 112, 4), (4, 64, 96, 4), (2, 256, 48, 8))
+    for size, rows, width, warps in ((2, 128, 112, 4), (4, 64, 96, 4), (2, 256, 48, 8), (8, 128, 32, 8))
 ]
 CLUSTERS += [
     Config(f"warp_specialized_swapped_cluster{size}", width, rows, 64, num_warps=warps, num_stages=3)
-    for size, rows, width, warps in ((2, 64, 104, 4), (4, 128, 24, 8))
+    for size, rows, width, warps in ((2, 64, 104, 4), (4, 128, 24, 8), (8, 64, 56, 4))
 ]
 CONFIGS += CLUSTERS
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
@@ -137,31 +134,61 @@ def test_columns_come_after_rows(config: Config) -> None:
     assert ("shl.b32 row, row, 13;" in lines) == (config.num_warps == 8)
 
 
-@pytest.mark.parametrize("suffix", ["_products", "_await_last", "_await_all"])
 @each_config
+def test_products_come_after_their_buffer(config: Config) -> None:
+    """All threads try until the buffer's barrier says that it is full, before anything of wgmma's."""
+    chunks, halves = chunks_and_halves(config)
+    lines = lines_of(asm_of(config, "_products"))
+    registers, each = chunks * 4 * halves, 4 * halves
+    again = lines.index("again:")
+    full, parity = f"${2 * registers + each}", f"${2 * registers + 2 * each}"
+    assert lines[again + 1] == f"mbarrier.try_wait.parity.shared::cta.b64 done, [{full}], {parity};"
+    assert lines[again + 2] == "@!done bra again;"
+    assert again + 2 < lines.index("wgmma.fence.sync.aligned;")
+
+
+TEXTS = ["_products", "_await_last", "_await_all", "_fill"]
+each_text = pytest.mark.parametrize(
+    ("config", "suffix"),
+    [(config, suffix) for config in CONFIGS for suffix in TEXTS + ["_gather"] * (config in CLUSTERS)],
+    ids=lambda value: getattr(value, "name", value),
+)
+
+
+@each_text
 def test_one_instruction_is_one_line(config: Config, suffix: str) -> None:
     """Since Triton 3.9 writes debug information between lines."""
     for line in lines_of(asm_of(config, suffix)):
-        assert re.fullmatch(r"//.*|[^;]+;", line), line
+        assert re.fullmatch(r"//.*|\w+:|[^;]+;", line), line
 
 
-@pytest.mark.parametrize("suffix", ["_products", "_await_last", "_await_all"])
-@each_config
+@each_text
 def test_constraints_fit_the_arguments(config: Config, suffix: str) -> None:
-    """Every register comes in where it goes out, then the address, once for each element; the text names no others."""
+    """Every register comes in where it goes out, then each number, once for each element; the text names no others."""
+    call = asm_of(config, suffix)
+    named = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    assert named["is_pure"] == "False"
+    found = ast.literal_eval(call.args[1]).split(",")
+    used = {int(number) for number in re.findall(r"\$(\d+)", " ".join(lines_of(call)))}
+    if suffix == "_fill":
+        # A number that nobody needs, eight that say where, and a descriptor for each copy.
+        boxes = 1 + len(powers_of(sides(config)[1]))
+        assert found == ["=r", *["r"] * 8, *["l"] * boxes]
+        assert len(ast.unparse(call.args[2]).split(", ")) == 8 + boxes
+        assert used == {*range(9 + boxes)}
+        assert (named["dtype"], named["pack"]) == ("gl.int32", "1")
+        return
+    numbers = {"_products": ("buffer", "full", "parity"), "_gather": ("gathered", "landing")}.get(suffix, ("released",))
     chunks, halves = chunks_and_halves(config)
     each = 4 * halves
     registers = chunks * each
-    call = asm_of(config, suffix)
-    named = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     assert named["pack"] == str(each)
-    assert named["is_pure"] == "False"
     assert named["dtype"] == f"(gl.float32,) * {chunks}"
-    wanted = ["=f"] * registers + [str(number) for number in range(registers)] + ["r"] * each
-    assert ast.literal_eval(call.args[1]).split(",") == wanted
-    assert ast.unparse(call.args[2]) == f"accs + ({'buffer' if suffix == '_products' else 'released'},)"
-    used = {int(number) for number in re.findall(r"\$(\d+)", " ".join(lines_of(call)))}
-    assert used == {*(range(registers) if suffix == "_products" else ()), 2 * registers}
+    wanted = ["=f"] * registers + [str(number) for number in range(registers)] + ["r"] * (len(numbers) * each)
+    assert found == wanted
+    assert ast.unparse(call.args[2]) == f"accs + ({', '.join(numbers)}{',' * (len(numbers) == 1)})"
+    touched = range(registers) if suffix in ("_products", "_gather") else ()
+    assert used == {*touched, *(2 * registers + each * place for place in range(len(numbers)))}
 
 
 @pytest.mark.parametrize(("suffix", "left"), [("_await_last", 1), ("_await_all", 0)])
@@ -171,89 +198,56 @@ def test_waits_come_before_arrivals(config: Config, suffix: str, left: int) -> N
     lines = lines_of(asm_of(config, suffix))
     wait = lines.index(f"wgmma.wait_group.sync.aligned {left};")
     (arrival,) = (i for i, line in enumerate(lines) if "mbarrier.arrive" in line)
-    cluster = FAMILIES[config.family].cluster
     chunks, halves = chunks_and_halves(config)
     address = f"${2 * chunks * 4 * halves}"
     assert wait < arrival
     between = " ".join(lines[wait:arrival])
-    if cluster > 1:
-        # A thread for each program.
-        assert lines[arrival] == "@arrives mbarrier.arrive.shared::cluster.b64 _, [there];"
-        assert f"setp.lt.u32 arrives, thread, {cluster};" in between
-        assert f"mapa.shared::cluster.u32 there, {address}, thread;" in between
-    else:
-        assert lines[arrival] == f"@arrives mbarrier.arrive.shared::cta.b64 _, [{address}];"
-        assert "and.b32 thread, thread, 127; setp.eq.u32 arrives, thread, 0;" in between
+    assert lines[arrival] == f"@arrives mbarrier.arrive.shared::cta.b64 _, [{address}];"
+    assert "and.b32 thread, thread, 127; setp.eq.u32 arrives, thread, 0;" in between
     assert f"setp.ne.and.u32 arrives, {address}, 0, arrives;" in between
 
 
-def offsets_in_shared(text: str, pattern: str) -> set[int]:
-    """Offsets from the first byte of shared memory at which PTX has an instruction that matches, where it says so."""
-    known = dict.fromkeys(re.findall(r"mov\.b32\s+(%r\d+), global_smem;", text), 0)
-    found = set()
-    for line in text.splitlines():
-        if added := re.match(r"\s*add\.s32\s+(%r\d+), (%r\d+), (\d+);", line):
-            if added[2] in known:
-                known[added[1]] = known[added[2]] + int(added[3])
-        elif (match := re.search(pattern + r"[^[]*\[(%r\d+)\]", line)) and match[1] in known:
-            found.add(known[match[1]])
-    return found
+@each_config
+def test_copies_fill_a_buffer(config: Config) -> None:
+    """By one thread that was chosen before the wait, in no branch: the rows, then the columns that make up the width.
+
+    They go side by side, and are as many bytes as the barrier awaits.
+    """
+    rows, width = sides(config)
+    lines = lines_of(asm_of(config, "_fill"))
+    chosen, waited = lines.index("elect.sync _|one, -1;"), lines.index("@!done bra again;")
+    assert chosen < waited < next(i for i, line in enumerate(lines) if line.startswith("@one "))
+    assert [line for line in lines if " bra " in line] == ["@!done bra again;"]
+    assert f"@one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$4], {buffer_bytes(rows, width)};" in lines
+    copies = [re.split(r"\s+", line, maxsplit=2)[2] for line in lines if "cp.async.bulk.tensor" in line]
+    columns = [f"[place], [${10 + i}, {{$6, line}}], [$4];" for i in range(len(powers_of(width)))]
+    assert copies == ["[$5], [$9, {$6, $7}], [$4];", *columns]
+    steps = [line for line in lines if re.match(r"add.u32 (place|line)", line)]
+    assert steps[0] == f"add.u32 place, $5, {rows * 128};"
+    wanted = [
+        step
+        for size in powers_of(width)[:-1]
+        for step in (f"add.u32 line, line, {size};", f"add.u32 place, place, {size * 128};")
+    ]
+    assert steps[1:] == wanted
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        Config("warp_specialized", 128, 48, 64, 1, 1, 4, 3),
-        Config("warp_specialized", 64, 256, 64, 1, 2, 4, 3),
-        Config("warp_specialized_swapped", 8, 128, 64, 1, 1, 8, 5),
-        Config("warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 4),
-        Config("warp_specialized_cluster2", 128, 112, 64, 1, 1, 4, 4),
-        Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 4),
-    ],
-    ids=lambda config: config.name,
-)
-def test_the_ring_lies_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
-    """The compiler puts the ring at shared memory's first byte, where the PTX looks for it and for its barriers."""
-    compiler = pytest.importorskip("triton.compiler")
-    target = pytest.importorskip("triton.backends.compiler").GPUTarget
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-    problem = GemmProblem(256, 256, 512, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16")
-    module, loaded = make_module(tmp_path, problem, [config], "sm_90")
-    (spec,) = specs_of(module, config)
-    kernel = compiler.compile(
-        ast_source(loaded, spec), target(*triton_target(gpu_for_arch("sm_90"))), dict(spec.options)
-    )
-    ring = ring_of(*sides(config), cluster=FAMILIES[config.family].cluster)
-    barriers = config.num_stages * ring.bytes_per_buffer
-    found = offsets_in_shared(kernel.asm["ptx"], r"mbarrier\.init\.")
-    assert found == {barriers + 8 * number for number in range(2 * config.num_stages)}
-    # One copy brings a whole box of the operands: PTX that Triton does not see waits for as many bytes.
-    boxes = [(name, kind) for name, kind in spec.signature if kind.startswith("tensordesc")]
-    for (name, kind), meta in zip(boxes, kernel.metadata.tensordesc_meta, strict=True):
-        if not name.startswith("c_"):
-            assert meta["block_size"] == [int(size) for size in re.findall(r"\d+", kind.partition("[")[2])]
-    if config.SPLIT_K == 1 and FAMILIES[config.family].cluster == 1:
-        # The first copies, to places that do not hang on the step.
-        first = {0, *(barriers - ring.bytes_per_buffer + 128 * row for row in (0, ring.rows))}
-        assert first <= offsets_in_shared(kernel.asm["ptx"], r"cp\.async\.bulk\.tensor\.2d\.shared")
-
-
-def test_clusters_take_a_bias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its layout comes from that of the sums, whose lists must be what the compiler takes for lists."""
-    compiler = pytest.importorskip("triton.compiler")
-    target = pytest.importorskip("triton.backends.compiler").GPUTarget
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-    for config in (CLUSTERS[0], CLUSTERS[-1]):
-        folder = tmp_path / config.family
-        folder.mkdir()
-        module, loaded = make_module(folder, GemmProblem(256, 256, 512, bias=True), [config], "sm_90")
-        (spec,) = specs_of(module, config)
-        kernel = compiler.compile(
-            ast_source(loaded, spec), target(*triton_target(gpu_for_arch("sm_90"))), dict(spec.options)
-        )
-        assert "multicast::cluster" in kernel.asm["ptx"]
+@pytest.mark.parametrize("config", CLUSTERS, ids=lambda config: config.name)
+def test_sums_are_sent_and_added_once(config: Config) -> None:
+    """Each register once, four to a transfer, to where the first program finds it, and adds it, for each other one."""
+    rows, width = sides(config)
+    others = FAMILIES[config.family].cluster - 1
+    registers = rows * width // (32 * config.num_warps)
+    between = config.num_warps * 32 * 16
+    lines = lines_of(asm_of(config, "_gather"))
+    sent = [re.findall(r"[+$](\d+)", line) for line in lines if line.startswith("st.async")]
+    assert sent == [[str(i * between), *map(str, range(4 * i, 4 * i + 4))] for i in range(registers // 4)]
+    found = [re.findall(r"\+(\d+)\]", line) for line in lines if line.startswith("ld.shared")]
+    assert found == [[str(i * between)] for i in range(others * registers // 4)]
+    added = [line for line in lines if line.startswith("add.f32")]
+    names = "xyzw"
+    assert added == [f"add.f32 ${i}, ${i}, {names[i % 4]};" for _ in range(others) for i in range(registers)]
+    assert others * registers // 4 * between == landing_bytes(rows, width, others + 1)
 
 
 def test_every_family_is_here() -> None:
