@@ -26,6 +26,9 @@ _MOST_FILL = 0.9
 # Sizes that have so many waves of smaller tiles have enough of these.
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
+# SMs that a full grid of clusters of this size leaves idle, since a cluster stays within a GPC and GPCs have 16 or 18 SMs:
+# for 8, an H100 of 132 SMs ran 120 (cuBLAS's grids of such clusters, NVIDIA/cutlass issue 1921); for 4 an estimate.
+_IDLE_SMS = {1: 0, 2: 0, 4: 8, 8: 12}
 # K-blocks that a program of a cluster should have, for its ring to come into its stride.
 _LEAST_BLOCKS = 4
 # Waves of whole tiles before the one that is shared: behind more of them it counts for little.
@@ -134,9 +137,9 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
         # Shares of the rest (SPLIT_K) leave nobody idle, whatever the width.
         return False
-    count = tiles(problem, config) * FAMILIES[config.family].cluster
-    waves = -(-count // gpu.compute_units)
-    return count < _LEAST_FILL * waves * gpu.compute_units
+    count, resident = tiles(problem, config) * FAMILIES[config.family].cluster, _resident(config, gpu)
+    waves = -(-count // resident)
+    return count < _LEAST_FILL * waves * resident
 
 
 def pingpong_alone(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -167,7 +170,12 @@ def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
-    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > gpu.compute_units
+    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > _resident(config, gpu)
+
+
+def _resident(config: Config, gpu: Gpu) -> int:
+    """Programs of a Gluon kernel that run at the same time: one for each SM that its clusters can have."""
+    return gpu.compute_units - _IDLE_SMS[FAMILIES[config.family].cluster]
 
 
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

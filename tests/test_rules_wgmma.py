@@ -59,10 +59,11 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("pingpong_alone", H200, (LARGE, Config("warp_specialized_pingpong", 128, 128, 64, num_warps=8)), (LARGE, upright(128, 128, num_warps=8))),
     # Two buffers for C of 57344 bytes each.
     ("wgmma_shared_memory", H200, (LARGE, Config("warp_specialized_pingpong", 128, 112, 64, num_stages=6)), (LARGE, upright(128, 112, num_stages=6))),
-    # Four K-blocks for each program of a cluster, and an SM: 132 of them.
+    # Four K-blocks for each program of a cluster, and an SM: clusters of four can have 124, and of eight 120.
     ("cluster_shares", H200, (problem(100, 512, 448), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(100, 512, 449), Config("warp_specialized_cluster2", 128, 64, 64))),
-    ("cluster_shares", H200, (problem(100, 34 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64)), (problem(100, 33 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64))),
+    ("cluster_shares", H200, (problem(100, 32 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64)), (problem(100, 31 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64))),
     ("cluster_shares", H200, (problem(100, 512, 448), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(100, 512, 448), upright(128, 64))),
+    ("cluster_shares", H200, (problem(8, 16 * 64, 4096), Config("warp_specialized_swapped_cluster8", 8, 64, 64)), (problem(8, 15 * 64, 4096), Config("warp_specialized_swapped_cluster8", 8, 64, 64))),
     # With 53248 bytes for another program's sums a stage less fits.
     ("wgmma_shared_memory", H200, (problem(128, 104, 4096), Config("warp_specialized_swapped_cluster2", 104, 128, 64, 1, 1, 4, 6)), (problem(128, 104, 4096), swapped(104, 128, num_stages=6))),
     # Two programs of a cluster for each of 64 tiles are as good as 128 tiles.
