@@ -27,7 +27,7 @@ _MOST_FILL = 0.9
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
 # SMs that a full grid of clusters of this size leaves idle, since a cluster stays within a GPC, and these have 16 or 18
-# SMs: for 8, an H100 of 132 SMs ran 120 (cuBLAS's grids of such clusters, NVIDIA/cutlass issue 1921); for 4 an estimate.
+# SMs: for 8, an H100 of 132 SMs ran 120 (cuBLAS's grids of such clusters, NVIDIA/cutlass issue 1921); 4 is a guess.
 _IDLE_SMS = {1: 0, 2: 0, 4: 8, 8: 12}
 # K-blocks that a program of a cluster should have, for its ring to come into its stride.
 _LEAST_BLOCKS = 4
