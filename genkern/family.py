@@ -159,7 +159,7 @@ def buffer_bytes(rows: int, width: int) -> int:
 
 
 def landing_bytes(rows: int, width: int, cluster: int) -> int:
-    """Of shared memory where a program of a cluster finds the others' sums for the columns that it stores, in float32."""
+    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, float32."""
     return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
 
 
