@@ -65,7 +65,7 @@ class Agent:
         return max(1, len(self.known) // 4)
 
     def check_end(self) -> None:
-        assert not any(self.products) and not any(self.open_group), "products that nobody waits for"
+        assert not any([*self.products, *self.open_group]), "products that nobody waits for"
         assert not self.stores, "a store that nobody waits for"
 
     def knows(self, thread: int) -> int:
@@ -97,8 +97,8 @@ class Machine:
         self.cluster.machines.append(self)
         self.parted = False
         self.random = random.Random(seed)
-        # Which thread of a warp elect.sync takes: always the same, but nobody says which.
-        self.elected = self.random.randrange(32)
+        # Which thread of a warp elect.sync takes: always the same, nobody says which, and not the first here.
+        self.elected = self.random.randrange(1, 32)
         self._alone = cluster is None
 
     @property

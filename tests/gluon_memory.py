@@ -46,7 +46,7 @@ class Barrier:
         self.gathered = 0
         # What other programs have sent.
         self.sent = 0
-        # By phase: the bit of its end, what a waiter knows then, and the bits of waits that must be over before it ends.
+        # By phase: the bit of its end, what a waiter knows then, and the waits that must be over before it ends.
         self._ends: list[int] = []
         self._handed_on: list[int] = []
         self._waits: dict[int, int] = {}

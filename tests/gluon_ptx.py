@@ -1,7 +1,6 @@
 """The PTX that the kernels in Gluon hold, run as its threads run it, on tests/gluon_machine.py.
 
-Threads go on alone after a branch and meet again where they may. A line ends with an instruction, or it is not
-understood; a register that nobody has written is no number.
+Threads go on alone after a branch and meet again where they may; a register that nobody has written is no number.
 """
 
 from __future__ import annotations
@@ -9,18 +8,17 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from gluon_machine import Agent, Machine
 from gluon_memory import Descriptor
+from gluon_text import Instruction, Text, parse
 from gluon_wgmma import Products, Tensor
 from numpy.typing import NDArray
 
 # Instructions that a text may run before it counts as one that never ends.
-_MOST_STEPS = 20_000
+_MOST_STEPS = 5_000
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add.u32": operator.add,
     "add.s64": operator.add,
@@ -49,49 +47,6 @@ _SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class _Instruction:
-    predicate: str
-    name: str
-    fields: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Text:
-    instructions: tuple[_Instruction, ...]
-    labels: dict[str, int]
-    registers: frozenset[str]
-
-
-@lru_cache(maxsize=256)
-def _parse(text: str) -> _Text:
-    text = text.strip()
-    if braces := text.startswith("{"):
-        assert text.endswith("}")
-        text = text[1:-1]
-    found: list[_Instruction] = []
-    labels: dict[str, int] = {}
-    registers: set[str] = set()
-    for line in text.split("\n"):
-        line = line.strip()
-        if not line or line.startswith("//"):
-            continue
-        if line.endswith(":"):
-            assert braces, "a label that two copies of the text would share"
-            labels[line[:-1]] = len(found)
-            continue
-        assert line.endswith(";"), f"not the whole of an instruction: {line}"
-        for part in line[:-1].split(";"):
-            if part.strip().startswith(".reg "):
-                registers |= set(re.findall(r"\w+(?=,|$)", part))
-                continue
-            match = re.fullmatch(r"\s*(?:@(!?\w+) )?([a-z][\w.:]+)(?: (.*))?", part)
-            assert match, f"not one instruction of PTX: {part}"
-            fields = re.findall(r"\[[^\]]*\]|\{[^}]*\}|[^\s,][^,]*", match[3] or "")
-            found.append(_Instruction(match[1] or "", match[2], tuple(field.strip() for field in fields)))
-    return _Text(tuple(found), labels, frozenset(registers))
-
-
 class _Threads:
     """Threads of a partition that run a text together, in whole warps.
 
@@ -100,7 +55,7 @@ class _Threads:
     """
 
     def __init__(
-        self, machine: Machine, text: _Text, group: int, inputs: dict[int, Any], accs: Sequence[Tensor] = ()
+        self, machine: Machine, text: Text, group: int, inputs: dict[int, Any], accs: Sequence[Tensor] = ()
     ) -> None:
         self.machine, self.text, self.inputs, self.accs = machine, text, inputs, accs
         agent: Agent = machine.running
@@ -187,7 +142,7 @@ class _Threads:
         """What all of these threads know to be over."""
         return self.agent.all_know(self.warps)
 
-    def wait(self, step: int, instruction: _Instruction, taken: Mask) -> Iterator[Callable[[], bool]]:
+    def wait(self, step: int, instruction: Instruction, taken: Mask) -> Iterator[Callable[[], bool]]:
         """The first try comes back with nothing, as it may; who tries again waits."""
         address = self.one_address(instruction.fields[1], taken)
         barrier = self.machine.barrier(address, self.threads[taken])
@@ -358,7 +313,7 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     assert inputs[len(accs) * pack :] == kinds, "inputs of other sizes"
     first = len(outputs) + len(accs) * pack
     numbered = {first + i: each if isinstance(each, Descriptor) else int(each) for i, each in enumerate(scalars)}
-    parsed = _parse(text)
+    parsed = parse(text)
     if not accs:
         threads = _Threads(machine, parsed, -1, numbered)
         _run_together(machine, [threads])

@@ -87,7 +87,7 @@ EACH_WIDTH = [
 
 @pytest.mark.parametrize(("family", "rows", "warps"), EACH_WIDTH)
 def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
-    """Tiles that overhang, two or a cluster's one, at each width that the family may have and that leaves room for C."""
+    """Tiles that overhang, two or a cluster's one, at each width of the family for which there is room."""
     step = FAMILIES[family].width_step
     stages = 3
     done = 0
