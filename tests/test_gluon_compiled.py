@@ -80,7 +80,9 @@ def places_in_shared(ptx: str) -> dict[str, int]:
     """How far from the first byte of shared memory a register points, but for what hangs on the thread."""
     places: dict[str, int] = {}
     steps = re.findall(r"(?:mov|add|sub)\.[bsu]32\s+(%r\d+), (global_smem|%r\d+)(?:, (\d+|%r\d+))?;", ptx)
-    for _ in range(4):
+    # What is added to hangs on the thread.
+    steps += [(name, base, "") for name, base in re.findall(r"mad\.lo\.s32\s+(%r\d+), %r\d+, -?\d+, (%r\d+);", ptx)]
+    for _ in range(6):
         known = {"global_smem": 0, **places}
         places |= {
             name: known[base] + (int(more) if more.isdigit() else 0) for name, base, more in steps if base in known
