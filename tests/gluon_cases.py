@@ -6,16 +6,18 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from gluon_machine import SHARED_BYTES
 from gluon_stand_in import run_module
 from numpy.typing import NDArray
 
 from genkern.config import Config
-from genkern.family import FAMILIES, GLUON, sides
+from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides
 from genkern.generate import generate
 from genkern.problem import GemmProblem
 
 SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
 CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]
+PINGPONG = [name for name in GLUON if FAMILIES[name].pingpong]
 NUMPY = {"fp16": np.float16, "fp32": np.float32}
 
 
@@ -59,6 +61,14 @@ def made(family: str, rows: int, width: int, split_k: int, warps: int, stages: i
     """The config whose tile has these sides."""
     bm, bn = (width, rows) if FAMILIES[family].swaps_operands else (rows, width)
     return Config(family, bm, bn, 64, group, split_k, warps, stages)
+
+
+def room_for_stages(family: str, rows: int, width: int, dtype_c: str) -> int:
+    """Stages for which there is room besides the barriers, the sums of other programs, and C, once for each group."""
+    others = landing_bytes(rows, width, FAMILIES[family].cluster)
+    groups = 2 if FAMILIES[family].pingpong else 1
+    tile = rows * width * np.dtype(NUMPY[dtype_c]).itemsize
+    return (SHARED_BYTES - groups * tile - others - 1024) // buffer_bytes(rows, width)
 
 
 def shared_case(family: str) -> tuple[GemmProblem, Config]:

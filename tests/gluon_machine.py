@@ -1,20 +1,23 @@
 """SMs as the kernels in Gluon see them: shared memory, barriers, the copy engine, and partitions that take turns.
 
-Each warpgroup has a set of the copies and products that it knows to be finished (tests/gluon_memory.py). A phase of a
-barrier tells a waiter no more than the phase that its own waits prove to be over.
+Each warp knows which copies and products are finished, and which phases are over (tests/gluon_memory.py): what it has
+waited for itself, and what those knew who arrived there. Warps of a partition run side by side here, but know nothing
+of one another.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from gluon_cluster import DEADLOCK, Cluster, Ended
-from gluon_memory import Access, Allocation, Barrier, Descriptor, Dtype, View
+from gluon_memory import Allocation, Barrier, Descriptor, Dtype, View
 from numpy.typing import NDArray
 
 # Where the largest allocation begins: an SM keeps the first 1024 bytes to itself.
@@ -28,18 +31,19 @@ _UNSEEN = "a barrier that was made where nobody else may have seen it"
 
 @dataclass(eq=False)
 class Agent:
-    """A partition of the program, or the kernel before it parts: what each of its warpgroups knows to be finished.
+    """A partition of the program, or the kernel before it parts.
 
-    `threads` are their numbers in the program.
+    `known` is what each of its warps knows to be over, `own` what single threads know beyond that, by their numbers in
+    the program, which are `threads`.
     """
 
-    known: list[set[Access]]
+    known: list[int]
     machine: Machine
     threads: NDArray[np.int64]
-    seen: dict[tuple[int, Barrier], int] = field(default_factory=dict)
+    own: dict[int, int] = field(default_factory=dict)
     # By warpgroup, oldest first: groups of products that are in flight, and products that are in no group yet.
-    products: list[list[list[Any]]] = field(default_factory=list)
-    open_group: list[list[Any]] = field(default_factory=list)
+    products: list[list[Any]] = field(default_factory=list)
+    open_group: list[Any] = field(default_factory=list)
     stores: list[tuple[Descriptor, Sequence[int], View]] = field(default_factory=list)
     unfenced: list[Allocation] = field(default_factory=list)
     # Whether some thread's stores to memory may come after what another thread does next.
@@ -52,20 +56,34 @@ class Agent:
     done: bool = False
 
     def __post_init__(self) -> None:
-        self.products = [[] for _ in self.known]
-        self.open_group = [[] for _ in self.known]
+        self.products = [[] for _ in range(self.groups)]
+        self.open_group = [None] * self.groups
+
+    @property
+    def groups(self) -> int:
+        """Warpgroups; a partition of one warp counts as one, too."""
+        return max(1, len(self.known) // 4)
 
     def check_end(self) -> None:
-        assert not any(self.products + self.open_group), "products that nobody waits for"
+        assert not any([*self.products, *self.open_group]), "products that nobody waits for"
         assert not self.stores, "a store that nobody waits for"
 
-    def acquire(self, barrier: Barrier, parity: int, group: int) -> None:
-        """What the end of the phase tells, of which parity and the group's earlier waits say that it is over."""
-        before = self.seen.get((group, barrier), 0)
-        over = before + (before & 1 == parity)
-        self.seen[group, barrier] = over
-        for finished in barrier.handed_on[before:over]:
-            self.known[group] |= finished
+    def knows(self, thread: int) -> int:
+        """What this thread knows to be over."""
+        return self.known[(thread - int(self.threads[0])) // 32] | self.own.get(thread, 0)
+
+    def all_know(self, warps: Iterable[int]) -> int:
+        """What all threads of these of its warps know to be over."""
+        return functools.reduce(operator.and_, (self.known[warp] for warp in warps))
+
+    def has_waited(self, barrier: Barrier, parity: int, taken: NDArray[np.bool_], in_cluster: bool) -> None:
+        """These of its threads know of the end of the phase now."""
+        for warp, lanes in enumerate(taken.reshape(-1, 32)):
+            if lanes.all():
+                self.known[warp] = barrier.waited(parity, self.known[warp], in_cluster)
+            else:
+                for thread in self.threads[warp * 32 : warp * 32 + 32][lanes].tolist():
+                    self.own[thread] = barrier.waited(parity, self.knows(thread), in_cluster)
 
 
 class Machine:
@@ -73,14 +91,14 @@ class Machine:
 
     def __init__(self, seed: int, warps: int, cluster: Cluster | None = None) -> None:
         self.allocations: list[Allocation] = []
-        self.running = Agent([set()], self, np.arange(32 * warps))
+        self.running = Agent([0] * warps, self, np.arange(32 * warps))
         self.cluster = cluster or Cluster(seed)
         self.rank = len(self.cluster.machines)
         self.cluster.machines.append(self)
         self.parted = False
         self.random = random.Random(seed)
-        # Which thread of a warp elect.sync takes: always the same, but nobody says which.
-        self.elected = self.random.randrange(32)
+        # Which thread of a warp elect.sync takes: always the same, nobody says which, and not the first here.
+        self.elected = self.random.randrange(1, 32)
         self._alone = cluster is None
 
     @property
@@ -116,7 +134,7 @@ class Machine:
         assert place % 8 == 0, "a barrier that is not aligned"
         assert place not in allocation.barriers, "a barrier that is made twice"
         assert not any(start * 1024 <= place < start * 1024 + 1024 for start in allocation.written), "copied over"
-        allocation.barriers[place] = Barrier(count, thread)
+        allocation.barriers[place] = Barrier(count, thread, self.cluster.new_bit)
 
     @property
     def barriers(self) -> list[Barrier]:
@@ -140,18 +158,6 @@ class Machine:
         assert barrier.shared or np.all(threads == barrier.maker), _UNSEEN
         return barrier
 
-    def wait_at(self, address: int, parity: int, groups: Sequence[int], *, patiently: bool) -> bool:
-        """Whether the phase of this parity is over; `patiently`, not before it is."""
-        barrier = self.barrier(address, self.running.threads)
-        self.pause(lambda: not patiently or barrier.phases & 1 != parity)
-        if not patiently and self.random.random() < 0.5:
-            # It may well come back with nothing.
-            return False
-        if over := barrier.phases & 1 != parity:
-            for group in groups:
-                self.running.acquire(barrier, parity, group)
-        return over
-
     def copy(self, descriptor: Any, corner: Sequence[int], address: int, barrier_address: int, thread: int) -> None:
         """One box to this address, by the copy engine, which a thread has asked for it."""
         self.pause()
@@ -160,11 +166,11 @@ class Machine:
         assert isinstance(descriptor, Descriptor), "a copy from what is no descriptor"
         assert descriptor.layout == 128, "a copy that is not swizzled over 128 bytes"
         allocation, start = self.at(address)
-        copy, data = Access(), descriptor.load(corner).view(np.uint8).reshape(-1)
-        allocation.writes(copy, start, data, self.running.known[0])
-        barrier.update(0, -data.size, {copy})
+        copy, data = self.cluster.new_bit(), descriptor.load(corner).view(np.uint8).reshape(-1)
+        allocation.writes(copy, start, data, self.running.knows(thread))
+        barrier.update(0, -data.size, copy)
 
-    def send(self, address: int, data: NDArray[np.uint8], barrier_address: int, known: set[Access]) -> None:
+    def send(self, address: int, data: NDArray[np.uint8], barrier_address: int, known: int) -> None:
         """Bytes to an address in the shared memory of another program of the cluster, and to its barrier there."""
         self.pause()
         other = self.cluster.machines[address >> _RANK_BIT]
@@ -173,12 +179,16 @@ class Machine:
         assert not other.ended, "the shared memory of a program that has ended"
         allocation, place = other.at(barrier_address)
         assert place in allocation.barriers, "a barrier that is not made"
-        assert allocation.barriers[place].announced, _UNSEEN
-        sums, (landing, start) = Access(), other.at(address)
+        barrier = allocation.barriers[place]
+        assert barrier.announced, _UNSEEN
+        sums, (landing, start) = self.cluster.new_bit(), other.at(address)
         landing.writes(sums, start, data, known)
-        allocation.barriers[place].update(0, -data.size, {sums})
+        barrier.sent |= sums
+        barrier.update(0, -data.size, sums)
 
     def store(self, view: View, values: NDArray[Any]) -> None:
+        user = view.allocation.user = view.allocation.user or self.running
+        assert user is self.running, "a tile of C that two partitions use"
         in_use = [tile.allocation for _, _, tile in self.running.stores]
         assert view.allocation not in in_use, "a tile of C is replaced before the copy engine has read it"
         assert view.values.shape == values.shape, "a buffer of another shape"
@@ -237,14 +247,15 @@ class Machine:
         """
         self.thread_barrier()
         first = self.running
-        groups = len(first.threads) // 128
-        agents = [Agent([set(first.known[0]) for _ in range(groups)], self, first.threads)]
+        # That barrier hands on what all of them know.
+        known = functools.reduce(operator.or_, (*first.known, *first.own.values()))
+        agents = [Agent([known] * len(first.known), self, first.threads)]
         agents[0].arrived, agents[0].met = first.arrived, first.met
         place = len(first.threads)
         for warps in helping:
             assert warps in (1, 4), "a partition that this knows no place for"
             start = place + 32 * self.random.randrange(0, 5 - warps)
-            agents.append(Agent([set(first.known[0])], self, np.arange(start, start + 32 * warps)))
+            agents.append(Agent([known] * warps, self, np.arange(start, start + 32 * warps)))
             place += 128
         self.cluster.agents += agents
         self.cluster.bodies += bodies
@@ -253,9 +264,10 @@ class Machine:
             self.cluster.run()
 
     def check_end(self) -> None:
-        copies = {access for each in self.allocations for access in each.written.values()}
-        multiplying = next(agent for agent in self.cluster.agents if agent.machine is self)
-        assert all(copies <= known for known in multiplying.known), "a copy that nobody waits for"
+        written = [bits for each in self.allocations for bits in each.written.values()]
+        agents = [agent for agent in self.cluster.agents if agent.machine is self]
+        waited = functools.reduce(operator.or_, (agent.all_know(range(len(agent.known))) for agent in agents))
+        assert all(bit & waited for bit in written), "a copy that nobody waits for"
 
     def check_kept(self) -> None:
         """To be called when the kernel has returned."""

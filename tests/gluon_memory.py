@@ -2,12 +2,13 @@
 
 Whether an access to shared memory is allowed does not hang on the order in which things happen to run here: what
 touches memory must know that everything it could disturb, or that it needs, is finished. Barriers hand that on from
-who arrives to who waits.
+who arrives to who waits. Each copy, product, end of a phase and end of a wait is a bit, and what somebody knows to be
+over is a number with the bits of all that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from gluon_machine import Machine
 
+LATE = "a wait that may come after the next phase"
 # Rows are swizzled in blocks of 8, of 128 bytes each.
 _BLOCK_BYTES = 1024
 
@@ -29,27 +31,48 @@ class Dtype:
         self.primitive_bitwidth = self.numpy.itemsize * 8
 
 
-class Access:
-    """A copy, a product, or sums on their way: something that goes on by itself, until it is finished."""
-
-
 class Barrier:
     """An mbarrier: a phase is over when `count` have arrived and all expected bytes are there.
 
     `maker` is the thread that made it. `fenced`: what copies, or other programs, may see it. `shared`: all threads of
-    the program may. `announced`: its maker has arrived at the cluster's barrier since.
+    the program may. `announced`: its maker has arrived at the cluster's barrier since. `new_bit` gives one that nobody
+    has.
     """
 
-    def __init__(self, count: int, maker: int) -> None:
+    def __init__(self, count: int, maker: int, new_bit: Callable[[], int]) -> None:
         self.count, self.maker = count, maker
         self.fenced = self.shared = self.announced = False
         self.phases, self.arrivals, self.bytes = 0, 0, 0
-        self.gathered: set[Access] = set()
-        # What a waiter knows to be finished, by phase.
-        self.handed_on: list[set[Access]] = []
+        self.gathered = 0
+        # What other programs have sent.
+        self.sent = 0
+        # By phase: the bit of its end, what a waiter knows then, and the waits that must be over before it ends.
+        self._ends: list[int] = []
+        self._handed_on: list[int] = []
+        self._waits: dict[int, int] = {}
+        self._new_bit = new_bit
         self._counts_bytes: bool | None = None
 
-    def update(self, arrivals: int, moved: int, known: set[Access]) -> None:
+    def lets_through(self, parity: int) -> bool:
+        """Whether a wait for the end of a phase of this parity is over: it is while the phase now has the other one."""
+        return self.phases & 1 != parity
+
+    def waited(self, parity: int, known: int, in_cluster: bool) -> int:
+        """What somebody knows after a wait who knew `known` before.
+
+        That says no more than that the next phase of this parity is over, counted from those whose ends are known: the
+        barrier may be any number of rounds of two ahead. What other programs sent is seen by waits `in_cluster` only.
+        """
+        ended = next((n + 1 for n in reversed(range(self.phases)) if self._ends[n] & known), 0)
+        over = ended + (ended & 1 == parity)
+        assert self.phases <= over, LATE
+        wait = self._new_bit()
+        self._waits[over] = self._waits.get(over, 0) | wait
+        if over > ended:
+            known |= self._handed_on[ended] & (-1 if in_cluster else ~self.sent)
+        return known | wait
+
+    def update(self, arrivals: int, moved: int, known: int) -> None:
         """So many arrive, and expect `moved` bytes more, or bring them where it is negative, one by one."""
         if 0 < self.bytes < -moved:
             rest = moved + self.bytes
@@ -65,8 +88,11 @@ class Barrier:
             assert self.arrivals <= self.count, "an arrival too many"
             self.gathered |= known
             if self.arrivals == self.count and self.bytes == 0:
-                self.handed_on.append(self.gathered)
-                self.phases, self.arrivals, self.gathered = self.phases + 1, 0, set()
+                # Who waits for the phase before, and comes after this one's end, is not let through.
+                assert not self._waits.get(self.phases, 0) & ~self.gathered, LATE
+                self._ends.append(self._new_bit())
+                self._handed_on.append(self.gathered | self._ends[-1])
+                self.phases, self.arrivals, self.gathered = self.phases + 1, 0, 0
 
 
 class Descriptor:
@@ -100,34 +126,35 @@ class Allocation:
     """One allocation of shared memory; nothing in it is a number before someone writes it.
 
     `by_address`: PTX has used it, of which the compiler knows nothing. `kept`: the compiler keeps it to the end.
+    `user`: the partition that stores tiles of C there.
     """
 
     def __init__(self, machine: Machine, size: int) -> None:
         self.machine = machine
         self.bytes = np.full(size, 0xFF, np.uint8)
         self.barriers: dict[int, Barrier] = {}
-        self.written: dict[int, Access] = {}
-        self.read: dict[int, list[Access]] = {}
+        # By block: the bits of who wrote it last, and of who has read it since.
+        self.written: dict[int, int] = {}
+        self.read: dict[int, int] = {}
         self.by_address = self.kept = False
+        self.user: Any = None
 
-    def reads(self, access: Access, start: int, size: int, known: set[Access]) -> None:
+    def reads(self, access: int, start: int, size: int, known: int) -> None:
         """`access` reads these bytes from now on, and is started by somebody who knows what `known` holds."""
         assert start + size <= self.bytes.size, "an address outside the ring"
         for block in range(start // _BLOCK_BYTES, -(-(start + size) // _BLOCK_BYTES)):
-            assert self.written.get(block) in known, "memory is read before what it needs has arrived"
-            self.read.setdefault(block, []).append(access)
+            assert self.written.get(block, 0) & known, "memory is read before what it needs has arrived"
+            self.read[block] = self.read.get(block, 0) | access
 
-    def writes(self, access: Access, start: int, data: NDArray[np.uint8], known: set[Access]) -> None:
+    def writes(self, access: int, start: int, data: NDArray[np.uint8], known: int) -> None:
         """`access` writes these bytes from now on."""
         end = start + data.size
         assert start % _BLOCK_BYTES == end % _BLOCK_BYTES == 0, "a write of parts of blocks"
         assert end <= self.bytes.size, "an address outside the ring"
         assert not any(start <= at < end for at in self.barriers), "barriers are overwritten"
         for block in range(start // _BLOCK_BYTES, end // _BLOCK_BYTES):
-            before = {*self.read.pop(block, [])}
-            if block in self.written:
-                before.add(self.written[block])
-            assert before <= known, "memory is overwritten while it is in use"
+            before = self.read.pop(block, 0) | self.written.get(block, 0)
+            assert not before & ~known, "memory is overwritten while it is in use"
             self.written[block] = access
         self.bytes[start:end] = data
 

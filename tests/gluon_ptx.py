@@ -1,26 +1,24 @@
 """The PTX that the kernels in Gluon hold, run as its threads run it, on tests/gluon_machine.py.
 
-Threads go on alone after a branch and meet again where they may. A line ends with an instruction, or it is not
-understood; a register that nobody has written is no number.
+Threads go on alone after a branch and meet again where they may; a register that nobody has written is no number.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from gluon_machine import Agent, Machine
-from gluon_memory import Access, Descriptor
+from gluon_memory import Descriptor
+from gluon_text import Instruction, Text, parse
 from gluon_wgmma import Products, Tensor
 from numpy.typing import NDArray
 
 # Instructions that a text may run before it counts as one that never ends.
-_MOST_STEPS = 20_000
+_MOST_STEPS = 5_000
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add.u32": operator.add,
     "add.s64": operator.add,
@@ -31,6 +29,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "and.b32": operator.and_,
     "or.b32": operator.or_,
     "and.pred": operator.and_,
+    "or.pred": operator.or_,
     "mad.lo.u32": lambda a, b, c: a * b + c,
     "mov.u32": lambda a: a,
     "setp.eq.u32": operator.eq,
@@ -39,51 +38,13 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
 }
 _COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+_WAITS = {
+    # The second sees what other programs have sent.
+    "mbarrier.try_wait.parity.shared::cta.b64": False,
+    "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64": True,
+}
 _SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class _Instruction:
-    predicate: str
-    name: str
-    fields: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Text:
-    instructions: tuple[_Instruction, ...]
-    labels: dict[str, int]
-    registers: frozenset[str]
-
-
-@lru_cache(maxsize=256)
-def _parse(text: str) -> _Text:
-    text = text.strip()
-    if braces := text.startswith("{"):
-        assert text.endswith("}")
-        text = text[1:-1]
-    found: list[_Instruction] = []
-    labels: dict[str, int] = {}
-    registers: set[str] = set()
-    for line in text.split("\n"):
-        line = line.strip()
-        if not line or line.startswith("//"):
-            continue
-        if line.endswith(":"):
-            assert braces, "a label that two copies of the text would share"
-            labels[line[:-1]] = len(found)
-            continue
-        assert line.endswith(";"), f"not the whole of an instruction: {line}"
-        for part in line[:-1].split(";"):
-            if part.strip().startswith(".reg "):
-                registers |= set(re.findall(r"\w+(?=,|$)", part))
-                continue
-            match = re.fullmatch(r"\s*(?:@(!?\w+) )?([a-z][\w.:]+)(?: (.*))?", part)
-            assert match, f"not one instruction of PTX: {part}"
-            fields = re.findall(r"\[[^\]]*\]|\{[^}]*\}|[^\s,][^,]*", match[3] or "")
-            found.append(_Instruction(match[1] or "", match[2], tuple(field.strip() for field in fields)))
-    return _Text(tuple(found), labels, frozenset(registers))
 
 
 class _Threads:
@@ -94,20 +55,21 @@ class _Threads:
     """
 
     def __init__(
-        self, machine: Machine, text: _Text, group: int, inputs: dict[int, Any], accs: Sequence[Tensor] = ()
+        self, machine: Machine, text: Text, group: int, inputs: dict[int, Any], accs: Sequence[Tensor] = ()
     ) -> None:
         self.machine, self.text, self.inputs, self.accs = machine, text, inputs, accs
         agent: Agent = machine.running
         self.agent = agent
         self.threads = agent.threads if group < 0 else agent.threads[group * 128 : group * 128 + 128]
-        self.groups = range(len(agent.known)) if group < 0 else range(group, group + 1)
+        self.warps = range(len(agent.known)) if group < 0 else range(group * 4, group * 4 + 4)
         self.products = Products(machine, group, accs)
         self.named: dict[str, NDArray[Any]] = {}
         self.written: dict[str, Mask] = {}
-        self.tries = 0
+        # By instruction, who has tried a wait before.
+        self.tried: dict[int, Mask] = {}
 
-    def run(self) -> None:
-        """Those that are behind go first, so that all meet again."""
+    def run(self) -> Iterator[Callable[[], bool]]:
+        """Those that are behind go first, so that all meet again; gives what they wait for, whenever they wait."""
         at = np.zeros(len(self.threads), int)
         for _ in range(_MOST_STEPS):
             step = int(at.min())
@@ -121,6 +83,8 @@ class _Threads:
             at[active] += 1
             if instruction.name == "bra":
                 at[taken] = self.text.labels[instruction.fields[0]]
+            elif instruction.name in _WAITS and taken.any():
+                yield from self.wait(step, instruction, taken)
             elif taken.any():
                 self.step(instruction.name, instruction.fields, taken)
         raise AssertionError("a text that does not end")
@@ -131,11 +95,9 @@ class _Threads:
         if name in self.named:
             assert np.all(self.written[name] | ~taken), f"{name} is used before it is written"
             return self.named[name]
-        special = {
-            "%tid.x": self.threads,
-            "%cluster_ctarank": self.machine.rank,
-            "global_smem": self.machine.first_address,
-        }
+        if name == "%tid.x":
+            return self.threads
+        special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address}
         if name.startswith("$"):
             assert int(name[1:]) in self.inputs, f"{name} is not an input"
             number = self.inputs[int(name[1:])]
@@ -144,7 +106,7 @@ class _Threads:
         else:
             assert name not in self.text.registers, f"{name} is used before it is written"
             number = int(name, 0)
-        return np.broadcast_to(np.asarray(number, np.int64), self.threads.shape)
+        return np.full(self.threads.shape, number, np.int64)
 
     def uniform(self, name: str, taken: Mask) -> int:
         values = np.unique(self.value(name, taken)[taken])
@@ -176,9 +138,24 @@ class _Threads:
         assert len(threads) == 1, f"{name} by {len(threads)} threads"
         return int(self.threads[threads[0]])
 
-    def known(self) -> set[Access]:
-        """What all of these threads know to be finished."""
-        return set.intersection(*(self.agent.known[group] for group in self.groups))
+    def known(self) -> int:
+        """What all of these threads know to be over."""
+        return self.agent.all_know(self.warps)
+
+    def wait(self, step: int, instruction: Instruction, taken: Mask) -> Iterator[Callable[[], bool]]:
+        """The first try comes back with nothing, as it may; who tries again waits."""
+        address = self.one_address(instruction.fields[1], taken)
+        barrier = self.machine.barrier(address, self.threads[taken])
+        parity = self.uniform(instruction.fields[2], taken)
+        again = taken & self.tried.get(step, np.zeros(taken.shape, bool))
+        self.tried[step] = taken
+        if again.any():
+            yield lambda: barrier.lets_through(parity)
+            everyone = np.zeros(len(self.agent.threads), bool)
+            first = self.warps[0] * 32
+            everyone[first : first + len(taken)] = again
+            self.agent.has_waited(barrier, parity, everyone, _WAITS[instruction.name])
+        self.write(instruction.fields[0], again, taken)
 
     def step(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         machine = self.machine
@@ -235,18 +212,14 @@ class _Threads:
             machine.make(self.one_address(fields[0], taken), self.uniform(fields[1], taken), thread)
         elif name == "fence.mbarrier_init.release.cluster":
             machine.fence_barriers(self.threads[taken])
-        elif name == "mbarrier.try_wait.parity.shared::cta.b64":
-            assert taken.all(), "a wait without some of the threads"
-            address, parity = self.one_address(fields[1], taken), self.uniform(fields[2], taken)
-            self.tries += 1
-            self.write(fields[0], machine.wait_at(address, parity, self.groups, patiently=self.tries > 1), taken)
         elif name == "mbarrier.arrive.expect_tx.shared::cta.b64":
             thread = self.one_thread("expected bytes", taken)
             barrier = machine.barrier(self.one_address(fields[1], taken), np.array([thread]))
-            barrier.update(1, self.uniform(fields[2], taken), self.known())
+            barrier.update(1, self.uniform(fields[2], taken), self.agent.knows(thread))
         elif name == "mbarrier.arrive.shared::cta.b64":
-            for address in self.address(fields[1], taken).tolist():
-                machine.barrier(address, self.threads[taken]).update(1, 0, self.known())
+            threads = self.threads[taken].tolist()
+            for thread, address in zip(threads, self.address(fields[1], taken).tolist(), strict=True):
+                machine.barrier(address, self.threads[taken]).update(1, 0, self.agent.knows(thread))
             machine.pause()
         else:
             raise AssertionError(f"unknown PTX: {name}")
@@ -278,7 +251,7 @@ class _Threads:
             self.machine.send(start, data.reshape(-1).view(np.uint8), barrier, self.known())
             return
         allocation, at = self.machine.at(start)
-        allocation.reads(Access(), at, 16 * len(order), self.known())
+        allocation.reads(self.machine.cluster.new_bit(), at, 16 * len(order), self.known())
         data = np.empty((len(order), 4), np.float32)
         data[order] = allocation.bytes[at : at + 16 * len(order)].view(np.float32).reshape(-1, 4)
         for each, values in zip(names, data.T, strict=True):
@@ -297,6 +270,21 @@ class _Threads:
         assert taken.all(), "sums of some of the threads"
         acc, element = divmod(int(name[1:]), self.accs[0].registers)
         self.accs[acc].values[self.accs[acc].element(element, self.threads)] = values
+
+
+def _run_together(machine: Machine, groups: Sequence[_Threads]) -> None:
+    """Run a text to its end, each of these until it waits."""
+    running = [threads.run() for threads in groups]
+    waits: dict[Iterator[Any], Callable[[], bool]] = {}
+    while True:
+        for run in running:
+            waits.pop(run, None)
+            if (ready := next(run, None)) is not None:
+                waits[run] = ready
+        if not waits:
+            return
+        machine.pause(lambda: any(ready() for ready in waits.values()))
+        running = [run for run, ready in waits.items() if ready()]
 
 
 def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], dtype: Any, pack: int) -> Any:
@@ -325,11 +313,11 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     assert inputs[len(accs) * pack :] == kinds, "inputs of other sizes"
     first = len(outputs) + len(accs) * pack
     numbered = {first + i: each if isinstance(each, Descriptor) else int(each) for i, each in enumerate(scalars)}
-    parsed = _parse(text)
+    parsed = parse(text)
     if not accs:
         threads = _Threads(machine, parsed, -1, numbered)
-        threads.run()
+        _run_together(machine, [threads])
         return threads.uniform("$0", np.ones(threads.threads.shape, bool))
-    for group in range(len(machine.running.known)):
-        _Threads(machine, parsed, group, numbered, accs).run()
+    groups = range(machine.running.groups)
+    _run_together(machine, [_Threads(machine, parsed, group, numbered, accs) for group in groups])
     return tuple(accs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from gluon_machine import FIRST_ADDRESS, Agent, Machine
-from gluon_memory import Access, Allocation
+from gluon_memory import Allocation
 from numpy.typing import NDArray
 
 
@@ -47,7 +49,6 @@ class Tensor:
 class _Product:
     """64 rows times `width` columns, 16 deep, added to `accs` at the operands `registers` of one warpgroup."""
 
-    access: Access
     registers: tuple[int, ...]
     rows: tuple[Allocation, int]
     columns: tuple[Allocation, int]
@@ -75,6 +76,14 @@ class _Product:
             acc.pending -= 1
 
 
+@dataclass(frozen=True)
+class _Group:
+    """What one wgmma.commit_group ends; `accesses` are the bits of what each of the four warps reads."""
+
+    products: list[_Product]
+    accesses: list[int]
+
+
 def _matrix(allocation: Allocation, start: int, rows: int) -> NDArray[Any]:
     """[rows, 16] in float64, from rows of 128 bytes: the 16 from `start` on."""
     block, within = divmod(start, 1024)
@@ -82,9 +91,7 @@ def _matrix(allocation: Allocation, start: int, rows: int) -> NDArray[Any]:
     return np.ascontiguousarray(lines).view(np.float16).astype(np.float64)
 
 
-def _started(
-    machine: Machine, descriptor: int, access: Access, rows: int, known: set[Access]
-) -> tuple[Allocation, int]:
+def _started(machine: Machine, descriptor: int, access: int, rows: int, known: int) -> tuple[Allocation, int]:
     """Where a matrix descriptor points, after a look at the rest of it."""
     assert descriptor >> 62 == 1, "a descriptor that is not swizzled over 128 bytes"
     assert descriptor >> 32 & 0x3FFFFFFF == 64, "a descriptor whose blocks of 8 rows are not 1024 bytes apart"
@@ -103,21 +110,24 @@ class Products:
     def __init__(self, machine: Machine, group: int, accs: Sequence[Tensor]) -> None:
         self.machine, self.group, self.accs = machine, group, accs
         self.agent: Agent = machine.running
+        self.warps = range(group * 4, group * 4 + 4)
         self.fenced = False
 
     def fence(self) -> None:
         self.fenced = True
 
     def commit(self) -> None:
-        self.agent.products[self.group].append(self.agent.open_group[self.group])
-        self.agent.open_group[self.group] = []
+        self.agent.products[self.group].append(self.agent.open_group[self.group] or _Group([], []))
+        self.agent.open_group[self.group] = None
 
     def wait(self, left: int) -> None:
         """Finish the products of all groups but the last few."""
         while len(self.agent.products[self.group]) > left:
-            for product in self.agent.products[self.group].pop(0):
+            group = self.agent.products[self.group].pop(0)
+            for product in group.products:
                 product.finish()
-                self.agent.known[self.group].add(product.access)
+            for warp, access in zip(self.warps, group.accesses, strict=False):
+                self.agent.known[warp] |= access
 
     def multiply(self, name: str, registers: str, rows: int, columns: int) -> None:
         match = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.f16\.f16", name)
@@ -126,10 +136,13 @@ class Products:
         numbers = tuple(int(part.strip(" $")) for part in registers.strip("{}").split(","))
         width = int(match[1])
         assert len(numbers) == width // 2
-        known, access = self.agent.known[self.group], Access()
+        if self.agent.open_group[self.group] is None:
+            self.agent.open_group[self.group] = _Group([], [self.machine.cluster.new_bit() for _ in self.warps])
+        products, accesses = self.agent.open_group[self.group].products, self.agent.open_group[self.group].accesses
+        known, access = self.agent.all_know(self.warps), functools.reduce(operator.or_, accesses)
         first = _started(self.machine, rows, access, 64, known)
         second = _started(self.machine, columns, access, width, known)
-        product = _Product(access, numbers, first, second, self.accs, self.group)
-        self.agent.open_group[self.group].append(product)
+        product = _Product(numbers, first, second, self.accs, self.group)
+        products.append(product)
         for acc, _ in product.chunks:
             acc.pending += 1

@@ -26,15 +26,19 @@ CONFIGS += [
     for rows, warps in ((64, 4), (128, 4), (128, 8))
     for width in (8, 24, 104, 248)
 ]
+PINGPONG = [
+    *(Config("warp_specialized_pingpong", *sizes, 64, num_warps=4, num_stages=3) for sizes in ((64, 208), (128, 16))),
+    *(Config("warp_specialized_swapped_pingpong", *sizes, 64, num_stages=3) for sizes in ((104, 128), (24, 64))),
+]
 CLUSTERS = [
-    Config(f"warp_specialized_cluster{size}", rows, width, 64, num_warps=warps, num_stages=3)
-    for size, rows, width, warps in ((2, 128, 112, 4), (4, 64, 96, 4), (2, 256, 48, 8), (8, 128, 32, 8))
+    Config("warp_specialized_cluster2", rows, width, 64, num_warps=warps, num_stages=3)
+    for rows, width, warps in ((128, 112, 4), (256, 48, 8))
 ]
 CLUSTERS += [
     Config(f"warp_specialized_swapped_cluster{size}", width, rows, 64, num_warps=warps, num_stages=3)
-    for size, rows, width, warps in ((2, 64, 104, 4), (4, 128, 24, 8), (8, 64, 56, 4))
+    for size, rows, width, warps in ((2, 64, 104, 4), (4, 64, 96, 4), (4, 128, 24, 8), (8, 128, 144, 4), (8, 64, 56, 4))
 ]
-CONFIGS += CLUSTERS
+CONFIGS += PINGPONG + CLUSTERS
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 
 
@@ -147,10 +151,19 @@ def test_products_come_after_their_buffer(config: Config) -> None:
     assert again + 2 < lines.index("wgmma.fence.sync.aligned;")
 
 
-TEXTS = ["_products", "_await_last", "_await_all", "_fill"]
+TEXTS = ["_products", "_await_last", "_await_all", "_begin", "_fill"]
+
+
+def texts_of(config: Config) -> list[str]:
+    """How the names end of the functions of a config's module whose texts are more than one instruction."""
+    exchanges = [f"_exchange_{rank}" for rank in range(FAMILIES[config.family].cluster)] + ["expect_sums"]
+    turns = ["await_turn", "pass_turn"]
+    return TEXTS + exchanges * (config in CLUSTERS) + turns * (config in PINGPONG)
+
+
 each_text = pytest.mark.parametrize(
     ("config", "suffix"),
-    [(config, suffix) for config in CONFIGS for suffix in TEXTS + ["_gather"] * (config in CLUSTERS)],
+    [(config, suffix) for config in CONFIGS for suffix in texts_of(config)],
     ids=lambda value: getattr(value, "name", value),
 )
 
@@ -170,31 +183,34 @@ def test_constraints_fit_the_arguments(config: Config, suffix: str) -> None:
     assert named["is_pure"] == "False"
     found = ast.literal_eval(call.args[1]).split(",")
     used = {int(number) for number in re.findall(r"\$(\d+)", " ".join(lines_of(call)))}
-    if suffix == "_fill":
-        # A number that nobody needs, eight that say where, and a descriptor for each copy.
-        boxes = 1 + len(powers_of(sides(config)[1]))
-        assert found == ["=r", *["r"] * 8, *["l"] * boxes]
-        assert len(ast.unparse(call.args[2]).split(", ")) == 8 + boxes
-        assert used == {*range(9 + boxes)}
+    numbers = {"_begin": 5, "_fill": 7, "await_turn": 2, "pass_turn": 1, "expect_sums": 2}
+    if suffix in numbers:
+        # A number that nobody needs, some that say where, and a descriptor for each copy.
+        boxes = 1 + len(powers_of(sides(config)[1])) if suffix in ("_begin", "_fill") else 0
+        assert found == ["=r", *["r"] * numbers[suffix], *["l"] * boxes]
+        assert len(ast.unparse(call.args[2]).split(", ")) == numbers[suffix] + boxes
+        assert used == {*range(1 + numbers[suffix] + boxes)}
         assert (named["dtype"], named["pack"]) == ("gl.int32", "1")
         return
-    numbers = {"_products": ("buffer", "full", "parity"), "_gather": ("gathered", "landing")}.get(suffix, ("released",))
+    exchanges = suffix.startswith("_exchange")
+    others = {"_products": ("buffer", "full", "parity")}.get(suffix, ("released",))
+    places = ("gathered", "landing") if exchanges else others
     chunks, halves = chunks_and_halves(config)
     each = 4 * halves
     registers = chunks * each
     assert named["pack"] == str(each)
     assert named["dtype"] == f"(gl.float32,) * {chunks}"
-    wanted = ["=f"] * registers + [str(number) for number in range(registers)] + ["r"] * (len(numbers) * each)
+    wanted = ["=f"] * registers + [str(number) for number in range(registers)] + ["r"] * (len(places) * each)
     assert found == wanted
-    assert ast.unparse(call.args[2]) == f"accs + ({', '.join(numbers)}{',' * (len(numbers) == 1)})"
-    touched = range(registers) if suffix in ("_products", "_gather") else ()
-    assert used == {*touched, *(2 * registers + each * place for place in range(len(numbers)))}
+    assert ast.unparse(call.args[2]) == f"accs + ({', '.join(places)}{',' * (len(places) == 1)})"
+    touched = range(registers) if suffix == "_products" or exchanges else ()
+    assert used == {*touched, *(2 * registers + each * place for place in range(len(places)))}
 
 
 @pytest.mark.parametrize(("suffix", "left"), [("_await_last", 1), ("_await_all", 0)])
 @each_config
 def test_waits_come_before_arrivals(config: Config, suffix: str, left: int) -> None:
-    """One group may stay in flight in the loop, none after it; only then one thread of 128 arrives, unless at 0."""
+    """One group stays in flight in the loop, none after it; only then one thread of each warp arrives, unless at 0."""
     lines = lines_of(asm_of(config, suffix))
     wait = lines.index(f"wgmma.wait_group.sync.aligned {left};")
     (arrival,) = (i for i, line in enumerate(lines) if "mbarrier.arrive" in line)
@@ -203,27 +219,77 @@ def test_waits_come_before_arrivals(config: Config, suffix: str, left: int) -> N
     assert wait < arrival
     between = " ".join(lines[wait:arrival])
     assert lines[arrival] == f"@arrives mbarrier.arrive.shared::cta.b64 _, [{address}];"
-    assert "and.b32 thread, thread, 127; setp.eq.u32 arrives, thread, 0;" in between
+    assert "and.b32 thread, thread, 31; setp.eq.u32 arrives, thread, 0;" in between
     assert f"setp.ne.and.u32 arrives, {address}, 0, arrives;" in between
 
 
 @each_config
-def test_copies_fill_a_buffer(config: Config) -> None:
-    """By one thread that was chosen before the wait, in no branch: the rows, then the columns that make up the width.
+def test_copies_begin_where_barriers_are_made(config: Config) -> None:
+    """By the thread that elect.sync takes of the first warp, as barriers are made, and before any wait."""
+    lines = lines_of(asm_of(config, "_begin"))
+    first = lines.index("mov.u32 warp, %tid.x;")
+    assert lines[first : first + 6] == [
+        "mov.u32 warp, %tid.x;",
+        "shfl.sync.idx.b32 warp, warp, 0, 31, -1;",
+        "setp.ne.u32 one, warp, 0;",
+        "@one bra filled;",
+        "elect.sync _|one, -1;",
+        "@!one bra filled;",
+    ]
+    assert lines[first + 6].startswith("mbarrier.arrive.expect_tx.")
+    assert not any("try_wait" in line for line in lines)
+    # The same in the text of make_barriers.
+    making = generate(GemmProblem(256, 256, 512), [config], "sm_90").text
+    assert re.search(
+        r"%tid.x;.*\s+.*shfl.sync.*\s+.*setp.ne.u32 idle.*\s+.*bra made.*\s+.*elect.sync.*\s+.*bra made", making
+    )
 
-    They go side by side, and are as many bytes as the barrier awaits.
+
+@each_config
+def test_one_thread_waits_for_a_buffer_and_fills_it(config: Config) -> None:
+    """The thread is chosen before the wait; the others branch off, for two groups of warps before the wait already."""
+    lines = lines_of(asm_of(config, "_fill"))
+    branches = [lines.index(each) for each in ("again:", "@!done bra again;", "@!one bra filled;")]
+    assert [lines[at] for at in sorted(branches)] == [line for line in lines if " bra " in line or line == "again:"]
+    assert (branches[2] < branches[0]) == (config in PINGPONG)
+    assert lines.index("elect.sync _|one, -1;") < min(branches)
+    wait = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;"
+    tried = [wait, "or.pred done, done, idle;"] if config in CLUSTERS else [wait]
+    assert lines[branches[0] + 1 : branches[1]] == tried
+    assert lines[max(branches) + 1].startswith("mbarrier.arrive.expect_tx.")
+    # Of a cluster's four helping warps the first one loads.
+    idle = [line for line in lines if re.search(r"\b(idle|warp)\b", line) and not line.startswith(".reg")]
+    chosen = [
+        "mov.u32 warp, %tid.x;",
+        "shfl.sync.idx.b32 warp, warp, 0, 31, -1;",
+        "and.b32 warp, warp, 127;",
+        "setp.ne.u32 idle, warp, 0;",
+        "setp.eq.u32 done, warp, 0;",
+        "or.pred done, done, idle;",
+    ]
+    assert [line for line in idle if not line.startswith("//")] == (chosen if config in CLUSTERS else [])
+    assert ("and.pred one, one, done;" in lines) == (config in CLUSTERS)
+
+
+@pytest.mark.parametrize(("suffix", "first"), [("_begin", 1), ("_fill", 3)])
+@each_config
+def test_copies_fill_a_buffer(config: Config, suffix: str, first: int) -> None:
+    """The rows, then the columns that make up the width, side by side: as many bytes as the barrier awaits.
+
+    Operands from `first` on are barrier, buffer, K, row and column. One thread alone comes there.
     """
     rows, width = sides(config)
-    lines = lines_of(asm_of(config, "_fill"))
-    chosen, waited = lines.index("elect.sync _|one, -1;"), lines.index("@!done bra again;")
-    assert chosen < waited < next(i for i, line in enumerate(lines) if line.startswith("@one "))
-    assert [line for line in lines if " bra " in line] == ["@!done bra again;"]
-    assert f"@one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$4], {buffer_bytes(rows, width)};" in lines
-    copies = [re.split(r"\s+", line, maxsplit=2)[2] for line in lines if "cp.async.bulk.tensor" in line]
-    columns = [f"[place], [${10 + i}, {{$6, line}}], [$4];" for i in range(len(powers_of(width)))]
-    assert copies == ["[$5], [$9, {$6, $7}], [$4];", *columns]
+    lines = lines_of(asm_of(config, suffix))
+    full, buffer, k, row, column, box = (f"${first + i}" for i in range(6))
+    begin = lines.index(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {buffer_bytes(rows, width)};")
+    lines = lines[begin : lines.index("filled:")]
+    assert not any(line.startswith("@") or " bra " in line for line in lines)
+    copies = [re.split(r"\s+", line, maxsplit=1)[1] for line in lines if "cp.async.bulk.tensor" in line]
+    columns = [f"[place], [${int(box[1:]) + 1 + i}, {{{k}, line}}], [{full}];" for i in range(len(powers_of(width)))]
+    assert copies == [f"[{buffer}], [{box}, {{{k}, {row}}}], [{full}];", *columns]
+    assert f"mov.u32 line, {column};" in lines
     steps = [line for line in lines if re.match(r"add.u32 (place|line)", line)]
-    assert steps[0] == f"add.u32 place, $5, {rows * 128};"
+    assert steps[0] == f"add.u32 place, {buffer}, {rows * 128};"
     wanted = [
         step
         for size in powers_of(width)[:-1]
@@ -232,22 +298,64 @@ def test_copies_fill_a_buffer(config: Config) -> None:
     assert steps[1:] == wanted
 
 
+def sent_by(config: Config, rank: int) -> list[tuple[int, int, list[int]]]:
+    """What a program of a cluster sends, in order: to which other one, to which place there, and which registers."""
+    found = []
+    target = barrier = -1
+    for line in lines_of(asm_of(config, f"_exchange_{rank}")):
+        if match := re.fullmatch(r"mapa.shared::cluster.u32 there, place, (\d);", line):
+            target = int(match[1])
+        elif match := re.fullmatch(r"mapa.shared::cluster.u32 barrier, \$\d+, (\d);", line):
+            barrier = int(match[1])
+        elif line.startswith("st.async"):
+            match = re.search(r"\[there\+(\d+)\], \{(.*)\}, \[barrier\];$", line)
+            assert match
+            assert barrier == target
+            found.append((target, int(match[1]), [int(name.strip(" $")) for name in match[2].split(",")]))
+    return found
+
+
+def added_by(config: Config, rank: int) -> list[tuple[int, list[int]]]:
+    """What a program of a cluster adds, in order: from which place, and to which registers."""
+    found: list[tuple[int, list[int]]] = []
+    for line in lines_of(asm_of(config, f"_exchange_{rank}")):
+        if match := re.fullmatch(r"ld.shared.v4.f32 \{x, y, z, w\}, \[place\+(\d+)\];", line):
+            found.append((int(match[1]), []))
+        elif match := re.fullmatch(r"add.f32 \$(\d+), \$(\d+), ([xyzw]);", line):
+            assert match[1] == match[2]
+            assert match[3] == "xyzw"[len(found[-1][1])]
+            found[-1][1].append(int(match[1]))
+    return found
+
+
 @pytest.mark.parametrize("config", CLUSTERS, ids=lambda config: config.name)
-def test_sums_are_sent_and_added_once(config: Config) -> None:
-    """Each register once, four to a transfer, to where the first program finds it, and adds it, for each other one."""
+def test_each_adds_what_others_send(config: Config) -> None:
+    """A program adds to each register of its columns what every other one has sent from there, by their rank; once."""
     rows, width = sides(config)
-    others = FAMILIES[config.family].cluster - 1
-    registers = rows * width // (32 * config.num_warps)
-    between = config.num_warps * 32 * 16
-    lines = lines_of(asm_of(config, "_gather"))
-    sent = [re.findall(r"[+$](\d+)", line) for line in lines if line.startswith("st.async")]
-    assert sent == [[str(i * between), *map(str, range(4 * i, 4 * i + 4))] for i in range(registers // 4)]
-    found = [re.findall(r"\+(\d+)\]", line) for line in lines if line.startswith("ld.shared")]
-    assert found == [[str(i * between)] for i in range(others * registers // 4)]
-    added = [line for line in lines if line.startswith("add.f32")]
-    names = "xyzw"
-    assert added == [f"add.f32 ${i}, ${i}, {names[i % 4]};" for _ in range(others) for i in range(registers)]
-    assert others * registers // 4 * between == landing_bytes(rows, width, others + 1)
+    cluster = FAMILIES[config.family].cluster
+    chunks, halves = chunks_and_halves(config)
+    each, between = 4 * halves, config.num_warps * 32 * 16
+    sent = [sent_by(config, rank) for rank in range(cluster)]
+    for owner in range(cluster):
+        first, last = (chunks * i // cluster * each for i in (owner, owner + 1))
+        mine = [[number, number + 1, number + 2, number + 3] for number in range(first, last, 4)]
+        arrived = {
+            place: (rank, numbers) for rank in range(cluster) for to, place, numbers in sent[rank] if to == owner
+        }
+        added = added_by(config, owner)
+        assert sorted(arrived) == [i * between for i in range((cluster - 1) * len(mine))]
+        assert [arrived[place][1] for place, _ in added] == [numbers for _, numbers in added]
+        others = [rank for rank in range(cluster) if rank != owner]
+        assert [(arrived[place][0], numbers) for place, numbers in added] == [
+            (rank, numbers) for rank in others for numbers in mine
+        ]
+        assert not any(to == owner for to, _, _ in sent[owner])
+        assert len(arrived) * between <= landing_bytes(rows, width, cluster)
+        waits = [line for line in lines_of(asm_of(config, f"_exchange_{owner}")) if "try_wait" in line]
+        # Without .cluster a wait would say nothing of what other programs have sent.
+        assert all(line.startswith("mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, ") for line in waits)
+        assert len(waits) == (1 if mine else 0)
+    assert sum(len(each) for each in sent) == (cluster - 1) * rows * width // (128 * config.num_warps)
 
 
 def test_every_family_is_here() -> None:
