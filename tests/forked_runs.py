@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
@@ -24,6 +25,8 @@ def main() -> None:
     import genkern.status
 
     del genkern.run, genkern.status
+    # Python finds out once by writing a file, which a kill at that moment would leave.
+    tempfile.gettempdir()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for line in sys.stdin:
         argv, kill_after_s = json.loads(line)
