@@ -54,7 +54,6 @@ class Variant:
     swapped: bool = False
     width: int = 0
     warps: int = 0
-    pingpong: bool = False
     cluster: int = 1
     specialized: bool = False
 
@@ -117,13 +116,13 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
         facts = FAMILIES[config.family]
         template = f"gemm/warp_specialized{'_cluster' if facts.cluster > 1 else ''}.py.j2"
         gluon = Variant(
-            *(name, template),
+            name,
+            template,
             split=split,
             rows=rows,
             swapped=facts.swaps_operands,
             width=width,
             warps=config.num_warps,
-            pingpong=facts.pingpong,
             cluster=facts.cluster,
         )
         return (gluon,)

@@ -22,7 +22,6 @@ class Family:
     `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
     `split_apart`: has a kernel of its own for SPLIT_K above 1.
-    `pingpong`: two groups of num_warps warps take turns at the program's tiles.
     `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `kernels_before`: kernels that it launches before its main one.
     """
@@ -40,7 +39,6 @@ class Family:
     deterministic: bool = True
     swaps_operands: bool = False
     split_apart: bool = False
-    pingpong: bool = False
     cluster: int = 1
     least_block_m: int = 16
     most_block_m: int = 1024
@@ -107,32 +105,18 @@ FAMILIES = {
             helper_warps=4,
             least_block_m=8,
         ),
-        # The other multiplying group, and the loading warp's.
         *(
             Family(
-                f"warp_specialized{'_swapped' if swapped else ''}_pingpong",
+                f"warp_specialized_swapped_cluster{cluster}",
                 uses_tma=True,
                 interpreted=False,
-                swaps_operands=swapped,
-                width_step=8 if swapped else 16,
-                helper_warps=8,
-                pingpong=True,
-                least_block_m=8 if swapped else 16,
-            )
-            for swapped in (False, True)
-        ),
-        *(
-            Family(
-                f"warp_specialized{'_swapped' if swapped else ''}_cluster{cluster}",
-                uses_tma=True,
-                interpreted=False,
-                swaps_operands=swapped,
-                width_step=8 if swapped else 16,
+                swaps_operands=True,
+                width_step=8,
                 helper_warps=4,
                 cluster=cluster,
-                least_block_m=8 if swapped else 16,
+                least_block_m=8,
             )
-            for swapped, cluster in ((False, 2), (True, 2), (True, 4), (True, 8))
+            for cluster in (2, 4, 8)
         ),
     )
 }

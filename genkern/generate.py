@@ -125,7 +125,6 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "gluon_families": [name for name in GLUON if name in families],
         "has_gluon_swapped": any(name in GLUON and FAMILIES[name].swaps_operands for name in families),
         "gluon_swapped": [name for name in sorted(families) if name in GLUON and FAMILIES[name].swaps_operands],
-        "pingpong": [name for name in sorted(families) if FAMILIES[name].pingpong],
         "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
         "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
@@ -168,7 +167,6 @@ _HELPERS = {
     "parameter_of(": "gemm/parameter.py.j2",
     "make_barriers(": "gemm/make_barriers.py.j2",
     "ring_address(": "gemm/ring_address.py.j2",
-    "await_turn(": "gemm/turns.py.j2",
     "wgmma_layout(": "gemm/wgmma_layout.py.j2",
 }
 

@@ -114,7 +114,6 @@ RULES: dict[str, Rule] = {
         rules_wgmma.wgmma_shared_memory,
         rules_wgmma.width_fills_nothing,
         rules_wgmma.wgmma_shares,
-        rules_wgmma.pingpong_alone,
         rules_wgmma.cluster_triton,
         rules_wgmma.cluster_shares,
     )

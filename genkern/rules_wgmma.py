@@ -111,15 +111,14 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
     genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. Besides the ring there
-    are a buffer for C (two for ping-pong) and, in a cluster, the sums of other programs. The kernel asserts that the
+    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the
     ring has two stages and is larger than any part of the buffer for C.
     """
     if config.family not in GLUON:
         return False
     rows, width = sides(config)
     buffer = buffer_bytes(rows, width)
-    groups = 2 if FAMILIES[config.family].pingpong else 1
-    c_bytes = groups * config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
+    c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     part_bytes = rows * powers_of(width)[0] * DTYPES[problem.dtype_c].size_bytes
@@ -140,16 +139,6 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     count, resident = tiles(problem, config) * FAMILIES[config.family].cluster, _resident(config, gpu)
     waves = -(-count // resident)
     return count < _LEAST_FILL * waves * resident
-
-
-def pingpong_alone(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Ping-pong where no program has a second tile, or with groups of other than four warps.
-
-    genkern: groups take turns at the tiles of a program; three warpgroups have all registers of an SM.
-    """
-    if not FAMILIES[config.family].pingpong:
-        return False
-    return config.num_warps != 4 or tiles(problem, config) <= gpu.compute_units
 
 
 def cluster_triton(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
