@@ -26,9 +26,6 @@ _MOST_FILL = 0.9
 # Sizes that have so many waves of smaller tiles have enough of these.
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
-# SMs that a full grid of clusters of this size leaves idle, since a cluster stays within a GPC, and these have 16 or 18
-# SMs: for 8, an H100 of 132 SMs ran 120 (cuBLAS's grids of such clusters, NVIDIA/cutlass issue 1921); 4 is a guess.
-_IDLE_SMS = {1: 0, 2: 0, 4: 8, 8: 12}
 # K-blocks that a program of a cluster should have, for its ring to come into its stride.
 _LEAST_BLOCKS = 4
 # Waves of whole tiles before the one that is shared: behind more of them it counts for little.
@@ -111,8 +108,8 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
     genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. Besides the ring there
-    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the
-    ring has two stages and is larger than any part of the buffer for C.
+    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the ring has two stages and
+    is larger than any part of the buffer for C.
     """
     if config.family not in GLUON:
         return False
@@ -136,9 +133,9 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
         # Shares of the rest (SPLIT_K) leave nobody idle, whatever the width.
         return False
-    count, resident = tiles(problem, config) * FAMILIES[config.family].cluster, _resident(config, gpu)
-    waves = -(-count // resident)
-    return count < _LEAST_FILL * waves * resident
+    count = tiles(problem, config)
+    waves = -(-count // gpu.compute_units)
+    return count < _LEAST_FILL * waves * gpu.compute_units
 
 
 def cluster_triton(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -151,20 +148,18 @@ def cluster_triton(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster whose programs have fewer than four K-blocks each, or would not all run at the same time.
+    """Cluster whose programs have under four K-blocks each, are more than the SMs, or whose tile is not all of M.
 
     genkern: clusters are there to give idle SMs a share; with more tiles than that, programs without a cluster have
-    nothing to exchange.
+    nothing to exchange. Two tiles of the same weights are faster in programs side by side, where two SMs get a line for
+    one request, than in clusters, whose neighbours have other K-blocks (H200: 19.0 us for 14.2 at 256x1280x8192).
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
+    if not _covers(problem, config):
+        return True
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
-    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > _resident(config, gpu)
-
-
-def _resident(config: Config, gpu: Gpu) -> int:
-    """Programs of a Gluon kernel that run at the same time: one for each SM that its clusters can have."""
-    return gpu.compute_units - _IDLE_SMS[FAMILIES[config.family].cluster]
+    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > gpu.compute_units
 
 
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
