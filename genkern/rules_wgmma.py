@@ -108,8 +108,8 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
     genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. Besides the ring there
-    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the ring has two stages and
-    is larger than any part of the buffer for C.
+    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the ring has two stages
+    and is larger than any part of the buffer for C.
     """
     if config.family not in GLUON:
         return False
