@@ -17,7 +17,6 @@ from genkern.problem import GemmProblem
 
 SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
 CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]
-PINGPONG = [name for name in GLUON if FAMILIES[name].pingpong]
 NUMPY = {"fp16": np.float16, "fp32": np.float32}
 
 
@@ -64,11 +63,10 @@ def made(family: str, rows: int, width: int, split_k: int, warps: int, stages: i
 
 
 def room_for_stages(family: str, rows: int, width: int, dtype_c: str) -> int:
-    """Stages for which there is room besides the barriers, the sums of other programs, and C, once for each group."""
+    """Stages for which there is room besides the barriers, the sums of other programs, and C."""
     others = landing_bytes(rows, width, FAMILIES[family].cluster)
-    groups = 2 if FAMILIES[family].pingpong else 1
     tile = rows * width * np.dtype(NUMPY[dtype_c]).itemsize
-    return (SHARED_BYTES - groups * tile - others - 1024) // buffer_bytes(rows, width)
+    return (SHARED_BYTES - tile - others - 1024) // buffer_bytes(rows, width)
 
 
 def shared_case(family: str) -> tuple[GemmProblem, Config]:

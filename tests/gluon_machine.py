@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 FIRST_ADDRESS = 1024
 # In a cluster, addresses have the program's rank from this bit on.
 _RANK_BIT = 24
+# As a number, what createpolicy makes of evict_first for all of a copy (CUTLASS: TMA::CacheHintSm90::EVICT_FIRST).
+EVICT_FIRST = 0x12F0000000000000
 # What one program may have of an SM's shared memory.
 SHARED_BYTES = 227 * 1024
 _UNSEEN = "a barrier that was made where nobody else may have seen it"
@@ -158,13 +160,22 @@ class Machine:
         assert barrier.shared or np.all(threads == barrier.maker), _UNSEEN
         return barrier
 
-    def copy(self, descriptor: Any, corner: Sequence[int], address: int, barrier_address: int, thread: int) -> None:
-        """One box to this address, by the copy engine, which a thread has asked for it."""
+    def copy(
+        self,
+        descriptor: Any,
+        corner: Sequence[int],
+        address: int,
+        barrier_address: int,
+        thread: int,
+        policy: int | None,
+    ) -> None:
+        """One box to this address, by the copy engine, which a thread has asked for it; `policy` is what L2 is told."""
         self.pause()
         barrier = self.barrier(barrier_address, np.array([thread]))
         assert barrier.fenced, _UNSEEN
         assert isinstance(descriptor, Descriptor), "a copy from what is no descriptor"
         assert descriptor.layout == 128, "a copy that is not swizzled over 128 bytes"
+        assert policy == (EVICT_FIRST if descriptor.read_once else None), "another place in L2 than its matrix needs"
         allocation, start = self.at(address)
         copy, data = self.cluster.new_bit(), descriptor.load(corner).view(np.uint8).reshape(-1)
         allocation.writes(copy, start, data, self.running.knows(thread))
@@ -187,8 +198,6 @@ class Machine:
         barrier.update(0, -data.size, sums)
 
     def store(self, view: View, values: NDArray[Any]) -> None:
-        user = view.allocation.user = view.allocation.user or self.running
-        assert user is self.running, "a tile of C that two partitions use"
         in_use = [tile.allocation for _, _, tile in self.running.stores]
         assert view.allocation not in in_use, "a tile of C is replaced before the copy engine has read it"
         assert view.values.shape == values.shape, "a buffer of another shape"

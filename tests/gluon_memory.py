@@ -96,10 +96,15 @@ class Barrier:
 
 
 class Descriptor:
-    """A matrix that the copy engine reads and writes in boxes; what lies outside is zero, or dropped."""
+    """A matrix that the copy engine reads and writes in boxes; what lies outside is zero, or dropped.
 
-    def __init__(self, matrix: NDArray[Any], box: Sequence[int], writes: NDArray[Any] | None = None) -> None:
-        self.matrix, self.box, self.writes = matrix, tuple(box), writes
+    `read_once`: nobody reads it again soon, so copies of it are to leave L2 first.
+    """
+
+    def __init__(
+        self, matrix: NDArray[Any], box: Sequence[int], writes: NDArray[Any] | None = None, read_once: bool = False
+    ) -> None:
+        self.matrix, self.box, self.writes, self.read_once = matrix, tuple(box), writes, read_once
         self.dtype = Dtype(matrix.dtype)
         row_bytes = self.box[1] * self.dtype.numpy.itemsize
         self.layout = next((width for width in (128, 64, 32) if row_bytes % width == 0), 0)
@@ -126,7 +131,6 @@ class Allocation:
     """One allocation of shared memory; nothing in it is a number before someone writes it.
 
     `by_address`: PTX has used it, of which the compiler knows nothing. `kept`: the compiler keeps it to the end.
-    `user`: the partition that stores tiles of C there.
     """
 
     def __init__(self, machine: Machine, size: int) -> None:
@@ -137,7 +141,6 @@ class Allocation:
         self.written: dict[int, int] = {}
         self.read: dict[int, int] = {}
         self.by_address = self.kept = False
-        self.user: Any = None
 
     def reads(self, access: int, start: int, size: int, known: int) -> None:
         """`access` reads these bytes from now on, and is started by somebody who knows what `known` holds."""

@@ -22,6 +22,7 @@ UNSEEN = "where nobody else may have seen it"
 OUTSIDE = "an address outside the ring"
 UNMADE = "a barrier that is not made"
 OTHER_KIND = "of the other kind"
+IN_L2 = "another place in L2"
 # What is changed in a kernel's text, into what, and what the stand-in says to it.
 Mistakes = dict[str, tuple[str, str, str]]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from gluon_machine import Agent, Machine
+from gluon_machine import EVICT_FIRST, Agent, Machine
 from gluon_memory import Descriptor
 from gluon_text import Instruction, Text, parse
 from gluon_wgmma import Products, Tensor
@@ -38,6 +38,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
 }
 _COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+_HINTED_COPY = f"{_COPY}.L2::cache_hint"
 _WAITS = {
     # The second sees what other programs have sent.
     "mbarrier.try_wait.parity.shared::cta.b64": False,
@@ -191,12 +192,17 @@ class _Threads:
             machine.meet()
         elif name.startswith(("mbarrier.", "fence.mbarrier")):
             self.at_barrier(name, fields, taken)
-        elif name == _COPY:
+        elif name == "createpolicy.fractional.L2::evict_first.b64":
+            assert fields[1:] == ("1.0",), "evict_first for a part of a copy"
+            self.write(fields[0], EVICT_FIRST, taken)
+        elif name in (_COPY, _HINTED_COPY):
             thread = self.one_thread("a copy", taken)
+            assert len(fields) == (4 if name == _HINTED_COPY else 3), "a hint without a policy, or the other way round"
+            policy = self.uniform(fields[3], taken) if name == _HINTED_COPY else None
             matrix, _, place = fields[1].strip("[]").partition(",")
             corner = [self.uniform(part, taken) for part in place.strip(" {}").split(",")]
             to, barrier = (self.one_address(field, taken) for field in (fields[0], fields[2]))
-            machine.copy(self.inputs[int(matrix.strip(" $"))], corner[::-1], to, barrier, thread)
+            machine.copy(self.inputs[int(matrix.strip(" $"))], corner[::-1], to, barrier, thread, policy)
         elif name in (_SEND, "ld.shared.v4.f32"):
             self.move(name, fields, taken)
         elif name == "add.f32":

@@ -223,12 +223,12 @@ def _namespace(now: _Running) -> dict[str, Any]:
 class _Matrix:
     """What `launches` asks of an operand; `writes` says which elements are written, where that may be."""
 
-    def __init__(self, values: NDArray[Any], writes: NDArray[Any] | None = None) -> None:
-        self.values, self.writes = values, writes
+    def __init__(self, values: NDArray[Any], writes: NDArray[Any] | None = None, read_once: bool = False) -> None:
+        self.values, self.writes, self.read_once = values, writes, read_once
 
     @property
     def T(self) -> _Matrix:
-        return _Matrix(self.values.T)
+        return _Matrix(self.values.T, read_once=self.read_once)
 
 
 @lru_cache(maxsize=4)
@@ -242,7 +242,7 @@ def _code(text: str) -> types.CodeType:
 def _module(text: str, now: _Running) -> dict[str, Any]:
     module = _namespace(now) | {"__name__": "generated"}
     exec(_code(text), module)
-    module["_gluon_descriptor"] = lambda x, box, cluster=1: Descriptor(x.values, box, x.writes)
+    module["_gluon_descriptor"] = lambda x, box, cluster=1: Descriptor(x.values, box, x.writes, x.read_once)
     return module
 
 
@@ -280,7 +280,7 @@ def run_module(
     now = _Running()
     module = _module(text, now)
     chosen = module["CONFIGS"][config]
-    given: dict[str, Any] = {name: _Matrix(operands[name]) for name in "ab"}
+    given: dict[str, Any] = {"a": _Matrix(operands["a"]), "b": _Matrix(operands["b"], read_once=True)}
     given["c"] = _Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
     given |= {name: Pointer(values) for name, values in operands.items() if name not in "abc"}
     made: dict[str, NDArray[Any]] = {}

@@ -22,19 +22,12 @@ COMPILED = [
     Config("warp_specialized", 64, 256, 64, 1, 2, 4, 3),
     Config("warp_specialized_swapped", 8, 128, 64, 1, 1, 8, 5),
     Config("warp_specialized_swapped", 104, 64, 64, 1, 3, 4, 4),
-    Config("warp_specialized_pingpong", 64, 208, 64, 1, 1, 4, 4),
-    Config("warp_specialized_swapped_pingpong", 104, 128, 64, 1, 1, 4, 3),
-    Config("warp_specialized_cluster2", 128, 112, 64, 1, 1, 4, 3),
+    Config("warp_specialized_swapped_cluster2", 112, 128, 64, 1, 1, 4, 3),
     Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 4),
     Config("warp_specialized_swapped_cluster2", 24, 128, 64, 1, 1, 8, 4),
     Config("warp_specialized_swapped_cluster8", 16, 64, 64, 1, 1, 4, 4),
 ]
 CLUSTERS = [config for config in COMPILED if FAMILIES[config.family].cluster > 1]
-# With up to two copies of columns for a buffer, ptxas before Triton 3.9's finds no uniform registers for addresses.
-LOOPING = [
-    Config("warp_specialized_pingpong", 64, 128, 64, 1, 1, 4, 6),
-    Config("warp_specialized_swapped_pingpong", 24, 64, 64, 1, 1, 4, 6),
-]
 Compile = Callable[..., Any]
 
 
@@ -102,12 +95,11 @@ def test_the_ring_lies_first(compiled: Compile, config: Config) -> None:
     tiles = re.findall(r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\S* \[[^]]*\], \[(%r\d+)\]", ptx)
     first, *others = sorted(places[name] for name in tiles)
     assert first == ring_bytes(config)
-    # Each program of a cluster stores its share of the columns, each group of warps all of them.
+    # Each program of a cluster stores its share of the columns.
     cluster = FAMILIES[config.family].cluster
     rows, width = sides(config)
     shares = [8 * (width // 8 * (i + 1) // cluster - width // 8 * i // cluster) for i in range(cluster)]
-    groups = 2 if FAMILIES[config.family].pingpong else 1
-    sizes = sorted([rows * size * 2 for share in shares for size in powers_of(share)] * groups, reverse=True)
+    sizes = sorted((rows * size * 2 for share in shares for size in powers_of(share)), reverse=True)
     assert [*others, first + sum(sizes)] == [first + sum(sizes[: i + 1]) for i in range(len(sizes))]
     for offset in re.findall(r"global_smem\+(\d+)\]", ptx):
         assert int(offset) >= first + sum(sizes)
@@ -125,27 +117,26 @@ def test_copies_bring_whole_boxes(compiled: Compile, config: Config) -> None:
     assert {meta["swizzle"] for meta in boxes} == {3}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        *COMPILED,
-        *(
-            pytest.param(config, marks=pytest.mark.xfail(triton_release() < (3, 9), reason="slower", strict=True))
-            for config in LOOPING
-        ),
-    ],
-    ids=lambda config: config.name,
-)
+@each_compiled
 def test_one_thread_drives_the_copy_engine(compiled: Compile, config: Config) -> None:
     """ptxas knows that one thread copies: no loop over threads, and no fence from one copy of a buffer to the next.
 
-    Loops over threads took from 25 to 60 % of the speed (H200). Two groups of warps may have some around copies to C,
-    which are Triton's own.
+    Loops over threads took from 25 to 60 % of the speed (H200).
     """
     _, sass = compiled(config)
     boxes = 1 + len(powers_of(sides(config)[1]))
     assert copies_of(sass) == [boxes, boxes]
-    assert FAMILIES[config.family].pingpong or "BRA.U.ANY" not in sass
+    assert "BRA.U.ANY" not in sass
+
+
+@each_compiled
+def test_weights_are_read_once(compiled: Compile, config: Config) -> None:
+    """The copies of the weights tell L2 what to do with them, in both loops that fill buffers, and no others do."""
+    _, sass = compiled(config)
+    copies = re.findall(r"UTMALDG\.2D \[\w+\], \[\w+\](, desc\[UR\d+\])?;", sass)
+    columns = len(powers_of(sides(config)[1]))
+    weights, others = (1, columns) if FAMILIES[config.family].swaps_operands else (columns, 1)
+    assert (len(copies), len([each for each in copies if each])) == (2 * (weights + others), 2 * weights)
 
 
 def copies_of(sass: str) -> list[int]:
@@ -155,7 +146,7 @@ def copies_of(sass: str) -> list[int]:
     return [len(run.split()) for run in runs]
 
 
-@pytest.mark.parametrize("config", [COMPILED[0], COMPILED[4], CLUSTERS[0]], ids=lambda config: config.family)
+@pytest.mark.parametrize("config", [COMPILED[0], CLUSTERS[0]], ids=lambda config: config.family)
 def test_loops_over_threads_are_noticed(compiled: Compile, config: Config) -> None:
     """A thread that is chosen by its number is one that ptxas takes for several."""
     by_number = "mov.u32 line, %tid.x; and.b32 line, line, 31; setp.eq.u32 one, line, 0;"
@@ -178,19 +169,17 @@ def test_warpgroups_get_the_registers_that_they_ask_for(compiled: Compile, confi
     began = int(re.findall(r"\.maxnreg (\d+)", ptx)[0])
     assert warpgroups * began * 128 <= 65536
     values = {int(value) for value in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+);", ptx)}
-    helping = {"pingpong": [240, 32], "cluster": [40]}.get(re.sub(r".*_|\d", "", config.family), [32])
+    helping = 40 if config in CLUSTERS else 32
     multiplying = config.num_warps // 4
-    assert multiplying + len(helping) == warpgroups
+    assert multiplying + 1 == warpgroups
     # What is left for the multiplying warps, as Triton deals it out.
-    least = (warpgroups * began - sum(helping)) // multiplying // 8 * 8
+    least = (warpgroups * began - helping) // multiplying // 8 * 8
     during = min(256, least)
     before = max(values)
-    idle = min([value for value in values if value not in (during, before, *helping)], default=before)
-    assert values == {*helping, during, before, idle}
-    assert multiplying * during + sum(helping) <= warpgroups * began
-    assert multiplying * before + len(helping) * idle <= warpgroups * began
-    if FAMILIES[config.family].pingpong:
-        assert (began, before, idle, during) == (168, 256, 120, 232)
+    idle = min([value for value in values if value not in (during, before, helping)], default=before)
+    assert values == {helping, during, before, idle}
+    assert multiplying * during + helping <= warpgroups * began
+    assert multiplying * before + idle <= warpgroups * began
 
 
 @pytest.mark.parametrize("config", CLUSTERS, ids=lambda config: config.family)

@@ -12,6 +12,7 @@ from gluon_cases import SHARING, fp16_problem, made, shared_case
 from gluon_memory import LATE
 from gluon_mistakes import (
     EARLY,
+    IN_L2,
     NOBODY,
     OTHER_KIND,
     OUTSIDE,
@@ -27,7 +28,7 @@ from gluon_mistakes import (
 )
 
 from genkern.config import Config
-from genkern.family import FAMILIES
+from genkern.family import GLUON
 
 MULTIPLYING: Mistakes = {
     "early release": (r"before = \(step \+.*(\s+released = .*\* more)", r"before = slot\1", UNORDERED),
@@ -64,7 +65,7 @@ MULTIPLYING: Mistakes = {
 # comes then.
 BEGUN_BY = r"(@one bra filled;\n +)"
 FIRST_OF_ALL = "mov.u32 line, %tid.x; setp.eq.u32 one, line, 0;"
-FILLING = r"(\n(?: +//.*\n +@!one bra filled;\n)? +again:)"
+FILLING = r"(\n +again:)"
 LOADING: Mistakes = {
     "first K-blocks twice": (r"gl.where\(tile == gl.program_id\(0\), begun, 0\)", "0", f"{UNORDERED}|nobody waits for"),
     "first buffers twice": (r"step = begun\n", "step = 0\n", UNORDERED),
@@ -94,12 +95,12 @@ LOADING: Mistakes = {
     "begins with rows and K exchanged": (r"\{\$3, \$4\}", "{$4, $3}", "wrong"),
     "copies of the next K-block": (r"block \* 64, first_row", "block * 64 + 64, first_row", "wrong"),
     "begins the next K-block": (r"\(first_block \+ slot\) \* 64", "(first_block + slot + 1) * 64", "wrong"),
-    "descriptors mixed up": (r"BINARY, 5\)", "BINARY, 0)", f"{OVERWRITTEN}|{NOBODY}|{EARLY}"),
+    "descriptors mixed up": (r"BINARY, 5\)", "BINARY, 0)", IN_L2),
     "columns mixed up": (r"BINARY, 10\)", "BINARY, 5)", f"{OVERWRITTEN}|{NOBODY}|{EARLY}|barriers are overwritten"),
     "a descriptor of C": (r"BINARY, 5\)", "BINARY, 15)", f"{OVERWRITTEN}|128 bytes|{NOBODY}|{EARLY}"),
     "no descriptor": (r"BINARY, 5\)", "BINARY, 6)", "a parameter that is no descriptor"),
     "every thread copies": (rf"elect.sync _\|one, -1;{FILLING}", r"setp.eq.u32 one, 0, 0;\1", "by 32 threads"),
-    "four warps load": (r"(\[(?:4, )?)1(\],\n +\[(?:240, )?32\])", r"\g<1>4\2", "by 4 threads"),
+    "four warps load": (r"\[1(\],\n +\[32\])", r"[4\1", "by 4 threads"),
     "nobody copies": (r"@!one bra filled;", "bra filled;", NOBODY),
     "waits for ever": (r"(done, \[\$1\], \$2;\n +)@!done bra", r"\1bra", f"does not end|{NOBODY}|{LATE}"),
 }  # fmt: skip
@@ -123,7 +124,26 @@ MAKING: Mistakes = {
 }  # fmt: skip
 MISTAKES = MULTIPLYING | LOADING | MAKING
 ROUNDED = made("warp_specialized", 128, 48, 1, 4, 3), made("warp_specialized_swapped", 128, 24, 1, 8, 3)
-GROUPS = made("warp_specialized_pingpong", 64, 48, 1, 4, 3)
+# A copy without a hint for L2, and one with it.
+PLAIN, HINTED = r"::bytes( [^;]*\]);", r"::bytes\.L2::cache_hint( [^;]*\]), once;"
+WITH_HINT = r"::bytes.L2::cache_hint\1, once;"
+POLICY = r"(            createpolicy\..*\n)"
+# What is said of hints, and what is changed, one after the other.
+HINTS: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    "no hint": (IN_L2, [(HINTED, r"::bytes\1;")]),
+    "all have one": (IN_L2, [(PLAIN, WITH_HINT)]),
+    "the others have one": (IN_L2, [(HINTED, r"::once\1;"), (PLAIN, WITH_HINT), ("::once", "::bytes")]),
+    "no policy": ("once is used before it is written", [(POLICY, "")]),
+    "a policy after its use": (
+        "once is used before it is written",
+        [(rf"{POLICY}([\s\S]*?)( +filled:)", r"\2\1\3")],
+    ),
+    "a policy that no copy takes": ("a hint without a policy", [(r"\.L2::cache_hint", "")]),
+    "a hint without a policy": ("a hint without a policy", [(r", once;", ";")]),
+    "another policy": ("unknown PTX", [("evict_first", "evict_last")]),
+    "a policy for a part": ("a part of a copy", [("once, 1.0;", "once, 0.5;")]),
+    "a number that is no policy": (IN_L2, [(POLICY, "            mov.b64 once, {$1, $1};\n")]),
+}
 
 
 @pytest.mark.parametrize("config", ROUNDED, ids=lambda config: config.family)
@@ -131,6 +151,16 @@ GROUPS = made("warp_specialized_pingpong", 64, 48, 1, 4, 3)
 def test_the_stand_in_notices(mistake: str, config: Config) -> None:
     """A kernel with a mistake does not pass here, whichever program and warpgroup runs first."""
     notices(*MISTAKES[mistake], config)
+
+
+@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("mistake", HINTS)
+def test_the_stand_in_notices_hints_for_l2(mistake: str, family: str) -> None:
+    """Copies of the weights, and no others, say that L2 may forget them first, by a policy that was made before."""
+    message, changes = HINTS[mistake]
+    problem, config = fp16_problem(20, 60, 64 * 3), made(family, 64, 48, 1, 4, 3)
+    (said,) = said_to(changed(problem, config, *changes), problem, config, 1, [0])
+    assert re.search(message, said), said
 
 
 def notices(pattern: str, replacement: str, message: str, config: Config, k: int = 700) -> None:
@@ -182,14 +212,13 @@ def test_one_warp_may_not_release_what_others_read(config: Config) -> None:
     assert all(re.search(f"{OVERWRITTEN}|{LATE}", said) for said in found), found
 
 
-@pytest.mark.parametrize("config", [*ROUNDED, GROUPS], ids=lambda config: config.family)
+@pytest.mark.parametrize("config", ROUNDED, ids=lambda config: config.family)
 def test_the_loading_warp_may_be_any_behind_the_others(config: Config) -> None:
     """Of the four warps that come behind those that multiply, Triton takes one; which, a kernel cannot know."""
     problem = fp16_problem(130, 70, 700)
-    groups = 2 if FAMILIES[config.family].pingpong else 1
     # A thread copies only if it is of the first warp behind the others.
     first = (
-        f"elect.sync _|one, -1; mov.u32 line, %tid.x; setp.lt.u32 done, line, {groups * config.num_warps * 32 + 32};"
+        f"elect.sync _|one, -1; mov.u32 line, %tid.x; setp.lt.u32 done, line, {config.num_warps * 32 + 32};"
         r" and.pred one, one, done;\1"
     )
     text = changed(problem, config, (rf"elect.sync _\|one, -1;{FILLING}", first))

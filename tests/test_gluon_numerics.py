@@ -13,7 +13,6 @@ import pytest
 from gluon_cases import (
     CLUSTERS,
     NUMPY,
-    PINGPONG,
     SHARING,
     assert_exact,
     fp16_problem,
@@ -38,11 +37,10 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     """A problem, a config of some family in Gluon, and a number of SMs."""
     family = draw(st.sampled_from(GLUON))
     step = FAMILIES[family].width_step
-    warps = 4 if FAMILIES[family].pingpong else draw(st.sampled_from([4, 8]))
+    warps = draw(st.sampled_from([4, 8]))
     rows = warps * draw(st.sampled_from([16, 32]))
-    # So that two tiles of C, or the sums of other programs, leave room.
-    alone = FAMILIES[family].cluster == 1 and not FAMILIES[family].pingpong
-    widest = min(256, 256 * 128 // rows if alone else 128 * 128 // rows)
+    # So that the sums of other programs leave room.
+    widest = min(256, (256 if FAMILIES[family].cluster == 1 else 128) * 128 // rows)
     width = step * draw(st.integers(1, widest // step))
     dtype_c = draw(st.sampled_from(sorted(NUMPY)))
     bias, activation = draw(st.booleans()), draw(st.sampled_from(["none", "relu"]))
@@ -68,20 +66,19 @@ def test_any_size_is_exact(case: tuple[GemmProblem, Config, int], seed: int) -> 
     assert_exact(product(*case, seed))
 
 
-# The widest tile of these rows that leaves room for three stages, by the programs that share its K, or for two groups.
+# The widest tile of these rows that leaves room for three stages, by the programs that share its K.
 WIDEST = {
     1: {64: 256, 128: 256, 256: 144},
     2: {64: 256, 128: 200, 256: 88},
     4: {64: 256, 256: 64},
     8: {64: 256, 256: 64},
-    "groups": {64: 256, 128: 200},
 }
 EACH_WIDTH = [
     (name, rows, warps)
     for name in GLUON
     for rows, warps in ((64, 4), (128, 4), (128, 8), (256, 8))
-    # Groups have four warps; what several programs exchange takes its time.
-    if not (warps == 8 and name in PINGPONG) and not (rows == 128 and FAMILIES[name].cluster > 2)
+    # What several programs exchange takes its time.
+    if not (rows == 128 and FAMILIES[name].cluster > 2)
 ]
 
 
@@ -97,9 +94,9 @@ def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
         config = made(family, rows, width, 1, warps, stages)
         more = 5 if FAMILIES[family].cluster == 1 else -5
         problem = fp16_problem(config.BLOCK_SIZE_M + more, config.BLOCK_SIZE_N - 3, 150)
-        assert_exact(product(problem, config, 1 if family in PINGPONG else 3))
+        assert_exact(product(problem, config, 3))
         done = width
-    widest = WIDEST["groups" if family in PINGPONG else FAMILIES[family].cluster][rows]
+    widest = WIDEST[FAMILIES[family].cluster][rows]
     assert done == widest // step * step
 
 
@@ -118,8 +115,7 @@ def test_sums_of_a_cluster_are_added_in_order(order: str, family: str) -> None:
     cluster = FAMILIES[family].cluster
     width = 16 * cluster
     config = made(family, 64, width, 1, 4, 2)
-    m, n = (width, 64) if FAMILIES[family].swaps_operands else (64, width)
-    problem = fp16_problem(m, n, 64 * cluster, dtype_c="fp32")
+    problem = fp16_problem(width, 64, 64 * cluster, dtype_c="fp32")
     # The share of each program is one product, of 2^24, 1 or their negatives: what is between two floats is lost.
     shares = np.random.default_rng(0).choice([4096.0, -4096.0, 2.0**-12, -(2.0**-12)], (64, cluster))
     rows, columns = np.zeros((64, 64 * cluster), np.float16), np.zeros((width, 64 * cluster), np.float16)
@@ -134,10 +130,8 @@ def test_sums_of_a_cluster_are_added_in_order(order: str, family: str) -> None:
             text,
         )
         assert count == 2 * cluster * (cluster - 1)
-    a, b = (columns, rows) if FAMILIES[family].swaps_operands else (rows, columns)
-    operands = {"a": a, "b": b.T, "c": np.full((m, n), np.nan, np.float32)}
-    found = run_module(text, config.name, operands, 1, 0)["c"]
-    found = found.T if FAMILIES[family].swaps_operands else found
+    operands = {"a": columns, "b": rows.T, "c": np.full((width, 64), np.nan, np.float32)}
+    found = run_module(text, config.name, operands, 1, 0)["c"].T
     expected, otherwise = (
         np.repeat(np.stack([added(sums, owner, ranks) for owner in range(cluster)], axis=1), 16, axis=1)
         for ranks in (range(cluster), range(cluster)[::-1])

@@ -26,19 +26,14 @@ CONFIGS += [
     for rows, warps in ((64, 4), (128, 4), (128, 8))
     for width in (8, 24, 104, 248)
 ]
-PINGPONG = [
-    *(Config("warp_specialized_pingpong", *sizes, 64, num_warps=4, num_stages=3) for sizes in ((64, 208), (128, 16))),
-    *(Config("warp_specialized_swapped_pingpong", *sizes, 64, num_stages=3) for sizes in ((104, 128), (24, 64))),
-]
 CLUSTERS = [
-    Config("warp_specialized_cluster2", rows, width, 64, num_warps=warps, num_stages=3)
-    for rows, width, warps in ((128, 112, 4), (256, 48, 8))
-]
-CLUSTERS += [
     Config(f"warp_specialized_swapped_cluster{size}", width, rows, 64, num_warps=warps, num_stages=3)
-    for size, rows, width, warps in ((2, 64, 104, 4), (4, 64, 96, 4), (4, 128, 24, 8), (8, 128, 144, 4), (8, 64, 56, 4))
+    for size, rows, width, warps in (
+        *((2, 64, 104, 4), (2, 128, 112, 4), (2, 256, 48, 8)),
+        *((4, 64, 96, 4), (4, 128, 24, 8), (8, 128, 144, 4), (8, 64, 56, 4)),
+    )
 ]
-CONFIGS += PINGPONG + CLUSTERS
+CONFIGS += CLUSTERS
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 
 
@@ -157,8 +152,7 @@ TEXTS = ["_products", "_await_last", "_await_all", "_begin", "_fill"]
 def texts_of(config: Config) -> list[str]:
     """How the names end of the functions of a config's module whose texts are more than one instruction."""
     exchanges = [f"_exchange_{rank}" for rank in range(FAMILIES[config.family].cluster)] + ["expect_sums"]
-    turns = ["await_turn", "pass_turn"]
-    return TEXTS + exchanges * (config in CLUSTERS) + turns * (config in PINGPONG)
+    return TEXTS + exchanges * (config in CLUSTERS)
 
 
 each_text = pytest.mark.parametrize(
@@ -183,7 +177,7 @@ def test_constraints_fit_the_arguments(config: Config, suffix: str) -> None:
     assert named["is_pure"] == "False"
     found = ast.literal_eval(call.args[1]).split(",")
     used = {int(number) for number in re.findall(r"\$(\d+)", " ".join(lines_of(call)))}
-    numbers = {"_begin": 5, "_fill": 7, "await_turn": 2, "pass_turn": 1, "expect_sums": 2}
+    numbers = {"_begin": 5, "_fill": 7, "expect_sums": 2}
     if suffix in numbers:
         # A number that nobody needs, some that say where, and a descriptor for each copy.
         boxes = 1 + len(powers_of(sides(config)[1])) if suffix in ("_begin", "_fill") else 0
@@ -247,16 +241,15 @@ def test_copies_begin_where_barriers_are_made(config: Config) -> None:
 
 @each_config
 def test_one_thread_waits_for_a_buffer_and_fills_it(config: Config) -> None:
-    """The thread is chosen before the wait; the others branch off, for two groups of warps before the wait already."""
+    """The thread is chosen before the wait, in which its warp takes part; the others branch off then."""
     lines = lines_of(asm_of(config, "_fill"))
-    branches = [lines.index(each) for each in ("again:", "@!done bra again;", "@!one bra filled;")]
-    assert [lines[at] for at in sorted(branches)] == [line for line in lines if " bra " in line or line == "again:"]
-    assert (branches[2] < branches[0]) == (config in PINGPONG)
-    assert lines.index("elect.sync _|one, -1;") < min(branches)
+    branches = [at for at, line in enumerate(lines) if " bra " in line or line == "again:"]
+    assert [lines[at] for at in branches] == ["again:", "@!done bra again;", "@!one bra filled;"]
+    assert lines.index("elect.sync _|one, -1;") < branches[0]
     wait = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;"
     tried = [wait, "or.pred done, done, idle;"] if config in CLUSTERS else [wait]
     assert lines[branches[0] + 1 : branches[1]] == tried
-    assert lines[max(branches) + 1].startswith("mbarrier.arrive.expect_tx.")
+    assert lines[branches[2] + 1].startswith("mbarrier.arrive.expect_tx.")
     # Of a cluster's four helping warps the first one loads.
     idle = [line for line in lines if re.search(r"\b(idle|warp)\b", line) and not line.startswith(".reg")]
     chosen = [
@@ -276,7 +269,8 @@ def test_one_thread_waits_for_a_buffer_and_fills_it(config: Config) -> None:
 def test_copies_fill_a_buffer(config: Config, suffix: str, first: int) -> None:
     """The rows, then the columns that make up the width, side by side: as many bytes as the barrier awaits.
 
-    Operands from `first` on are barrier, buffer, K, row and column. One thread alone comes there.
+    Operands from `first` on are barrier, buffer, K, row and column. One thread alone comes there. The copies of the
+    weights, and no others, have evict_first.
     """
     rows, width = sides(config)
     lines = lines_of(asm_of(config, suffix))
@@ -284,9 +278,21 @@ def test_copies_fill_a_buffer(config: Config, suffix: str, first: int) -> None:
     begin = lines.index(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {buffer_bytes(rows, width)};")
     lines = lines[begin : lines.index("filled:")]
     assert not any(line.startswith("@") or " bra " in line for line in lines)
-    copies = [re.split(r"\s+", line, maxsplit=1)[1] for line in lines if "cp.async.bulk.tensor" in line]
-    columns = [f"[place], [${int(box[1:]) + 1 + i}, {{{k}, line}}], [{full}];" for i in range(len(powers_of(width)))]
-    assert copies == [f"[{buffer}], [{box}, {{{k}, {row}}}], [{full}];", *columns]
+    (policy,) = (
+        at for at, line in enumerate(lines) if line == "createpolicy.fractional.L2::evict_first.b64 once, 1.0;"
+    )
+    copies = [re.split(r"\s+", line, maxsplit=1) for line in lines if "cp.async.bulk.tensor" in line]
+    assert policy < min(at for at, line in enumerate(lines) if line.endswith("], once;"))
+    plain = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    hints = (".L2::cache_hint", ", once"), ("", "")
+    of_rows, of_columns = hints if FAMILIES[config.family].swaps_operands else hints[::-1]
+    assert copies == [
+        [plain + of_rows[0], f"[{buffer}], [{box}, {{{k}, {row}}}], [{full}]{of_rows[1]};"],
+        *(
+            [plain + of_columns[0], f"[place], [${int(box[1:]) + 1 + i}, {{{k}, line}}], [{full}]{of_columns[1]};"]
+            for i in range(len(powers_of(width)))
+        ),
+    ]
     assert f"mov.u32 line, {column};" in lines
     steps = [line for line in lines if re.match(r"add.u32 (place|line)", line)]
     assert steps[0] == f"add.u32 place, {buffer}, {rows * 128};"

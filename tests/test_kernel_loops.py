@@ -22,12 +22,9 @@ from genkern.problem import GemmProblem
 Carried = frozenset[tuple[str, int]]
 NONE: Carried = frozenset()
 PROBLEM = GemmProblem(256, 512, 1024, bias=True, activation="gelu")
-TOGETHER = [
-    Config(name, 64, 64, 64, num_warps=4, num_stages=3)
-    for name, family in FAMILIES.items()
-    if family.cluster > 1 or family.pingpong
+CLUSTERS = [
+    Config(name, 64, 64, 64, num_warps=4, num_stages=3) for name, family in FAMILIES.items() if family.cluster > 1
 ]
-GROUPS = next(config for config in TOGETHER if FAMILIES[config.family].pingpong)
 
 # Places of parameters: those that bounds of loops depend on, and those that effects do.
 Places = tuple[set[int], ...]
@@ -160,7 +157,7 @@ def lost_changes(text: str) -> set[str]:
 def modules() -> list[tuple[GemmProblem, Config]]:
     """One config of each kernel that there is, for NVIDIA; AMD's have the same loops."""
     chosen = {
-        (config.family, config.SPLIT_K > 1): config for config in [*taking(PROBLEM), *TOGETHER] if not config.is_amd
+        (config.family, config.SPLIT_K > 1): config for config in [*taking(PROBLEM), *CLUSTERS] if not config.is_amd
     }
     return [*((PROBLEM, config) for config in chosen.values()), (replace(PROBLEM, M=1), GEMV)]
 
@@ -194,7 +191,6 @@ COUNTS = r"( +step \+= 1\n)(\n\n@gluon.jit\ndef \w+_multiply)"
                 (COUNTS, r"\1        begun = 0\n\2"),
             ],
         ),
-        (GROUPS, [(FIRST, "        first_block = begun\n"), (COUNTS, r"\1        begun = 0\n\2")]),
         (
             WARP_SPECIALIZED_SPLIT,
             [
@@ -210,7 +206,7 @@ COUNTS = r"( +step \+= 1\n)(\n\n@gluon.jit\ndef \w+_multiply)"
             ],
         ),
     ],
-    ids=["a number", "itself the bound", "beside two groups", "a choice", "a branch"],
+    ids=["a number", "itself the bound", "a choice", "a branch"],
 )
 def test_what_a_loop_changes_is_noticed(config: Config, changes: list[tuple[str, str]]) -> None:
     """Loading warps that forgot, after the first tile, how many K-blocks of it the kernel had begun: programs hung."""

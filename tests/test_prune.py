@@ -35,7 +35,7 @@ PUBLISHED = {
     (2, 4096, 1792): (568, 600, 592),
 }
 # Clusters have a space of their own.
-GLUON = tuple(name for name in ALL_GLUON if FAMILIES[name].cluster == 1 and not FAMILIES[name].pingpong)
+GLUON = tuple(name for name in ALL_GLUON if FAMILIES[name].cluster == 1)
 H200 = gpu_for_arch("sm_90")
 LARGE = [(4096, 6144, 4096), (4096, 4096, 14336), (1024, 6144, 4096)]
 

@@ -33,6 +33,11 @@ def swapped(m: int = 64, n: int = 64, **fields: int) -> Config:
     return Config("warp_specialized_swapped", m, n, 64, **fields)
 
 
+def cluster(size: int, m: int = 64, n: int = 64, **fields: int) -> Config:
+    """The same, of which a cluster of so many programs makes one tile."""
+    return Config(f"warp_specialized_swapped_cluster{size}", m, n, 64, **fields)
+
+
 # rule, GPU, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Config]]] = [
     ("wgmma_operands", H200, (problem(64, 64, 64, row_major_b=True), upright()), (problem(64, 64, 64), upright())),
@@ -54,20 +59,16 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(32)), (problem(25, 64, 64), swapped(32))),
     ("wgmma_width", H200, (problem(1, 64, 64), swapped(24)), (problem(1, 64, 64), swapped(16))),
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled_swapped", 64, 64, 64))),
-    # 132 programs have a tile each; with 133 one has a second.
-    ("pingpong_alone", H200, (problem(64, 132 * 64, 64), Config("warp_specialized_pingpong", 64, 64, 64)), (problem(64, 133 * 64, 64), Config("warp_specialized_pingpong", 64, 64, 64))),
-    ("pingpong_alone", H200, (LARGE, Config("warp_specialized_pingpong", 128, 128, 64, num_warps=8)), (LARGE, upright(128, 128, num_warps=8))),
-    # Two buffers for C of 57344 bytes each.
-    ("wgmma_shared_memory", H200, (LARGE, Config("warp_specialized_pingpong", 128, 112, 64, num_stages=6)), (LARGE, upright(128, 112, num_stages=6))),
-    # Four K-blocks for each program of a cluster, and an SM: clusters of four can have 124, and of eight 120.
-    ("cluster_shares", H200, (problem(100, 512, 448), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(100, 512, 449), Config("warp_specialized_cluster2", 128, 64, 64))),
-    ("cluster_shares", H200, (problem(100, 32 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64)), (problem(100, 31 * 64, 4096), Config("warp_specialized_swapped_cluster4", 104, 64, 64))),
-    ("cluster_shares", H200, (problem(100, 512, 448), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(100, 512, 448), upright(128, 64))),
-    ("cluster_shares", H200, (problem(8, 16 * 64, 4096), Config("warp_specialized_swapped_cluster8", 8, 64, 64)), (problem(8, 15 * 64, 4096), Config("warp_specialized_swapped_cluster8", 8, 64, 64))),
+    # Four K-blocks for each program of a cluster, and an SM.
+    ("cluster_shares", H200, (problem(100, 512, 448), cluster(2, 104)), (problem(100, 512, 449), cluster(2, 104))),
+    ("cluster_shares", H200, (problem(100, 34 * 64, 4096), cluster(4, 104)), (problem(100, 33 * 64, 4096), cluster(4, 104))),
+    ("cluster_shares", H200, (problem(100, 512, 448), cluster(2, 104)), (problem(100, 512, 448), swapped(104))),
+    ("cluster_shares", H200, (problem(8, 17 * 64, 4096), cluster(8, 8)), (problem(8, 16 * 64, 4096), cluster(8, 8))),
+    # A tile that has all of M, and no more.
+    ("cluster_shares", H200, (problem(105, 512, 4096), cluster(2, 104)), (problem(97, 512, 4096), cluster(2, 104))),
+    ("cluster_shares", H200, (problem(96, 512, 4096), cluster(2, 104)), (problem(104, 512, 4096), cluster(2, 104))),
     # With 53248 bytes for another program's sums a stage less fits.
-    ("wgmma_shared_memory", H200, (problem(128, 104, 4096), Config("warp_specialized_swapped_cluster2", 104, 128, 64, 1, 1, 4, 6)), (problem(128, 104, 4096), swapped(104, 128, num_stages=6))),
-    # Two programs of a cluster for each of 64 tiles are as good as 128 tiles.
-    ("width_fills_nothing", H200, (problem(1024, 640, 4096), upright(128, 80)), (problem(1024, 640, 4096), Config("warp_specialized_cluster2", 128, 80, 64))),
+    ("wgmma_shared_memory", H200, (problem(128, 104, 4096), cluster(2, 104, 128, num_stages=6)), (problem(128, 104, 4096), swapped(104, 128, num_stages=6))),
     # 544 tiles of 128x128 are more than four waves of 132; 128x96 would be 726.
     ("wgmma_tile_small", H200, (LARGE, upright(128, 96)), (LARGE, upright(128, 128))),
     ("wgmma_tile_small", H200, (LARGE, swapped(64)), (problem(1024, 2048, 4096), swapped(64))),
@@ -129,9 +130,8 @@ def test_clusters_need_an_older_triton(
 ) -> None:
     """Kernels for clusters are written for what Triton makes of these before 3.8; others do not mind."""
     monkeypatch.setattr("genkern.rules_wgmma.triton_release", lambda: release)
-    cluster = Config("warp_specialized_cluster2", 128, 64, 64)
-    assert RULES["cluster_triton"](LARGE, cluster, H200) is dropped
-    assert RULES["cluster_triton"](LARGE, upright(), H200) is False
+    assert RULES["cluster_triton"](LARGE, cluster(2), H200) is dropped
+    assert RULES["cluster_triton"](LARGE, swapped(), H200) is False
 
 
 def test_every_rule_is_tested() -> None:

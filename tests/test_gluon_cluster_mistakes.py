@@ -1,11 +1,11 @@
-"""As tests/test_gluon_mistakes.py, for what programs of a cluster, and groups of warps that take turns, do together."""
+"""As tests/test_gluon_mistakes.py, for what programs of a cluster do together."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from gluon_cases import CLUSTERS, PINGPONG, fp16_problem, made
+from gluon_cases import CLUSTERS, fp16_problem, made
 from gluon_memory import LATE
 from gluon_mistakes import (
     EARLY,
@@ -69,69 +69,18 @@ CLUSTER_MISTAKES: Mistakes = {
     "rank in descriptors": (r"and.b32 row, row, 0x3fff;", "", "more than an address"),
     "no wait for a full buffer": (r"(done, \[\$\d\d+\], \$.*\n +)@!done bra again;", r"\1", EARLY),
     "no wait for an empty one": (r"(done, done, idle;\n +)@!done bra again;", r"\1", f"{OVERWRITTEN}|{TOO_MANY}"),
-    "a thread of each group frees": (r"and.b32 thread, thread, 31;", "and.b32 thread, thread, 127;", NOBODY),
+    "a thread of each warpgroup frees": (r"and.b32 thread, thread, 31;", "and.b32 thread, thread, 127;", NOBODY),
     "not kept": (r"    memory._keep_alive\(\)", "    pass", "for something else"),
 }  # fmt: skip
 MANY = [name for name in CLUSTERS if FAMILIES[name].cluster > 2]
-# What one group does in the other's place: what is met first depends on whose turn it is.
-DISORDER = f"{EARLY}|{LATE}|{UNORDERED}"
-# The same in the kernel of two groups of warps.
-AWAITED = r"await_turn\(barriers \+ \(2 \* STAGES \+ GROUP\)"
-PASSED = r"pass_turn\(barriers \+ \(2 \* STAGES \+ 1 - GROUP\)"
-TURN_MISTAKES: Mistakes = {
-    "no order": (r"        await_turn\(.*\n", "", f"{EARLY}|{LATE}"),
-    "does not wait": (r"(\[\$1\], \$2;\n +)@!done bra again;(\n +mov.u32 \$0)", r"\1\2", f"{EARLY}|{LATE}"),
-    "the second goes first": (r"\^ \(1 - GROUP\)\)", "^ GROUP)", f"{EARLY}|{LATE}|{NOBODY}"),
-    "both go first": (r"\(turn & 1\) \^ \(1 - GROUP\)\)", "(turn & 1) ^ 1)", f"{EARLY}|{LATE}"),
-    "neither goes first": (r"\(turn & 1\) \^ \(1 - GROUP\)\)", "turn & 1)", NOBODY),
-    "the same turn again": (r"        turn \+= 1\n", "", DISORDER),
-    "the turn of the other": (AWAITED, "await_turn(barriers + (2 * STAGES + 1 - GROUP)", DISORDER),
-    "no pass": (r"        pass_turn\(.*\n", "", NOBODY),
-    "passes to itself": (PASSED, "pass_turn(barriers + (2 * STAGES + GROUP)", DISORDER),
-    "passes twice": (r"(        pass_turn\(.*\n)", r"\1\1", DISORDER),
-    "passes before it multiplies": (r"(        for k in [\s\S]*?)(        pass_turn.*\n)", r"\2\1", f"{EARLY}|{LATE}"),
-    "passes a round early": (
-        r"( +)(accs = \w+_products\(accs.*\n)([\s\S]*?)        (pass_turn.*\n)",
-        r"\1if K - k == STAGES * 64:\n\1    \4\1\2\3",
-        f"{EARLY}|{LATE}",
-    ),
-    "one warp passes": (r"thread, 31;(\s+setp.eq.u32 first)", r"thread, 127;\1", NOBODY),
-    "each warp passes for all": (r"\], \{arrivals\};\" for turn in", '], 1;" for turn in', f"{LATE}|{NOBODY}"),
-    "no barriers for turns": (r"(make_barriers\(barriers, STAGES, 4), 2\)", r"\1, 0)", UNMADE),
-    "a barrier for both": (r"2 \* stages \+ turn\)", "2 * stages + 2 * turn)", UNMADE),
-    "one tile of C for both": (r"other_(\d), ", r"tile_\1, ", "two partitions use"),
-    "both are the first": (r"STAGES, 1,", "STAGES, 0,", f"{DISORDER}|written twice"),
-    "both are the second": (r"STAGES, 0,", "STAGES, 1,", NOBODY),
-    "both start at the first step": (r"step = GROUP \* blocks", "step = 0", DISORDER),
-    "starts one step late": (r"step = GROUP \* blocks", "step = GROUP * (blocks + 1)", DISORDER),
-    "starts one step early": (r"step = GROUP \* blocks", "step = GROUP * (blocks - 1)", DISORDER),
-    "starts a round late": (r"step = GROUP \* blocks", "step = GROUP * (blocks + STAGES)", DISORDER),
-    "forgets the other's steps": (r"        step \+= blocks\n", "", DISORDER),
-    "every tile": (r", 2 \* gl.num_programs\(0\)\)", ", gl.num_programs(0))", f"{DISORDER}|written twice"),
-    "the same tiles": (r"\(0\) \+ GROUP \* gl.num_programs\(0\)", "(0)", f"wrong|written twice|{NOBODY}"),
-    "frees the other's buffer": (
-        r"before = \(step \+ STAGES - 1\) % STAGES\n        released",
-        r"before = step % STAGES\n        released",
-        f"{UNORDERED}|{LATE}",
-    ),
-    "one warp frees": (r"thread, 31;(\s+setp.eq.u32 arrives)", r"thread, 127;\1", NOBODY),
-    "all threads load": (r"@!one bra filled;(\n +again)", r"\1", "by 32 threads"),
-    "does not wait to load": (r"@!done bra again;(\n +mbarrier.arrive)", r"\1", f"{OVERWRITTEN}|{TOO_MANY}"),
-    "first K-blocks twice": (
-        r"gl.where\(tile == gl.program_id\(0\), begun, 0\)",
-        "0",
-        f"{UNORDERED}|{LATE}|nobody waits for",
-    ),
-}  # fmt: skip
 
 
 def said_in_cluster(family: str, pattern: str, replacement: str) -> list[str]:
     """What the stand-in says, with two seeds, to the kernel of a cluster after this replacement in its text."""
-    # The first of four programs owns nothing. Shares are longer than the ring, and tiles overhang.
-    config = made(family, 64, 48 if FAMILIES[family].cluster == 2 else 24, 1, 4, 3)
-    problem = fp16_problem(
-        *(20, 60) if FAMILIES[family].swaps_operands else (60, 40), 64 * 5 * FAMILIES[family].cluster
-    )
+    # The first of four programs owns nothing. Shares are longer than the ring, and the tile overhangs.
+    width = 24 if family in MANY else 48
+    config = made(family, 64, width, 1, 4, 3)
+    problem = fp16_problem(width - 4, 60, 64 * 5 * FAMILIES[family].cluster)
     return said_to(changed(problem, config, (pattern, replacement)), problem, config, 8, range(2))
 
 
@@ -158,29 +107,3 @@ def test_the_stand_in_notices_in_larger_clusters(family: str, pattern: str, repl
     """Where several programs send, what they own being of different size, or nothing."""
     (said, _) = said_in_cluster(family, pattern, replacement)
     assert re.search(message, said), said
-
-
-@pytest.mark.parametrize("family", PINGPONG)
-@pytest.mark.parametrize("mistake", TURN_MISTAKES)
-def test_the_stand_in_notices_in_turns(mistake: str, family: str) -> None:
-    """Mistakes in how two groups of warps share a program's tiles, whichever runs first."""
-    pattern, replacement, message = TURN_MISTAKES[mistake]
-    # Groups have several tiles each, which begin at any buffer.
-    problem, config = fp16_problem(200, 130, 64 * 5), made(family, 64, 48, 1, 4, 3)
-    found = said_to(changed(problem, config, (pattern, replacement)), problem, config, 2, range(3))
-    assert len(found) == 3
-    assert all(re.search(message, said) for said in found), found
-
-
-@pytest.mark.parametrize("family", PINGPONG)
-def test_a_group_may_be_late_where_one_warp_passes_for_four(family: str) -> None:
-    """A turn that one warp passes does not wait for the three others, which may miss the next one: tiles are short."""
-    problem, config = fp16_problem(200, 130, 64), made(family, 64, 48, 1, 4, 3)
-    text = changed(
-        problem,
-        config,
-        (r"\], \{arrivals\};\" for turn in", '], 1;" for turn in'),
-        (r"and.b32 thread, thread, 31;(\s+setp.eq.u32 first)", r"and.b32 thread, thread, 127;\1"),
-    )
-    (said,) = said_to(text, problem, config, 1, [0])
-    assert re.search(f"{EARLY}|{LATE}", said), said
