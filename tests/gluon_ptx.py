@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from gluon_machine import EVICT_FIRST, Agent, Machine
+from gluon_machine import Agent, Machine
 from gluon_memory import Descriptor
 from gluon_text import Instruction, Text, parse
 from gluon_wgmma import Products, Tensor
@@ -171,6 +171,8 @@ class _Threads:
             if result.dtype != bool and bits and bits[1] == "32":
                 result = result & 0xFFFFFFFF
             self.write(fields[0], result, taken)
+        elif name == "mov.b64" and not fields[1].startswith("{"):
+            self.write(fields[0], self.value(fields[1], taken), taken)
         elif name == "mov.b64":
             low, high = (self.value(part, taken) for part in fields[1].strip("{}").split(","))
             self.write(fields[0], low | high << 32, taken)
@@ -192,9 +194,6 @@ class _Threads:
             machine.meet()
         elif name.startswith(("mbarrier.", "fence.mbarrier")):
             self.at_barrier(name, fields, taken)
-        elif name == "createpolicy.fractional.L2::evict_first.b64":
-            assert fields[1:] == ("1.0",), "evict_first for a part of a copy"
-            self.write(fields[0], EVICT_FIRST, taken)
         elif name in (_COPY, _HINTED_COPY):
             thread = self.one_thread("a copy", taken)
             assert len(fields) == (4 if name == _HINTED_COPY else 3), "a hint without a policy, or the other way round"

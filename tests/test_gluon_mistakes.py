@@ -127,7 +127,7 @@ ROUNDED = made("warp_specialized", 128, 48, 1, 4, 3), made("warp_specialized_swa
 # A copy without a hint for L2, and one with it.
 PLAIN, HINTED = r"::bytes( [^;]*\]);", r"::bytes\.L2::cache_hint( [^;]*\]), once;"
 WITH_HINT = r"::bytes.L2::cache_hint\1, once;"
-POLICY = r"(            createpolicy\..*\n)"
+POLICY = r"(            mov.b64 once, .*\n)"
 # What is said of hints, and what is changed, one after the other.
 HINTS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "no hint": (IN_L2, [(HINTED, r"::bytes\1;")]),
@@ -140,9 +140,8 @@ HINTS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     ),
     "a policy that no copy takes": ("a hint without a policy", [(r"\.L2::cache_hint", "")]),
     "a hint without a policy": ("a hint without a policy", [(r", once;", ";")]),
-    "another policy": ("unknown PTX", [("evict_first", "evict_last")]),
-    "a policy for a part": ("a part of a copy", [("once, 1.0;", "once, 0.5;")]),
-    "a number that is no policy": (IN_L2, [(POLICY, "            mov.b64 once, {$1, $1};\n")]),
+    "evict_last": (IN_L2, [("0x12F0000000000000", "0x14F0000000000000")]),
+    "half a policy": (IN_L2, [("0x12F0000000000000", "0x12F00000")]),
 }
 
 

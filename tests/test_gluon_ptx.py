@@ -278,9 +278,7 @@ def test_copies_fill_a_buffer(config: Config, suffix: str, first: int) -> None:
     begin = lines.index(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {buffer_bytes(rows, width)};")
     lines = lines[begin : lines.index("filled:")]
     assert not any(line.startswith("@") or " bra " in line for line in lines)
-    (policy,) = (
-        at for at, line in enumerate(lines) if line == "createpolicy.fractional.L2::evict_first.b64 once, 1.0;"
-    )
+    (policy,) = (at for at, line in enumerate(lines) if line == "mov.b64 once, 0x12F0000000000000;")
     copies = [re.split(r"\s+", line, maxsplit=1) for line in lines if "cp.async.bulk.tensor" in line]
     assert policy < min(at for at, line in enumerate(lines) if line.endswith("], once;"))
     plain = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
