@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, buffer_bytes, landing_bytes, powers_of, sides
+from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, buffer_bytes, landing_bytes, powers_of, sides, together
 from genkern.kernel import KernelSpec
 from genkern.op import Op, get_op
 from genkern.problem import GemmProblem
@@ -278,7 +278,9 @@ def _specs(
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
             if variant.split:
                 signature += [("WHOLE_TILES", "i32"), ("SHARERS", "i32")]
-            constants = (constants[0], ("STAGES", config.num_stages), ("num_warps", config.num_warps))
+            buffers = config.num_stages * together(config)
+            constants = (constants[0], ("STAGES", buffers), ("TOGETHER", together(config)))
+            constants = (*constants, ("num_warps", config.num_warps))
             options = (("num_warps", config.num_warps), ("maxnreg", max_registers(config)))
             if variant.cluster > 1:
                 options = (*options, ("num_ctas", variant.cluster))

@@ -122,6 +122,8 @@ FAMILIES = {
 }
 
 
+# Elements along K of a buffer of a Gluon kernel's ring: the 128 bytes that are swizzled.
+RING_K = 64
 # What one wgmma multiplies.
 _WIDEST = 256
 # One program per SM, operands and C through the copy engine: the same text but for who does what.
@@ -135,6 +137,11 @@ def sides(config: Config) -> tuple[int, int]:
     if FAMILIES[config.family].swaps_operands:
         return config.BLOCK_SIZE_N, config.BLOCK_SIZE_M
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+
+
+def together(config: Config) -> int:
+    """Buffers of a Gluon kernel's ring that are filled one after the other, with neighbours along K."""
+    return config.BLOCK_SIZE_K // RING_K
 
 
 def buffer_bytes(rows: int, width: int) -> int:
@@ -163,8 +170,9 @@ def block_problem(family: str, field: str, value: int) -> str:
     if facts.width_step and field == ("BLOCK_SIZE_M" if facts.swaps_operands else "BLOCK_SIZE_N"):
         if value % facts.width_step or value > _WIDEST:
             return f"{value} is not a multiple of {facts.width_step} up to {_WIDEST}"
-    elif facts.width_step and field == "BLOCK_SIZE_K" and value != 64:
-        return f"{value} is not 64, the 128 bytes that a row of the ring has"
+    elif facts.width_step and field == "BLOCK_SIZE_K":
+        if value not in (64, 128, 256):
+            return f"{value} is not 64, 128 or 256: one, two or four times the 128 bytes that a row of the ring has"
     elif value & (value - 1):
         return f"{value} is not a power of two, which Triton needs"
     return ""

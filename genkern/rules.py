@@ -112,6 +112,7 @@ RULES: dict[str, Rule] = {
         rules_wgmma.wgmma_tile_small,
         rules_wgmma.wgmma_accumulators,
         rules_wgmma.wgmma_shared_memory,
+        rules_wgmma.wgmma_together,
         rules_wgmma.width_fills_nothing,
         rules_wgmma.wgmma_shares,
         rules_wgmma.cluster_triton,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, powers_of, sides
+from genkern.family import FAMILIES, GLUON, RING_K, buffer_bytes, landing_bytes, powers_of, sides, together
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules_tiles import covering_block, tiles
@@ -17,8 +17,8 @@ from genkern.triton_release import triton_release
 # The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
 _BARRIER_BYTES = 1024
 _SLACK_BYTES = 1024
-# A ring this deep hides the latency of memory.
-_DEEP_STAGES = 12
+# A ring of this many buffers hides the latency of memory.
+_DEEP_RING = 12
 # Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
 _LEAST_FILL = 0.85
 # Share of the last wave's SMs that may have a whole tile for splitting it to pay.
@@ -107,9 +107,10 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
-    genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. Besides the ring there
-    are a buffer for C and, in a cluster, the sums of other programs. The kernel asserts that the ring has two stages
-    and is larger than any part of the buffer for C.
+    genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried, and of those that are
+    filled several buffers at a time the deepest, of three times as many at least (six buffers filled four at a time:
+    16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer for C and, in a cluster, the sums of other
+    programs. The kernel asserts that the ring has two stages and is larger than any part of the buffer for C.
     """
     if config.family not in GLUON:
         return False
@@ -119,9 +120,21 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     part_bytes = rows * powers_of(width)[0] * DTYPES[problem.dtype_c].size_bytes
-    if config.num_stages < 2 or part_bytes >= config.num_stages * buffer:
+    if config.num_stages < 2 or part_bytes >= config.num_stages * together(config) * buffer:
         return True
-    return not min(fit, _DEEP_STAGES) - 1 <= config.num_stages <= fit
+    deepest = min(fit, _DEEP_RING) // together(config)
+    if together(config) > 1:
+        return config.num_stages < 3 or config.num_stages != deepest
+    return not deepest - 1 <= config.num_stages <= fit
+
+
+def wgmma_together(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon tile with BLOCK_SIZE_K above 64 that has not all of M.
+
+    genkern: buffers are filled together so that memory is asked for neighbours at the same time. That tells where
+    nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
+    """
+    return config.family in GLUON and together(config) > 1 and not _covers(problem, config)
 
 
 def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -177,4 +190,4 @@ def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return True
     if rest * config.SPLIT_K < _LEAST_FILL * units or rest * (config.SPLIT_K - 1) >= units:
         return True
-    return (units + 1) * rest * -(-problem.K // config.BLOCK_SIZE_K) >= 2**31
+    return (units + 1) * rest * -(-problem.K // RING_K) >= 2**31

@@ -56,10 +56,12 @@ def fp16_problem(m: int, n: int, k: int, **changes: Any) -> GemmProblem:
     return GemmProblem(m, n, k, **{"dtype_a": "fp16", "dtype_b": "fp16", "dtype_c": "fp16", **changes})
 
 
-def made(family: str, rows: int, width: int, split_k: int, warps: int, stages: int, group: int = 1) -> Config:
-    """The config whose tile has these sides."""
+def made(
+    family: str, rows: int, width: int, split_k: int, warps: int, stages: int, group: int = 1, together: int = 1
+) -> Config:
+    """The config whose tile has these sides, and whose ring has `stages` times so many buffers."""
     bm, bn = (width, rows) if FAMILIES[family].swaps_operands else (rows, width)
-    return Config(family, bm, bn, 64, group, split_k, warps, stages)
+    return Config(family, bm, bn, 64 * together, group, split_k, warps, stages)
 
 
 def room_for_stages(family: str, rows: int, width: int, dtype_c: str) -> int:

@@ -19,7 +19,7 @@ from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from genkern.compiler import load_module
 from genkern.config import Config
 from genkern.families import binary_name, compile_options, kernel_specs, variants_of, wide_operands
-from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides
+from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides, together
 from genkern.generate import generate
 from genkern.gpus import gpu_for_arch
 from genkern.op import get_op
@@ -284,7 +284,7 @@ def test_gluon_configs_of_gpu_tests_fit(config: Config) -> None:
     assert rows in (16 * config.num_warps, 32 * config.num_warps)
     assert rows * width <= 200 * 32 * config.num_warps
     # A block of barriers; what warps exchange takes less than 1 KiB.
-    needed = config.num_stages * buffer_bytes(rows, width) + 1024 + landing + rows * width * 4 + 1024
+    needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * width * 4 + 1024
     assert needed <= gpu_for_arch("sm_90").shared_bytes_per_block
 
 

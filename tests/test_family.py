@@ -52,7 +52,7 @@ def test_sides() -> None:
         ("warp_specialized", "BLOCK_SIZE_N", 160, 24),
         ("warp_specialized", "BLOCK_SIZE_N", 256, 272),
         ("warp_specialized", "BLOCK_SIZE_M", 128, 160),
-        ("warp_specialized", "BLOCK_SIZE_K", 64, 128),
+        ("warp_specialized", "BLOCK_SIZE_K", 256, 512),
         ("warp_specialized_swapped", "BLOCK_SIZE_M", 8, 4),
         ("warp_specialized_swapped", "BLOCK_SIZE_M", 104, 100),
         ("warp_specialized_swapped", "BLOCK_SIZE_M", 256, 264),
@@ -74,7 +74,11 @@ def test_blocks_by_family(family: str, field: str, good: int, bad: int) -> None:
         ("warp_specialized", "BLOCK_SIZE_M", 96, "96 is not a power of two, which Triton needs"),
         ("warp_specialized_swapped", "BLOCK_SIZE_M", 20, "20 is not a multiple of 8 up to 256"),
         ("warp_specialized_swapped", "BLOCK_SIZE_N", 96, "96 is not a power of two, which Triton needs"),
-        ("warp_specialized", "BLOCK_SIZE_K", 128, "128 is not 64, the 128 bytes that a row of the ring has"),
+        ("warp_specialized", "BLOCK_SIZE_K", 256, ""),
+        (
+            *("warp_specialized", "BLOCK_SIZE_K", 32),
+            "32 is not 64, 128 or 256: one, two or four times the 128 bytes that a row of the ring has",
+        ),
         ("warp_specialized", "BLOCK_SIZE_M", 2048, "2048 is not from 16 to 1024"),
     ],
 )

@@ -11,7 +11,7 @@ from small_gemms import specs_of
 
 from genkern.compiler import ast_source, load_module
 from genkern.config import Config
-from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, powers_of, sides
+from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, powers_of, sides, together
 from genkern.generate import generate
 from genkern.gpus import gpu_for_arch, triton_target
 from genkern.problem import GemmProblem
@@ -20,12 +20,12 @@ from genkern.triton_release import triton_release
 COMPILED = [
     Config("warp_specialized", 128, 48, 64, 1, 1, 4, 3),
     Config("warp_specialized", 64, 256, 64, 1, 2, 4, 3),
-    Config("warp_specialized_swapped", 8, 128, 64, 1, 1, 8, 5),
+    Config("warp_specialized_swapped", 8, 128, 128, 1, 1, 8, 5),
     Config("warp_specialized_swapped", 104, 64, 64, 1, 3, 4, 4),
     Config("warp_specialized_swapped_cluster2", 112, 128, 64, 1, 1, 4, 3),
     Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 4),
     Config("warp_specialized_swapped_cluster2", 24, 128, 64, 1, 1, 8, 4),
-    Config("warp_specialized_swapped_cluster8", 16, 64, 64, 1, 1, 4, 4),
+    Config("warp_specialized_swapped_cluster8", 16, 64, 256, 1, 1, 4, 4),
 ]
 CLUSTERS = [config for config in COMPILED if FAMILIES[config.family].cluster > 1]
 Compile = Callable[..., Any]
@@ -66,7 +66,7 @@ each_compiled = pytest.mark.parametrize("config", COMPILED, ids=lambda config: c
 def ring_bytes(config: Config) -> int:
     """All that a kernel uses by address: buffers, barriers, and room for the sums of other programs."""
     others = landing_bytes(*sides(config), FAMILIES[config.family].cluster)
-    return config.num_stages * buffer_bytes(*sides(config)) + 1024 + others
+    return config.num_stages * together(config) * buffer_bytes(*sides(config)) + 1024 + others
 
 
 def places_in_shared(ptx: str) -> dict[str, int]:

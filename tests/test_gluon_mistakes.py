@@ -81,6 +81,7 @@ LOADING: Mistakes = {
     "begun where another is": (r"ring \+ slot \* (\d+), \(first_block", r"ring + \1, (first_block", OVERWRITTEN),
     "one thread waits": (r"(mbarrier.try_wait\S+ done, \[\$1\], \$2;)", r"@one \1", "before it is written"),
     "no wait for an empty buffer": (r"(done, \[\$1\], \$2;\n +)@!done bra again;", r"\1", f"{OVERWRITTEN}|{TOO_MANY}"),
+    "waits for the buffer before": (r"last = step \|.*", "last = step - 1", f"{OVERWRITTEN}|{UNORDERED}|{LATE}"),
     "other parity of empty": (r"& 1\) \^ 1, ", "& 1), ", f"{UNORDERED}|{LATE}"),
     "more bytes than come": (r"(expect_tx.shared::cta.b64 _, \[\$[13]\], )(\d+)", r"\g<1>1\2", NOBODY),
     "fewer bytes than come": (r"(expect_tx.shared::cta.b64 _, \[\$[13]\], )\d+", r"\g<1>3072", f"{EARLY}|{UNORDERED}"),

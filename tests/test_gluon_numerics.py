@@ -44,13 +44,15 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     width = step * draw(st.integers(1, widest // step))
     dtype_c = draw(st.sampled_from(sorted(NUMPY)))
     bias, activation = draw(st.booleans()), draw(st.sampled_from(["none", "relu"]))
-    most = min(5, room_for_stages(family, rows, width, dtype_c))
+    together = draw(st.sampled_from([1, 2, 4]))
+    most = min(6 // together + 1, room_for_stages(family, rows, width, dtype_c) // together)
     # What the kernel asserts: that its ring is the largest allocation.
     part_bytes = rows * powers_of(width)[0] * np.dtype(NUMPY[dtype_c]).itemsize
-    least = max(2, part_bytes // buffer_bytes(rows, width) + 1)
+    least = max(2, part_bytes // (together * buffer_bytes(rows, width)) + 1)
     assume(least <= most)
     split_k = draw(st.integers(1, 5)) if FAMILIES[family].splits_k else 1
-    config = made(family, rows, width, split_k, warps, draw(st.integers(least, most)), draw(st.integers(1, 3)))
+    stages, group = draw(st.integers(least, most)), draw(st.integers(1, 3))
+    config = made(family, rows, width, split_k, warps, stages, group, together)
     # At most four tiles along either side, so that small ones take no longer than large ones; fewer for clusters.
     along = 4 if FAMILIES[family].cluster == 1 else 2
     m, n = (draw(st.integers(1, min(300, along * size))) for size in (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N))
@@ -98,6 +100,16 @@ def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
         done = width
     widest = WIDEST[FAMILIES[family].cluster][rows]
     assert done == widest // step * step
+
+
+@pytest.mark.parametrize("together", [2, 4])
+@pytest.mark.parametrize("family", GLUON)
+def test_buffers_that_are_filled_together_are_exact(family: str, together: int) -> None:
+    """A ring of two times so many, whose last round ends with one, two, ... of them, over two tiles a program."""
+    config = made(family, 64, 24 if FAMILIES[family].swaps_operands else 32, 1, 4, 2, together=together)
+    for blocks in range(4 * together, 5 * together + 1):
+        problem = fp16_problem(config.BLOCK_SIZE_M - 3, 2 * config.BLOCK_SIZE_N, 64 * blocks - 9)
+        assert_exact(product(problem, config, 1, seed=blocks))
 
 
 @pytest.mark.parametrize("k", [1, 64, 100, 448, 513, 1600, 3000])

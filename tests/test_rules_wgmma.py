@@ -33,6 +33,11 @@ def swapped(m: int = 64, n: int = 64, **fields: int) -> Config:
     return Config("warp_specialized_swapped", m, n, 64, **fields)
 
 
+def joint(k: int, m: int = 64, n: int = 64, **fields: int) -> Config:
+    """A swapped config whose ring is filled by so many elements of K at a time."""
+    return Config("warp_specialized_swapped", m, n, k, **fields)
+
+
 def cluster(size: int, m: int = 64, n: int = 64, **fields: int) -> Config:
     """The same, of which a cluster of so many programs makes one tile."""
     return Config(f"warp_specialized_swapped_cluster{size}", m, n, 64, **fields)
@@ -94,6 +99,13 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     # More than 20 of 8x64x64 fit.
     ("wgmma_shared_memory", H200, (SMALL, swapped(8, num_stages=10)), (SMALL, swapped(8, num_stages=11))),
     ("wgmma_shared_memory", H200, (SMALL, swapped(8, num_stages=10)), (SMALL, swapped(8, num_stages=12))),
+    # Of buffers that are filled together only the deepest ring, up to twelve of them, three times as many at least.
+    ("wgmma_shared_memory", H200, (SMALL, joint(128, 8, num_stages=5)), (SMALL, joint(128, 8, num_stages=6))),
+    ("wgmma_shared_memory", H200, (SMALL, joint(128, 8, num_stages=7)), (SMALL, joint(128, 8, num_stages=6))),
+    ("wgmma_shared_memory", H200, (SMALL, joint(256, 8, num_stages=2)), (SMALL, joint(256, 8, num_stages=3))),
+    ("wgmma_shared_memory", H200, (SMALL, joint(256, 104, num_stages=2)), (SMALL, joint(128, 104, num_stages=5))),
+    ("wgmma_together", H200, (problem(100, 4096, 4096), joint(128, 56)), (problem(100, 4096, 4096), joint(64, 56))),
+    ("wgmma_together", H200, (problem(100, 4096, 4096), joint(256, 96)), (problem(100, 4096, 4096), joint(256, 104))),
     ("width_fills_nothing", H200, (problem(1024, 1600, 64), upright(128, 160)), (problem(1024, 2560, 64), upright(128, 160))),
     ("width_fills_nothing", H200, (problem(1024, 1280, 8192), upright(128, 160)), (problem(1024, 1280, 8192), upright(128, 160, SPLIT_K=2))),
     ("width_fills_nothing", H200, (problem(1024, 161, 64), upright(128, 160)), (problem(1024, 160, 64), upright(128, 160))),
