@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, Ring, powers_of, ring_of, sides
+from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, buffer_bytes, landing_bytes, powers_of, sides, together
 from genkern.kernel import KernelSpec
 from genkern.op import Op, get_op
 from genkern.problem import GemmProblem
@@ -22,6 +22,16 @@ REDUCE_BLOCK_SIZE = 512
 ZERO_FILL_OPTIONS = (("num_warps", 4), ("num_stages", 1))
 # From here on, an element's offset no longer fits 32 bits.
 _WIDE = 2**31
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns of a Gluon tile that one copy takes to C: `offset` and `width`; `owner` is the program of the cluster."""
+
+    number: int
+    owner: int
+    offset: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -48,15 +58,41 @@ class Variant:
     specialized: bool = False
 
     @property
-    def ring(self) -> Ring:
-        """Its buffers (families in Gluon)."""
-        return ring_of(self.rows, self.width, cluster=self.cluster)
+    def buffer_bytes(self) -> int:
+        """Of one buffer of its ring (families in Gluon)."""
+        return buffer_bytes(self.rows, self.width)
 
     @property
-    def parts(self) -> tuple[tuple[int, int], ...]:
-        """Offset and width of each copy to C: the powers of two that the width is the sum of, largest first."""
-        widths = powers_of(self.width)
-        return tuple((sum(widths[:i]), width) for i, width in enumerate(widths))
+    def column_copies(self) -> tuple[int, ...]:
+        """Columns that each copy to a buffer brings (families in Gluon)."""
+        return powers_of(self.width)
+
+    @property
+    def boxes(self) -> tuple[str, ...]:
+        """Its descriptors of operands, by side and size (families in Gluon)."""
+        return (f"rows_{self.rows}", *(f"columns_{count}" for count in self.column_copies))
+
+    @property
+    def landing_bytes(self) -> int:
+        """Where the first program of a cluster finds the sums of the others (families in Gluon)."""
+        return landing_bytes(self.rows, self.width, self.cluster)
+
+    @property
+    def owned(self) -> tuple[range, ...]:
+        """For each program of a cluster, the columns that it stores, by eights (families in Gluon)."""
+        eights = self.width // 8
+        return tuple(range(i * eights // self.cluster, (i + 1) * eights // self.cluster) for i in range(self.cluster))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What each copy to C takes: of each program's columns the powers of two that they add up to, largest first."""
+        parts: list[Part] = []
+        for owner, columns in enumerate(self.owned):
+            offset = 8 * columns.start
+            for width in powers_of(8 * len(columns)):
+                parts.append(Part(len(parts), owner, offset, width))
+                offset += width
+        return tuple(parts)
 
 
 # The last program of a tile adds up its splits: pointer loads, and the copy engine.
@@ -77,16 +113,17 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
     if config.family in GLUON:
         rows, width = sides(config)
         name = f"matmul_{config.family}_{rows}x{width}_w{config.num_warps}" + ("_split" if split else "")
-        swapped, cluster = FAMILIES[config.family].swaps_operands, FAMILIES[config.family].cluster
-        template = f"gemm/warp_specialized{'_cluster' if cluster > 1 else ''}.py.j2"
+        facts = FAMILIES[config.family]
+        template = f"gemm/warp_specialized{'_cluster' if facts.cluster > 1 else ''}.py.j2"
         gluon = Variant(
-            *(name, template),
+            name,
+            template,
             split=split,
             rows=rows,
-            swapped=swapped,
+            swapped=facts.swaps_operands,
             width=width,
             warps=config.num_warps,
-            cluster=cluster,
+            cluster=facts.cluster,
         )
         return (gluon,)
     overhangs = {
@@ -226,19 +263,24 @@ def _specs(
         elif config.family in PERSISTENT_TMA:
             signature = [*descriptors, *extra, *mnk, ("GROUP_SIZE_M", "i32")]
         elif config.family in GLUON:
-            ring, types = variant.ring, [problem.dtype_a, problem.dtype_b]
+            types = [problem.dtype_a, problem.dtype_b]
             of_rows, of_columns = reversed(types) if variant.swapped else types
-            boxes = [("rows", of_rows, count) for count in dict.fromkeys(ring.row_copies)]
-            boxes += [("columns", of_columns, count) for count in dict.fromkeys(ring.column_copies)]
-            signature = [(f"{side}_{count}", _tile_type(dtype, True, count, bk)) for side, dtype, count in boxes]
-            for i, (_, width) in enumerate(variant.parts):
-                signature.append((f"c_{i}", _tile_type(problem.dtype_c, not variant.swapped, variant.rows, width)))
+            boxes = [(of_rows, variant.rows), *((of_columns, count) for count in variant.column_copies)]
+            signature = [
+                (name, _tile_type(dtype, True, count, bk))
+                for name, (dtype, count) in zip(variant.boxes, boxes, strict=True)
+            ]
+            for part in variant.parts:
+                kind = _tile_type(problem.dtype_c, not variant.swapped, variant.rows, part.width)
+                signature.append((f"c_{part.number}", kind))
             if variant.split:
                 signature += [("partial_ptr", partial), ("ready_ptr", "*i32")]
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
             if variant.split:
                 signature += [("WHOLE_TILES", "i32"), ("SHARERS", "i32")]
-            constants = (constants[0], ("STAGES", config.num_stages), ("num_warps", config.num_warps))
+            buffers = config.num_stages * together(config)
+            constants = (constants[0], ("STAGES", buffers), ("TOGETHER", together(config)))
+            constants = (*constants, ("num_warps", config.num_warps))
             options = (("num_warps", config.num_warps), ("maxnreg", max_registers(config)))
             if variant.cluster > 1:
                 options = (*options, ("num_ctas", variant.cluster))

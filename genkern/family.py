@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genkern.config import Config
-from genkern.triton_release import triton_release
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Family:
     `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
     `split_apart`: has a kernel of its own for SPLIT_K above 1.
-    `cluster`: programs that share what they load, each of which has a tile of its own (sm_90: a cluster's blocks).
+    `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `kernels_before`: kernels that it launches before its main one.
     """
 
@@ -108,22 +107,23 @@ FAMILIES = {
         ),
         *(
             Family(
-                f"warp_specialized{'_swapped' if swapped else ''}_cluster{cluster}",
+                f"warp_specialized_swapped_cluster{cluster}",
                 uses_tma=True,
                 interpreted=False,
-                swaps_operands=swapped,
-                width_step=8 if swapped else 16,
+                swaps_operands=True,
+                width_step=8,
                 helper_warps=4,
                 cluster=cluster,
-                least_block_m=8 if swapped else 16,
+                least_block_m=8,
             )
-            for cluster in (2, 4)
-            for swapped in (False, True)
+            for cluster in (2, 4, 8)
         ),
     )
 }
 
 
+# Elements along K of a buffer of a Gluon kernel's ring: the 128 bytes that are swizzled.
+RING_K = 64
 # What one wgmma multiplies.
 _WIDEST = 256
 # One program per SM, operands and C through the copy engine: the same text but for who does what.
@@ -139,48 +139,19 @@ def sides(config: Config) -> tuple[int, int]:
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
 
 
-@dataclass(frozen=True)
-class Ring:
-    """How the copy engine fills a buffer of a Gluon kernel: `rows` rows and `columns` columns, in blocks of `block`.
-
-    `row_copies` and `column_copies` are what single copies bring, each a power of two, as Triton's descriptors want.
-    """
-
-    rows: int
-    columns: int
-    block: int
-    row_copies: tuple[int, ...]
-    column_copies: tuple[int, ...]
-
-    @property
-    def bytes_per_buffer(self) -> int:
-        """With 64 elements of 2 bytes of each."""
-        return (self.rows + self.columns) * 128
+def together(config: Config) -> int:
+    """Buffers of a Gluon kernel's ring that are filled one after the other, with neighbours along K."""
+    return config.BLOCK_SIZE_K // RING_K
 
 
-def growing_views() -> bool:
-    """Whether the installed Triton lets a view of shared memory be larger than what it is made from: not since 3.8."""
-    return triton_release() < (3, 8)
+def buffer_bytes(rows: int, width: int) -> int:
+    """Of one buffer of a Gluon kernel's ring: for each row and column of the tile 64 elements of 2 bytes."""
+    return (rows + width) * 128
 
 
-def ring_of(rows: int, width: int, views_may_grow: bool | None = None, cluster: int = 1) -> Ring:
-    """The ring for tiles of these sides.
-
-    In a `cluster` of more than one program the columns' copies are those of one program, which brings its part to all:
-    an equal part, a multiple of 8 columns, so that parts overlap where they would reach beyond the width.
-
-    `views_may_grow`: a view of shared memory may be larger than what it is made from, so that few copies bring a side
-    of any width, from any block on. Triton refuses that since 3.8 (None: asks which is installed). Then all copies have
-    the size of a block, which both sides consist of, so that the width is rounded up to 16: boxes of 8 rows keep the
-    copy engine from filling the ring in time (H200, 64x104 and 128x232).
-    """
-    if cluster > 1:
-        return Ring(rows, width, 8, (rows,), powers_of(-(-width // (8 * cluster)) * 8))
-    if growing_views() if views_may_grow is None else views_may_grow:
-        return Ring(rows, width, 8, (rows,), powers_of(width))
-    columns = -(-width // 16) * 16
-    block = (rows | columns) & -(rows | columns)
-    return Ring(rows, columns, block, (block,) * (rows // block), (block,) * (columns // block))
+def landing_bytes(rows: int, width: int, cluster: int) -> int:
+    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, float32."""
+    return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
 
 
 def powers_of(width: int) -> tuple[int, ...]:
@@ -199,8 +170,9 @@ def block_problem(family: str, field: str, value: int) -> str:
     if facts.width_step and field == ("BLOCK_SIZE_M" if facts.swaps_operands else "BLOCK_SIZE_N"):
         if value % facts.width_step or value > _WIDEST:
             return f"{value} is not a multiple of {facts.width_step} up to {_WIDEST}"
-    elif facts.width_step and field == "BLOCK_SIZE_K" and value != 64:
-        return f"{value} is not 64, the 128 bytes that a row of the ring has"
+    elif facts.width_step and field == "BLOCK_SIZE_K":
+        if value not in (64, 128, 256):
+            return f"{value} is not 64, 128 or 256: one, two or four times the 128 bytes that a row of the ring has"
     elif value & (value - 1):
         return f"{value} is not a power of two, which Triton needs"
     return ""

@@ -26,7 +26,7 @@ from genkern.families import (
     variants_of,
     wide_operands,
 )
-from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, growing_views
+from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA
 from genkern.gpus import Gpu, gpu_for_arch
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -127,7 +127,6 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "gluon_swapped": [name for name in sorted(families) if name in GLUON and FAMILIES[name].swaps_operands],
         "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
-        "views_may_grow": growing_views(),
         "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(reduce_options(arch))},
         "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),
@@ -163,7 +162,11 @@ _HELPERS = {
     "beside(": "gemm/beside.py.j2",
     "piece_of(": "gemm/pieces.py.j2",
     "cluster_rank(": "gemm/cluster_rank.py.j2",
+    "meet_cluster(": "gemm/meet_cluster.py.j2",
+    "expect_sums(": "gemm/expect_sums.py.j2",
     "parameter_of(": "gemm/parameter.py.j2",
+    "make_barriers(": "gemm/make_barriers.py.j2",
+    "ring_address(": "gemm/ring_address.py.j2",
     "wgmma_layout(": "gemm/wgmma_layout.py.j2",
 }
 

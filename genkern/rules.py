@@ -112,10 +112,11 @@ RULES: dict[str, Rule] = {
         rules_wgmma.wgmma_tile_small,
         rules_wgmma.wgmma_accumulators,
         rules_wgmma.wgmma_shared_memory,
+        rules_wgmma.wgmma_together,
         rules_wgmma.width_fills_nothing,
         rules_wgmma.wgmma_shares,
-        rules_wgmma.cluster_barriers,
-        rules_wgmma.cluster_idle,
+        rules_wgmma.cluster_triton,
+        rules_wgmma.cluster_shares,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.

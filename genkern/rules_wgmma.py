@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, powers_of, ring_of, sides
+from genkern.family import FAMILIES, GLUON, RING_K, buffer_bytes, landing_bytes, powers_of, sides, together
 from genkern.gpus import Gpu
 from genkern.problem import GemmProblem
 from genkern.rules_tiles import covering_block, tiles
 from genkern.triton_release import triton_release
 
-# Barriers, and alignment between buffers.
+# The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
+_BARRIER_BYTES = 1024
 _SLACK_BYTES = 1024
-# A ring this deep hides the latency of memory.
-_DEEP_STAGES = 12
+# A ring of this many buffers hides the latency of memory.
+_DEEP_RING = 12
 # Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
 _LEAST_FILL = 0.85
 # Share of the last wave's SMs that may have a whole tile for splitting it to pay.
@@ -25,6 +26,8 @@ _MOST_FILL = 0.9
 # Sizes that have so many waves of smaller tiles have enough of these.
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
+# K-blocks that a program of a cluster should have, for its ring to come into its stride.
+_LEAST_BLOCKS = 4
 # Waves of whole tiles before the one that is shared: behind more of them it counts for little.
 _MOST_WHOLE_WAVES = 4
 
@@ -104,20 +107,34 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
-    genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried. There is a buffer for C
-    besides the ring. The kernel asserts that the ring has two stages and is larger than any part of that buffer.
+    genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried, and of those that are
+    filled several buffers at a time the deepest, of three times as many at least (six buffers filled four at a time:
+    16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer for C and, in a cluster, the sums of other
+    programs. The kernel asserts that the ring has two stages and is larger than any part of the buffer for C.
     """
     if config.family not in GLUON:
         return False
     rows, width = sides(config)
-    ring = ring_of(rows, width, cluster=FAMILIES[config.family].cluster)
+    buffer = buffer_bytes(rows, width)
     c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
-    room = gpu.shared_bytes_per_block - c_bytes - ring.block * 128 - _SLACK_BYTES
-    fit = room // ring.bytes_per_buffer
+    others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
+    fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     part_bytes = rows * powers_of(width)[0] * DTYPES[problem.dtype_c].size_bytes
-    if config.num_stages < 2 or part_bytes >= config.num_stages * ring.bytes_per_buffer:
+    if config.num_stages < 2 or part_bytes >= config.num_stages * together(config) * buffer:
         return True
-    return not min(fit, _DEEP_STAGES) - 1 <= config.num_stages <= fit
+    deepest = min(fit, _DEEP_RING) // together(config)
+    if together(config) > 1:
+        return config.num_stages < 3 or config.num_stages != deepest
+    return not deepest - 1 <= config.num_stages <= fit
+
+
+def wgmma_together(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon tile with BLOCK_SIZE_K above 64 that has not all of M.
+
+    genkern: buffers are filled together so that memory is asked for neighbours at the same time. That tells where
+    nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
+    """
+    return config.family in GLUON and together(config) > 1 and not _covers(problem, config)
 
 
 def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -134,25 +151,28 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return count < _LEAST_FILL * waves * gpu.compute_units
 
 
-def cluster_barriers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cluster_triton(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Cluster with a Triton from 3.8 on.
 
-    genkern: that makes the barriers of only every second program (in its PTX), and these kernels use their own.
+    genkern: 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and
+    3.8 has changed on the way there; these kernels are written for what 3.6 and 3.7 make of a cluster.
     """
     return FAMILIES[config.family].cluster > 1 and triton_release() >= (3, 8)
 
 
-def cluster_idle(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster of which some programs have no tile: over 15 % of all, or where it has one tile for all.
+def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Cluster whose programs have under four K-blocks each, are more than the SMs, or whose tile is not all of M.
 
-    genkern: the tiles of a cluster lie side by side along the rows of wgmma; what has no tile there loads for the
-    others and multiplies zeros.
+    genkern: clusters are there to give idle SMs a share; with more tiles than that, programs without a cluster have
+    nothing to exchange. Two tiles of the same weights are faster in programs side by side, where two SMs get a line for
+    one request, than in clusters, whose neighbours have other K-blocks (H200: 19.0 us for 14.2 at 256x1280x8192).
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
-    rows, _ = sides(config)
-    along = -(-_sized(problem, config)[0] // rows)
-    return along < cluster or along < _LEAST_FILL * -(-along // cluster) * cluster
+    if not _covers(problem, config):
+        return True
+    blocks = -(-problem.K // config.BLOCK_SIZE_K)
+    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > gpu.compute_units
 
 
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -170,4 +190,4 @@ def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return True
     if rest * config.SPLIT_K < _LEAST_FILL * units or rest * (config.SPLIT_K - 1) >= units:
         return True
-    return (units + 1) * rest * -(-problem.K // config.BLOCK_SIZE_K) >= 2**31
+    return (units + 1) * rest * -(-problem.K // RING_K) >= 2**31

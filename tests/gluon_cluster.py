@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable
@@ -30,7 +31,12 @@ class Cluster:
         self._enter = enter
         self._random = random.Random(seed)
         self.back = threading.Semaphore(0)
+        self._bits = itertools.count()
         self.errors: list[BaseException] = []
+
+    def new_bit(self) -> int:
+        """A bit that nothing in this cluster has (tests/gluon_memory.py)."""
+        return 1 << next(self._bits)
 
     def run(self) -> None:
         """Run all partitions to their ends; raises what the first one to fail raises."""

@@ -1,319 +1,328 @@
-"""The PTX that the kernels in Gluon hold, run as a warpgroup runs it: wgmma on tests/gluon_machine.py's shared memory.
+"""The PTX that the kernels in Gluon hold, run as its threads run it, on tests/gluon_machine.py.
 
-One instruction is one line, or it is not understood. Products read shared memory as late as `wgmma.wait_group` allows.
+Threads go on alone after a branch and meet again where they may; a register that nobody has written is no number.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from gluon_machine import FIRST_ADDRESS, Access, Agent, Allocation, Machine
+from gluon_machine import Agent, Machine
+from gluon_memory import Descriptor
+from gluon_text import Instruction, Text, parse
+from gluon_wgmma import Products, Tensor
 from numpy.typing import NDArray
 
-_THREADS = 128
-_ARITHMETIC = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "shl": operator.lshift,
-    "shr": operator.rshift,
-    "and": operator.and_,
-    "or": operator.or_,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
+# Instructions that a text may run before it counts as one that never ends.
+_MOST_STEPS = 5_000
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add.u32": operator.add,
+    "add.s64": operator.add,
+    "sub.u32": operator.sub,
+    "sub.s64": operator.sub,
+    "shl.b32": operator.lshift,
+    "shr.u32": operator.rshift,
+    "and.b32": operator.and_,
+    "or.b32": operator.or_,
+    "and.pred": operator.and_,
+    "or.pred": operator.or_,
+    "mad.lo.u32": lambda a, b, c: a * b + c,
+    "mov.u32": lambda a: a,
+    "setp.eq.u32": operator.eq,
+    "setp.ne.u32": operator.ne,
+    "setp.lt.u32": operator.lt,
+    "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
 }
+_COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+_HINTED_COPY = f"{_COPY}.L2::cache_hint"
+_WAITS = {
+    # The second sees what other programs have sent.
+    "mbarrier.try_wait.parity.shared::cta.b64": False,
+    "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64": True,
+}
+_SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+Mask = NDArray[np.bool_]
 
 
-class Tensor:
-    """Values in registers; `pending` products must be waited for before anyone looks."""
+class _Threads:
+    """Threads of a partition that run a text together, in whole warps.
 
-    def __init__(self, values: Any, warps: int = 0) -> None:
-        self.held = np.asarray(values)
-        self.warps = warps
-        self.pending = 0
+    They are all of it (`group` is -1), or one of its warpgroups. `inputs` are its operands by number, and `accs` the
+    tensors of its first ones.
+    """
 
-    @property
-    def values(self) -> NDArray[Any]:
-        assert self.pending == 0, "an accumulator is used before its products are done"
-        return self.held
+    def __init__(
+        self, machine: Machine, text: Text, group: int, inputs: dict[int, Any], accs: Sequence[Tensor] = ()
+    ) -> None:
+        self.machine, self.text, self.inputs, self.accs = machine, text, inputs, accs
+        agent: Agent = machine.running
+        self.agent = agent
+        self.threads = agent.threads if group < 0 else agent.threads[group * 128 : group * 128 + 128]
+        self.warps = range(len(agent.known)) if group < 0 else range(group * 4, group * 4 + 4)
+        self.products = Products(machine, group, accs)
+        self.named: dict[str, NDArray[Any]] = {}
+        self.written: dict[str, Mask] = {}
+        # By instruction, who has tried a wait before.
+        self.tried: dict[int, Mask] = {}
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.held.shape
+    def run(self) -> Iterator[Callable[[], bool]]:
+        """Those that are behind go first, so that all meet again; gives what they wait for, whenever they wait."""
+        at = np.zeros(len(self.threads), int)
+        for _ in range(_MOST_STEPS):
+            step = int(at.min())
+            if step == len(self.text.instructions):
+                return
+            instruction, active = self.text.instructions[step], at == step
+            taken = active
+            if instruction.predicate:
+                flag = self.value(instruction.predicate.lstrip("!"), active)
+                taken = active & (~flag if instruction.predicate.startswith("!") else flag)
+            at[active] += 1
+            if instruction.name == "bra":
+                at[taken] = self.text.labels[instruction.fields[0]]
+            elif instruction.name in _WAITS and taken.any():
+                yield from self.wait(step, instruction, taken)
+            elif taken.any():
+                self.step(instruction.name, instruction.fields, taken)
+        raise AssertionError("a text that does not end")
 
-
-@dataclass(frozen=True)
-class _Instruction:
-    predicate: str
-    name: str
-    fields: tuple[str, ...]
-
-
-@lru_cache(maxsize=256)
-def _parse(text: str) -> tuple[_Instruction, ...]:
-    found = []
-    for line in text.strip().removeprefix("{").removesuffix("}").strip().splitlines():
-        line = line.strip()
-        if line.startswith(("//", ".reg ")):
-            continue
-        match = re.fullmatch(r"(?:@(\w+) )?([\w.:]+)(?: ([^;]*))?;", line)
-        assert match, f"not one instruction of PTX: {line}"
-        fields = re.findall(r"\{[^}]*\}|[^\s,][^,]*", match[3] or "")
-        found.append(_Instruction(match[1] or "", match[2], tuple(part.strip() for part in fields)))
-    return tuple(found)
-
-
-@dataclass(frozen=True)
-class _Product:
-    """64 rows times `width` columns, 16 deep, added to `accs` at the operands `registers` of one warpgroup."""
-
-    access: Access
-    registers: tuple[int, ...]
-    rows: tuple[Allocation, int]
-    columns: tuple[Allocation, int]
-    accs: Sequence[Tensor]
-    group: int
-
-    @property
-    def chunks(self) -> list[tuple[Tensor, int]]:
-        """Of each 8 columns the tensor, and the first of the 64 rows in it that the registers belong to."""
-        each = self.accs[0].shape[0] // (16 * self.accs[0].warps) * 4
-        found = []
-        for first in range(0, len(self.registers), 4):
-            number = self.registers[first]
-            assert self.registers[first : first + 4] == tuple(range(number, number + 4)), "registers out of order"
-            assert number % 4 == 0, "registers out of order"
-            acc = self.accs[number // each]
-            found.append((acc, number % each // 4 * 16 * acc.warps + self.group * 64))
-        return found
-
-    def finish(self) -> None:
-        width = 2 * len(self.registers)
-        product = _matrix(*self.rows, 64) @ _matrix(*self.columns, width).T
-        for number, (acc, first) in enumerate(self.chunks):
-            acc.held[first : first + 64] += product[:, 8 * number : 8 * number + 8]
-            acc.pending -= 1
-
-
-def _matrix(allocation: Allocation, start: int, rows: int) -> NDArray[Any]:
-    """[rows, 16] in float64, from rows of 128 bytes: the 16 from `start` on."""
-    block, within = divmod(start, 1024)
-    lines = allocation.bytes.reshape(-1, 128)[block * 8 : block * 8 + rows, within : within + 32]
-    return np.ascontiguousarray(lines).view(np.float16).astype(np.float64)
-
-
-def _started(
-    machine: Machine, descriptor: int, access: Access, rows: int, known: set[Access]
-) -> tuple[Allocation, int]:
-    """Where a matrix descriptor points, after a look at the rest of it."""
-    assert descriptor >> 62 == 1, "a descriptor that is not swizzled over 128 bytes"
-    assert descriptor >> 32 & 0x3FFF == 64, "a descriptor whose blocks of 8 rows are not 1024 bytes apart"
-    allocation, start = machine.at((descriptor & 0x3FFF) << 4)
-    assert start % 1024 <= 96, "a descriptor that begins between two rows"
-    allocation.reads(access, start // 1024 * 1024, rows * 128, known)
-    return allocation, start
-
-
-class _Warpgroup:
-    """128 threads that run a text: `operands` are its inputs by number, `accs` the tensors of its first operands."""
-
-    def __init__(self, machine: Machine, group: int, operands: dict[int, int], accs: Sequence[Tensor]) -> None:
-        self.machine, self.agent, self.group = machine, machine.running, group
-        self.operands, self.accs = operands, accs
-        self.threads = np.arange(group * _THREADS, (group + 1) * _THREADS, dtype=np.uint64)
-        self.named: dict[str, Any] = {}
-        self.fenced = False
-
-    def value(self, name: str) -> Any:
-        name = name.strip("[]")
+    def value(self, name: str, taken: Mask) -> NDArray[Any]:
+        """A number for each thread, of which those that take part must have one."""
+        name = name.strip()
+        if name in self.named:
+            assert np.all(self.written[name] | ~taken), f"{name} is used before it is written"
+            return self.named[name]
+        if name == "%tid.x":
+            return self.threads
+        special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address}
         if name.startswith("$"):
-            assert int(name[1:]) in self.operands, f"{name} is not an input"
-            return self.operands[int(name[1:])]
-        known = {"%tid.x": self.threads, "global_smem": FIRST_ADDRESS, **self.named}
-        return known[name] if name in known else int(name, 0)
+            assert int(name[1:]) in self.inputs, f"{name} is not an input"
+            number = self.inputs[int(name[1:])]
+        elif name in special:
+            number = special[name]
+        else:
+            assert name not in self.text.registers, f"{name} is used before it is written"
+            number = int(name, 0)
+        return np.full(self.threads.shape, number, np.int64)
 
-    def uniform(self, name: str) -> int:
-        values = np.unique(self.value(name))
-        assert len(values) == 1, f"{name} is not the same in all threads of a warpgroup"
+    def uniform(self, name: str, taken: Mask) -> int:
+        values = np.unique(self.value(name, taken)[taken])
+        assert len(values) == 1, f"{name} is not the same in all threads"
         return int(values[0])
 
-    def run(self, instruction: _Instruction) -> None:
-        name, fields = instruction.name, instruction.fields
-        first, _, rest = name.partition(".")
-        assert not instruction.predicate or name.startswith("mbarrier.arrive."), f"unknown PTX: @ {name}"
+    def address(self, field: str, taken: Mask) -> NDArray[np.int64]:
+        """Of [base] or [base+offset], for each thread that takes part."""
+        base, _, offset = field.strip("[]").partition("+")
+        return self.value(base, taken)[taken] + int(offset or 0)
+
+    def one_address(self, field: str, taken: Mask) -> int:
+        (address,) = set(self.address(field, taken).tolist())
+        return int(address)
+
+    def write(self, name: str, values: Any, taken: Mask) -> None:
+        assert name in self.text.registers or name.startswith("$"), f"{name} is not declared"
+        new = np.broadcast_to(np.asarray(values), self.threads.shape)
+        before = self.named.get(name, new)
+        self.named[name] = np.where(taken, new, before)
+        self.written[name] = self.written.get(name, np.zeros(taken.shape, bool)) | taken
+
+    def whole_warps(self, name: str, taken: Mask) -> None:
+        warps = taken.reshape(-1, 32)
+        assert np.all(warps.all(axis=1) == warps.any(axis=1)), f"{name} by a part of a warp"
+
+    def one_thread(self, name: str, taken: Mask) -> int:
+        (threads,) = np.nonzero(taken)
+        assert len(threads) == 1, f"{name} by {len(threads)} threads"
+        return int(self.threads[threads[0]])
+
+    def known(self) -> int:
+        """What all of these threads know to be over."""
+        return self.agent.all_know(self.warps)
+
+    def wait(self, step: int, instruction: Instruction, taken: Mask) -> Iterator[Callable[[], bool]]:
+        """The first try comes back with nothing, as it may; who tries again waits."""
+        address = self.one_address(instruction.fields[1], taken)
+        barrier = self.machine.barrier(address, self.threads[taken])
+        parity = self.uniform(instruction.fields[2], taken)
+        again = taken & self.tried.get(step, np.zeros(taken.shape, bool))
+        self.tried[step] = taken
+        if again.any():
+            yield lambda: barrier.lets_through(parity)
+            everyone = np.zeros(len(self.agent.threads), bool)
+            first = self.warps[0] * 32
+            everyone[first : first + len(taken)] = again
+            self.agent.has_waited(barrier, parity, everyone, _WAITS[instruction.name])
+        self.write(instruction.fields[0], again, taken)
+
+    def step(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
+        machine = self.machine
+        if ".sync" in name or ".aligned" in name:
+            self.whole_warps(name, taken)
         if name.startswith("wgmma."):
-            self.wgmma(name, fields)
-        elif name == "mbarrier.arrive.shared::cta.b64":
-            self.arrive(self.uniform(fields[1]), instruction.predicate)
-        elif name == "mapa.shared::cluster.u32":
-            self.named[fields[0]] = self.uniform(fields[1]), np.broadcast_to(self.value(fields[2]), _THREADS)
-        elif name == "mbarrier.arrive.shared::cluster.b64":
-            address, ranks = self.value(fields[1])
-            for rank in ranks[np.broadcast_to(self.value(instruction.predicate), _THREADS)]:
-                machine = self.machine.reached(int(rank))
-                machine.barrier(address, full=False).update(1, 0, self.agent.known[self.group])
-            self.machine.pause()
+            assert taken.all(), "products by a part of a warpgroup"
+            self.wgmma(name, fields, taken)
+        elif name in _ARITHMETIC:
+            result = _ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
+            bits = re.search(r"\D(32|64)$", name)
+            if result.dtype != bool and bits and bits[1] == "32":
+                result = result & 0xFFFFFFFF
+            self.write(fields[0], result, taken)
+        elif name == "mov.b64" and not fields[1].startswith("{"):
+            self.write(fields[0], self.value(fields[1], taken), taken)
         elif name == "mov.b64":
-            low, high = fields[1].strip("{}").split(",")
-            self.named[fields[0]] = self.value(low.strip()) | self.value(high.strip()) << 32
-        elif name == "mov.u32":
-            self.named[fields[0]] = self.value(fields[1])
+            low, high = (self.value(part, taken) for part in fields[1].strip("{}").split(","))
+            self.write(fields[0], low | high << 32, taken)
+        elif name == "elect.sync":
+            assert fields[1] == "-1"
+            self.write(fields[0].removeprefix("_|"), self.threads % 32 == machine.elected, taken)
         elif name == "shfl.sync.idx.b32":
             assert fields[2:] == ("0", "31", "-1")
-            self.named[fields[0]] = np.repeat(self.value(fields[1]).reshape(-1, 32)[:, 0], 32)
-        elif first == "setp":
-            compare, _, joined = rest.removesuffix(".u32").partition(".")
-            result = _ARITHMETIC[compare](self.value(fields[1]), self.value(fields[2]))
-            assert joined in ("", "and")
-            self.named[fields[0]] = result & self.value(fields[3]) if joined else result
-        else:
-            assert first in _ARITHMETIC, f"unknown PTX: {name}"
-            result = _ARITHMETIC[first](self.value(fields[1]), self.value(fields[2]))
-            self.named[fields[0]] = result & ((1 << int(rest[1:])) - 1)
-
-    def wgmma(self, name: str, fields: tuple[str, ...]) -> None:
-        agent, group = self.agent, self.group
-        if name == "wgmma.fence.sync.aligned":
-            self.fenced = True
-        elif name == "wgmma.commit_group.sync.aligned":
-            agent.products[group].append(agent.open_group[group])
-            agent.open_group[group] = []
-        elif name == "wgmma.wait_group.sync.aligned":
-            while len(agent.products[group]) > int(fields[0]):
-                for product in agent.products[group].pop(0):
-                    product.finish()
-                    agent.known[group].add(product.access)
-        else:
-            self.multiply(name, fields)
-
-    def multiply(self, name: str, fields: tuple[str, ...]) -> None:
-        match = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.f16\.f16", name)
-        assert match, f"unknown PTX: {name}"
-        assert self.fenced, "products without a wgmma.fence before them"
-        registers = tuple(int(part.strip(" $")) for part in fields[0].strip("{}").split(","))
-        width = int(match[1])
-        assert len(registers) == width // 2
-        assert np.all(self.value(fields[3])), "products that replace an accumulator"
-        assert fields[4:] == ("1", "1", "0", "0")
-        known, access = self.agent.known[self.group], Access()
-        rows = _started(self.machine, self.uniform(fields[1]), access, 64, known)
-        columns = _started(self.machine, self.uniform(fields[2]), access, width, known)
-        product = _Product(access, registers, rows, columns, self.accs, self.group)
-        self.agent.open_group[self.group].append(product)
-        for acc, _ in product.chunks:
-            acc.pending += 1
-
-    def arrive(self, address: int, predicate: str) -> None:
-        arrivals = int(np.sum(np.broadcast_to(self.value(predicate), _THREADS))) if predicate else _THREADS
-        if arrivals:
-            self.machine.barrier(address, full=False).update(arrivals, 0, self.agent.known[self.group])
-            self.machine.pause()
-
-
-class _Thread:
-    """The one thread that loads, running a text without tensors; `operands` are its inputs by number."""
-
-    def __init__(self, machine: Machine, thread: int, operands: dict[int, Any]) -> None:
-        self.machine, self.operands = machine, operands
-        self.named: dict[str, Any] = {"%tid.x": thread, "%cluster_ctarank": machine.rank, "global_smem": FIRST_ADDRESS}
-
-    def value(self, name: str) -> Any:
-        name = name.strip("[] ")
-        if name.startswith("$") and int(name[1:]) in self.operands:
-            return self.operands[int(name[1:])]
-        return self.named[name] if name in self.named else int(name, 0)
-
-    def run(self, text: str) -> None:
-        lines = [line.strip() for line in re.split(r"[;\n]", text.strip().removeprefix("{").removesuffix("}"))]
-        lines = [line for line in lines if line and not line.startswith((".reg", "//"))]
-        at = 0
-        while at < len(lines):
-            match = re.fullmatch(r"(?:@(!?\w+) )?([\w.:]+)(?: (.*))?", lines[at])
-            assert match, f"not one instruction of PTX: {lines[at]}"
-            at += 1
-            if match[2].endswith(":"):
-                continue
-            fields = [part.strip() for part in re.findall(r"\[[^\]]*\]|[^\s,][^,]*", match[3] or "")]
-            if match[1]:
-                assert match[2] == "bra", "a predicate on anything but a branch"
-                taken = not self.named[match[1][1:]] if match[1].startswith("!") else self.named[match[1]]
-                at = lines.index(f"{fields[0]}:") if taken else at
-            else:
-                self.step(match[2], fields)
-
-    def step(self, name: str, fields: list[str]) -> None:
-        values, machine = [self.value(field) for field in fields[1:] if "{" not in field], self.machine
-        copy = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        first, _, _ = name.partition(".")
-        if name in ("barrier.cluster.arrive.release.aligned", "fence.mbarrier_init.release.cluster"):
-            pass
+            first = self.value(fields[1], taken).reshape(-1, 32)[:, 0]
+            self.write(fields[0], np.repeat(first, 32), taken)
+        elif name == "mapa.shared::cluster.u32":
+            addresses, rank = self.value(fields[1], taken), self.uniform(fields[2], taken)
+            self.write(fields[0], [machine.mapped(int(each), rank) for each in addresses], taken)
+        elif name == "barrier.cluster.arrive.relaxed.aligned":
+            assert taken.all(), "arrives at the cluster's barrier without some of the threads"
+            machine.arrive_at_cluster()
         elif name == "barrier.cluster.wait.acquire.aligned":
+            assert taken.all(), "waits at the cluster's barrier without some of the threads"
             machine.meet()
-        elif name == "mbarrier.try_wait.parity.shared::cta.b64":
-            # It may well come back with nothing; the second time it has waited.
-            self.named[fields[0]] = machine.wait_at(*values, patiently=fields[0] in self.named)
-        elif name == "mbarrier.arrive.expect_tx.shared::cta.b64":
-            barrier = machine.barrier(self.value(fields[1]), full=True)
-            barrier.update(1, self.value(fields[2]), set().union(*machine.running.known))
-        elif name in (copy, f"{copy}.multicast::cluster"):
-            matrix, place = re.findall(r"[^{}]+", fields[1].strip("[]"))
-            corner = [int(self.value(part)) for part in place.split(",")]
-            ranks = [machine.rank]
-            if name != copy:
-                ranks = [rank for rank in range(16) if values[-1] >> rank & 1]
-            descriptor = self.value(matrix.strip(" ,"))
-            machine.copy(descriptor, corner[::-1], self.value(fields[0]), self.value(fields[2]), ranks)
-        elif first == "mov":
-            self.named[fields[0]] = values[0]
-        elif first == "mad":
-            self.named[fields[0]] = values[0] * values[1] + values[2]
-        elif first == "setp":
-            self.named[fields[0]] = _ARITHMETIC[name.split(".")[1]](*values)
+        elif name.startswith(("mbarrier.", "fence.mbarrier")):
+            self.at_barrier(name, fields, taken)
+        elif name in (_COPY, _HINTED_COPY):
+            thread = self.one_thread("a copy", taken)
+            assert len(fields) == (4 if name == _HINTED_COPY else 3), "a hint without a policy, or the other way round"
+            policy = self.uniform(fields[3], taken) if name == _HINTED_COPY else None
+            matrix, _, place = fields[1].strip("[]").partition(",")
+            corner = [self.uniform(part, taken) for part in place.strip(" {}").split(",")]
+            to, barrier = (self.one_address(field, taken) for field in (fields[0], fields[2]))
+            machine.copy(self.inputs[int(matrix.strip(" $"))], corner[::-1], to, barrier, thread, policy)
+        elif name in (_SEND, "ld.shared.v4.f32"):
+            self.move(name, fields, taken)
+        elif name == "add.f32":
+            left, right = (self.read_float(field, taken).astype(np.float32) for field in fields[1:])
+            self.write_float(fields[0], left + right, taken)
         else:
-            assert first in _ARITHMETIC, f"unknown PTX: {name}"
-            self.named[fields[0]] = _ARITHMETIC[first](*values)
+            raise AssertionError(f"unknown PTX: {name}")
+
+    def at_barrier(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
+        machine = self.machine
+        if name == "mbarrier.init.shared::cta.b64":
+            thread = self.one_thread("a barrier that is made", taken)
+            machine.make(self.one_address(fields[0], taken), self.uniform(fields[1], taken), thread)
+        elif name == "fence.mbarrier_init.release.cluster":
+            machine.fence_barriers(self.threads[taken])
+        elif name == "mbarrier.arrive.expect_tx.shared::cta.b64":
+            thread = self.one_thread("expected bytes", taken)
+            barrier = machine.barrier(self.one_address(fields[1], taken), np.array([thread]))
+            barrier.update(1, self.uniform(fields[2], taken), self.agent.knows(thread))
+        elif name == "mbarrier.arrive.shared::cta.b64":
+            threads = self.threads[taken].tolist()
+            for thread, address in zip(threads, self.address(fields[1], taken).tolist(), strict=True):
+                machine.barrier(address, self.threads[taken]).update(1, 0, self.agent.knows(thread))
+            machine.pause()
+        else:
+            raise AssertionError(f"unknown PTX: {name}")
+
+    def wgmma(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
+        if name == "wgmma.fence.sync.aligned":
+            self.products.fence()
+        elif name == "wgmma.commit_group.sync.aligned":
+            self.products.commit()
+        elif name == "wgmma.wait_group.sync.aligned":
+            self.products.wait(int(fields[0]))
+        else:
+            assert np.all(self.value(fields[3], taken)), "products that replace an accumulator"
+            assert fields[4:] == ("1", "1", "0", "0")
+            self.products.multiply(name, fields[0], *(self.uniform(field, taken) for field in fields[1:3]))
+
+    def move(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
+        """16 bytes of each thread, which must lie side by side, in any order."""
+        assert taken.all(), "sums of some of the threads"
+        place, registers = fields[:2] if name == _SEND else fields[1::-1]
+        names = [each.strip() for each in registers.strip("{}").split(",")]
+        addresses = self.address(place, taken)
+        order = np.argsort(addresses)
+        start = int(addresses[order[0]])
+        assert np.array_equal(addresses[order], start + 16 * np.arange(len(order))), "sums that are not side by side"
+        if name == _SEND:
+            data = np.stack([self.read_float(each, taken) for each in names], axis=1)[order].astype(np.float32)
+            barrier = self.one_address(fields[2], taken)
+            self.machine.send(start, data.reshape(-1).view(np.uint8), barrier, self.known())
+            return
+        allocation, at = self.machine.at(start)
+        allocation.reads(self.machine.cluster.new_bit(), at, 16 * len(order), self.known())
+        data = np.empty((len(order), 4), np.float32)
+        data[order] = allocation.bytes[at : at + 16 * len(order)].view(np.float32).reshape(-1, 4)
+        for each, values in zip(names, data.T, strict=True):
+            self.write_float(each, values, taken)
+
+    def read_float(self, name: str, taken: Mask) -> NDArray[Any]:
+        if not name.startswith("$"):
+            return self.value(name, taken)
+        acc, element = divmod(int(name[1:]), self.accs[0].registers)
+        return np.asarray(self.accs[acc].values[self.accs[acc].element(element, self.threads)])
+
+    def write_float(self, name: str, values: NDArray[Any], taken: Mask) -> None:
+        if not name.startswith("$"):
+            self.write(name, values, taken)
+            return
+        assert taken.all(), "sums of some of the threads"
+        acc, element = divmod(int(name[1:]), self.accs[0].registers)
+        self.accs[acc].values[self.accs[acc].element(element, self.threads)] = values
 
 
-def run_scalar(machine: Machine, text: str, args: Sequence[Any], thread: int) -> int:
-    """What gl.inline_asm_elementwise returns for a text without tensors: one number."""
-    runs = _Thread(machine, thread, dict(enumerate(args, 1)))
-    runs.run(text)
-    return int(runs.named["$0"])
+def _run_together(machine: Machine, groups: Sequence[_Threads]) -> None:
+    """Run a text to its end, each of these until it waits."""
+    running = [threads.run() for threads in groups]
+    waits: dict[Iterator[Any], Callable[[], bool]] = {}
+    while True:
+        for run in running:
+            waits.pop(run, None)
+            if (ready := next(run, None)) is not None:
+                waits[run] = ready
+        if not waits:
+            return
+        machine.pause(lambda: any(ready() for ready in waits.values()))
+        running = [run for run, ready in waits.items() if ready()]
 
 
 def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], dtype: Any, pack: int) -> Any:
     """What gl.inline_asm_elementwise returns: tensors that the text adds to, or the one number that it finds."""
-    agent: Agent = machine.running
     listed = constraints.split(",")
     outputs = [each for each in listed if each.startswith("=")]
     inputs = listed[len(outputs) :]
     assert listed[: len(outputs)] == outputs
     assert len(inputs) == pack * len(args), "as many inputs as arguments have elements"
-    accs = [arg for arg in args if isinstance(arg, Tensor) and arg.held.dtype.kind == "f"]
+    accs = [arg for arg in args if isinstance(arg, Tensor)]
+    assert accs == list(args[: len(accs)])
+    if len({id(acc) for acc in accs}) < len(accs):
+        # One value may stand for several only before anything is added to it.
+        assert not any(acc.values.any() for acc in accs), "an accumulator that is named twice"
+        accs = [type(acc)(acc.values.copy(), acc.warps) for acc in accs]
     if accs:
-        assert accs == list(args[: len(accs)])
-        if len({id(acc) for acc in accs}) < len(accs):
-            # One value may stand for several only before anything is added to it.
-            assert not any(acc.values.any() for acc in accs), "an accumulator that is named twice"
-            accs = [type(acc)(acc.values.copy(), acc.warps) for acc in accs]
-        held = accs[0].shape[0] * accs[0].shape[1] // (32 * accs[0].warps)
-        assert pack == held, "a thread's registers in more than one piece"
+        assert pack == accs[0].registers, "a thread's registers in more than one piece"
         assert outputs == ["=f"] * (pack * len(dtype))
         assert len(dtype) == len(accs)
         assert inputs[: len(outputs)] == [str(number) for number in range(len(outputs))], "inputs that are not outputs"
-    scalars = [int(arg.values.flat[0]) if isinstance(arg, Tensor) else int(arg) for arg in args[len(accs) :]]
-    operands = {len(outputs) + len(accs) * pack + i: scalars[i // pack] for i in range(len(scalars) * pack)}
-    instructions = _parse(text)
-    found = []
-    for group in range(len(agent.known)):
-        warpgroup = _Warpgroup(machine, group, operands, accs)
-        for instruction in instructions:
-            warpgroup.run(instruction)
-        found.append(warpgroup.named)
-    return tuple(accs) if accs else int(found[0]["$0"])
+    else:
+        assert outputs == ["=r"]
+        assert pack == 1
+    scalars = [arg for arg in args[len(accs) :] for _ in range(pack)]
+    kinds = ["l" if isinstance(each, Descriptor) else "r" for each in scalars]
+    assert inputs[len(accs) * pack :] == kinds, "inputs of other sizes"
+    first = len(outputs) + len(accs) * pack
+    numbered = {first + i: each if isinstance(each, Descriptor) else int(each) for i, each in enumerate(scalars)}
+    parsed = parse(text)
+    if not accs:
+        threads = _Threads(machine, parsed, -1, numbered)
+        _run_together(machine, [threads])
+        return threads.uniform("$0", np.ones(threads.threads.shape, bool))
+    groups = range(machine.running.groups)
+    _run_together(machine, [_Threads(machine, parsed, group, numbered, accs) for group in groups])
+    return tuple(accs)

@@ -1,9 +1,10 @@
 """Gluon in NumPy, as far as generated modules use it: their kernels run on the CPU, the hardware being at its worst.
 
-tests/gluon_machine.py is the hardware, tests/gluon_ptx.py runs the PTX that kernels hold. Products are computed, and
-tiles of C read, as late as the kernel's waits allow. The partitions of `warp_specialize` take turns at random, and the
-programs of a grid run one after another: in any order, or, for kernels that wait for one another, in the order in which
-hardware starts them. This says neither that a kernel compiles nor how fast it is.
+tests/gluon_machine.py is the hardware, tests/gluon_ptx.py runs the PTX that kernels hold, by which they make barriers
+and drive the copy engine. Products are computed, and tiles of C read, as late as the kernel's waits allow. The
+partitions of `warp_specialize` take turns at random, and the programs of a grid run one after another: in any order,
+or, for kernels that wait for one another, in the order in which hardware starts them. This says neither that a kernel
+compiles nor how fast it is.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from gluon_machine import Cluster, Descriptor, Dtype, Machine
-from gluon_ptx import Tensor, run_ptx, run_scalar
+from gluon_cluster import Cluster
+from gluon_machine import Machine
+from gluon_memory import Descriptor
+from gluon_ptx import run_ptx
+from gluon_wgmma import Tensor
 from numpy.typing import NDArray
 
 # NumPy has no such type: values are rounded to its 8 bits, and kept as they were.
@@ -115,7 +119,7 @@ class Program:
         match = re.fullmatch(r"mov\.b64 \$0, (\w+)_param_(\d+); cvta\.param\.u64 \$0, \$0;", text)
         assert match
         assert match[1] == f"{self.launch.kernel.__name__}_{self.launch.constants['BINARY']}"
-        assert int(match[2]) % 5 == 0
+        assert int(match[2]) % 5 == 0, "a parameter that is no descriptor"
         return self.launch.args[int(match[2]) // 5]
 
     def store(self, pointer: Pointer, value: Tensor) -> None:
@@ -123,7 +127,7 @@ class Program:
         self.machine.running.unordered = True
 
     def thread_barrier(self) -> None:
-        self.machine.running.unordered = False
+        self.machine.thread_barrier()
 
     def atomic_xchg(self, pointer: Pointer, value: int, sem: str) -> None:
         assert sem == "release"
@@ -137,7 +141,8 @@ class Program:
         def body(function: Any, arguments: Sequence[Any]) -> Callable[[], None]:
             return lambda: function(*arguments)
 
-        self.machine.part([body(*partition) for partition in partitions], [self.warps // 4, *([1] * len(warps))])
+        assert len(partitions) == len(warps) + 1 == len(registers) + 1
+        self.machine.part([body(*partition) for partition in partitions], warps)
 
 
 class _Running:
@@ -155,12 +160,11 @@ class _Running:
 
 def _namespace(now: _Running) -> dict[str, Any]:
     def asm(text: str, constraints: str, args: Sequence[Any], *, dtype: Any, is_pure: bool, pack: int) -> Any:
-        acts = re.search(r"wgmma|barrier|cp\.async", text) is not None
+        acts = re.search(r"wgmma|barrier|async|shared", text) is not None
         assert is_pure != acts, "what the compiler may leave out, or do twice"
         if "_param_" in text:
+            assert constraints == "=l"
             return now.program.parameter(text)
-        if not any(isinstance(arg, Tensor) for arg in args):
-            return run_scalar(now.program.machine, text, args, now.program.warps * 32)
         return run_ptx(now.program.machine, text, constraints, args, dtype, pack)
 
     def zeros(shape: Sequence[int], dtype: Any, layout: Any) -> Values:
@@ -178,7 +182,7 @@ def _namespace(now: _Running) -> dict[str, Any]:
         float16=np.float16,
         float32=np.float32,
         int32=np.int32,
-        int64=Dtype(np.int64),
+        int64=np.int64,
         minimum=min,
         cdiv=lambda a, b: -(-a // b),
         where=_where,
@@ -199,25 +203,16 @@ def _namespace(now: _Running) -> dict[str, Any]:
         NVMMADistributedLayout=distributed,
         NVMMASharedLayout=lambda swizzle_byte_width, element_bitwidth, rank, cga_layout=(): swizzle_byte_width,
         SliceLayout=lambda dim, parent: None,
-        shared_memory_descriptor=types.SimpleNamespace(reinterpret=now.of_machine("reinterpret")),
         allocate_shared_memory=now.of_machine("allocate"),
         warp_specialize=now.of_program("warp_specialize"),
     )
-    mbarrier = types.SimpleNamespace(
-        MBarrierLayout=lambda cga_layout=(): "barriers",
-        init=now.of_machine("init"),
-        expect=now.of_machine("expect"),
-        wait=now.of_machine("wait"),
-    )
     tma = types.SimpleNamespace(
-        async_load=now.of_machine("load_tile"),
         async_store=now.of_machine("store_tile"),
         store_wait=now.of_machine("store_wait"),
     )
     return {
         "gl": gl,
         "tl": gl,
-        "mbarrier": mbarrier,
         "tma": tma,
         "gluon": types.SimpleNamespace(jit=_jit),
         "triton": types.SimpleNamespace(jit=_jit, cdiv=gl.cdiv, constexpr_function=_jit),
@@ -228,12 +223,12 @@ def _namespace(now: _Running) -> dict[str, Any]:
 class _Matrix:
     """What `launches` asks of an operand; `writes` says which elements are written, where that may be."""
 
-    def __init__(self, values: NDArray[Any], writes: NDArray[Any] | None = None) -> None:
-        self.values, self.writes = values, writes
+    def __init__(self, values: NDArray[Any], writes: NDArray[Any] | None = None, read_once: bool = False) -> None:
+        self.values, self.writes, self.read_once = values, writes, read_once
 
     @property
     def T(self) -> _Matrix:
-        return _Matrix(self.values.T)
+        return _Matrix(self.values.T, read_once=self.read_once)
 
 
 @lru_cache(maxsize=4)
@@ -247,11 +242,18 @@ def _code(text: str) -> types.CodeType:
 def _module(text: str, now: _Running) -> dict[str, Any]:
     module = _namespace(now) | {"__name__": "generated"}
     exec(_code(text), module)
-    module["_gluon_descriptor"] = lambda x, box, cluster=1: Descriptor(x.values, box, x.writes)
+    module["_gluon_descriptor"] = lambda x, box, cluster=1: Descriptor(x.values, box, x.writes, x.read_once)
     return module
 
 
-def _run_cluster(now: _Running, launch: Any, number: int, size: int, seed: int, views_may_grow: bool) -> None:
+def _run_program(now: _Running, launch: Any, number: int, seed: int) -> None:
+    machine = Machine(seed, launch.constants["num_warps"])
+    now.program = Program(number, launch.grid[0], launch.constants["num_warps"], machine, launch)
+    launch.kernel(*launch.args, **launch.constants)
+    machine.check_kept()
+
+
+def _run_cluster(now: _Running, launch: Any, number: int, size: int, seed: int) -> None:
     programs: dict[Machine, Program] = {}
 
     def enter(machine: Machine) -> None:
@@ -259,25 +261,26 @@ def _run_cluster(now: _Running, launch: Any, number: int, size: int, seed: int, 
 
     cluster = Cluster(seed, enter)
     for _ in range(size):
-        machine = Machine(seed, views_may_grow, cluster)
+        machine = Machine(seed, launch.constants["num_warps"], cluster)
         programs[machine] = Program(number, launch.grid[0], launch.constants["num_warps"], machine, launch)
         enter(machine)
         launch.kernel(*launch.args, **launch.constants)
     cluster.run()
+    for machine in cluster.machines:
+        machine.check_kept()
 
 
 def run_module(
-    text: str, config: str, operands: dict[str, NDArray[Any]], units: int, seed: int, views_may_grow: bool
+    text: str, config: str, operands: dict[str, NDArray[Any]], units: int, seed: int
 ) -> dict[str, NDArray[Any]]:
     """Run one call of a config of a generated module; returns C, and the workspace and its counters if there are any.
 
     `operands` are a [M, K], b [K, N], c [M, N] and, with a bias, bias [N]; c is written. `units` is the number of SMs.
-    `views_may_grow` is as for genkern.family.ring_of.
     """
     now = _Running()
     module = _module(text, now)
     chosen = module["CONFIGS"][config]
-    given: dict[str, Any] = {name: _Matrix(operands[name]) for name in "ab"}
+    given: dict[str, Any] = {"a": _Matrix(operands["a"]), "b": _Matrix(operands["b"], read_once=True)}
     given["c"] = _Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
     given |= {name: Pointer(values) for name, values in operands.items() if name not in "abc"}
     made: dict[str, NDArray[Any]] = {}
@@ -291,9 +294,7 @@ def run_module(
             random.Random(seed).shuffle(programs)
         for number in programs:
             if (size := launch.options.get("num_ctas", 1)) > 1:
-                _run_cluster(now, launch, number, size, seed + number, views_may_grow)
-                continue
-            machine = Machine(seed + number, views_may_grow)
-            now.program = Program(number, launch.grid[0], launch.constants["num_warps"], machine, launch)
-            launch.kernel(*launch.args, **launch.constants)
+                _run_cluster(now, launch, number, size, seed + number)
+            else:
+                _run_program(now, launch, number, seed + number)
     return {"c": operands["c"], **made}

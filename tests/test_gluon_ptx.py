@@ -1,22 +1,19 @@
-"""The PTX that the kernels in Gluon hold, by its rules; and where the compiler puts the memory that it is written for.
+"""The PTX that the kernels in Gluon hold, by its rules.
 
-tests/test_gluon_numerics.py runs the same text; here is what it says, and what only a compiler can tell.
+tests/test_gluon_numerics.py runs the same text; here is what it says. tests/test_gluon_compiled.py has what compilers
+make of it.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
-from small_gemms import make_module, specs_of
 
-from genkern.compiler import ast_source
 from genkern.config import Config
-from genkern.family import FAMILIES, GLUON, ring_of, sides
+from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, powers_of, sides
 from genkern.generate import generate
-from genkern.gpus import gpu_for_arch, triton_target
 from genkern.problem import GemmProblem
 
 CONFIGS = [
@@ -30,12 +27,11 @@ CONFIGS += [
     for width in (8, 24, 104, 248)
 ]
 CLUSTERS = [
-    Config(f"warp_specialized_cluster{size}", rows, width, 64, num_warps=warps, num_stages=3)
-    for size, rows, width, warps in ((2, 128, 112, 4), (4, 64, 96, 4), (2, 256, 48, 8))
-]
-CLUSTERS += [
     Config(f"warp_specialized_swapped_cluster{size}", width, rows, 64, num_warps=warps, num_stages=3)
-    for size, rows, width, warps in ((2, 64, 104, 4), (4, 128, 24, 8))
+    for size, rows, width, warps in (
+        *((2, 64, 104, 4), (2, 128, 112, 4), (2, 256, 48, 8)),
+        *((4, 64, 96, 4), (4, 128, 24, 8), (8, 128, 144, 4), (8, 64, 56, 4)),
+    )
 ]
 CONFIGS += CLUSTERS
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
@@ -137,123 +133,233 @@ def test_columns_come_after_rows(config: Config) -> None:
     assert ("shl.b32 row, row, 13;" in lines) == (config.num_warps == 8)
 
 
-@pytest.mark.parametrize("suffix", ["_products", "_await_last", "_await_all"])
 @each_config
+def test_products_come_after_their_buffer(config: Config) -> None:
+    """All threads try until the buffer's barrier says that it is full, before anything of wgmma's."""
+    chunks, halves = chunks_and_halves(config)
+    lines = lines_of(asm_of(config, "_products"))
+    registers, each = chunks * 4 * halves, 4 * halves
+    again = lines.index("again:")
+    full, parity = f"${2 * registers + each}", f"${2 * registers + 2 * each}"
+    assert lines[again + 1] == f"mbarrier.try_wait.parity.shared::cta.b64 done, [{full}], {parity};"
+    assert lines[again + 2] == "@!done bra again;"
+    assert again + 2 < lines.index("wgmma.fence.sync.aligned;")
+
+
+TEXTS = ["_products", "_await_last", "_await_all", "_begin", "_fill"]
+
+
+def texts_of(config: Config) -> list[str]:
+    """How the names end of the functions of a config's module whose texts are more than one instruction."""
+    exchanges = [f"_exchange_{rank}" for rank in range(FAMILIES[config.family].cluster)] + ["expect_sums"]
+    return TEXTS + exchanges * (config in CLUSTERS)
+
+
+each_text = pytest.mark.parametrize(
+    ("config", "suffix"),
+    [(config, suffix) for config in CONFIGS for suffix in texts_of(config)],
+    ids=lambda value: getattr(value, "name", value),
+)
+
+
+@each_text
 def test_one_instruction_is_one_line(config: Config, suffix: str) -> None:
     """Since Triton 3.9 writes debug information between lines."""
     for line in lines_of(asm_of(config, suffix)):
-        assert re.fullmatch(r"//.*|[^;]+;", line), line
+        assert re.fullmatch(r"//.*|\w+:|[^;]+;", line), line
 
 
-@pytest.mark.parametrize("suffix", ["_products", "_await_last", "_await_all"])
-@each_config
+@each_text
 def test_constraints_fit_the_arguments(config: Config, suffix: str) -> None:
-    """Every register comes in where it goes out, then the address, once for each element; the text names no others."""
+    """Every register comes in where it goes out, then each number, once for each element; the text names no others."""
+    call = asm_of(config, suffix)
+    named = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    assert named["is_pure"] == "False"
+    found = ast.literal_eval(call.args[1]).split(",")
+    used = {int(number) for number in re.findall(r"\$(\d+)", " ".join(lines_of(call)))}
+    numbers = {"_begin": 5, "_fill": 7, "expect_sums": 2}
+    if suffix in numbers:
+        # A number that nobody needs, some that say where, and a descriptor for each copy.
+        boxes = 1 + len(powers_of(sides(config)[1])) if suffix in ("_begin", "_fill") else 0
+        assert found == ["=r", *["r"] * numbers[suffix], *["l"] * boxes]
+        assert len(ast.unparse(call.args[2]).split(", ")) == numbers[suffix] + boxes
+        assert used == {*range(1 + numbers[suffix] + boxes)}
+        assert (named["dtype"], named["pack"]) == ("gl.int32", "1")
+        return
+    exchanges = suffix.startswith("_exchange")
+    others = {"_products": ("buffer", "full", "parity")}.get(suffix, ("released",))
+    places = ("gathered", "landing") if exchanges else others
     chunks, halves = chunks_and_halves(config)
     each = 4 * halves
     registers = chunks * each
-    call = asm_of(config, suffix)
-    named = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     assert named["pack"] == str(each)
-    assert named["is_pure"] == "False"
     assert named["dtype"] == f"(gl.float32,) * {chunks}"
-    wanted = ["=f"] * registers + [str(number) for number in range(registers)] + ["r"] * each
-    assert ast.literal_eval(call.args[1]).split(",") == wanted
-    assert ast.unparse(call.args[2]) == f"accs + ({'buffer' if suffix == '_products' else 'released'},)"
-    used = {int(number) for number in re.findall(r"\$(\d+)", " ".join(lines_of(call)))}
-    assert used == {*(range(registers) if suffix == "_products" else ()), 2 * registers}
+    wanted = ["=f"] * registers + [str(number) for number in range(registers)] + ["r"] * (len(places) * each)
+    assert found == wanted
+    assert ast.unparse(call.args[2]) == f"accs + ({', '.join(places)}{',' * (len(places) == 1)})"
+    touched = range(registers) if suffix == "_products" or exchanges else ()
+    assert used == {*touched, *(2 * registers + each * place for place in range(len(places)))}
 
 
 @pytest.mark.parametrize(("suffix", "left"), [("_await_last", 1), ("_await_all", 0)])
 @each_config
 def test_waits_come_before_arrivals(config: Config, suffix: str, left: int) -> None:
-    """One group may stay in flight in the loop, none after it; only then one thread of 128 arrives, unless at 0."""
+    """One group stays in flight in the loop, none after it; only then one thread of each warp arrives, unless at 0."""
     lines = lines_of(asm_of(config, suffix))
     wait = lines.index(f"wgmma.wait_group.sync.aligned {left};")
     (arrival,) = (i for i, line in enumerate(lines) if "mbarrier.arrive" in line)
-    cluster = FAMILIES[config.family].cluster
     chunks, halves = chunks_and_halves(config)
     address = f"${2 * chunks * 4 * halves}"
     assert wait < arrival
     between = " ".join(lines[wait:arrival])
-    if cluster > 1:
-        # A thread for each program.
-        assert lines[arrival] == "@arrives mbarrier.arrive.shared::cluster.b64 _, [there];"
-        assert f"setp.lt.u32 arrives, thread, {cluster};" in between
-        assert f"mapa.shared::cluster.u32 there, {address}, thread;" in between
-    else:
-        assert lines[arrival] == f"@arrives mbarrier.arrive.shared::cta.b64 _, [{address}];"
-        assert "and.b32 thread, thread, 127; setp.eq.u32 arrives, thread, 0;" in between
+    assert lines[arrival] == f"@arrives mbarrier.arrive.shared::cta.b64 _, [{address}];"
+    assert "and.b32 thread, thread, 31; setp.eq.u32 arrives, thread, 0;" in between
     assert f"setp.ne.and.u32 arrives, {address}, 0, arrives;" in between
 
 
-def offsets_in_shared(text: str, pattern: str) -> set[int]:
-    """Offsets from the first byte of shared memory at which PTX has an instruction that matches, where it says so."""
-    known = dict.fromkeys(re.findall(r"mov\.b32\s+(%r\d+), global_smem;", text), 0)
-    found = set()
-    for line in text.splitlines():
-        if added := re.match(r"\s*add\.s32\s+(%r\d+), (%r\d+), (\d+);", line):
-            if added[2] in known:
-                known[added[1]] = known[added[2]] + int(added[3])
-        elif (match := re.search(pattern + r"[^[]*\[(%r\d+)\]", line)) and match[1] in known:
-            found.add(known[match[1]])
+@each_config
+def test_copies_begin_where_barriers_are_made(config: Config) -> None:
+    """By the thread that elect.sync takes of the first warp, as barriers are made, and before any wait."""
+    lines = lines_of(asm_of(config, "_begin"))
+    first = lines.index("mov.u32 warp, %tid.x;")
+    assert lines[first : first + 6] == [
+        "mov.u32 warp, %tid.x;",
+        "shfl.sync.idx.b32 warp, warp, 0, 31, -1;",
+        "setp.ne.u32 one, warp, 0;",
+        "@one bra filled;",
+        "elect.sync _|one, -1;",
+        "@!one bra filled;",
+    ]
+    assert lines[first + 6].startswith("mbarrier.arrive.expect_tx.")
+    assert not any("try_wait" in line for line in lines)
+    # The same in the text of make_barriers.
+    making = generate(GemmProblem(256, 256, 512), [config], "sm_90").text
+    assert re.search(
+        r"%tid.x;.*\s+.*shfl.sync.*\s+.*setp.ne.u32 idle.*\s+.*bra made.*\s+.*elect.sync.*\s+.*bra made", making
+    )
+
+
+@each_config
+def test_one_thread_waits_for_a_buffer_and_fills_it(config: Config) -> None:
+    """The thread is chosen before the wait, in which its warp takes part; the others branch off then."""
+    lines = lines_of(asm_of(config, "_fill"))
+    branches = [at for at, line in enumerate(lines) if " bra " in line or line == "again:"]
+    assert [lines[at] for at in branches] == ["again:", "@!done bra again;", "@!one bra filled;"]
+    assert lines.index("elect.sync _|one, -1;") < branches[0]
+    wait = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;"
+    tried = [wait, "or.pred done, done, idle;"] if config in CLUSTERS else [wait]
+    assert lines[branches[0] + 1 : branches[1]] == tried
+    assert lines[branches[2] + 1].startswith("mbarrier.arrive.expect_tx.")
+    # Of a cluster's four helping warps the first one loads.
+    idle = [line for line in lines if re.search(r"\b(idle|warp)\b", line) and not line.startswith(".reg")]
+    chosen = [
+        "mov.u32 warp, %tid.x;",
+        "shfl.sync.idx.b32 warp, warp, 0, 31, -1;",
+        "and.b32 warp, warp, 127;",
+        "setp.ne.u32 idle, warp, 0;",
+        "setp.eq.u32 done, warp, 0;",
+        "or.pred done, done, idle;",
+    ]
+    assert [line for line in idle if not line.startswith("//")] == (chosen if config in CLUSTERS else [])
+    assert ("and.pred one, one, done;" in lines) == (config in CLUSTERS)
+
+
+@pytest.mark.parametrize(("suffix", "first"), [("_begin", 1), ("_fill", 3)])
+@each_config
+def test_copies_fill_a_buffer(config: Config, suffix: str, first: int) -> None:
+    """The rows, then the columns that make up the width, side by side: as many bytes as the barrier awaits.
+
+    Operands from `first` on are barrier, buffer, K, row and column. One thread alone comes there. The copies of the
+    weights, and no others, have evict_first.
+    """
+    rows, width = sides(config)
+    lines = lines_of(asm_of(config, suffix))
+    full, buffer, k, row, column, box = (f"${first + i}" for i in range(6))
+    begin = lines.index(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {buffer_bytes(rows, width)};")
+    lines = lines[begin : lines.index("filled:")]
+    assert not any(line.startswith("@") or " bra " in line for line in lines)
+    (policy,) = (at for at, line in enumerate(lines) if line == "mov.b64 once, 0x12F0000000000000;")
+    copies = [re.split(r"\s+", line, maxsplit=1) for line in lines if "cp.async.bulk.tensor" in line]
+    assert policy < min(at for at, line in enumerate(lines) if line.endswith("], once;"))
+    plain = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    hints = (".L2::cache_hint", ", once"), ("", "")
+    of_rows, of_columns = hints if FAMILIES[config.family].swaps_operands else hints[::-1]
+    assert copies == [
+        [plain + of_rows[0], f"[{buffer}], [{box}, {{{k}, {row}}}], [{full}]{of_rows[1]};"],
+        *(
+            [plain + of_columns[0], f"[place], [${int(box[1:]) + 1 + i}, {{{k}, line}}], [{full}]{of_columns[1]};"]
+            for i in range(len(powers_of(width)))
+        ),
+    ]
+    assert f"mov.u32 line, {column};" in lines
+    steps = [line for line in lines if re.match(r"add.u32 (place|line)", line)]
+    assert steps[0] == f"add.u32 place, {buffer}, {rows * 128};"
+    wanted = [
+        step
+        for size in powers_of(width)[:-1]
+        for step in (f"add.u32 line, line, {size};", f"add.u32 place, place, {size * 128};")
+    ]
+    assert steps[1:] == wanted
+
+
+def sent_by(config: Config, rank: int) -> list[tuple[int, int, list[int]]]:
+    """What a program of a cluster sends, in order: to which other one, to which place there, and which registers."""
+    found = []
+    target = barrier = -1
+    for line in lines_of(asm_of(config, f"_exchange_{rank}")):
+        if match := re.fullmatch(r"mapa.shared::cluster.u32 there, place, (\d);", line):
+            target = int(match[1])
+        elif match := re.fullmatch(r"mapa.shared::cluster.u32 barrier, \$\d+, (\d);", line):
+            barrier = int(match[1])
+        elif line.startswith("st.async"):
+            match = re.search(r"\[there\+(\d+)\], \{(.*)\}, \[barrier\];$", line)
+            assert match
+            assert barrier == target
+            found.append((target, int(match[1]), [int(name.strip(" $")) for name in match[2].split(",")]))
     return found
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        Config("warp_specialized", 128, 48, 64, 1, 1, 4, 3),
-        Config("warp_specialized", 64, 256, 64, 1, 2, 4, 3),
-        Config("warp_specialized_swapped", 8, 128, 64, 1, 1, 8, 5),
-        Config("warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 4),
-        Config("warp_specialized_cluster2", 128, 112, 64, 1, 1, 4, 4),
-        Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 4),
-    ],
-    ids=lambda config: config.name,
-)
-def test_the_ring_lies_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
-    """The compiler puts the ring at shared memory's first byte, where the PTX looks for it and for its barriers."""
-    compiler = pytest.importorskip("triton.compiler")
-    target = pytest.importorskip("triton.backends.compiler").GPUTarget
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-    problem = GemmProblem(256, 256, 512, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16")
-    module, loaded = make_module(tmp_path, problem, [config], "sm_90")
-    (spec,) = specs_of(module, config)
-    kernel = compiler.compile(
-        ast_source(loaded, spec), target(*triton_target(gpu_for_arch("sm_90"))), dict(spec.options)
-    )
-    ring = ring_of(*sides(config), cluster=FAMILIES[config.family].cluster)
-    barriers = config.num_stages * ring.bytes_per_buffer
-    found = offsets_in_shared(kernel.asm["ptx"], r"mbarrier\.init\.")
-    assert found == {barriers + 8 * number for number in range(2 * config.num_stages)}
-    # One copy brings a whole box of the operands: PTX that Triton does not see waits for as many bytes.
-    boxes = [(name, kind) for name, kind in spec.signature if kind.startswith("tensordesc")]
-    for (name, kind), meta in zip(boxes, kernel.metadata.tensordesc_meta, strict=True):
-        if not name.startswith("c_"):
-            assert meta["block_size"] == [int(size) for size in re.findall(r"\d+", kind.partition("[")[2])]
-    if config.SPLIT_K == 1 and FAMILIES[config.family].cluster == 1:
-        # The first copies, to places that do not hang on the step.
-        first = {0, *(barriers - ring.bytes_per_buffer + 128 * row for row in (0, ring.rows))}
-        assert first <= offsets_in_shared(kernel.asm["ptx"], r"cp\.async\.bulk\.tensor\.2d\.shared")
+def added_by(config: Config, rank: int) -> list[tuple[int, list[int]]]:
+    """What a program of a cluster adds, in order: from which place, and to which registers."""
+    found: list[tuple[int, list[int]]] = []
+    for line in lines_of(asm_of(config, f"_exchange_{rank}")):
+        if match := re.fullmatch(r"ld.shared.v4.f32 \{x, y, z, w\}, \[place\+(\d+)\];", line):
+            found.append((int(match[1]), []))
+        elif match := re.fullmatch(r"add.f32 \$(\d+), \$(\d+), ([xyzw]);", line):
+            assert match[1] == match[2]
+            assert match[3] == "xyzw"[len(found[-1][1])]
+            found[-1][1].append(int(match[1]))
+    return found
 
 
-def test_clusters_take_a_bias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its layout comes from that of the sums, whose lists must be what the compiler takes for lists."""
-    compiler = pytest.importorskip("triton.compiler")
-    target = pytest.importorskip("triton.backends.compiler").GPUTarget
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-    for config in (CLUSTERS[0], CLUSTERS[-1]):
-        folder = tmp_path / config.family
-        folder.mkdir()
-        module, loaded = make_module(folder, GemmProblem(256, 256, 512, bias=True), [config], "sm_90")
-        (spec,) = specs_of(module, config)
-        kernel = compiler.compile(
-            ast_source(loaded, spec), target(*triton_target(gpu_for_arch("sm_90"))), dict(spec.options)
-        )
-        assert "multicast::cluster" in kernel.asm["ptx"]
+@pytest.mark.parametrize("config", CLUSTERS, ids=lambda config: config.name)
+def test_each_adds_what_others_send(config: Config) -> None:
+    """A program adds to each register of its columns what every other one has sent from there, by their rank; once."""
+    rows, width = sides(config)
+    cluster = FAMILIES[config.family].cluster
+    chunks, halves = chunks_and_halves(config)
+    each, between = 4 * halves, config.num_warps * 32 * 16
+    sent = [sent_by(config, rank) for rank in range(cluster)]
+    for owner in range(cluster):
+        first, last = (chunks * i // cluster * each for i in (owner, owner + 1))
+        mine = [[number, number + 1, number + 2, number + 3] for number in range(first, last, 4)]
+        arrived = {
+            place: (rank, numbers) for rank in range(cluster) for to, place, numbers in sent[rank] if to == owner
+        }
+        added = added_by(config, owner)
+        assert sorted(arrived) == [i * between for i in range((cluster - 1) * len(mine))]
+        assert [arrived[place][1] for place, _ in added] == [numbers for _, numbers in added]
+        others = [rank for rank in range(cluster) if rank != owner]
+        assert [(arrived[place][0], numbers) for place, numbers in added] == [
+            (rank, numbers) for rank in others for numbers in mine
+        ]
+        assert not any(to == owner for to, _, _ in sent[owner])
+        assert len(arrived) * between <= landing_bytes(rows, width, cluster)
+        waits = [line for line in lines_of(asm_of(config, f"_exchange_{owner}")) if "try_wait" in line]
+        # Without .cluster a wait would say nothing of what other programs have sent.
+        assert all(line.startswith("mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, ") for line in waits)
+        assert len(waits) == (1 if mine else 0)
+    assert sum(len(each) for each in sent) == (cluster - 1) * rows * width // (128 * config.num_warps)
 
 
 def test_every_family_is_here() -> None:

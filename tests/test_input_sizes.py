@@ -156,18 +156,29 @@ def test_held_out_sizes_are_of_other_models() -> None:
     assert {problem.M for problem in held_out} == {3, 17, 100, 500, 3000}
 
 
-def test_second_held_out_sizes_are_new() -> None:
-    """30 sizes, two weights of each of three models, and none of these weights is in any other file."""
-    models = {
+# For each file, its models with the GPUs that share one, and the weights that it takes of them.
+HELD_OUT = {
+    "held_out_2.yaml": {
         Dense(60, 7168, 56, 8, 128, 20480, 64000, 34.4): (4, "gate_up", "down"),
         Dense(46, 4608, 32, 16, 128, 36864, 256000, 27.2): (2, "qkv", "out"),
         Dense(64, 12288, 96, 8, 128, 33792, 256000, 103.8): (8, "gate_up", "down"),
-    }
-    weights = {model.weights(tp)[name] for model, (tp, *names) in models.items() for name in names}
-    held_out = read("held_out_2.yaml")
+    },
+    "held_out_3.yaml": {
+        Dense(40, 5120, 40, 40, 128, 13824, 100352, 13.7): (2, "gate_up", "down"),
+        Dense(40, 4096, 32, 2, 128, 13696, 151552, 9.4): (2, "gate_up", "down"),
+        Dense(48, 6144, 48, 8, 128, 16384, 92544, 19.9): (2, "qkv", "down"),
+    },
+}
+
+
+@pytest.mark.parametrize("file", HELD_OUT)
+def test_later_held_out_sizes_are_new(file: str) -> None:
+    """30 sizes, two weights of each of three models, and none of these weights is in any other file."""
+    weights = {model.weights(tp)[name] for model, (tp, *names) in HELD_OUT[file].items() for name in names}
+    held_out = read(file)
     assert {(p.M, p.N, p.K) for p in held_out} == {(m, n, k) for m in (3, 17, 100, 500, 3000) for n, k in weights}
     assert len(held_out) == 30
-    others = {path.name for path in FOLDER.glob("*.yaml")} - {"held_out_2.yaml"}
+    others = {path.name for path in FOLDER.glob("*.yaml")} - {file}
     assert not weights & {(p.N, p.K) for name in others for p in read(name)}
 
 
@@ -176,7 +187,7 @@ def test_every_file_is_tn_and_covered() -> None:
     names = {path.name for path in FOLDER.iterdir()} - {"README.md"}
     covered = {f"{name}_tp{tp}.yaml" for name, tp in DENSE_FILES}
     covered |= {"gpt-oss-120b_tp1.yaml", "gpt-oss-120b_tp8.yaml", "deepseek-v3_tp8.yaml"}
-    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "held_out.yaml", "held_out_2.yaml"}
+    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "held_out.yaml", *HELD_OUT}
     assert names == covered
     for name in names:
         assert all(problem.row_major_a and not problem.row_major_b for problem in read(name))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES, parse_dtype
-from genkern.family import FAMILIES, powers_of, ring_of, sides
-from genkern.family import GLUON as ALL_GLUON
+from genkern.family import FAMILIES, GLUON, buffer_bytes, powers_of, sides
 from genkern.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -34,8 +33,7 @@ PUBLISHED = {
     (512, 512, 512): (5112, 6128, 5856),
     (2, 4096, 1792): (568, 600, 592),
 }
-# Clusters have a space of their own.
-GLUON = tuple(name for name in ALL_GLUON if FAMILIES[name].cluster == 1)
+ALONE = {name for name in GLUON if FAMILIES[name].cluster == 1}
 H200 = gpu_for_arch("sm_90")
 LARGE = [(4096, 6144, 4096), (4096, 4096, 14336), (1024, 6144, 4096)]
 
@@ -151,7 +149,7 @@ def test_sm90_large_sizes(size: tuple[int, int, int]) -> None:
     result = pruned(size, "sm_90")
     assert len(result.kept) >= 15_000
     assert 500 <= main_kernels(result.kept) <= result.binaries < 1_000
-    assert {config.family for config in result.kept} == {"tiled", "persistent_tma", *GLUON}
+    assert {config.family for config in result.kept} == {"tiled", "persistent_tma", *ALONE}
     swapped = [config for config in result.kept if FAMILIES[config.family].swaps_operands]
     assert min(config.BLOCK_SIZE_M for config in result.kept if config not in swapped) == 64
     assert min(config.BLOCK_SIZE_N for config in swapped) == 64
@@ -171,18 +169,27 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
     assert ("gemv" in families) is (m == 1)
 
 
-@pytest.mark.parametrize("m", [64, 256])
-def test_sm90_medium_m(m: int) -> None:
-    """Medium M keeps all families that multiply tiles, and a choice of tiles that fit M."""
+@pytest.fixture
+def for_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes Triton's release one that clusters are for."""
+    monkeypatch.setattr("genkern.rules_wgmma.triton_release", lambda: (3, 7))
+
+
+@pytest.mark.usefixtures("for_clusters")
+@pytest.mark.parametrize(("m", "clusters"), [(64, [2, 4]), (256, [2])])
+def test_sm90_medium_m(m: int, clusters: list[int]) -> None:
+    """Medium M keeps all families that multiply tiles, and clusters that fit the SMs; and a choice of tiles for M."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert 1_000 < len(result.kept) < 25_000
-    families = {"tiled", "tiled_tma", "persistent_tma", *GLUON}
+    families = {"tiled", "tiled_tma", "persistent_tma", *ALONE}
+    families |= {f"warp_specialized_swapped_cluster{size}" for size in clusters}
     swapped = {"tiled_swapped", "tiled_tma_swapped"} if m == 64 else set()
     assert {config.family for config in result.kept} == families | swapped
     assert max(config.BLOCK_SIZE_M for config in result.kept) == m
     assert main_kernels(result.kept) <= 1_700
 
 
+@pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize("dtype_c", ["bf16", "fp32"])
 @pytest.mark.parametrize("size", [(1, 4096, 4096), (100, 2112, 7168), (1024, 1280, 8192), (4096, 4096, 14336)], ids=str)
 def test_gluon_configs_that_are_kept_compile(size: tuple[int, int, int], dtype_c: str) -> None:
@@ -193,7 +200,7 @@ def test_gluon_configs_that_are_kept_compile(size: tuple[int, int, int], dtype_c
     for config in kept:
         rows, width = sides(config)
         largest_of_c = rows * powers_of(width)[0] * DTYPES[dtype_c].size_bytes
-        assert largest_of_c < config.num_stages * ring_of(rows, width).bytes_per_buffer
+        assert largest_of_c < config.num_stages * buffer_bytes(rows, width)
         assert rows // (16 * config.num_warps) in (1, 2)
 
 

@@ -33,6 +33,16 @@ def swapped(m: int = 64, n: int = 64, **fields: int) -> Config:
     return Config("warp_specialized_swapped", m, n, 64, **fields)
 
 
+def joint(k: int, m: int = 64, n: int = 64, **fields: int) -> Config:
+    """A swapped config whose ring is filled by so many elements of K at a time."""
+    return Config("warp_specialized_swapped", m, n, k, **fields)
+
+
+def cluster(size: int, m: int = 64, n: int = 64, **fields: int) -> Config:
+    """The same, of which a cluster of so many programs makes one tile."""
+    return Config(f"warp_specialized_swapped_cluster{size}", m, n, 64, **fields)
+
+
 # rule, GPU, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Config]]] = [
     ("wgmma_operands", H200, (problem(64, 64, 64, row_major_b=True), upright()), (problem(64, 64, 64), upright())),
@@ -54,9 +64,16 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(32)), (problem(25, 64, 64), swapped(32))),
     ("wgmma_width", H200, (problem(1, 64, 64), swapped(24)), (problem(1, 64, 64), swapped(16))),
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled_swapped", 64, 64, 64))),
-    # Tiles of a cluster lie along the rows of wgmma.
-    ("cluster_idle", H200, (problem(128, 4096, 64), Config("warp_specialized_cluster2", 128, 64, 64)), (problem(129, 4096, 64), Config("warp_specialized_cluster2", 128, 64, 64))),
-    ("cluster_idle", H200, (problem(100, 320, 64), Config("warp_specialized_swapped_cluster4", 104, 64, 64)), (problem(100, 512, 64), Config("warp_specialized_swapped_cluster4", 104, 64, 64))),
+    # Four K-blocks for each program of a cluster, and an SM.
+    ("cluster_shares", H200, (problem(100, 512, 448), cluster(2, 104)), (problem(100, 512, 449), cluster(2, 104))),
+    ("cluster_shares", H200, (problem(100, 34 * 64, 4096), cluster(4, 104)), (problem(100, 33 * 64, 4096), cluster(4, 104))),
+    ("cluster_shares", H200, (problem(100, 512, 448), cluster(2, 104)), (problem(100, 512, 448), swapped(104))),
+    ("cluster_shares", H200, (problem(8, 17 * 64, 4096), cluster(8, 8)), (problem(8, 16 * 64, 4096), cluster(8, 8))),
+    # A tile that has all of M, and no more.
+    ("cluster_shares", H200, (problem(105, 512, 4096), cluster(2, 104)), (problem(97, 512, 4096), cluster(2, 104))),
+    ("cluster_shares", H200, (problem(96, 512, 4096), cluster(2, 104)), (problem(104, 512, 4096), cluster(2, 104))),
+    # With 53248 bytes for another program's sums a stage less fits.
+    ("wgmma_shared_memory", H200, (problem(128, 104, 4096), cluster(2, 104, 128, num_stages=6)), (problem(128, 104, 4096), swapped(104, 128, num_stages=6))),
     # 544 tiles of 128x128 are more than four waves of 132; 128x96 would be 726.
     ("wgmma_tile_small", H200, (LARGE, upright(128, 96)), (LARGE, upright(128, 128))),
     ("wgmma_tile_small", H200, (LARGE, swapped(64)), (problem(1024, 2048, 4096), swapped(64))),
@@ -82,6 +99,13 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     # More than 20 of 8x64x64 fit.
     ("wgmma_shared_memory", H200, (SMALL, swapped(8, num_stages=10)), (SMALL, swapped(8, num_stages=11))),
     ("wgmma_shared_memory", H200, (SMALL, swapped(8, num_stages=10)), (SMALL, swapped(8, num_stages=12))),
+    # Of buffers that are filled together only the deepest ring, up to twelve of them, three times as many at least.
+    ("wgmma_shared_memory", H200, (SMALL, joint(128, 8, num_stages=5)), (SMALL, joint(128, 8, num_stages=6))),
+    ("wgmma_shared_memory", H200, (SMALL, joint(128, 8, num_stages=7)), (SMALL, joint(128, 8, num_stages=6))),
+    ("wgmma_shared_memory", H200, (SMALL, joint(256, 8, num_stages=2)), (SMALL, joint(256, 8, num_stages=3))),
+    ("wgmma_shared_memory", H200, (SMALL, joint(256, 104, num_stages=2)), (SMALL, joint(128, 104, num_stages=5))),
+    ("wgmma_together", H200, (problem(100, 4096, 4096), joint(128, 56)), (problem(100, 4096, 4096), joint(64, 56))),
+    ("wgmma_together", H200, (problem(100, 4096, 4096), joint(256, 96)), (problem(100, 4096, 4096), joint(256, 104))),
     ("width_fills_nothing", H200, (problem(1024, 1600, 64), upright(128, 160)), (problem(1024, 2560, 64), upright(128, 160))),
     ("width_fills_nothing", H200, (problem(1024, 1280, 8192), upright(128, 160)), (problem(1024, 1280, 8192), upright(128, 160, SPLIT_K=2))),
     ("width_fills_nothing", H200, (problem(1024, 161, 64), upright(128, 160)), (problem(1024, 160, 64), upright(128, 160))),
@@ -116,16 +140,15 @@ def test_drops_what_it_says_and_keeps_a_neighbour(
 def test_clusters_need_an_older_triton(
     release: tuple[int, int], dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 3.8 on it makes the barriers of every second program only; kernels without a cluster do not mind."""
+    """Kernels for clusters are written for what Triton makes of these before 3.8; others do not mind."""
     monkeypatch.setattr("genkern.rules_wgmma.triton_release", lambda: release)
-    cluster = Config("warp_specialized_cluster2", 128, 64, 64)
-    assert RULES["cluster_barriers"](LARGE, cluster, H200) is dropped
-    assert RULES["cluster_barriers"](LARGE, upright(), H200) is False
+    assert RULES["cluster_triton"](LARGE, cluster(2), H200) is dropped
+    assert RULES["cluster_triton"](LARGE, swapped(), H200) is False
 
 
 def test_every_rule_is_tested() -> None:
     """The table above, and the test before this one, have every rule of the module."""
-    assert {rule for rule, *_ in CASES} | {"cluster_barriers"} == {
+    assert {rule for rule, *_ in CASES} | {"cluster_triton"} == {
         name for name, rule in RULES.items() if rule.__module__ == "genkern.rules_wgmma"
     }
 

@@ -1,0 +1,79 @@
+"""Problems and configs for the kernels in Gluon, and how they are run on tests/gluon_stand_in.py and judged."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from gluon_machine import SHARED_BYTES
+from gluon_stand_in import run_module
+from numpy.typing import NDArray
+
+from genkern.config import Config
+from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides
+from genkern.generate import generate
+from genkern.problem import GemmProblem
+
+SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
+CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]
+NUMPY = {"fp16": np.float16, "fp32": np.float32}
+
+
+@lru_cache(maxsize=4)
+def text_of(problem: GemmProblem, config: Config) -> str:
+    """The module as it is generated."""
+    return generate(problem, [config], "sm_90").text
+
+
+def product(
+    problem: GemmProblem, config: Config, units: int, seed: int = 0, text: str = "", largest: int = 1
+) -> dict[str, NDArray[Any]]:
+    """C of one call, NaN before it, with the exact product as `expected`; of another `text` than the generated one.
+
+    A and B are whole numbers from -largest to largest. float16 holds the sums of those up to 1.
+    """
+    draw = np.random.default_rng(seed)
+    a = draw.integers(-largest, largest + 1, (problem.M, problem.K)).astype(np.float16)
+    b = draw.integers(-largest, largest + 1, (problem.N, problem.K)).astype(np.float16).T
+    operands = {"a": a, "b": b, "c": np.full((problem.M, problem.N), np.nan, NUMPY[problem.dtype_c])}
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    if problem.bias:
+        operands["bias"] = draw.integers(-8, 9, problem.N).astype(NUMPY[problem.dtype_c])
+        expected += operands["bias"]
+    if problem.activation == "relu":
+        expected = np.maximum(expected, 0)
+    return {"expected": expected, **run_module(text or text_of(problem, config), config.name, operands, units, seed)}
+
+
+def assert_exact(found: dict[str, NDArray[Any]]) -> None:
+    assert np.array_equal(found["c"].astype(np.float64), found["expected"]), "wrong"
+    assert not found.get("counters", np.zeros(1)).any(), "a counter that the next call does not find at zero"
+
+
+def fp16_problem(m: int, n: int, k: int, **changes: Any) -> GemmProblem:
+    """A problem in fp16, with C in fp16 as well unless `changes` says otherwise."""
+    return GemmProblem(m, n, k, **{"dtype_a": "fp16", "dtype_b": "fp16", "dtype_c": "fp16", **changes})
+
+
+def made(
+    family: str, rows: int, width: int, split_k: int, warps: int, stages: int, group: int = 1, together: int = 1
+) -> Config:
+    """The config whose tile has these sides, and whose ring has `stages` times so many buffers."""
+    bm, bn = (width, rows) if FAMILIES[family].swaps_operands else (rows, width)
+    return Config(family, bm, bn, 64 * together, group, split_k, warps, stages)
+
+
+def room_for_stages(family: str, rows: int, width: int, dtype_c: str) -> int:
+    """Stages for which there is room besides the barriers, the sums of other programs, and C."""
+    others = landing_bytes(rows, width, FAMILIES[family].cluster)
+    tile = rows * width * np.dtype(NUMPY[dtype_c]).itemsize
+    return (SHARED_BYTES - tile - others - 1024) // buffer_bytes(rows, width)
+
+
+def shared_case(family: str) -> tuple[GemmProblem, Config]:
+    """12 tiles of 64x80, or of 80x64; those that are shared are so by up to three programs each."""
+    m, n = (480, 128) if FAMILIES[family].swaps_operands else (128, 480)
+    config = made(family, 64, 80, 3, 4, 3)
+    assert sides(config) == (64, 80)
+    return fp16_problem(m, n, 512), config

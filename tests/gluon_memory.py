@@ -1,0 +1,187 @@
+"""Shared memory as the kernels in Gluon see it: matrices that are copied, allocations, barriers, and who knows what.
+
+Whether an access to shared memory is allowed does not hang on the order in which things happen to run here: what
+touches memory must know that everything it could disturb, or that it needs, is finished. Barriers hand that on from
+who arrives to who waits. Each copy, product, end of a phase and end of a wait is a bit, and what somebody knows to be
+over is a number with the bits of all that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from gluon_machine import Machine
+
+LATE = "a wait that may come after the next phase"
+# Rows are swizzled in blocks of 8, of 128 bytes each.
+_BLOCK_BYTES = 1024
+
+
+class Dtype:
+    """An element type, as descriptors and buffers name it."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.numpy = np.dtype(dtype)
+        self.primitive_bitwidth = self.numpy.itemsize * 8
+
+
+class Barrier:
+    """An mbarrier: a phase is over when `count` have arrived and all expected bytes are there.
+
+    `maker` is the thread that made it. `fenced`: what copies, or other programs, may see it. `shared`: all threads of
+    the program may. `announced`: its maker has arrived at the cluster's barrier since. `new_bit` gives one that nobody
+    has.
+    """
+
+    def __init__(self, count: int, maker: int, new_bit: Callable[[], int]) -> None:
+        self.count, self.maker = count, maker
+        self.fenced = self.shared = self.announced = False
+        self.phases, self.arrivals, self.bytes = 0, 0, 0
+        self.gathered = 0
+        # What other programs have sent.
+        self.sent = 0
+        # By phase: the bit of its end, what a waiter knows then, and the waits that must be over before it ends.
+        self._ends: list[int] = []
+        self._handed_on: list[int] = []
+        self._waits: dict[int, int] = {}
+        self._new_bit = new_bit
+        self._counts_bytes: bool | None = None
+
+    def lets_through(self, parity: int) -> bool:
+        """Whether a wait for the end of a phase of this parity is over: it is while the phase now has the other one."""
+        return self.phases & 1 != parity
+
+    def waited(self, parity: int, known: int, in_cluster: bool) -> int:
+        """What somebody knows after a wait who knew `known` before.
+
+        That says no more than that the next phase of this parity is over, counted from those whose ends are known: the
+        barrier may be any number of rounds of two ahead. What other programs sent is seen by waits `in_cluster` only.
+        """
+        ended = next((n + 1 for n in reversed(range(self.phases)) if self._ends[n] & known), 0)
+        over = ended + (ended & 1 == parity)
+        assert self.phases <= over, LATE
+        wait = self._new_bit()
+        self._waits[over] = self._waits.get(over, 0) | wait
+        if over > ended:
+            known |= self._handed_on[ended] & (-1 if in_cluster else ~self.sent)
+        return known | wait
+
+    def update(self, arrivals: int, moved: int, known: int) -> None:
+        """So many arrive, and expect `moved` bytes more, or bring them where it is negative, one by one."""
+        if 0 < self.bytes < -moved:
+            rest = moved + self.bytes
+            self.update(0, -self.bytes, known)
+            self.update(0, rest, known)
+            return
+        if self._counts_bytes is None:
+            self._counts_bytes = moved != 0
+        assert self._counts_bytes == (moved != 0), "a barrier of the other kind"
+        self.bytes += moved
+        for arrived in [1] * arrivals or [0]:
+            self.arrivals += arrived
+            assert self.arrivals <= self.count, "an arrival too many"
+            self.gathered |= known
+            if self.arrivals == self.count and self.bytes == 0:
+                # Who waits for the phase before, and comes after this one's end, is not let through.
+                assert not self._waits.get(self.phases, 0) & ~self.gathered, LATE
+                self._ends.append(self._new_bit())
+                self._handed_on.append(self.gathered | self._ends[-1])
+                self.phases, self.arrivals, self.gathered = self.phases + 1, 0, 0
+
+
+class Descriptor:
+    """A matrix that the copy engine reads and writes in boxes; what lies outside is zero, or dropped.
+
+    `read_once`: nobody reads it again soon, so copies of it are to leave L2 first.
+    """
+
+    def __init__(
+        self, matrix: NDArray[Any], box: Sequence[int], writes: NDArray[Any] | None = None, read_once: bool = False
+    ) -> None:
+        self.matrix, self.box, self.writes, self.read_once = matrix, tuple(box), writes, read_once
+        self.dtype = Dtype(matrix.dtype)
+        row_bytes = self.box[1] * self.dtype.numpy.itemsize
+        self.layout = next((width for width in (128, 64, 32) if row_bytes % width == 0), 0)
+
+    def _part(self, matrix: NDArray[Any], corner: Sequence[int]) -> NDArray[Any]:
+        assert min(corner) >= 0
+        return matrix[corner[0] : corner[0] + self.box[0], corner[1] : corner[1] + self.box[1]]
+
+    def load(self, corner: Sequence[int]) -> NDArray[Any]:
+        tile = np.zeros(self.box, self.matrix.dtype)
+        part = self._part(self.matrix, corner)
+        tile[: part.shape[0], : part.shape[1]] = part
+        return tile
+
+    def store(self, corner: Sequence[int], tile: NDArray[Any]) -> None:
+        part = self._part(self.matrix, corner)
+        part[...] = tile[: part.shape[0], : part.shape[1]]
+        if self.writes is not None:
+            assert not self._part(self.writes, corner).any(), "an element of C is written twice"
+            self._part(self.writes, corner)[...] = True
+
+
+class Allocation:
+    """One allocation of shared memory; nothing in it is a number before someone writes it.
+
+    `by_address`: PTX has used it, of which the compiler knows nothing. `kept`: the compiler keeps it to the end.
+    """
+
+    def __init__(self, machine: Machine, size: int) -> None:
+        self.machine = machine
+        self.bytes = np.full(size, 0xFF, np.uint8)
+        self.barriers: dict[int, Barrier] = {}
+        # By block: the bits of who wrote it last, and of who has read it since.
+        self.written: dict[int, int] = {}
+        self.read: dict[int, int] = {}
+        self.by_address = self.kept = False
+
+    def reads(self, access: int, start: int, size: int, known: int) -> None:
+        """`access` reads these bytes from now on, and is started by somebody who knows what `known` holds."""
+        assert start + size <= self.bytes.size, "an address outside the ring"
+        for block in range(start // _BLOCK_BYTES, -(-(start + size) // _BLOCK_BYTES)):
+            assert self.written.get(block, 0) & known, "memory is read before what it needs has arrived"
+            self.read[block] = self.read.get(block, 0) | access
+
+    def writes(self, access: int, start: int, data: NDArray[np.uint8], known: int) -> None:
+        """`access` writes these bytes from now on."""
+        end = start + data.size
+        assert start % _BLOCK_BYTES == end % _BLOCK_BYTES == 0, "a write of parts of blocks"
+        assert end <= self.bytes.size, "an address outside the ring"
+        assert not any(start <= at < end for at in self.barriers), "barriers are overwritten"
+        for block in range(start // _BLOCK_BYTES, end // _BLOCK_BYTES):
+            before = self.read.pop(block, 0) | self.written.get(block, 0)
+            assert not before & ~known, "memory is overwritten while it is in use"
+            self.written[block] = access
+        self.bytes[start:end] = data
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of an allocation, as an array of some type and shape."""
+
+    allocation: Allocation
+    dtype: Dtype
+    shape: tuple[int, ...]
+    order: tuple[int, ...] = ()
+
+    @property
+    def values(self) -> NDArray[Any]:
+        part = self.allocation.bytes.view(self.dtype.numpy).reshape(self.shape)
+        return part.transpose(self.order or range(len(self.shape)))
+
+    def permute(self, order: tuple[int, ...]) -> View:
+        return View(self.allocation, self.dtype, self.shape, order)
+
+    def store(self, tensor: Any) -> None:
+        self.allocation.machine.store(self, tensor.values)
+
+    def _keep_alive(self) -> None:
+        assert self.allocation.machine.parted, "memory that is kept only until the warps part"
+        self.allocation.kept = True

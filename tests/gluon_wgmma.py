@@ -1,0 +1,148 @@
+"""wgmma on tests/gluon_machine.py's shared memory: products read it as late as `wgmma.wait_group` allows."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gluon_machine import FIRST_ADDRESS, Agent, Machine
+from gluon_memory import Allocation
+from numpy.typing import NDArray
+
+
+class Tensor:
+    """Values in registers; `pending` products must be waited for before anyone looks."""
+
+    def __init__(self, values: Any, warps: int = 0) -> None:
+        self.held = np.asarray(values)
+        self.warps = warps
+        self.pending = 0
+
+    @property
+    def values(self) -> NDArray[Any]:
+        assert self.pending == 0, "an accumulator is used before its products are done"
+        return self.held
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.held.shape
+
+    @property
+    def registers(self) -> int:
+        """Elements that each thread holds."""
+        return self.held.size // (32 * self.warps)
+
+    def element(self, number: int, threads: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Row and column of what each of these threads holds as this one of its elements, as wgmma leaves them."""
+        half, within = divmod(number, 4)
+        warp, lane = threads // 32, threads % 32
+        rows = (half * self.warps + warp) * 16 + within // 2 * 8 + lane // 4
+        return rows, lane % 4 * 2 + within % 2
+
+
+@dataclass(frozen=True)
+class _Product:
+    """64 rows times `width` columns, 16 deep, added to `accs` at the operands `registers` of one warpgroup."""
+
+    registers: tuple[int, ...]
+    rows: tuple[Allocation, int]
+    columns: tuple[Allocation, int]
+    accs: Sequence[Tensor]
+    group: int
+
+    @property
+    def chunks(self) -> list[tuple[Tensor, int]]:
+        """Of each 8 columns the tensor, and the first of the 64 rows in it that the registers belong to."""
+        each = self.accs[0].registers
+        found = []
+        for first in range(0, len(self.registers), 4):
+            number = self.registers[first]
+            assert self.registers[first : first + 4] == tuple(range(number, number + 4)), "registers out of order"
+            assert number % 4 == 0, "registers out of order"
+            acc = self.accs[number // each]
+            found.append((acc, number % each // 4 * 16 * acc.warps + self.group * 64))
+        return found
+
+    def finish(self) -> None:
+        width = 2 * len(self.registers)
+        product = _matrix(*self.rows, 64) @ _matrix(*self.columns, width).T
+        for number, (acc, first) in enumerate(self.chunks):
+            acc.held[first : first + 64] += product[:, 8 * number : 8 * number + 8]
+            acc.pending -= 1
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What one wgmma.commit_group ends; `accesses` are the bits of what each of the four warps reads."""
+
+    products: list[_Product]
+    accesses: list[int]
+
+
+def _matrix(allocation: Allocation, start: int, rows: int) -> NDArray[Any]:
+    """[rows, 16] in float64, from rows of 128 bytes: the 16 from `start` on."""
+    block, within = divmod(start, 1024)
+    lines = allocation.bytes.reshape(-1, 128)[block * 8 : block * 8 + rows, within : within + 32]
+    return np.ascontiguousarray(lines).view(np.float16).astype(np.float64)
+
+
+def _started(machine: Machine, descriptor: int, access: int, rows: int, known: int) -> tuple[Allocation, int]:
+    """Where a matrix descriptor points, after a look at the rest of it."""
+    assert descriptor >> 62 == 1, "a descriptor that is not swizzled over 128 bytes"
+    assert descriptor >> 32 & 0x3FFFFFFF == 64, "a descriptor whose blocks of 8 rows are not 1024 bytes apart"
+    assert descriptor >> 14 & 0x3FFFF == 4, "a descriptor with more than an address in its lower half"
+    address = (descriptor & 0x3FFF) << 4
+    assert address >= FIRST_ADDRESS, "an address outside the ring"
+    allocation, start = machine.at(machine.mapped(address, machine.rank))
+    assert start % 1024 <= 96, "a descriptor that begins between two rows"
+    allocation.reads(access, start // 1024 * 1024, rows * 128, known)
+    return allocation, start
+
+
+class Products:
+    """What one warpgroup does with wgmma in one text: `accs` are the tensors of the text's first operands."""
+
+    def __init__(self, machine: Machine, group: int, accs: Sequence[Tensor]) -> None:
+        self.machine, self.group, self.accs = machine, group, accs
+        self.agent: Agent = machine.running
+        self.warps = range(group * 4, group * 4 + 4)
+        self.fenced = False
+
+    def fence(self) -> None:
+        self.fenced = True
+
+    def commit(self) -> None:
+        self.agent.products[self.group].append(self.agent.open_group[self.group] or _Group([], []))
+        self.agent.open_group[self.group] = None
+
+    def wait(self, left: int) -> None:
+        """Finish the products of all groups but the last few."""
+        while len(self.agent.products[self.group]) > left:
+            group = self.agent.products[self.group].pop(0)
+            for product in group.products:
+                product.finish()
+            for warp, access in zip(self.warps, group.accesses, strict=False):
+                self.agent.known[warp] |= access
+
+    def multiply(self, name: str, registers: str, rows: int, columns: int) -> None:
+        match = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.f16\.f16", name)
+        assert match, f"unknown PTX: {name}"
+        assert self.fenced, "products without a wgmma.fence before them"
+        numbers = tuple(int(part.strip(" $")) for part in registers.strip("{}").split(","))
+        width = int(match[1])
+        assert len(numbers) == width // 2
+        if self.agent.open_group[self.group] is None:
+            self.agent.open_group[self.group] = _Group([], [self.machine.cluster.new_bit() for _ in self.warps])
+        products, accesses = self.agent.open_group[self.group].products, self.agent.open_group[self.group].accesses
+        known, access = self.agent.all_know(self.warps), functools.reduce(operator.or_, accesses)
+        first = _started(self.machine, rows, access, 64, known)
+        second = _started(self.machine, columns, access, width, known)
+        product = _Product(numbers, first, second, self.accs, self.group)
+        products.append(product)
+        for acc, _ in product.chunks:
+            acc.pending += 1
