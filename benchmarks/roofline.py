@@ -22,6 +22,7 @@ from workbench import errors_end
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
+from genkern.family import k_shares
 from genkern.formats.tune_gemm_yaml import read_winners
 from genkern.formats.tuned_row import TunedRow
 from genkern.gpus import Gpu, gpu_for_device
@@ -70,15 +71,19 @@ def unit_bytes_per_us(problem: GemmProblem, config: Config, us: float, units: in
     """Bytes of A and B that the busiest unit takes in each microsecond, when tiles are dealt out evenly."""
     size_a, size_b = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
     rows, columns = min(config.BLOCK_SIZE_M, problem.M), min(config.BLOCK_SIZE_N, problem.N)
-    tiles = math.ceil(problem.M / config.BLOCK_SIZE_M) * math.ceil(problem.N / config.BLOCK_SIZE_N) * config.SPLIT_K
-    per_tile = (rows * size_a + columns * size_b) * problem.K / config.SPLIT_K
-    return math.ceil(tiles / units) * per_tile / us
+    per_share = (rows * size_a + columns * size_b) * problem.K / k_shares(config)
+    return math.ceil(shares(problem, config) / units) * per_share / us
 
 
 def fill(problem: GemmProblem, config: Config, units: int) -> float:
     """Share of the units' turns that have a tile: 1 when the tiles fill every wave."""
-    tiles = math.ceil(problem.M / config.BLOCK_SIZE_M) * math.ceil(problem.N / config.BLOCK_SIZE_N) * config.SPLIT_K
-    return tiles / (math.ceil(tiles / units) * units)
+    return shares(problem, config) / (math.ceil(shares(problem, config) / units) * units)
+
+
+def shares(problem: GemmProblem, config: Config) -> int:
+    """Tiles, or shares of them where programs share K."""
+    tiles = math.ceil(problem.M / config.BLOCK_SIZE_M) * math.ceil(problem.N / config.BLOCK_SIZE_N)
+    return tiles * k_shares(config)
 
 
 def report(rows: Sequence[TunedRow], machine: Machine) -> str:

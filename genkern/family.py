@@ -139,6 +139,11 @@ def sides(config: Config) -> tuple[int, int]:
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
 
 
+def k_shares(config: Config) -> int:
+    """Programs that share K of a tile: SPLIT_K of them, or those of its cluster."""
+    return config.SPLIT_K * FAMILIES[config.family].cluster
+
+
 def together(config: Config) -> int:
     """Buffers of a Gluon kernel's ring that are filled one after the other, with neighbours along K."""
     return config.BLOCK_SIZE_K // RING_K

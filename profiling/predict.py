@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES
+from genkern.family import FAMILIES, k_shares
 from genkern.gpus import Gpu, gpu_for_device
 from genkern.limits import fits, occupancy
 from genkern.problem import GemmProblem
@@ -63,7 +63,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     per_unit = occupancy(resources, config.num_warps, gpu)
     if per_unit == 0:
         return math.inf
-    block_m, block_n, split_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.SPLIT_K
+    block_m, block_n, split_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, k_shares(config)
     tiles_m, tiles_n = _ceil(problem.M, block_m), _ceil(problem.N, block_n)
     shares = sharers(problem, config, gpu)
     if shares:

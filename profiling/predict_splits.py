@@ -53,6 +53,9 @@ def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
         shared = tiles % gpu.compute_units
         owners = -(-shares // shared) + 1
         return _fix_up_us(owners, gpu) + _moved_us(2 * (shares + shared) * tile_bytes, gpu)
+    if (cluster := FAMILIES[config.family].cluster) > 1:
+        # Each sum but those of a program's own columns goes to another SM once, at most as slowly as by way of L2.
+        return _L2_LATENCY_US + _moved_us((cluster - 1) * tiles * tile_bytes, gpu)
     if config.SPLIT_K == 1 or config.family in GLUON:
         return 0.0
     if FAMILIES[config.family].has_semaphore:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from genkern.config import Config
+from genkern.family import FAMILIES as FACTS
 from genkern.family import GLUON
 from genkern.gpus import gpu_for_arch, known_gpus
 from genkern.problem import GemmProblem
@@ -56,7 +57,17 @@ def test_stream_k_shares_the_last_wave() -> None:
     assert predict_us(over, stream_k, resources, H200) < 0.8 * predict_us(over, tiled, resources, H200)
 
 
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", [family for family in GLUON if FACTS[family].cluster > 1])
+def test_programs_of_a_cluster_share_k(family: str) -> None:
+    """16 tiles on 132 SMs take much less time when each is a cluster's, and the exchange of sums is part of it."""
+    resources = Resources(registers=128, shared_bytes=200_000)
+    problem = GemmProblem(64, 1024, 8192)
+    cluster, alone = (Config(name, 64, 64, 64, num_stages=8) for name in (family, "warp_specialized_swapped"))
+    assert predict_us(problem, cluster, resources, H200) < 0.8 * predict_us(problem, alone, resources, H200)
+    assert splitting_us(problem, alone, H200) == 0 < splitting_us(problem, cluster, H200) < KERNEL_US
+
+
+@pytest.mark.parametrize("family", [family for family in GLUON if FACTS[family].splits_k])
 def test_gluon_kernels_share_the_last_wave(family: str) -> None:
     """Beyond the last full wave, SPLIT_K programs share a tile; a full wave adds nothing, and no split neither."""
     config = Config(family, 128, 128, 64, SPLIT_K=3, num_warps=8, num_stages=4)
