@@ -11,7 +11,17 @@ from functools import lru_cache
 
 from genkern.config import AMD_NEUTRAL, Config
 from genkern.dtypes import DTYPES
-from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA, buffer_bytes, landing_bytes, powers_of, sides, together
+from genkern.family import (
+    FAMILIES,
+    GLUON,
+    PERSISTENT_TMA,
+    RING_K,
+    buffer_bytes,
+    landing_bytes,
+    powers_of,
+    sides,
+    together,
+)
 from genkern.kernel import KernelSpec
 from genkern.op import Op, get_op
 from genkern.problem import GemmProblem
@@ -74,7 +84,7 @@ class Variant:
 
     @property
     def landing_bytes(self) -> int:
-        """Where the first program of a cluster finds the sums of the others (families in Gluon)."""
+        """Where a program of a cluster finds the sums of the others (families in Gluon)."""
         return landing_bytes(self.rows, self.width, self.cluster)
 
     @property
@@ -267,7 +277,7 @@ def _specs(
             of_rows, of_columns = reversed(types) if variant.swapped else types
             boxes = [(of_rows, variant.rows), *((of_columns, count) for count in variant.column_copies)]
             signature = [
-                (name, _tile_type(dtype, True, count, bk))
+                (name, _tile_type(dtype, True, count, RING_K))
                 for name, (dtype, count) in zip(variant.boxes, boxes, strict=True)
             ]
             for part in variant.parts:

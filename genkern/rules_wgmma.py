@@ -1,4 +1,4 @@
-"""Pruning rules of the families in Gluon: warp_specialized and warp_specialized_swapped.
+"""Pruning rules of the families in Gluon: warp_specialized, warp_specialized_swapped, and that by clusters.
 
 A rule returns True for a config to drop. Where a rule says H200, its figures come from timing warp_specialized
 there (docs/kernels.md).

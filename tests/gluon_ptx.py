@@ -22,7 +22,6 @@ _MOST_STEPS = 5_000
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add.u32": operator.add,
     "add.s64": operator.add,
-    "sub.u32": operator.sub,
     "sub.s64": operator.sub,
     "shl.b32": operator.lshift,
     "shr.u32": operator.rshift,

@@ -37,7 +37,8 @@ GEMV = Config("gemv", 16, 16, 128, 1, 1, 4, 1)
 WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
 WARP_SPECIALIZED_SPLIT = Config("warp_specialized", 128, 112, 64, 4, 3, 8, 4)
 WARP_SPECIALIZED_SWAPPED = Config("warp_specialized_swapped", 104, 128, 64, 4, 1, 4, 3)
-WARP_SPECIALIZED_SWAPPED_SPLIT = Config("warp_specialized_swapped", 24, 64, 64, 1, 3, 4, 5)
+WARP_SPECIALIZED_SWAPPED_SPLIT = Config("warp_specialized_swapped", 24, 64, 128, 1, 3, 4, 3)
+CLUSTER = Config("warp_specialized_swapped_cluster2", 24, 64, 64, 1, 1, 4, 4)
 AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1)
 AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, 2, 16, 1)
 XCD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1, xcd_remap=1, cache_modifier=".cg")
@@ -52,7 +53,7 @@ def taking(problem: GemmProblem) -> list[Config]:
         configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
         if problem.row_major_a and not problem.row_major_b and problem.dtype_a in ("bf16", "fp16"):
             configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT]
-            configs += [WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT]
+            configs += [WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT, CLUSTER]
     if problem.M == 1 and not problem.row_major_b:
         configs.append(GEMV)
     return configs

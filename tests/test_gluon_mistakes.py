@@ -28,7 +28,7 @@ from gluon_mistakes import (
 )
 
 from genkern.config import Config
-from genkern.family import GLUON
+from genkern.family import FAMILIES, GLUON
 
 MULTIPLYING: Mistakes = {
     "early release": (r"before = \(step \+.*(\s+released = .*\* more)", r"before = slot\1", UNORDERED),
@@ -188,6 +188,17 @@ def test_the_stand_in_notices_what_several_rows_need(
 ) -> None:
     """The same for mistakes in what two warpgroups, two halves of 64 rows, or C's transpose need."""
     notices(pattern, replacement, message, config)
+
+
+@pytest.mark.parametrize("together", [2, 4])
+@pytest.mark.parametrize("family", GLUON)
+def test_the_stand_in_notices_a_wait_for_the_first_of_several(family: str, together: int) -> None:
+    """Of the buffers that are filled together the last is waited for; the first is free before the others."""
+    config = made(family, 64, 48, 1, 4, 2, together=together)
+    problem = fp16_problem(40, 60, 64 * 5 * together * FAMILIES[family].cluster)
+    text = changed(problem, config, (r"last = step \| \(TOGETHER - 1\)", "last = step & -TOGETHER"))
+    (said,) = said_to(text, problem, config, 1, [0])
+    assert re.search(f"{OVERWRITTEN}|{LATE}", said), said
 
 
 @pytest.mark.parametrize("config", ROUNDED, ids=lambda config: config.family)

@@ -218,7 +218,9 @@ def test_large_sums_of_clusters_are_exact(family: str) -> None:
     assert_exact(product(problem, made(family, 64, 64, 1, 4, 2), 5, largest=31))
 
 
-def test_a_ring_of_one_buffer_is_refused() -> None:
+@pytest.mark.parametrize("together", [1, 2, 4])
+@pytest.mark.parametrize("family", GLUON)
+def test_a_ring_that_is_filled_at_once_is_refused(family: str, together: int) -> None:
     """Its loader would wait for a product that waits for the loader: that shows when the kernel is compiled."""
-    with pytest.raises(AssertionError, match="two buffers"):
-        product(fp16_problem(64, 64, 256), made("warp_specialized", 64, 64, 1, 4, 1), 1)
+    with pytest.raises(AssertionError, match="a buffer to read besides"):
+        product(fp16_problem(64, 64, 64 * 40), made(family, 64, 64, 1, 4, 1, together=together), 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from genkern.config import Config
 from genkern.dtypes import DTYPES, parse_dtype
-from genkern.family import FAMILIES, GLUON, buffer_bytes, powers_of, sides
+from genkern.family import FAMILIES, GLUON, buffer_bytes, powers_of, sides, together
 from genkern.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.op import get_op
 from genkern.problem import GemmProblem
@@ -200,7 +200,7 @@ def test_gluon_configs_that_are_kept_compile(size: tuple[int, int, int], dtype_c
     for config in kept:
         rows, width = sides(config)
         largest_of_c = rows * powers_of(width)[0] * DTYPES[dtype_c].size_bytes
-        assert largest_of_c < config.num_stages * buffer_bytes(rows, width)
+        assert largest_of_c < config.num_stages * together(config) * buffer_bytes(rows, width)
         assert rows // (16 * config.num_warps) in (1, 2)
 
 
