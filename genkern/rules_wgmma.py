@@ -163,9 +163,10 @@ def cluster_triton(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Cluster whose programs have under four K-blocks each, are more than the SMs, or whose tile is not all of M.
 
-    genkern: clusters are there to give idle SMs a share; with more tiles than that, programs without a cluster have
-    nothing to exchange. Two tiles of the same weights are faster in programs side by side, where two SMs get a line for
-    one request, than in clusters, whose neighbours have other K-blocks (H200: 19.0 us for 14.2 at 256x1280x8192).
+    genkern: K-blocks of BLOCK_SIZE_K. Clusters are there to give idle SMs a share; with more tiles than that, programs
+    without a cluster have nothing to exchange. Two tiles of the same weights are faster in programs side by side, where
+    two SMs get a line for one request, than in clusters, whose neighbours have other K-blocks (H200: 19.0 us for 14.2
+    at 256x1280x8192).
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
