@@ -18,7 +18,6 @@ from genkern.families import (
     REDUCE,
     REDUCE_BLOCK_SIZE,
     ZERO_FILL_OPTIONS,
-    Variant,
     main_variant,
     reduce_options,
     starts_early,
@@ -30,6 +29,7 @@ from genkern.family import FAMILIES, GLUON, PERSISTENT_TMA
 from genkern.gpus import Gpu, gpu_for_arch
 from genkern.op import get_op
 from genkern.problem import GemmProblem
+from genkern.variant import Variant
 
 
 @dataclass(frozen=True)
