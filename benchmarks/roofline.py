@@ -77,7 +77,8 @@ def unit_bytes_per_us(problem: GemmProblem, config: Config, us: float, units: in
 
 def fill(problem: GemmProblem, config: Config, units: int) -> float:
     """Share of the units' turns that have a tile: 1 when the tiles fill every wave."""
-    return shares(problem, config) / (math.ceil(shares(problem, config) / units) * units)
+    count = shares(problem, config)
+    return count / (math.ceil(count / units) * units)
 
 
 def shares(problem: GemmProblem, config: Config) -> int:

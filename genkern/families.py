@@ -208,9 +208,8 @@ def _specs(
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
             if variant.split:
                 signature += [("WHOLE_TILES", "i32"), ("SHARERS", "i32")]
-            buffers = config.num_stages * together(config)
-            constants = (constants[0], ("STAGES", buffers), ("TOGETHER", together(config)))
-            constants = (*constants, ("num_warps", config.num_warps))
+            ring = ("STAGES", config.num_stages * together(config)), ("TOGETHER", together(config))
+            constants = (constants[0], *ring, ("num_warps", config.num_warps))
             options = (("num_warps", config.num_warps), ("maxnreg", max_registers(config)))
             if variant.cluster > 1:
                 options = (*options, ("num_ctas", variant.cluster))

@@ -107,10 +107,11 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
 
-    genkern: deeper rings were never slower (H200), so only the deepest two that fit are tried, and of those that are
-    filled several buffers at a time the deepest, of three times as many at least (six buffers filled four at a time:
-    16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer for C and, in a cluster, the sums of other
-    programs. The kernel asserts that the ring has two stages and is larger than any part of the buffer for C.
+    genkern: up to twelve buffers, deeper rings were never slower (H200; 24 were, where K is short), so only the deepest
+    two that fit are tried, and of those that are filled several buffers at a time the deepest, of three times as many
+    at least (six buffers filled four at a time: 16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer
+    for C and, in a cluster, the sums of other programs. The kernel asserts that the ring is not filled at once, and is
+    larger than any part of the buffer for C.
     """
     if config.family not in GLUON:
         return False
@@ -165,8 +166,8 @@ def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: K-blocks of BLOCK_SIZE_K. Clusters are there to give idle SMs a share; with more tiles than that, programs
     without a cluster have nothing to exchange. Two tiles of the same weights are faster in programs side by side, where
-    two SMs get a line for one request, than in clusters, whose neighbours have other K-blocks (H200: 19.0 us for 14.2
-    at 256x1280x8192).
+    two SMs get a line for one request, than in clusters, whose neighbours have other K-blocks (H200, 64x1280x8192, 80
+    programs: 13.8 us by two for each tile of 32x64, 9.6 by four for each of 64x64).
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
