@@ -4,7 +4,8 @@
 
 torch.compile chooses a kernel for x @ w.T by its own timer; what it chose is then captured in CUDA graphs as genkern's
 winner and the vendor library are, and all three are timed by genkern's finals, with the same cold weights in rotation.
-Sizes of SIZES.yaml without a result, of another op than a16w16 or with a bias or an activation are left out.
+Sizes of SIZES.yaml without a result, of another op than a16w16 or with a bias or an activation are left out. What it
+chooses from is Inductor's to set: TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS=TRITON leaves torch.mm itself out.
 """
 
 from __future__ import annotations
@@ -111,6 +112,13 @@ def listen(chosen: list[str]) -> None:
         add_feedback_saver(heard)
 
 
+def backends() -> str:
+    """What Inductor's autotuning chooses from, in words."""
+    from torch._inductor import config
+
+    return f"choosing from {config.max_autotune_gemm_backends}"
+
+
 def product(row_major_b: bool) -> Callable[[Any, Any], Any]:
     """The function to compile, of x [M, K] and the weights as they are stored."""
     if row_major_b:
@@ -169,7 +177,7 @@ def main(argv: Sequence[str]) -> None:
                 with said(row.problem.size), at.open(row.problem, [row.config]) as bench:
                     duels.append(duel(bench, row, chosen))
                     data.add({**vars(duels[-1]), "config": row.config.name})
-            print(f"{versions_line(at)}\n")
+            print(f"{versions_line(at)}, {backends()}\n")
     print(report(duels))
 
 

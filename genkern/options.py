@@ -204,7 +204,11 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "--iters", type=_positive, default=60, metavar="N", help="most rounds in which the best are timed (default: 60)"
     )
     group.add_argument(
-        "--warmup", type=_positive, default=1, metavar="N", help="launches before a first sample (default: 1)"
+        "--warmup",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="launches before a first sample (default: 1; in screening none for calls of over 0.5 ms)",
     )
     group.add_argument(
         "--timeout",

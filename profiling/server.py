@@ -25,6 +25,9 @@ _SAMPLE_US = 100.0
 _MAX_REPEATS = 32
 # Long calls vary little: so much time is enough for a first impression, whatever the budget's launches.
 _ENOUGH_US = 1000.0
+# Where the best takes longer than this, the first launch of a candidate is its sample too: cold code costs it some
+# microseconds, and a second launch of thousands of candidates would cost minutes.
+_LONG_US = 500.0
 # A candidate whose single launch takes this much longer than the best sample so far is not timed further.
 _HOPELESS_FACTOR = 1.6
 _HOPELESS_SLACK_US = 40.0
@@ -109,15 +112,21 @@ class Server:
             call = gemm.bind(name, binaries)
             # A workspace that this made is filled in one stream and used in another.
             torch.cuda.synchronize()
-            for copy in self._copies(max(1, gemm.session.budget.warmup)):
-                first_us = timer.rough_us(call, copy)
-            if gemm.session.budget.protocol == "tune_gemm":
+            budget = gemm.session.budget
+            once = _LONG_US < self._best_us < math.inf and budget.warmup <= 1
+            for copy in self._copies(max(1, budget.warmup)):
+                first_us = timer.launch_us(call, copy) if once else timer.rough_us(call, copy)
+            if budget.protocol == "tune_gemm":
                 samples_us = [timer.prepare(call, [copy])() for copy in self._copies(10)]
                 return {"config": name, "samples_us": samples_us[-1:]}
-            # The first launch has host time in it: nobody is turned away for that.
-            if self._hopeless(first_us) and self._hopeless(first_us := timer.launch_us(call, *self._copies(1))):
+            # A rough time has host time in it: nobody is turned away for that.
+            if self._hopeless(first_us) and not once:
+                first_us = timer.launch_us(call, *self._copies(1))
+            if self._hopeless(first_us):
                 return {"config": name, "samples_us": [first_us], "hopeless": True}
-            sample_us = timer.prepare(call, self._copies(self._repeats(gemm, first_us)))()
+            sample_us = first_us
+            if not once:
+                sample_us = timer.prepare(call, self._copies(self._repeats(gemm, first_us)))()
         except Exception as error:  # Triton's OutOfResources and the driver's refusals have no common base
             return self._failed(name, error)
         self._best_us = min(self._best_us, sample_us)

@@ -80,6 +80,19 @@ def test_a_hopeless_candidate_is_launched_twice_only(gpu: FakeGpu) -> None:
     assert gpu.launched.count("us80") == 2
 
 
+@pytest.mark.parametrize(("warmup", "launches"), [(1, 1), (2, 3)])
+def test_a_long_call_is_launched_once(warmup: int, launches: int, gpu: FakeGpu) -> None:
+    """Where the best takes over half a millisecond; without the host's time, and not where a warm-up was asked for."""
+    parent = Parent(replace(SESSION, budget=replace(SESSION.budget, warmup=warmup)))
+    parent.screen("us600")
+    assert parent.screen("us650") == {"config": name_of("us650"), "samples_us": [pytest.approx(650)]}
+    assert parent.screen("us550") == {"config": name_of("us550"), "samples_us": [pytest.approx(550)]}
+    hopeless = parent.screen("us1100")
+    assert hopeless == {"config": name_of("us1100"), "samples_us": [pytest.approx(1100)], "hopeless": True}
+    for name in ("us650", "us550", "us1100"):
+        assert gpu.launched.count(name) == launches
+
+
 def test_a_slow_host_makes_no_candidate_hopeless(gpu: FakeGpu) -> None:
     """A first launch that was held up on the host for a millisecond is not held against the config."""
     parent = Parent()
