@@ -11,6 +11,7 @@ chooses from is Inductor's to set: TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS=TRIT
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -97,7 +98,8 @@ def fastest(timings: Mapping[Any, float]) -> str:
     if not timings:
         return "?"
     choice = min(timings, key=lambda choice: timings[choice])
-    return str(getattr(choice, "description", "") or getattr(choice, "name", choice)).split(", ALLOW_TF32")[0][:80]
+    name, description = str(getattr(choice, "name", choice)), str(getattr(choice, "description", ""))
+    return " ".join(re.findall(r"(?:BLOCK_[MNK]|num_\w+)=\d+", description)) or name[:80]
 
 
 def listen(chosen: list[str]) -> None:

@@ -253,7 +253,7 @@ def _search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--exhaustive",
         action="store_true",
-        help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over twice the best "
+        help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over 1.5 times the best "
         "(predicted_out; on NVIDIA only), and all but one of the configs that compile to the same machine code "
         "(identical), are left out",
     )

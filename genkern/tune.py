@@ -16,6 +16,7 @@ from genkern.config import Config
 from genkern.errors import ProfilerError
 from genkern.journal import Begun, Compiled, Ended, Facts, ProblemFacts
 from genkern.problem import GemmProblem
+from genkern.profiling.predict import promising_first
 from genkern.profiling.session import VENDOR, Budget, Profiler
 from genkern.progress import Progress
 from genkern.prune import Pruned, prune
@@ -95,8 +96,8 @@ class Tuner:
         facts = self.journal.of(problem)
         with report.stage("prune"):
             report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
+            configs = promising_first(problem, report.pruned.kept, self.workshop.gpu)
         report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
-        configs = list(report.pruned.kept)
         incumbent = self.incumbents.get(problem)
         if incumbent is not None and incumbent not in configs:
             configs.append(incumbent)

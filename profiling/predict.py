@@ -9,9 +9,10 @@ it yields says `time_source: predicted`.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 
-from genkern.config import Config
+from genkern.config import CONFIG_FIELDS, Config
 from genkern.dtypes import DTYPES
 from genkern.family import FAMILIES, k_shares
 from genkern.gpus import Gpu, gpu_for_device
@@ -47,6 +48,29 @@ _INSTRUCTION_EDGE = 16
 _SHORT_EDGE = 8
 # Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
 _VECTOR_FLOPS_PER_CLOCK = 256
+# The GROUP_SIZE_M to try first. On an H200, 12 sizes with M of 1024 and 4096: a binary whose fastest group size was
+# within 3 % of the best took at most 1.035 times the best with the one nearest to 8, and up to 1.68 times with 1.
+_USUAL_GROUP_SIZE_M = 8
+_BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
+
+
+def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -> list[Config]:
+    """`configs` in the order in which to compile and launch them: by predicted time, nothing being known of binaries.
+
+    A good time among the first tells soon what is hopeless. Configs that differ in GROUP_SIZE_M alone stand together,
+    the one nearest to 8 first: what it takes tells how good the others can be.
+    """
+    siblings: dict[tuple[object, ...], list[Config]] = {}
+    for config in configs:
+        siblings.setdefault(_BUT_GROUP_SIZE_M(config), []).append(config)
+    for group in siblings.values():
+        group.sort(key=_from_usual)
+    order = sorted(siblings.values(), key=lambda group: predict_us(problem, group[0], Resources(), gpu))
+    return [config for group in order for config in group]
+
+
+def _from_usual(config: Config) -> tuple[int, int]:
+    return abs(config.GROUP_SIZE_M - _USUAL_GROUP_SIZE_M), config.GROUP_SIZE_M
 
 
 def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:

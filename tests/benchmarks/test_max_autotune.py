@@ -43,8 +43,9 @@ def test_report_counts_wins_ties_and_losses() -> None:
 
 def test_fastest_choice_has_a_name() -> None:
     """The choice with the shortest time is named, with its parameters where it has some."""
-    timings = {Choice("mm"): 2.0, Choice("triton_mm_3", "BLOCK_M=64, ALLOW_TF32=False"): 1.0}
-    assert max_autotune.fastest(timings) == "BLOCK_M=64"
+    described = "ACC_TYPE='tl.float32', BLOCK_K=32, BLOCK_M=64, EVEN_K=True, num_stages=5, num_warps=4"
+    timings = {Choice("mm"): 2.0, Choice("triton_mm_3", described): 1.0}
+    assert max_autotune.fastest(timings) == "BLOCK_K=32 BLOCK_M=64 num_stages=5 num_warps=4"
     assert max_autotune.fastest({Choice("mm"): 2.0}) == "mm"
     assert max_autotune.fastest({}) == "?"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from genkern.errors import InputError
 from genkern.family import FAMILIES
 from genkern.gpus import Gpu, gpu_for_arch, known_gpus
 from genkern.problem import GemmProblem
-from genkern.profiling.predict import PredictProfiler, predict_us, roofline_us
+from genkern.profiling.predict import PredictProfiler, predict_us, promising_first, roofline_us
 from genkern.profiling.session import Budget, Profiler, Session
 from genkern.records import Binary, Candidate, Outcome, Resources
 
@@ -214,3 +215,21 @@ def test_unknown_arch_is_an_input_error(session: Session) -> None:
     unknown = dataclasses.replace(session, arch="sm_35")
     with pytest.raises(InputError, match="sm_35"):
         list(PredictProfiler().screen(unknown, [candidate()]))
+
+
+@given(problem=problems, chosen=st.lists(configs, max_size=12), gpu=st.sampled_from(known_gpus()))
+def test_all_configs_are_put_in_order(problem: GemmProblem, chosen: list[Config], gpu: Gpu) -> None:
+    """None is lost or doubled; siblings stand together, the group size nearest to 8 first, and its time decides."""
+
+    def but_group_size(config: Config) -> Config:
+        return dataclasses.replace(config, GROUP_SIZE_M=0)
+
+    ordered = promising_first(problem, chosen, gpu)
+    assert sorted(ordered, key=repr) == sorted(chosen, key=repr)
+    families = [list(siblings) for _, siblings in itertools.groupby(ordered, but_group_size)]
+    assert len(families) == len({but_group_size(config) for config in chosen})
+    for siblings in families:
+        distances = [abs(config.GROUP_SIZE_M - 8) for config in siblings]
+        assert distances == sorted(distances)
+    times_us = [predict_us(problem, siblings[0], Resources(), gpu) for siblings in families]
+    assert times_us == sorted(times_us)

@@ -273,3 +273,6 @@ def test_group_sizes_of_a_slow_binary_are_left_out(exhaustive: bool, gpu: FakeGp
     assert ("us100" in gpu.launched) == exhaustive
     split = name_of("us100").replace("SK1", "SK4")
     assert "samples_us" in parent.ask("screen", config=split, binaries=["us100"])
+    parent.screen("us14")
+    near = name_of("us14").replace("GM1", "GM8")
+    assert "samples_us" in parent.ask("screen", config=near, binaries=["us14"])
