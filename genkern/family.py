@@ -23,7 +23,8 @@ class Family:
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
     `split_apart`: has a kernel of its own for SPLIT_K above 1.
     `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
-    `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `kernels_before`: kernels that it launches before its main one.
+    `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
+    `kernels_before`: kernels that it launches before its main one.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Family:
     cluster: int = 1
     least_block_m: int = 16
     most_block_m: int = 1024
+    most_block_k: int = 1024
     kernels_before: int = 0
 
 
@@ -52,7 +54,7 @@ FAMILIES = {
         Family("tiled_semaphore", splits_k=True, runs_on_amd=True, has_semaphore=True),
         Family("stream_k", runs_on_amd=True),
         Family("tiled_atomic", splits_k=True, runs_on_amd=True, deterministic=False, kernels_before=1),
-        Family("gemv", runs_on_amd=True, uses_dot=False, least_block_m=1),
+        Family("gemv", runs_on_amd=True, uses_dot=False, least_block_m=1, most_block_k=8192),
         Family(
             "skinny",
             splits_k=True,
@@ -170,6 +172,8 @@ def block_problem(family: str, field: str, value: int) -> str:
     least, most = (16 if facts.uses_dot else 1), 1024
     if field == "BLOCK_SIZE_M":
         least, most = facts.least_block_m, facts.most_block_m
+    elif field == "BLOCK_SIZE_K":
+        most = facts.most_block_k
     if not least <= value <= most:
         return f"{value} is not from {least} to {most}"
     if facts.width_step and field == ("BLOCK_SIZE_M" if facts.swaps_operands else "BLOCK_SIZE_N"):

@@ -96,6 +96,7 @@ RULES: dict[str, Rule] = {
         rules_families.gemv_registers,
         rules_families.gemv_over_problem,
         rules_families.tma_many_waves,
+        rules_small_m.dot_for_one_row,
         rules_small_m.skinny_rows,
         rules_small_m.skinny_registers,
         rules_small_m.skinny_rows_of_b,

@@ -1,4 +1,4 @@
-"""Pruning rules of the families for small M: skinny, tiled_swapped, tiled_tma_swapped.
+"""Pruning rules for small M: of skinny, tiled_swapped and tiled_tma_swapped, and of all that is no match for gemv.
 
 A rule returns True for a config to drop. Where a rule says H200, its figures come from timing there (docs/kernels.md).
 """
@@ -27,6 +27,22 @@ _ROW_BYTES = 64
 _SWAPPED_M = 128
 # Tiles along M that may read the same weights.
 _SWAPPED_TILES = 2
+# N and K from which gemv and skinny are known to win with one row.
+_ONE_ROW_LEAST = (128, 256)
+
+
+def dot_for_one_row(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """A family with matrix instructions for M = 1, N of 128 and more, and K of 256 and more in 16-byte pieces.
+
+    genkern: one row fills an eighth of an instruction at most, and gemv and skinny read the weights without any. They
+    won all 56 sizes with M = 1 that were tuned (H200, bf16, weights along K, N from 128 to 201,088, K from 256 to
+    25,600), and were second in all but one. Types of 16 bits only, and weights along K.
+    """
+    if not FAMILIES[config.family].uses_dot or problem.M != 1 or problem.row_major_b:
+        return False
+    least_n, least_k = _ONE_ROW_LEAST
+    sizes = {DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes}
+    return sizes == {2} and problem.N >= least_n and problem.K >= least_k and problem.K * 2 % _LOAD_BYTES == 0
 
 
 def skinny_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

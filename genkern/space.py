@@ -30,7 +30,7 @@ _AMD_FIELDS = (*AMD_NEUTRAL, "xcd_remap")
 BOUNDS = {
     "BLOCK_SIZE_M": (1, 1024),
     "BLOCK_SIZE_N": (1, 1024),
-    "BLOCK_SIZE_K": (1, 1024),
+    "BLOCK_SIZE_K": (1, 8192),
     "GROUP_SIZE_M": (1, 2**20),
     "SPLIT_K": (1, 2**16),
     "num_warps": (1, 32),

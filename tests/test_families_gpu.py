@@ -59,6 +59,7 @@ CONFIGS = [
     Config("warp_specialized_swapped_cluster8", 16, 128, 64, 1, 1, 4, 5),
     Config("warp_specialized_swapped_cluster8", 32, 128, 64, 1, 1, 8, 3),
     Config("gemv", 1, 4, 512, 1, 1, 4, 1),
+    Config("gemv", 1, 1, 8192, 1, 1, 8, 1),
     Config("tiled_semaphore", 64, 64, 64, 4, 3, 4, 3),
     Config("tiled_semaphore", 128, 128, 64, 8, 1, 8, 3),
     Config("tiled_atomic", 64, 64, 64, 4, 3, 4, 3),

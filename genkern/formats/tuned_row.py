@@ -33,7 +33,8 @@ CHOICES = ("config", "vendor")
 _POWERS = tuple(2**i for i in range(11))
 # Allowed values of each integer of a config: all that a space file may list, narrow enough to catch a typo.
 _ALLOWED: dict[str, tuple[int, ...] | range] = {
-    **dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), range(1, 1025)),
+    **dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N"), range(1, 1025)),
+    "BLOCK_SIZE_K": range(1, 8193),
     "GROUP_SIZE_M": range(1, 2**20 + 1),
     "SPLIT_K": range(1, 2**16 + 1),
     "num_warps": _POWERS[:6],

@@ -71,10 +71,11 @@ def test_a_file_without_a_choice_means_its_configs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", sorted(BOUNDS))
 def test_what_a_space_may_list_can_be_read_back(field: str, tmp_path: Path) -> None:
-    """The least and the greatest value of every field, which a winner may have (tiled has blocks of 16 and more)."""
+    """The least and the greatest value of every field, which a winner may have (gemv's and tiled's blocks)."""
+    family = "gemv" if field == "BLOCK_SIZE_K" else "tiled"
     for value in BOUNDS[field]:
         given = {field: max(value, 16) if field.startswith("BLOCK") else value}
-        config = replace(Config("tiled", 64, 64, 32, 1, 1, 4, 2, 0, 16, 1), **given)
+        config = replace(Config(family, 64, 64, 32, 1, 1, 4, 2, 0, 16, 1), **given)
         assert read(tmp_path, winners_text([replace(FULL, config=config)]))[0].config == config
 
 
