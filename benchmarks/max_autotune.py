@@ -99,7 +99,8 @@ def fastest(timings: Mapping[Any, float]) -> str:
         return "?"
     choice = min(timings, key=lambda choice: timings[choice])
     name, description = str(getattr(choice, "name", choice)), str(getattr(choice, "description", ""))
-    return " ".join(re.findall(r"(?:BLOCK_[MNK]|num_\w+)=\d+", description)) or name[:80]
+    # The number at the end counts the choices of a process.
+    return " ".join([re.sub(r"_\d+$", "", name)[:80], *re.findall(r"(?:BLOCK_[MNK]|num_\w+)=\d+", description)])
 
 
 def listen(chosen: list[str]) -> None:

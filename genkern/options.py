@@ -208,7 +208,7 @@ def _target(group: argparse._ArgumentGroup) -> None:
         type=_positive,
         default=1,
         metavar="N",
-        help="launches before a first sample (default: 1; in screening none for calls of over 0.5 ms)",
+        help="launches before a first sample (default: 1, which screening skips where the best takes over 0.5 ms)",
     )
     group.add_argument(
         "--timeout",

@@ -26,13 +26,15 @@ def gemv_one_row(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """gemv tile with fewer than 8 or more than 64 elements a thread.
+    """gemv tile with fewer than 8 or more than 64 elements a thread, or more than 32 where there are 16 warps.
 
-    genkern: fewer leave memory latency uncovered, more do not fit the registers.
+    genkern: fewer leave memory latency uncovered, more do not fit the registers, of which 16 warps have 128 a thread.
     """
     if config.family != "gemv":
         return False
     least, most = _GEMV_ELEMENTS_PER_THREAD
+    if config.num_warps > 8:
+        most //= 2
     each = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K / (config.num_warps * gpu.warp_size)
     return not least <= each <= most
 

@@ -27,22 +27,26 @@ _ROW_BYTES = 64
 _SWAPPED_M = 128
 # Tiles along M that may read the same weights.
 _SWAPPED_TILES = 2
-# N and K from which gemv and skinny are known to win with one row.
-_ONE_ROW_LEAST = (128, 256)
+# Where gemv and skinny are known to win with one row: N from 128 on, K from 256 to 25,600 and up to 28 for each column.
+_ONE_ROW_LEAST_N = 128
+_ONE_ROW_K = (256, 25_600)
+_ONE_ROW_K_PER_COLUMN = 28
 
 
 def dot_for_one_row(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """A family with matrix instructions for M = 1, N of 128 and more, and K of 256 and more in 16-byte pieces.
+    """A family with matrix instructions for M = 1, 16-bit types and weights along K, where gemv or skinny won.
 
     genkern: one row fills an eighth of an instruction at most, and gemv and skinny read the weights without any. They
-    won all 56 sizes with M = 1 that were tuned (H200, bf16, weights along K, N from 128 to 201,088, K from 256 to
-    25,600), and were second in all but one. Types of 16 bits only, and weights along K.
+    won all 56 sizes with M = 1 that were tuned (H200, bf16, N from 128 to 201,088, K from 256 to 25,600, 28 for each
+    column at most), and were second in all but one. What is beyond these sizes, or in 8 or 32 bits, keeps all families,
+    as does a K that is not whole pieces of 16 bytes.
     """
     if not FAMILIES[config.family].uses_dot or problem.M != 1 or problem.row_major_b:
         return False
-    least_n, least_k = _ONE_ROW_LEAST
+    least_k, most_k = _ONE_ROW_K
+    measured = problem.N >= _ONE_ROW_LEAST_N and least_k <= problem.K <= min(most_k, _ONE_ROW_K_PER_COLUMN * problem.N)
     sizes = {DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes}
-    return sizes == {2} and problem.N >= least_n and problem.K >= least_k and problem.K * 2 % _LOAD_BYTES == 0
+    return measured and sizes == {2} and problem.K * 2 % _LOAD_BYTES == 0
 
 
 def skinny_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from genkern.check import Checker
@@ -145,6 +145,9 @@ class Tuner:
         """Every candidate's first measurement, from the journal where it is known."""
         problem = job.session.problem
         known = dict(facts.screened)
+        times_us = [measurement.duration_us for measurement in known.values() if measurement.duration_us is not None]
+        # The measured process tells by it what is hopeless, and the best were measured first.
+        job.session = replace(job.session, best_us=min(times_us, default=None))
         unknown = (candidate for candidate in job.candidates if candidate.config.name not in known)
         in_a_row: list[str] = []
         try:

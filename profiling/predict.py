@@ -1,4 +1,6 @@
-"""The predictor: a time for each candidate from a roofline and its occupancy, for machines without a GPU.
+"""The predictor: a time for each candidate from a roofline and its occupancy.
+
+It puts the configs in the order in which they are compiled and measured, and stands in for measuring without a GPU.
 
 The model, per compute unit: rounds of resident workgroups step along K; a step takes as long as the slowest of
 matrix instructions, shared-memory reads, L2 reads and the latency that the pipeline does not hide. The whole kernel
@@ -48,8 +50,8 @@ _INSTRUCTION_EDGE = 16
 _SHORT_EDGE = 8
 # Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
 _VECTOR_FLOPS_PER_CLOCK = 256
-# The GROUP_SIZE_M to try first. On an H200, 12 sizes with M of 1024 and 4096: a binary whose fastest group size was
-# within 3 % of the best took at most 1.035 times the best with the one nearest to 8, and up to 1.68 times with 1.
+# The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures at server.py's
+# _SIBLING_FACTOR), where 1 took up to 1.68 times the best.
 _USUAL_GROUP_SIZE_M = 8
 _BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
 

@@ -97,14 +97,15 @@ class ServedProfiler:
 
     def _screen(self, session: Session, feed: Feed) -> Iterator[Measurement]:
         under_way: deque[Candidate] = deque()
+        best_us = session.best_us
         while True:
             while len(under_way) < _WINDOW and (candidate := feed.next(wait=not under_way)) is not None:
-                sent = self._process.send(_screen_request(candidate))
+                sent = self._process.send(_screen_request(candidate, best_us))
                 if not sent and not under_way:
                     # It died while nothing was asked of it: not this candidate's fault.
                     self._process.lost()
                     self._process.open(session)
-                    self._process.send(_screen_request(candidate))
+                    self._process.send(_screen_request(candidate, best_us))
                 under_way.append(candidate)
             if not under_way:
                 return
@@ -121,8 +122,10 @@ class ServedProfiler:
                 self._count_loss(session)
                 self._process.open(session)
                 for candidate in under_way:
-                    self._process.send(_screen_request(candidate))
+                    self._process.send(_screen_request(candidate, best_us))
             else:
+                if measurement.duration_us is not None:
+                    best_us = min(best_us or measurement.duration_us, measurement.duration_us)
                 yield measurement
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
@@ -314,5 +317,7 @@ def _names(candidate: Candidate) -> dict[str, Any]:
     return {"config": candidate.config.name, "binaries": [binary.path for binary in candidate.binaries]}
 
 
-def _screen_request(candidate: Candidate) -> dict[str, Any]:
-    return {"command": "screen", **_names(candidate)}
+def _screen_request(candidate: Candidate, best_us: float | None) -> dict[str, Any]:
+    """With the best time so far, which a process that was started anew has not seen."""
+    known = {} if best_us is None else {"best_us": best_us}
+    return {"command": "screen", **_names(candidate), **known}

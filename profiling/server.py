@@ -67,6 +67,7 @@ class Server:
         if self._gemm is None or self._timer is None:
             raise ValueError("no session is open")
         if command == "screen":
+            self._best_us = min(self._best_us, request.get("best_us", math.inf))
             return self._screen(self._gemm, self._timer, request["config"], request["binaries"])
         if command == "retime":
             return self._retime(self._gemm, self._timer, request, tell)
@@ -114,20 +115,22 @@ class Server:
             # A workspace that this made is filled in one stream and used in another.
             torch.cuda.synchronize()
             budget = gemm.session.budget
-            once = _LONG_US < self._best_us < math.inf and budget.warmup <= 1
-            for copy in self._copies(max(1, budget.warmup)):
-                first_us = timer.launch_us(call, copy) if once else timer.rough_us(call, copy)
+            warmup = self._copies(max(1, budget.warmup))
+            if len(warmup) == 1 and _LONG_US < self._best_us < math.inf and budget.protocol == "genkern":
+                sample_us = timer.launch_us(call, *warmup)
+                if self._hopeless(sample_us):
+                    return {"config": name, "samples_us": [sample_us], "hopeless": True}
+                self._best_us = min(self._best_us, sample_us)
+                return {"config": name, "samples_us": [sample_us]}
+            for copy in warmup:
+                first_us = timer.rough_us(call, copy)
             if budget.protocol == "tune_gemm":
                 samples_us = [timer.prepare(call, [copy])() for copy in self._copies(10)]
                 return {"config": name, "samples_us": samples_us[-1:]}
-            # A rough time has host time in it: nobody is turned away for that.
-            if self._hopeless(first_us) and not once:
-                first_us = timer.launch_us(call, *self._copies(1))
-            if self._hopeless(first_us):
+            # The first launch has host time in it: nobody is turned away for that.
+            if self._hopeless(first_us) and self._hopeless(first_us := timer.launch_us(call, *self._copies(1))):
                 return {"config": name, "samples_us": [first_us], "hopeless": True}
-            sample_us = first_us
-            if not once:
-                sample_us = timer.prepare(call, self._copies(self._repeats(gemm, first_us)))()
+            sample_us = timer.prepare(call, self._copies(self._repeats(gemm, first_us)))()
         except Exception as error:  # Triton's OutOfResources and the driver's refusals have no common base
             return self._failed(name, error)
         self._best_us = min(self._best_us, sample_us)

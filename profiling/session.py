@@ -47,7 +47,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Session:
-    """One problem on one device. `work_dir` holds files of this session only."""
+    """One problem on one device. `work_dir` holds files of this session only.
+
+    `best_us` is the best time, in microseconds, that an earlier start of this run measured; None when it measured none.
+    """
 
     module_path: str
     problem: GemmProblem
@@ -57,6 +60,7 @@ class Session:
     budget: Budget
     init_type: str = "randn"
     seed: int = 0
+    best_us: float | None = None
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

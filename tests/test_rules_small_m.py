@@ -30,6 +30,8 @@ def test_one_row_is_for_families_without_a_dot(family: str) -> None:
         {"N": 127},
         {"K": 248},
         {"K": 260},
+        {"K": 28 * 128 + 8},
+        {"N": 4096, "K": 25_608},
         {"row_major_b": True},
         {"dtype_a": "fp32", "dtype_b": "fp32"},
         {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"},
@@ -37,5 +39,5 @@ def test_one_row_is_for_families_without_a_dot(family: str) -> None:
     ids=str,
 )
 def test_where_nobody_has_measured_all_families_stay(other: dict[str, object]) -> None:
-    """More rows, fewer columns, a short K or one of odd pieces, weights along N, and types of other sizes."""
+    """More rows, fewer columns, a shorter or longer K or one of odd pieces, weights along N, types of other sizes."""
     assert not dot_for_one_row(replace(ONE_ROW, **other), Config("tiled", 16, 64, 64), H200)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from genkern.journal import Journal
 from genkern.kernel import KernelSpec
 from genkern.op import get_op
 from genkern.problem import GemmProblem
+from genkern.profiling.predict import promising_first
 from genkern.profiling.session import Budget, Session
 from genkern.progress import Progress
 from genkern.prune import prune
@@ -59,8 +60,10 @@ class Scripted:
     def __init__(self, script: Outcomes, finals: Outcomes, wrong: set[str], lives: int = 10**6) -> None:
         self._script, self._finals, self._wrong, self._lives = script, finals, wrong, lives
         self.asked: list[str] = []
+        self.best_us: float | None = None
 
     def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+        self.best_us = session.best_us
         for candidate in candidates:
             yield self._measurement(candidate.config.name, self._script, "screen")
 
@@ -180,6 +183,31 @@ def test_a_resumed_run_repeats_nothing(
     assert report.winner == undisturbed.winner
     assert report.candidates == undisturbed.candidates
     assert report.outcomes == undisturbed.outcomes
+
+
+def test_the_promising_are_screened_first(workshop: Workshop, tmp_path: Path) -> None:
+    """With all binaries in the cache, in the predictor's order and not in that of the space."""
+    script = Scripted({}, {}, set())
+    for name in ("cold", "warm"):
+        script = Scripted({}, {}, set())
+        tuned(workshop, tmp_path / name, script)
+    promising = promising_first(PROBLEM, map(Config.parse, KEPT), GPU)
+    screened = [Config.parse(event.partition(" ")[2]) for event in script.asked if event.startswith("screen ")]
+
+    def binaries(configs: Iterable[Config]) -> list[tuple[Config, bool]]:
+        return list(dict.fromkeys((replace(c, GROUP_SIZE_M=1, SPLIT_K=1), c.SPLIT_K > 1) for c in configs))
+
+    assert binaries(screened) == binaries(promising) != binaries(map(Config.parse, KEPT))
+
+
+def test_a_resumed_run_knows_the_best_time(workshop: Workshop, tmp_path: Path) -> None:
+    """The measured process hears it, since the best may have been measured by the one before."""
+    first, second = Scripted({}, {}, set(), lives=5), Scripted({}, {}, set())
+    with pytest.raises(Killed):
+        tuned(workshop, tmp_path / "j", first)
+    assert first.best_us is None
+    tuned(workshop, tmp_path / "j", second)
+    assert second.best_us == 10.0 + min(KEPT.index(event.partition(" ")[2]) for event in first.asked)
 
 
 @pytest.mark.parametrize("incumbent", [OUTSIDER, Config.parse(KEPT[7])], ids=["outside the space", "in the space"])

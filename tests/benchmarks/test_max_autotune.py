@@ -45,7 +45,7 @@ def test_fastest_choice_has_a_name() -> None:
     """The choice with the shortest time is named, with its parameters where it has some."""
     described = "ACC_TYPE='tl.float32', BLOCK_K=32, BLOCK_M=64, EVEN_K=True, num_stages=5, num_warps=4"
     timings = {Choice("mm"): 2.0, Choice("triton_mm_3", described): 1.0}
-    assert max_autotune.fastest(timings) == "BLOCK_K=32 BLOCK_M=64 num_stages=5 num_warps=4"
+    assert max_autotune.fastest(timings) == "triton_mm BLOCK_K=32 BLOCK_M=64 num_stages=5 num_warps=4"
     assert max_autotune.fastest({Choice("mm"): 2.0}) == "mm"
     assert max_autotune.fastest({}) == "?"
 

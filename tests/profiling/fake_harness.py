@@ -2,7 +2,8 @@
 
 `good` answers; `hang`, `segfault`, `killed`, `exits`, `aborts`, `fault`, `garbage`, `nonsense`, `other`, `negative`,
 `slow` and `refused` do so when screened. With the prefix `final_` or `check_` they do it there, with `once_final_` or
-`once_check_` the first time only, with `crowd_final_` only among other finalists. A call takes BLOCK_SIZE_M us.
+`once_check_` the first time only, with `crowd_final_` only among other finalists. A call takes BLOCK_SIZE_M us, but one
+of `told` as long as the best that it is told of.
 What a session's init_type says: `broken` dies when opened, `refuse` does not fit, `lost` runs nothing,
 `badvendor` cannot run the vendor library.
 """
@@ -84,6 +85,9 @@ def time_us(name: str) -> float:
 
 def screen(request: dict[str, Any], init_type: str) -> None:
     name = request["config"]
+    if name.startswith("told"):
+        say({"config": name, "samples_us": [request.get("best_us", 9.0)]})
+        return
     answer = misbehave("killed" if init_type == "lost" else kind_of(name, "screen", True))
     if isinstance(answer, dict):
         say({"config": name, **answer})

@@ -110,6 +110,21 @@ def test_every_candidate_is_measured_in_order(session: Session, profiler: Served
     assert profiler.torch_version == "2.13"
 
 
+def test_a_new_process_is_told_the_best_time(session: Session, profiler: ServedProfiler) -> None:
+    """Of those before it, and of an earlier start of the run; the first of a run has heard of none."""
+    wanted = [
+        candidate("told", 1),
+        candidate("good", 5),
+        candidate("good", 3),
+        candidate("killed"),
+        candidate("told", 2),
+    ]
+    measured = [m.duration_us for m in profiler.screen(session, iter(wanted))]
+    assert measured == [9.0, 5.0, 3.0, None, 3.0]
+    resumed = replace(session, best_us=0.25)
+    assert [m.duration_us for m in profiler.screen(resumed, iter([candidate("told", 1)]))] == [0.25]
+
+
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_in_screening_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
     """The config has its outcome and what was said; those before and after it are measured; the restart is short."""

@@ -93,6 +93,14 @@ def test_a_long_call_is_launched_once(warmup: int, launches: int, gpu: FakeGpu) 
         assert gpu.launched.count(name) == launches
 
 
+def test_a_call_that_is_not_long_is_warmed_up(gpu: FakeGpu) -> None:
+    """Up to half a millisecond the best takes a launch before its sample."""
+    parent = Parent()
+    parent.screen("us400")
+    parent.screen("us410")
+    assert gpu.launched.count("us410") == 1 + 2
+
+
 def test_a_slow_host_makes_no_candidate_hopeless(gpu: FakeGpu) -> None:
     """A first launch that was held up on the host for a millisecond is not held against the config."""
     parent = Parent()
@@ -273,6 +281,29 @@ def test_group_sizes_of_a_slow_binary_are_left_out(exhaustive: bool, gpu: FakeGp
     assert ("us100" in gpu.launched) == exhaustive
     split = name_of("us100").replace("SK1", "SK4")
     assert "samples_us" in parent.ask("screen", config=split, binaries=["us100"])
-    parent.screen("us14")
-    near = name_of("us14").replace("GM1", "GM8")
-    assert "samples_us" in parent.ask("screen", config=near, binaries=["us14"])
+    for us, left_out in ((14, False), (17, not exhaustive)):
+        parent.screen(f"us{us}")
+        near = name_of(f"us{us}").replace("GM1", "GM8")
+        assert ("left_out" in parent.ask("screen", config=near, binaries=[f"us{us}"])) == left_out
+
+
+def test_the_first_group_size_decides(gpu: FakeGpu) -> None:
+    """A later one of the same binary that is faster brings back none that the first has ruled out."""
+    parent = Parent()
+    parent.ask("screen", config=name_of("us40"), binaries=["binary"])
+    assert "samples_us" in parent.ask("screen", config=name_of("us12").replace("GM1", "GM2"), binaries=["binary"])
+    parent.screen("us10")
+    assert "left_out" in parent.ask("screen", config=name_of("us12").replace("GM1", "GM4"), binaries=["binary"])
+
+
+def test_the_best_of_before_is_known_to_a_new_process(gpu: FakeGpu) -> None:
+    """What another process has measured counts at once: for what is hopeless, for siblings, and for one launch."""
+    parent = Parent()
+    request = {"config": name_of("us100"), "binaries": ["us100"], "best_us": 20.0}
+    assert parent.ask("screen", **request)["hopeless"]
+    sibling = {**request, "config": name_of("us100").replace("GM1", "GM8")}
+    assert "left_out" in parent.ask("screen", **sibling)
+    parent = Parent()
+    gpu.launched.clear()
+    parent.ask("screen", config=name_of("us650"), binaries=["us650"], best_us=600.0)
+    assert gpu.launched.count("us650") == 1
