@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Sequence
 
+from genkern.errors import GenkernError
 from genkern.formats.tune_gemm_yaml import read_winners
 from genkern.formats.tuned_row import TunedRow
 
@@ -37,4 +38,8 @@ def table(rows: Sequence[TunedRow]) -> str:
 
 if __name__ == "__main__":
     for path in sys.argv[1:]:
-        print(f"{path}\n\n{table(read_winners(path))}\n")
+        try:
+            print(f"{path}\n\n{table(read_winners(path))}\n")
+        except GenkernError as error:
+            print(error, file=sys.stderr)
+            sys.exit(2)

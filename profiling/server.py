@@ -108,33 +108,34 @@ class Server:
         return answer
 
     def _sampled(self, gemm: LoadedGemm, timer: Timer, name: str, binaries: list[str]) -> Answer:
-        import torch
-
         try:
-            call = gemm.bind(name, binaries)
-            # A workspace that this made is filled in one stream and used in another.
-            torch.cuda.synchronize()
-            budget = gemm.session.budget
-            warmup = self._copies(max(1, budget.warmup))
-            if len(warmup) == 1 and _LONG_US < self._best_us < math.inf and budget.protocol == "genkern":
-                sample_us = timer.launch_us(call, *warmup)
-                if self._hopeless(sample_us):
-                    return {"config": name, "samples_us": [sample_us], "hopeless": True}
-                self._best_us = min(self._best_us, sample_us)
-                return {"config": name, "samples_us": [sample_us]}
-            for copy in warmup:
-                first_us = timer.rough_us(call, copy)
-            if budget.protocol == "tune_gemm":
-                samples_us = [timer.prepare(call, [copy])() for copy in self._copies(10)]
-                return {"config": name, "samples_us": samples_us[-1:]}
-            # The first launch has host time in it: nobody is turned away for that.
-            if self._hopeless(first_us) and self._hopeless(first_us := timer.launch_us(call, *self._copies(1))):
-                return {"config": name, "samples_us": [first_us], "hopeless": True}
-            sample_us = timer.prepare(call, self._copies(self._repeats(gemm, first_us)))()
+            sample_us, hopeless = self._sample(gemm, timer, gemm.bind(name, binaries))
         except Exception as error:  # Triton's OutOfResources and the driver's refusals have no common base
             return self._failed(name, error)
+        if hopeless:
+            return {"config": name, "samples_us": [sample_us], "hopeless": True}
         self._best_us = min(self._best_us, sample_us)
         return {"config": name, "samples_us": [sample_us]}
+
+    def _sample(self, gemm: LoadedGemm, timer: Timer, call: Call) -> tuple[float, bool]:
+        """The time of a call in us, and whether it is of one launch, so far beyond the best that it got no more."""
+        import torch
+
+        # A workspace that the call's maker filled is filled in one stream and used in another.
+        torch.cuda.synchronize()
+        budget = gemm.session.budget
+        warmup = self._copies(max(1, budget.warmup))
+        if len(warmup) == 1 and _LONG_US < self._best_us < math.inf and budget.protocol == "genkern":
+            launch_us = timer.launch_us(call, *warmup)
+            return launch_us, self._hopeless(launch_us)
+        for copy in warmup:
+            first_us = timer.rough_us(call, copy)
+        if budget.protocol == "tune_gemm":
+            return [timer.prepare(call, [copy])() for copy in self._copies(10)][-1], False
+        # The first launch has host time in it: nobody is turned away for that.
+        if self._hopeless(first_us) and self._hopeless(first_us := timer.launch_us(call, *self._copies(1))):
+            return first_us, True
+        return timer.prepare(call, self._copies(self._repeats(gemm, first_us)))(), False
 
     def _retime(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
         import torch

@@ -1,0 +1,57 @@
+"""How screenings are replayed in other orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import screening_order
+from screening_order import Played, Screening, play
+
+from genkern.gpus import gpu_for_arch
+from genkern.journal import Journal
+from genkern.problem import GemmProblem
+from genkern.profiling.predict import promising_first
+from genkern.prune import prune
+from genkern.records import Measurement, Outcome
+from genkern.space import load_space
+
+PROBLEM, GPU = GemmProblem(1024, 512, 512), gpu_for_arch("sm_90")
+KEPT = prune(load_space(None, "sm_90", "a16w16"), PROBLEM, GPU).kept
+
+
+def test_siblings_of_a_slow_one_are_not_launched() -> None:
+    """The first of a tile's group sizes always runs; the others where it was within the factor of the best so far."""
+    one = next(config for config in KEPT if config.GROUP_SIZE_M == 1)
+    other = next(config for config in KEPT if replace(config, GROUP_SIZE_M=1) != one)
+    fast, slow = ([replace(config, GROUP_SIZE_M=size) for size in (1, 4, 8)] for config in (one, other))
+    screening = Screening(PROBLEM, GPU, dict.fromkeys(fast, 10.0) | dict.fromkeys(slow, 16.0))
+    assert play(screening, [*fast, *slow], 1.5) == Played(4 / 6, pytest.approx(46 / 78), 1.0)
+    assert play(screening, [*fast, *slow], 2.0) == Played(1.0, 1.0, 1.0)
+    # Nothing better is known when the slow one comes first.
+    assert play(screening, [*slow, *fast], 1.5) == Played(1.0, 1.0, 1.0)
+    late = Screening(PROBLEM, GPU, {**screening.us, slow[2]: 5.0})
+    assert play(late, [*fast, *slow], 1.5).best == 2.0
+
+
+def test_orders_are_those_of_space_and_prediction() -> None:
+    """Whatever order a run had, a replay has the space's own, or the one that genkern launches in."""
+    screening = Screening(PROBLEM, GPU, dict.fromkeys(promising_first(PROBLEM, KEPT, GPU), 1.0))
+    assert screening_order.space_order(screening) == list(KEPT) != list(screening.us)
+
+
+def test_command_reads_journals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each size and policy, of what was measured; what is no journal is one line."""
+    journal = Journal(tmp_path / "j", {"arch": "sm_90"})
+    for config in KEPT[:3]:
+        journal.screened(PROBLEM, Measurement(config.name, Outcome.MEASURED, "cudagraph", "screen", 9.0, (9.0,)))
+    journal.screened(PROBLEM, Measurement(KEPT[3].name, Outcome.CRASHED, "cudagraph", "screen"))
+    journal.close()
+    screening_order.main([str(tmp_path / "j")])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(screening_order.POLICIES)
+    assert lines[-1] == "| 1024x512x512 | 3 | predicted | 1.3 | 100.0% | 100.0% | 1.0000 |"
+    (tmp_path / "j").write_text("what is this\n")
+    with pytest.raises(SystemExit):
+        screening_order.main([str(tmp_path / "j")])
