@@ -1,4 +1,4 @@
-"""How near the first launch of a long call is to its time later on.
+"""How near the first launch of a call is to its time later on.
 
     python benchmarks/first_launch.py RESULTS.yaml [--configs 60]
 
@@ -25,7 +25,7 @@ SHARES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 @dataclass(frozen=True)
 class Launches:
-    """One config: its launches, the first of the process ahead, and the sample taken after them, in microseconds."""
+    """One config: its launches in their order, and the sample taken after them, in microseconds."""
 
     launches_us: Sequence[float]
     sample_us: float

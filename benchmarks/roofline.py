@@ -1,7 +1,8 @@
 """Each tuned size against what bounds it: bytes over bandwidth, and operations over the matrix peak.
 
-    python benchmarks/roofline.py RESULTS.yaml             by the data sheet's figures of the results' device
-    python benchmarks/roofline.py RESULTS.yaml --measure   by a copy and a large product timed on this GPU
+    python benchmarks/roofline.py RESULTS.yaml                      by the data sheet's figures of the results' device
+    python benchmarks/roofline.py RESULTS.yaml --measure            by a copy and a large product timed on this GPU
+    python benchmarks/roofline.py RESULTS.yaml --bounds 4.258 785   by what --measure said before, TB/s and TFLOPS
 
 The third figure is traffic between L2 and the SMs: each tile of C brings in its rows of A and columns of B, so small
 tiles need more of it. The results say which tile was chosen, not which would have been possible.
@@ -156,7 +157,11 @@ def _median_us(torch: Any, call: Callable[[], object]) -> float:
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", help="results file of genkern, YAML; all its sizes of one type and device")
-    parser.add_argument("--measure", action="store_true", help="measure this GPU's bandwidth and peak")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--measure", action="store_true", help="measure this GPU's bandwidth and peak")
+    source.add_argument(
+        "--bounds", nargs=2, type=float, metavar=("TB/S", "TFLOPS"), help="bandwidth and peak measured at another time"
+    )
     parser.add_argument("-o", "--output", help="bandwidth and peak as JSON lines")
     arguments = parser.parse_args(argv)
     with errors_end():
@@ -166,6 +171,11 @@ def main(argv: Sequence[str]) -> None:
             machine = measured(dtype)
         else:
             machine = stated(gpu_for_device(rows[0].device or "", rows[0].arch or ""), dtype)
+        if arguments.bounds:
+            memory_tb_per_s, peak_tflops = arguments.bounds
+            if min(arguments.bounds) <= 0:
+                parser.error("--bounds: TB/s and TFLOPS are positive numbers")
+            machine = Machine(memory_tb_per_s, peak_tflops, machine.compute_units, "given")
     DataFile(arguments.output).add(dict(vars(machine)))
     print(report(rows, machine))
 

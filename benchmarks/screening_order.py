@@ -6,7 +6,8 @@
 Needs no GPU itself. Siblings are configs that differ in GROUP_SIZE_M alone: they are launched from one binary, and left
 out once the first of them took a factor times the best so far. Each policy is an order and such a factor. "launched"
 and "time" are shares of what launching everything takes, each config weighing what one call of it took. "best" is the
-best config that a policy finds over the best of all. A run without --exhaustive has left siblings out itself.
+best config that a policy finds over the best of all. As if every binary were ready when its turn comes; in a run the
+order is that of the compiles. A run without --exhaustive has left siblings out itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from figures import table
 from workbench import errors_end
 
 from genkern.config import Config
+from genkern.errors import ResultsError
 from genkern.gpus import Gpu, gpu_for_arch
 from genkern.journal import read_journal
 from genkern.problem import GemmProblem
@@ -103,7 +105,10 @@ def main(argv: Sequence[str]) -> None:
     arguments = parser.parse_args(argv)
     with errors_end():
         found = list(screenings(arguments.journals))
-    print(report(found))
+        if not found:
+            where = ", ".join(arguments.journals)
+            raise ResultsError(f"{where}: no config has a measured time; give journals of runs on a GPU")
+        print(report(found))
 
 
 if __name__ == "__main__":

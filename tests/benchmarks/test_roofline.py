@@ -83,3 +83,13 @@ def test_command_reads_every_family(tmp_path: Path, capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     for winner in winners:
         assert any(f"| {winner.problem.size} |" in line and winner.config.name in line for line in lines)
+
+
+def test_bounds_that_were_measured_before(capsys: pytest.CaptureFixture[str]) -> None:
+    """Given bounds are those of the table; no rate is zero or less, and none is measured as well."""
+    roofline.main([str(RESULTS), "--bounds", "2.0", "500"])
+    assert capsys.readouterr().out.startswith("2.000 TB/s, 500 TFLOPS (given)")
+    for wrong in (["--bounds", "0", "500"], ["--bounds", "2.0", "500", "--measure"]):
+        with pytest.raises(SystemExit) as ended:
+            roofline.main([str(RESULTS), *wrong])
+        assert ended.value.code == 2

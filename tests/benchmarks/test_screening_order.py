@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,22 @@ def test_orders_are_those_of_space_and_prediction() -> None:
     assert screening_order.space_order(screening) == list(KEPT) != list(screening.us)
 
 
+def test_report_has_each_policy() -> None:
+    """Each line is the replay of its own order and factor, which all differ when every tile has another time."""
+    chance = random.Random(0)
+    tile_us = {replace(config, GROUP_SIZE_M=1): chance.uniform(50.0, 200.0) for config in KEPT}
+    us = {config: tile_us[replace(config, GROUP_SIZE_M=1)] + config.GROUP_SIZE_M for config in KEPT}
+    screening = Screening(PROBLEM, GPU, us)
+    orders = {"space": list(KEPT), "predicted": promising_first(PROBLEM, KEPT, GPU)}
+    expected = []
+    for order, factor in screening_order.POLICIES:
+        played = play(screening, orders[order], factor)
+        shares = f"{played.launched:.1%} | {played.time:.1%} | {played.best:.4f}"
+        expected.append(f"| 1024x512x512 | {len(KEPT):,} | {order} | {factor} | {shares} |")
+    assert screening_order.report([screening]).splitlines()[2:] == expected
+    assert len({line.split("|", 5)[5] for line in expected}) == len(expected)
+
+
 def test_command_reads_journals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each size and policy, of what was measured; what is no journal is one line."""
     journal = Journal(tmp_path / "j", {"arch": "sm_90"})
@@ -53,5 +70,9 @@ def test_command_reads_journals(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert len(lines) == 2 + len(screening_order.POLICIES)
     assert lines[-1] == "| 1024x512x512 | 3 | predicted | 1.3 | 100.0% | 100.0% | 1.0000 |"
     (tmp_path / "j").write_text("what is this\n")
-    with pytest.raises(SystemExit):
-        screening_order.main([str(tmp_path / "j")])
+    Journal(tmp_path / "without", {"arch": "sm_90"}).close()
+    for wrong in ("j", "without"):
+        with pytest.raises(SystemExit) as ended:
+            screening_order.main([str(tmp_path / wrong)])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.count("\n") == 1
