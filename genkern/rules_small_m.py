@@ -37,9 +37,9 @@ def dot_for_one_row(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """A family with matrix instructions for M = 1, 16-bit types and weights along K, where gemv or skinny won.
 
     genkern: one row fills an eighth of an instruction at most, and gemv and skinny read the weights without any. They
-    won all 56 sizes with M = 1 that were tuned without this rule (H200, bf16, N from 128 to 201,088, K from 256 to 25,600, 28 for each
-    column at most), and were second in all but one. What is beyond these sizes, or in 8 or 32 bits, keeps all families,
-    as does a K that is not whole pieces of 16 bytes.
+    won all 56 sizes with M = 1 that were tuned without this rule (H200, bf16, N from 128 to 201,088, K from 256 to
+    25,600, 28 for each column at most), and were second in all but one. What is beyond these sizes, or in 8 or 32 bits,
+    keeps all families, as does a K that is not whole pieces of 16 bytes.
     """
     if not FAMILIES[config.family].uses_dot or problem.M != 1 or problem.row_major_b:
         return False
