@@ -45,7 +45,7 @@ TESTED_ELSEWHERE = {
 }
 # Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
 OTHER_PROGRAMS = {"--kernels", "--no-build-isolation", "--kernel-trace", "--output-format", "--limit", "--config"}
-OTHER_PROGRAMS |= {"--ncu", "--binaries", "--measure", "--clock-control", "--json", "--each", "--warm"}
+OTHER_PROGRAMS |= {"--ncu", "--binaries", "--measure", "--clock-control", "--json", "--each", "--warm", "--bounds"}
 
 # Touches what a package could lack: both mapped folders, the GPU table, a space, the templates.
 INSTALLED = """
