@@ -233,7 +233,7 @@ def memory(folder: Path) -> None:
     if done.returncode:
         raise SystemExit(f"genkern {' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
     lines = done.stdout.splitlines()
-    outcomes = next(line for line in lines if line.lstrip().startswith("predicted"))
+    outcomes = next(line for line in lines if "; prune " in line)
     print(f"## Peak memory of the driver: {space.size:,} configs kept, {binaries:,} binaries\n")
     print(f"{lines[-1]}, {took:.0f} s with the journal and the candidates' CSV ({outcomes.strip()})\n")
 

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TypeVar
 
-from vs_vendor import geomean
-
 __all__ = ["DataFile", "geomean", "median", "percentile", "spread_order", "summary", "table"]
 
 Item = TypeVar("Item")
+
+
+def geomean(values: Sequence[float]) -> float:
+    """Geometric mean of positive numbers."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -20,6 +20,8 @@ from workbench import Bench, argument_parser, rows_of, said, until, versions_lin
 from genkern.prune import prune
 from genkern.space import load_space
 
+# The sample follows a third launch.
+LAUNCHES = 3
 SHARES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
@@ -31,7 +33,7 @@ class Launches:
     sample_us: float
 
 
-def measure(bench: Bench, launches: int = 3) -> list[Launches]:
+def measure(bench: Bench) -> list[Launches]:
     """The launches of each candidate of the bench, one after another."""
     import torch
 
@@ -40,8 +42,8 @@ def measure(bench: Bench, launches: int = 3) -> list[Launches]:
         with said(f"{bench.problem.size} {name}"):
             call = bench.gemm.bind(name, [binary.path for binary in candidate.binaries])
             torch.cuda.synchronize()
-            launches_us = [bench.timer.launch_us(call, copy) for copy in range(launches)]
-            found.append(Launches(launches_us, bench.timer.prepare(call, [launches, launches + 1])()))
+            launches_us = [bench.timer.launch_us(call, copy) for copy in range(LAUNCHES)]
+            found.append(Launches(launches_us, bench.timer.prepare(call, [LAUNCHES, LAUNCHES + 1])()))
     return found
 
 
@@ -64,6 +66,8 @@ def main(argv: Sequence[str]) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--configs", type=int, default=60, help="configs of each size (default: 60)")
     arguments = parser.parse_args(argv)
+    if arguments.configs < 1:
+        parser.error("--configs: at least 1")
     sizes: list[tuple[str, Sequence[Launches]]] = []
     with workbench(arguments) as at:
         arch, gpu = at.setting.target.arch, at.setting.target.gpu

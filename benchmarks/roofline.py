@@ -173,7 +173,7 @@ def main(argv: Sequence[str]) -> None:
             machine = stated(gpu_for_device(rows[0].device or "", rows[0].arch or ""), dtype)
         if arguments.bounds:
             memory_tb_per_s, peak_tflops = arguments.bounds
-            if min(arguments.bounds) <= 0:
+            if not all(0 < bound < math.inf for bound in arguments.bounds):
                 parser.error("--bounds: TB/s and TFLOPS are positive numbers")
             machine = Machine(memory_tb_per_s, peak_tflops, machine.compute_units, "given")
     DataFile(arguments.output).add(dict(vars(machine)))

@@ -8,65 +8,62 @@ table has each distinct size once, as the last file has it.
 
 from __future__ import annotations
 
-import math
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 
-from genkern.errors import GenkernError, ResultsError
+from figures import geomean, table
+from workbench import errors_end
+
+from genkern.errors import ResultsError
 from genkern.formats.tune_gemm_yaml import read_winners
 from genkern.formats.tuned_row import TunedRow
 
 
-def geomean(values: Sequence[float]) -> float:
-    """Geometric mean of positive numbers."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def compared(rows: Iterable[TunedRow]) -> list[tuple[TunedRow, float]]:
+def ratios(rows: Iterable[TunedRow]) -> list[tuple[TunedRow, float]]:
     """The rows with a time of both sides, and the library's over genkern's, by M, N and K."""
     both = [(row, row.vendor_us / row.duration_us) for row in rows if row.duration_us and row.vendor_us]
     return sorted(both, key=lambda pair: (pair[0].problem.M, pair[0].problem.N, pair[0].problem.K))
 
 
-def table(rows: Iterable[TunedRow]) -> str:
-    """Markdown: one line a size, then what `means` has."""
-    lines = ["| M | N | K | genkern us | vendor us | vendor / genkern | config |", "|---|---|---|---|---|---|---|"]
-    both = compared(rows)
-    for row, ratio in both:
-        p, us, vendor_us = row.problem, row.duration_us, row.vendor_us
-        lines.append(f"| {p.M} | {p.N} | {p.K} | {us:.2f} | {vendor_us:.2f} | {ratio:.3f} | {row.config.name} |")
-    return "\n".join([*lines, "", means(both)])
+def sizes_table(compared: Iterable[tuple[TunedRow, float]]) -> str:
+    """Markdown: one line a size."""
+    cells = [
+        (p.M, p.N, p.K, f"{row.duration_us:.2f}", f"{row.vendor_us:.2f}", f"{ratio:.3f}", row.config.name)
+        for row, ratio in compared
+        for p in (row.problem,)
+    ]
+    return table(("M", "N", "K", "genkern us", "vendor us", "vendor / genkern", "config"), cells)
 
 
-def means(both: Iterable[tuple[TunedRow, float]]) -> str:
+def means_table(compared: Iterable[tuple[TunedRow, float]]) -> str:
     """Markdown: geometric mean, least and most by M and over all."""
-    ratios: dict[int, list[float]] = {}
-    for row, ratio in both:
-        ratios.setdefault(row.problem.M, []).append(ratio)
-    lines = ["| M | sizes | geomean | least | most |", "|---|---|---|---|---|"]
-    every = [ratio for group in ratios.values() for ratio in group]
-    for name, group in [*((str(m), group) for m, group in sorted(ratios.items())), ("all", every)]:
-        lines.append(f"| {name} | {len(group)} | {geomean(group):.3f} | {min(group):.3f} | {max(group):.3f} |")
-    return "\n".join(lines)
+    groups: dict[object, list[float]] = {}
+    for row, ratio in compared:
+        groups.setdefault(row.problem.M, []).append(ratio)
+    groups["all"] = [ratio for group in groups.values() for ratio in group]
+    cells = [
+        (name, len(group), *(f"{value:.3f}" for value in (geomean(group), min(group), max(group))))
+        for name, group in groups.items()
+    ]
+    return table(("M", "sizes", "geomean", "least", "most"), cells)
 
 
-def main(paths: Sequence[str]) -> None:
-    if not paths:
-        raise SystemExit(f"usage: {__doc__}")
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", help="results files of genkern, YAML")
+    paths = parser.parse_args(argv).results
     distinct = {}
-    for path in paths:
-        rows = read_winners(path)
-        if not compared(rows):
-            raise ResultsError(f"{path}: no size has the vendor library's time; tune again with a GPU")
-        print(f"{path}\n\n{table(rows)}\n")
-        distinct |= {row.problem: row for row in rows}
+    with errors_end():
+        for path in paths:
+            compared = ratios(read_winners(path))
+            if not compared:
+                raise ResultsError(f"{path}: no size has the vendor library's time; tune again with a GPU")
+            print(f"{path}\n\n{sizes_table(compared)}\n\n{means_table(compared)}\n")
+            distinct |= {row.problem: row for row, _ in compared}
     if len(paths) > 1:
-        print(f"{len(paths)} files, each distinct size once\n\n{means(compared(distinct.values()))}\n")
+        print(f"{len(paths)} files, each distinct size once\n\n{means_table(ratios(distinct.values()))}\n")
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except GenkernError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    main(sys.argv[1:])

@@ -33,9 +33,8 @@ _HOPELESS_FACTOR = 1.6
 _HOPELESS_SLACK_US = 40.0
 # Configs that differ in GROUP_SIZE_M alone are not launched once the first of them, the one nearest to 8
 # (`promising_first`), took this many times the best sample. On an H200 (2026-11-21, Triton 3.6.0; journals of runs that
-# left siblings out at twice the best), 11 sizes with M of 1024 and 4096: it took at
-# most 1.03 times the best for the 31 binaries whose fastest group size was within 3 % of the best, and 1.24 times for
-# the 249 within 10 %.
+# left siblings out at twice the best), 11 sizes with M of 1024 and 4096: it took at most 1.03 times the best for the 31
+# binaries whose fastest group size was within 3 % of the best, and 1.24 times for the 249 within 10 %.
 _SIBLING_FACTOR = 1.5
 # Calls in one sample when each follows a flush of the instruction caches.
 _FLUSHED_CALLS = 8

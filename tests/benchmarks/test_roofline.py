@@ -89,7 +89,7 @@ def test_bounds_that_were_measured_before(capsys: pytest.CaptureFixture[str]) ->
     """Given bounds are those of the table; no rate is zero or less, and none is measured as well."""
     roofline.main([str(RESULTS), "--bounds", "2.0", "500"])
     assert capsys.readouterr().out.startswith("2.000 TB/s, 500 TFLOPS (given)")
-    for wrong in (["--bounds", "0", "500"], ["--bounds", "2.0", "500", "--measure"]):
+    for wrong in (["--bounds", "0", "500"], ["--bounds", "2.0", "nan"], ["--bounds", "2.0", "500", "--measure"]):
         with pytest.raises(SystemExit) as ended:
             roofline.main([str(RESULTS), *wrong])
         assert ended.value.code == 2
