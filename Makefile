@@ -22,7 +22,7 @@ help:
 
 # Without a GPU the small space keeps a first run short; with one, the default space of that GPU is measured.
 tune: $(RUN)
-	@gpu=$$($(PY) -c 'from genkern.gpus import detect_arch; print(detect_arch() or "")') && \
+	@gpu=$$($(PY) -c 'from genkern.gemm.gpus import detect_arch; print(detect_arch() or "")') && \
 	$(PY) -m genkern --gemm_size_file input_sizes/quickstart.yaml --compare --all \
 		-o "output/quickstart_$${gpu:-gfx942}.yaml" $$([ -n "$$gpu" ] || echo --space amd_quick) $(ARGS)
 

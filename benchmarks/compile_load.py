@@ -112,11 +112,11 @@ def compile_for_ever(arch: str, jobs: int, folder: Path) -> None:
     """Compile all binaries of one problem, again and again, each time into another cache."""
     from farm import all_specs, triton_target_of
 
-    from genkern.cache import BinaryCache
-    from genkern.farm import Farm
-    from genkern.problem import GemmProblem
-    from genkern.space import load_space
-    from genkern.target import versions
+    from genkern.command.target import versions
+    from genkern.farm.cache import BinaryCache
+    from genkern.farm.farm import Farm
+    from genkern.gemm.problem import GemmProblem
+    from genkern.space.space import load_space
 
     problem = GemmProblem(*PROBLEM)
     text, specs = all_specs(problem, load_space(None, arch, problem.op), arch)

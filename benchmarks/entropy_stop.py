@@ -24,9 +24,9 @@ from statistics import fmean, median
 from figures import DataFile, geomean, table
 from workbench import errors_end
 
-from genkern.journal import read_journal
-from genkern.profiling.session import VENDOR
-from genkern.profiling.statistics import estimate, tied
+from genkern.gemm.session import VENDOR
+from genkern.gemm.statistics import estimate, tied
+from genkern.journal.journal import read_journal
 
 _LEAST_ROUNDS = 10
 _EVERY = 5

@@ -24,21 +24,22 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
-from genkern.cache import BinaryCache
-from genkern.compiler import ast_source, load_module, use_quiet_triton
-from genkern.families import kernel_specs
-from genkern.farm import Farm
-from genkern.generate import generate
-from genkern.gpus import gpu_for_arch, triton_target
-from genkern.kernel import KernelSpec, Target
-from genkern.op import get_op
-from genkern.problem import GemmProblem
-from genkern.profiling.session import Budget
-from genkern.prune import prune
-from genkern.records import Resources
-from genkern.space import Space, load_space
-from genkern.target import versions
-from genkern.workshop import Workshop, kernels_only
+from genkern.command.target import versions
+from genkern.farm.cache import BinaryCache
+from genkern.farm.compiler import use_quiet_triton
+from genkern.farm.farm import Farm
+from genkern.farm.workshop import Workshop, kernels_only
+from genkern.gemm.gpus import gpu_for_arch, triton_target
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Resources
+from genkern.gemm.session import Budget
+from genkern.kernels.families import kernel_specs
+from genkern.kernels.generate import generate
+from genkern.kernels.kernel import KernelSpec, Target
+from genkern.kernels.source import ast_source, load_module
+from genkern.ops.op import get_op
+from genkern.space.prune import prune
+from genkern.space.space import Space, load_space
 
 # The default spaces have more than 1,000 binaries for each of these.
 RATE_PROBLEMS = (("gfx942", GemmProblem(64, 1280, 8192)), ("sm_90", GemmProblem(4096, 6144, 4096)))
@@ -206,7 +207,7 @@ def rerun(jobs: int, folder: Path) -> None:
 
 def kernel_specs_cold() -> None:
     """Forget the specs that filling the cache computed: a second run is another process."""
-    from genkern import families
+    from genkern.kernels import families
 
     for value in vars(families).values():
         if hasattr(value, "cache_clear"):

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from figures import percentile, table
 from workbench import Bench, argument_parser, rows_of, said, until, versions_line, workbench
 
-from genkern.prune import prune
-from genkern.space import load_space
+from genkern.space.prune import prune
+from genkern.space.space import load_space
 
 # The sample follows a third launch.
 LAUNCHES = 3

@@ -20,18 +20,18 @@ from dataclasses import replace
 
 from farm import triton_target_of
 
-from genkern.cache import BinaryCache
-from genkern.config import Config
-from genkern.farm import Farm
-from genkern.gpus import gpu_for_arch
-from genkern.problem import GemmProblem
-from genkern.profiling.session import Budget
-from genkern.prune import prune
-from genkern.records import Outcome
-from genkern.setting import cache_folder
-from genkern.space import load_space
-from genkern.target import versions
-from genkern.workshop import Job, Workshop
+from genkern.command.setting import cache_folder
+from genkern.command.target import versions
+from genkern.farm.cache import BinaryCache
+from genkern.farm.farm import Farm
+from genkern.farm.workshop import Job, Workshop
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Outcome
+from genkern.gemm.session import Budget
+from genkern.space.prune import prune
+from genkern.space.space import load_space
 
 DEFAULT = ("8192x8192x8192:gfx942:fp16", "4096x6144x4096:sm_90:bf16")
 

@@ -23,14 +23,14 @@ from typing import Any
 from figures import DataFile, geomean, spread_order, table
 from workbench import Bench, argument_parser, said, say, until, versions_line, workbench
 
+from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.formats.tune_gemm_yaml import read_winners
 from genkern.formats.tuned_row import TunedRow
-from genkern.problem import GemmProblem
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.session import VENDOR
+from genkern.gemm.statistics import TIE_RATIO, estimate
 from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
-from genkern.profiling.session import VENDOR
-from genkern.profiling.statistics import TIE_RATIO, estimate
-from genkern.sizes import GemmDefaults, read_sizes
 
 COMPILED = "max-autotune"
 LEAST_ROUNDS, MOST_ROUNDS, RACE_S = 15, 60, 1.5

@@ -23,8 +23,8 @@ from figures import DataFile, median, percentile, table
 from timer_choice import Measured, pick, read_candidates
 from workbench import Bench, argument_parser, rows_of, said, say, until, versions_line, workbench
 
-from genkern.config import Config
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
 from genkern.profiling.finals import Rounds
 
 ALONE, LOADED = "alone", "compiling"

@@ -21,13 +21,13 @@ from typing import Any
 from figures import DataFile, table
 from workbench import errors_end
 
-from genkern.config import Config
-from genkern.dtypes import DTYPES
-from genkern.family import k_shares
 from genkern.formats.tune_gemm_yaml import read_winners
 from genkern.formats.tuned_row import TunedRow
-from genkern.gpus import Gpu, gpu_for_device
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu, gpu_for_device
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import k_shares
 
 COPY_BYTES = 2**31
 PEAK_SIZE = 8192

@@ -21,14 +21,14 @@ from dataclasses import dataclass, replace
 from figures import table
 from workbench import errors_end
 
-from genkern.config import Config
 from genkern.errors import ResultsError
-from genkern.gpus import Gpu, gpu_for_arch
-from genkern.journal import read_journal
-from genkern.problem import GemmProblem
-from genkern.profiling.predict import promising_first
-from genkern.prune import prune
-from genkern.space import load_space
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu, gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.journal.journal import read_journal
+from genkern.search.predict import promising_first
+from genkern.space.prune import prune
+from genkern.space.space import load_space
 
 # Before the predicted order: the space's order, and siblings left out at twice the best.
 POLICIES = (("space", 2.0), ("space", 1.5), ("predicted", 2.0), ("predicted", 1.5), ("predicted", 1.3))

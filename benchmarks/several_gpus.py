@@ -43,11 +43,11 @@ import yaml
 from figures import DataFile, spread_order, table
 from workbench import errors_end, say
 
-from genkern.gemm_entry import GemmDefaults
-from genkern.gpus import detect_devices
-from genkern.problem import GemmProblem
-from genkern.run_files import RunFiles
-from genkern.sizes import read_sizes
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
+from genkern.gemm.gpus import detect_devices
+from genkern.gemm.problem import GemmProblem
+from genkern.journal.run_files import RunFiles
 
 GPU_COUNTS = (1, 2, 4)
 # With fewer the tail is a large part of a run.

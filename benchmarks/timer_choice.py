@@ -21,11 +21,11 @@ from functools import partial
 from figures import DataFile, geomean, percentile, table
 from workbench import Bench, argument_parser, rows_of, said, until, versions_line, workbench
 
-from genkern.config import Config
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.session import VENDOR
+from genkern.gemm.statistics import TIE_RATIO, estimate
 from genkern.profiling.finals import Rounds
-from genkern.profiling.session import VENDOR
-from genkern.profiling.statistics import TIE_RATIO, estimate
 
 # The judge and genkern's own choice: rounds, and seconds after which the fewest will do.
 LEAST_ROUNDS, MOST_ROUNDS, RACE_S = 10, 60, 1.0

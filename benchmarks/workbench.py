@@ -17,20 +17,20 @@ from pathlib import Path
 
 from figures import spread_order
 
-from genkern.config import Config
+from genkern.command.options import parse
+from genkern.command.setting import Setting, make_setting
 from genkern.errors import GenkernError
+from genkern.farm.workshop import Workshop
 from genkern.formats.tune_gemm_yaml import read_winners
 from genkern.formats.tuned_row import TunedRow
-from genkern.options import parse
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Candidate
+from genkern.gemm.session import VENDOR
 from genkern.profiling.clocks import ThrottleGuard, open_clock
+from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Finals, Rounds, run_finals
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
-from genkern.profiling.session import VENDOR
-from genkern.profiling.timers import Sampler, Timer, make_timer
-from genkern.records import Candidate
-from genkern.setting import Setting, make_setting
-from genkern.workshop import Workshop
 
 # As in the measured process (profiling/server.py): a sample of about so long, of so many calls at most.
 SAMPLE_US = 100.0

@@ -26,9 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported when a signal is answered already: this takes half a second.
         from rich.console import Console
 
-        from genkern.options import parse, parse_status
-        from genkern.run import run
-        from genkern.status import show_status
+        from genkern.command.options import parse, parse_status
+        from genkern.command.run import run
+        from genkern.command.status import show_status
 
         arguments = sys.argv[1:] if argv is None else list(argv)
         console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)

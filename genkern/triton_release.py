@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import re
 from functools import lru_cache
 
@@ -17,3 +17,11 @@ def triton_release() -> tuple[int, int]:
         return 0, 0
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def installed(package: str) -> bool:
+    """Whether `package` can be imported here, as far as that can be told without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from genkern.records import Candidate
+from genkern.gemm.records import Candidate
 
 _CLOSE_WAIT_S = 5.0
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from genkern.gemm.session import VENDOR
+from genkern.gemm.statistics import beaten, estimate, relative_spread, stop_reason
 from genkern.profiling.clocks import ThrottleGuard
-from genkern.profiling.session import VENDOR
-from genkern.profiling.statistics import beaten, estimate, relative_spread, stop_reason
 
 Sampler = Callable[[], float]
 

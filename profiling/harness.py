@@ -16,11 +16,11 @@ import sys
 import traceback
 from typing import IO, Any
 
+from genkern.gemm.session import VENDOR, Session
 from genkern.profiling.clocks import AmdSmiClock
-from genkern.profiling.launch_job import FENCE
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.server import Server, one_line
-from genkern.profiling.session import VENDOR, Session
 
 
 def serve(requests: IO[str], answers: IO[str], time_source: str) -> None:
@@ -97,7 +97,7 @@ def _fenced_vendor(gemm: LoadedGemm) -> Call:
     """
     import torch
 
-    from genkern.profiling.fence import fenced
+    from genkern.profiling.rocm.fence import fenced
 
     vendor = gemm.vendor()
     vendor(0)

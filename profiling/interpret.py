@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from genkern.compiler import load_module
+from genkern.kernels.source import load_module
 from genkern.profiling.accuracy import error_ratio, worst_row_error
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from genkern.cache import read_spec
-from genkern.compiler import ast_source, load_module
-from genkern.profiling.session import Session
+from genkern.farm.cache import read_spec
+from genkern.gemm.session import Session
+from genkern.kernels.source import ast_source, load_module
 
 Call = Callable[[int], None]
 # More copies than this no longer make B colder, and each costs host memory for its launch arguments.

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from genkern.errors import ProfilerError
-from genkern.profiling.session import Session
+from genkern.gemm.records import Outcome
+from genkern.gemm.session import Session
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -15,7 +16,6 @@ from genkern.profiling.supervisor import (
     StreamChild,
     SupervisorError,
 )
-from genkern.records import Outcome
 
 # Importing PyTorch, creating the context and filling the operands.
 _OPEN_TIMEOUT_S = 180.0

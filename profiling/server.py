@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from genkern.config import Config
+from genkern.gemm.config import Config
+from genkern.gemm.session import VENDOR, Session
 from genkern.profiling.accuracy import error_ratio, worst_row_error
 from genkern.profiling.clocks import ThrottleGuard, open_clock
+from genkern.profiling.cuda.icache import InstructionCacheFlush
+from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, SampleFailed, run_finals
-from genkern.profiling.icache import InstructionCacheFlush
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
-from genkern.profiling.session import VENDOR, Session
-from genkern.profiling.timers import Sampler, Timer, make_timer
 
 # A graph of calls runs for about this long, so that the 1 to 2 us between an event and the first kernel
 # stay below 2 % of it; short calls are repeated up to so many times.

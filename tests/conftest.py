@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from genkern.gpus import detect_devices
+from genkern.gemm.gpus import detect_devices
 
 # A loaded machine is no failure; tests of speed measure processor time themselves.
 settings.register_profile("genkern", deadline=None)

@@ -10,10 +10,10 @@ from gluon_machine import SHARED_BYTES
 from gluon_stand_in import run_module
 from numpy.typing import NDArray
 
-from genkern.config import Config
-from genkern.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides
-from genkern.generate import generate
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides
+from genkern.kernels.generate import generate
 
 SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
 CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from gluon_cases import assert_exact, product, text_of
 
-from genkern.config import Config
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
 
 OVERWRITTEN = "overwritten while it is in use"
 NOBODY = "a barrier that nobody completes"

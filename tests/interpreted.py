@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
-from genkern.config import Config
-from genkern.family import FAMILIES
-from genkern.generate import generate
-from genkern.gpus import gpu_for_arch
-from genkern.problem import GemmProblem
-from genkern.rules import RULES
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES
+from genkern.kernels.generate import generate
+from genkern.space.rules.registry import RULES
 
 ROOT = Path(__file__).parents[1]
 # Programs of the persistent kernels.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from genkern.compiler import load_module
+from genkern.kernels.source import load_module
 from genkern.profiling.accuracy import error_ratio, worst_row_error
 
 # What a workspace holds that nobody has written.

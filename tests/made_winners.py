@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from genkern.config import Config
-from genkern.problem import GemmProblem
-from genkern.records import Check, Measurement, Outcome, Winner
-from genkern.tune import Report
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Check, Measurement, Outcome, Winner
+from genkern.tuning.tune import Report
 
 CONFIG = Config("tiled", 128, 256, 64, 8, 1, 8, 2, 0, 16, 2)
 LONG = Config("tiled", 128, 256, 64, 32, 24, 8, 2, 0, 16, 2, "default")

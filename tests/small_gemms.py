@@ -11,14 +11,15 @@ from types import ModuleType
 
 import pytest
 
-from genkern.compiler import CompileJob, load_module
-from genkern.config import Config
-from genkern.families import kernel_specs
-from genkern.generate import GeneratedModule, generate
-from genkern.gpus import gpu_for_arch, triton_target
-from genkern.kernel import KernelSpec, Target
-from genkern.op import get_op
-from genkern.problem import GemmProblem
+from genkern.farm.compiler import CompileJob
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch, triton_target
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families import kernel_specs
+from genkern.kernels.generate import GeneratedModule, generate
+from genkern.kernels.kernel import KernelSpec, Target
+from genkern.kernels.source import load_module
+from genkern.ops.op import get_op
 
 TRITON_VERSION = importlib.metadata.version("triton")
 TILED = Config("tiled", 64, 32, 32, 4, 1, 4, 2)

@@ -20,8 +20,8 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the command do something else."""
 
     def replace(what: Callable[[], int], tunes: bool = True) -> None:
-        monkeypatch.setattr("genkern.options.parse", lambda argv: argparse.Namespace(tunes=tunes))
-        monkeypatch.setattr("genkern.run.run", lambda options, console: what())
+        monkeypatch.setattr("genkern.command.options.parse", lambda argv: argparse.Namespace(tunes=tunes))
+        monkeypatch.setattr("genkern.command.run.run", lambda options, console: what())
 
     return replace
 

@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from genkern.config import Config
+from genkern.gemm.config import Config
 
 CONFIGS = [Config("tiled", m, n, 64, group, 1, 4, 2) for m in (16, 32) for n in (32, 64) for group in (1, 4)]
 NAMES = [config.name for config in CONFIGS]

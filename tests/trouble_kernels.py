@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genkern.kernel import KernelSpec
+from genkern.kernels.kernel import KernelSpec
 
 _TROUBLE = """
 import faulthandler

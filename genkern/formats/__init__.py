@@ -1,1 +1,4 @@
-"""Files that genkern reads and writes for others, one module per format."""
+"""Sizes and results in everyone's files: what genkern reads and writes for others.
+
+May import: gemm, ops, kernels.
+"""

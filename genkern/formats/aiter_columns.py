@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from genkern.dtypes import parse_dtype
 from genkern.errors import InputError
-from genkern.flat_yaml import shown
-from genkern.gemm_entry import refuse_unknown
+from genkern.formats.flat_yaml import shown
+from genkern.formats.gemm_entry import refuse_unknown
+from genkern.gemm.dtypes import parse_dtype
 
 UNTUNED_COLUMNS = ("M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "q_dtype_w")
 TUNED_A16W16_COLUMNS = (

@@ -14,12 +14,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from genkern.config import Config
-from genkern.dtypes import DTYPES
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path, write_whole
-from genkern.flat_csv import read_table
-from genkern.flat_yaml import shown
 from genkern.formats.aiter_columns import (
     EXTRA_COLUMNS,
     TUNED_A8W8_COLUMNS,
@@ -29,10 +25,14 @@ from genkern.formats.aiter_columns import (
     flag,
     number,
 )
+from genkern.formats.flat_csv import read_table
+from genkern.formats.flat_yaml import shown
+from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.formats.tuned_row import choice_of, interval, parse_config, positive
-from genkern.gemm_entry import GemmDefaults, resolve
-from genkern.problem import GemmProblem
-from genkern.records import PREDICTED, Winner
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import PREDICTED, Winner
 
 LIBTYPE = "genkern"
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from genkern.determinism import is_deterministic
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path, write_whole
-from genkern.flat_yaml import Entry, read_entries
+from genkern.formats.flat_yaml import Entry, read_entries
+from genkern.formats.gemm_entry import SIZE_KEYS, GemmDefaults, refuse_unknown, resolve
 from genkern.formats.tuned_row import (
     AMD_KEYS,
     RESULT_KEYS,
@@ -27,8 +27,8 @@ from genkern.formats.tuned_row import (
     ratio,
     text_of,
 )
-from genkern.gemm_entry import SIZE_KEYS, GemmDefaults, refuse_unknown, resolve
-from genkern.records import Winner
+from genkern.gemm.records import Winner
+from genkern.kernels.determinism import is_deterministic
 
 __all__ = ["TunedRow", "read_winners", "winners_text", "write_winners"]
 

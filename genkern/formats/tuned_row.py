@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from genkern.config import CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.errors import InputError
-from genkern.family import FAMILIES, block_problem
-from genkern.flat_yaml import shown
-from genkern.gemm_entry import SIZE_KEYS
-from genkern.problem import GemmProblem
+from genkern.formats.flat_yaml import shown
+from genkern.formats.gemm_entry import SIZE_KEYS
+from genkern.gemm.config import CACHE_MODIFIERS, CONFIG_FIELDS, Config
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES, block_problem
 
 AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "instruction_sched_variant")
 # Everything that tune_gemm or genkern writes of one size.

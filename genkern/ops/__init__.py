@@ -1,1 +1,4 @@
-"""The GEMM formats that genkern tunes, one file each."""
+"""The GEMM formats that genkern tunes, one folder each.
+
+May import: gemm.
+"""

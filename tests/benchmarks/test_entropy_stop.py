@@ -10,9 +10,9 @@ import entropy_stop
 import pytest
 from entropy_stop import NVBENCH, End, Entropy, Race, Rule, replay
 
-from genkern.journal import Journal
-from genkern.problem import GemmProblem
-from genkern.records import Measurement, Outcome
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Measurement, Outcome
+from genkern.journal.journal import Journal
 
 COARSE = Rule(0.01, 0.5, 0.36, 16)
 

@@ -8,9 +8,9 @@ import max_autotune
 import pytest
 from max_autotune import Duel
 
-from genkern.config import Config
 from genkern.formats.tuned_row import TunedRow
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
 
 CONFIG = Config("tiled", 64, 32, 32)
 

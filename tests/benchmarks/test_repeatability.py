@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import repeatability
 
-from genkern.candidates_file import COLUMNS
-from genkern.config import Config
+from genkern.command.candidates_file import COLUMNS
 from genkern.formats.tuned_row import TunedRow
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
 
 ONE, TWO = Config("tiled", 64, 32, 32), Config("tiled", 64, 64, 32)
 SMALL, LARGE = GemmProblem(16, 32, 64), GemmProblem(32, 64, 128, row_major_b=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import roofline
 
-from genkern.config import Config
-from genkern.family import FAMILIES
 from genkern.formats.tune_gemm_yaml import read_winners, write_winners
 from genkern.formats.tuned_row import TunedRow
-from genkern.problem import GemmProblem
-from genkern.records import Winner
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Winner
+from genkern.kernels.family import FAMILIES
 
 MACHINE = roofline.Machine(4.0, 800.0, 100, "made up")
 SKINNY, SQUARE = GemmProblem(1, 4000, 4000), GemmProblem(8000, 8000, 8000)

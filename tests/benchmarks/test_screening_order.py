@@ -10,13 +10,13 @@ import pytest
 import screening_order
 from screening_order import Played, Screening, play
 
-from genkern.gpus import gpu_for_arch
-from genkern.journal import Journal
-from genkern.problem import GemmProblem
-from genkern.profiling.predict import promising_first
-from genkern.prune import prune
-from genkern.records import Measurement, Outcome
-from genkern.space import load_space
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Measurement, Outcome
+from genkern.journal.journal import Journal
+from genkern.search.predict import promising_first
+from genkern.space.prune import prune
+from genkern.space.space import load_space
 
 PROBLEM, GPU = GemmProblem(1024, 512, 512), gpu_for_arch("sm_90")
 KEPT = prune(load_space(None, "sm_90", "a16w16"), PROBLEM, GPU).kept

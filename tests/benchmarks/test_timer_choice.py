@@ -6,9 +6,9 @@ import pytest
 import timer_choice
 from timer_choice import JUDGE, Measured
 
-from genkern.candidates_file import COLUMNS
-from genkern.problem import GemmProblem
-from genkern.profiling.session import VENDOR
+from genkern.command.candidates_file import COLUMNS
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.session import VENDOR
 
 PROBLEM = GemmProblem(16, 32, 64)
 

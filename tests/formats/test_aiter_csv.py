@@ -6,13 +6,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from genkern.config import Config
 from genkern.errors import ResultsError
 from genkern.formats.aiter_csv import read_rows, widened, write_winners
-from genkern.gemm_entry import GemmDefaults
-from genkern.problem import GemmProblem
-from genkern.records import Check, Winner
-from genkern.sizes import read_sizes
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Check, Winner
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
 CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, 0, 16, 2)

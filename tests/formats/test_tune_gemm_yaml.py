@@ -9,13 +9,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from genkern.config import Config
 from genkern.errors import ResultsError
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
 from genkern.formats.tune_gemm_yaml import TunedRow, read_winners, winners_text, write_winners
-from genkern.gemm_entry import GemmDefaults
-from genkern.problem import MAX_DIMENSION, GemmProblem
-from genkern.records import Check, Winner
-from genkern.sizes import read_sizes
+from genkern.gemm.config import Config
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.records import Check, Winner
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tune_gemm"
 AMD = Config("tiled", 256, 128, 64, 8, 2, 8, 2, 1, 16, 2, "none")

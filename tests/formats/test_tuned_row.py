@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from genkern.config import Config
 from genkern.errors import ResultsError
 from genkern.formats.tune_gemm_yaml import TunedRow, read_winners, winners_text
-from genkern.problem import GemmProblem
-from genkern.records import Winner
-from genkern.space import BOUNDS
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Winner
+from genkern.space.space import BOUNDS
 
 PLAIN = Winner(
     *(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genkern.config import Config
-from genkern.generate import generate
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.generate import generate
 
 FOLDER = Path(__file__).parent
 # Between them: masked and unmasked kernels, split-K with its reduction, TMA, AMD's fields, scales and bias.

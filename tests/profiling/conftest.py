@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rocprof_session import install_profilers, make_session
 
-from genkern.profiling.rocprof import RocprofV3Profiler
-from genkern.profiling.session import Session
+from genkern.gemm.session import Session
+from genkern.profiling.rocm.rocprof import RocprofV3Profiler
 
 
 @pytest.fixture

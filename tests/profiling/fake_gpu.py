@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from genkern.profiling.session import Session
+from genkern.gemm.session import Session
 
 CYCLES_PER_US = 2000.0
 API_US = 4.0

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from genkern.config import Config
+from genkern.gemm.config import Config
+from genkern.gemm.records import Candidate
 from genkern.profiling.feed import Feed
-from genkern.records import Candidate
 
 WAIT_S = 10.0
 

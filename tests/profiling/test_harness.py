@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
-from genkern.problem import GemmProblem
-from genkern.profiling import fence, harness, server
-from genkern.profiling.launch_job import FENCE
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.session import VENDOR, Budget, Session
+from genkern.profiling import harness, server
 from genkern.profiling.loaded_gemm import Call
-from genkern.profiling.session import VENDOR, Budget, Session
+from genkern.profiling.rocm import fence
+from genkern.profiling.rocm.launch_job import FENCE
 
 SESSION = Session("module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_gemms import SEMAPHORE, make_module, taking
 
-from genkern.problem import GemmProblem
+from genkern.gemm.problem import GemmProblem
 from genkern.profiling.loaded_gemm import LoadedGemm, rotating_copies
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from genkern.config import Config
 from genkern.errors import ProfilerError
-from genkern.problem import GemmProblem
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import NOT_CHECKED, Candidate, Measurement, Outcome
+from genkern.gemm.session import Budget, Session
 from genkern.profiling.served import ServedProfiler
-from genkern.profiling.session import Budget, Session
-from genkern.records import NOT_CHECKED, Candidate, Measurement, Outcome
 
 HARNESS = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fake_harness.py")))
 TIMEOUT_S = 1.0

@@ -22,14 +22,14 @@ import faulty_kernels
 import pytest
 from small_gemms import TRITON_VERSION, job_for, make_module, specs_of, target_of
 
-from genkern.compiler import CompileJob, run_job
-from genkern.config import Config
-from genkern.gpus import detect_devices
-from genkern.kernel import KernelSpec
-from genkern.problem import GemmProblem
+from genkern.farm.compiler import CompileJob, run_job
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import detect_devices
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Binary, Candidate, Measurement, Outcome
+from genkern.gemm.session import VENDOR, Budget, Session
+from genkern.kernels.kernel import KernelSpec
 from genkern.profiling.served import ServedProfiler
-from genkern.profiling.session import VENDOR, Budget, Session
-from genkern.records import Binary, Candidate, Measurement, Outcome
 
 # Beside 14 processes that import PyTorch, restarts took 5.2 to 7.3 s (H200).
 on_an_idle_machine = pytest.mark.skipif(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
-from genkern.problem import GemmProblem
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.session import Budget, Session
 from genkern.profiling import server
 from genkern.profiling.server import Server, one_line
-from genkern.profiling.session import Budget, Session
 
 SESSION = Session("module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9))
 

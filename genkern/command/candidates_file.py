@@ -1,0 +1,159 @@
+"""CandidatesFile: every candidate of every size with its one outcome, as CSV (--profile_file)."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import secrets
+import stat
+from collections.abc import Collection, Generator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from genkern.errors import OutputError, ResultsError
+from genkern.files import require_writable, shown_path, write_whole
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Outcome
+from genkern.tuning.tune import Report
+
+_PROBLEM_COLUMNS = (
+    *("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c"),
+    *("rowMajorA", "rowMajorB", "bias", "activation"),
+)
+COLUMNS = (
+    *_PROBLEM_COLUMNS,
+    *("config", "outcome", "us", "time_source", "stage", "samples"),
+    *("registers", "spills", "shared_bytes", "scratch_bytes", "message"),
+)
+
+
+class CandidatesFile:
+    """One CSV file with the columns `COLUMNS`.
+
+    Rows of the sizes in `again` are dropped when it is opened, and so is a last row that was cut short by a
+    kill; other rows stay. Raises ResultsError when `path` holds something else, OutputError when it cannot
+    be written.
+    """
+
+    def __init__(self, path: str, again: Collection[GemmProblem]) -> None:
+        self.path = path
+        with self._errors():
+            if _has_content(path):
+                self._drop({tuple(_problem_cells(problem).values()) for problem in again})
+            else:
+                write_whole(path, ",".join(COLUMNS) + "\n")
+
+    @classmethod
+    def require(cls, path: str) -> None:
+        """Raise as opening `path` would; nothing is written, so that this can come before everything else."""
+        file = cls.__new__(cls)
+        file.path = path
+        with file._errors():
+            require_writable(path)
+            if _has_content(path):
+                with contextlib.closing(file._rows(os.path.realpath(path))) as rows:
+                    next(rows, None)
+
+    def append(self, report: Report) -> None:
+        """Add the candidates of one size, fastest first. Raises OutputError."""
+        text = candidate_text(report) if report.table is None else report.table
+        with self._errors(), open(self.path, "a", encoding="utf-8") as file:
+            file.write(text)
+
+    def _drop(self, again: set[tuple[str, ...]]) -> None:
+        target = os.path.realpath(self.path)
+        temporary = f"{target}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        try:
+            with open(temporary, "x", encoding="utf-8", newline="") as kept:
+                writer = csv.writer(kept, lineterminator="\n")
+                writer.writerow(COLUMNS)
+                for row in self._rows(target):
+                    if len(row) == len(COLUMNS) and tuple(row[: len(_PROBLEM_COLUMNS)]) not in again:
+                        writer.writerow(row)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def _rows(self, target: str) -> Generator[list[str], None, None]:
+        with open(target, encoding="utf-8", newline="") as file:
+            rows = csv.reader(file)
+            try:
+                if next(rows, None) != list(COLUMNS):
+                    raise ResultsError(
+                        f"{shown_path(self.path)} is no list of candidates as this genkern writes it: "
+                        "give another --profile_file"
+                    )
+                yield from rows
+            except (csv.Error, UnicodeDecodeError):
+                raise ResultsError(
+                    f"{shown_path(self.path)} is no text, or damaged: give another --profile_file"
+                ) from None
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OutputError:
+            raise
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {shown_path(self.path)} ({error.strerror}); free space or give another --profile_file"
+            ) from None
+
+
+def candidate_text(report: Report) -> str:
+    """The candidates of a problem as lines of the file."""
+    return candidate_table(report).to_csv(index=False, header=False)
+
+
+def condensed(report: Report, *, with_candidates: bool) -> Report:
+    """What another process needs of a report: its candidates as text, if at all, and the records of which it speaks."""
+    table = candidate_text(report) if with_candidates else ""
+    told = {name: m for name, m in report.candidates.items() if m.outcome is Outcome.WRONG or m.usual_mhz is not None}
+    return replace(report, pruned=None, candidates=told, binaries={}, table=table)
+
+
+def candidate_table(report: Report) -> pd.DataFrame:
+    """One row per candidate of a problem (not those pruned), fastest first, with the columns `COLUMNS`."""
+    rows: list[dict[str, object]] = []
+    problem = _problem_cells(report.problem)
+    for name, m in report.candidates.items():
+        resources = report.binaries[name].resources if name in report.binaries else None
+        rows.append(
+            {
+                **problem,
+                "config": name,
+                "outcome": m.outcome.value,
+                "us": m.duration_us,
+                "time_source": m.time_source,
+                "stage": m.stage,
+                "samples": len(m.samples_us),
+                "registers": resources and resources.registers,
+                "spills": resources and resources.spills,
+                "shared_bytes": resources and resources.shared_bytes,
+                "scratch_bytes": resources and resources.scratch_bytes,
+                "message": " ".join(m.message.split()),
+            }
+        )
+    rows.sort(key=lambda row: (row["us"] is None, row["us"] or 0.0, str(row["config"])))
+    # As objects: a column with gaps would turn whole numbers into floats.
+    table: pd.DataFrame = pd.DataFrame({column: [row[column] for row in rows] for column in COLUMNS}, dtype=object)
+    return table
+
+
+def _problem_cells(problem: GemmProblem) -> dict[str, str]:
+    values = {name: str(getattr(problem, name)) for name in _PROBLEM_COLUMNS[:7]}
+    layout = {"rowMajorA": "NT"[problem.row_major_a], "rowMajorB": "NT"[problem.row_major_b]}
+    return values | layout | {"bias": str(problem.bias), "activation": problem.activation}
+
+
+def _has_content(path: str) -> bool:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        status = Path(path).stat()
+        return stat.S_ISREG(status.st_mode) and status.st_size > 0
+    return False

@@ -1,0 +1,385 @@
+"""The command line: what it takes, with units and defaults; `parse` turns it into one namespace."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from genkern import __version__
+from genkern.errors import InputError
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import known_archs
+from genkern.gemm.problem import ACTIVATIONS
+from genkern.ops.op import op_names
+from genkern.space.space import shipped_names
+
+PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
+# Of no effect where there is no GPU.
+ABOUT_MEASURING = ("--protocol", "--iters", "--warmup", "--rotating_tensor", "--exhaustive")
+_USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
+       genkern status [RUN]"""
+_HELP_COLUMNS = 100
+_EXAMPLES = """examples:
+  genkern --gemm_size_file sizes.yaml --compare              tune every size, check each winner
+  genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
+  genkern -i untuned.csv -o tuned.csv                        AITER's files
+  genkern --compare_wo_tuning --gemm_size_file results.yaml  check results; exit 1 if any is wrong
+  genkern status results.yaml                                how far a run is; whether it goes on
+
+Names may be written with dashes too: --gemm-size-file. Exit status: 0; 1 when a size has no winner,
+or a config is wrong, does not run, or cannot be checked here; 2 for what you must put right (one
+line says what); 130 when stopped.
+"""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options; `given` are the names of those that were written, `tunes` says whether it is to tune.
+
+    Raises InputError; SystemExit(0) after printing for --help and --version.
+    """
+    reader = parser()
+    names = frozenset(reader._option_string_actions)
+    arguments = [_underscored(argument, names) for argument in argv]
+    options = reader.parse_args(arguments)
+    options.given = frozenset(argument.partition("=")[0] for argument in arguments) & names
+    # Only a tuning has a journal, from which the same command goes on.
+    options.tunes = not (options.compare_wo_tuning or options.benchmark or options.explain)
+    _check_sizes(options)
+    _check_files(options)
+    options.jobs = options.jobs or len(os.sched_getaffinity(0))
+    options.command = shlex.join(["python", "-m", "genkern", *argv])
+    return options
+
+
+def parse_status(argv: Sequence[str]) -> str:
+    """The run that `genkern status` is to show. Raises InputError; SystemExit(0) after printing for --help."""
+    p = _Parser(
+        prog="genkern status",
+        description="Show how far a run is, and whether it is going on. Reads its journal, changes nothing.",
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = p.add_argument_group("what to show")
+    group.add_argument(
+        "run",
+        nargs="?",
+        default="output",
+        metavar="RUN",
+        help="a results file (-o), its journal, or a folder that holds such (default: output)",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    run: str = p.parse_args(argv).run
+    return run
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser; its help is the reference of the command line."""
+    p = _Parser(
+        prog="genkern",
+        usage=_USAGE,
+        description="Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).",
+        epilog=_EXAMPLES,
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    _sizes(p.add_argument_group("what to tune"))
+    _modes(p.add_argument_group("what to do (default: tune)"))
+    _target(p.add_argument_group("for which device, and how to measure"))
+    _search(p.add_argument_group("search and compile"))
+    _results(p.add_argument_group("results"))
+    general = p.add_argument_group("general")
+    general.add_argument("-v", "--verbose", action="count", default=0, help="say what became of the candidates")
+    general.add_argument("-h", "--help", action="help", help="print this and exit")
+    general.add_argument("--version", action="version", version=f"genkern {__version__}", help="print it and exit")
+    return p
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (--help lists the options)")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """At most 100 columns; an option's value is shown once, after its last name."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=min(_HELP_COLUMNS, shutil.get_terminal_size().columns - 2))
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return str(action.metavar)
+        # A single dash before a word is tune_gemm's old spelling, taken but not advertised.
+        names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
+        value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"
+        return ", ".join(names) + value
+
+
+def _sizes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-i",
+        "--gemm_size_file",
+        "--input_file",
+        metavar="FILE",
+        help="the sizes: tune_gemm's YAML, AITER's untuned CSV (a name in .csv), or results of either",
+    )
+    for name, what in (("m", "rows of A and C"), ("n", "columns of B and C"), ("k", "columns of A, rows of B")):
+        group.add_argument(f"-{name}", type=_size, metavar=name.upper(), help=f"one size instead of a file: {what}")
+    group.add_argument("--op", metavar="OP", choices=op_names(), help=f"{_either(op_names())} (default: by the types)")
+    own = "fp8 and bf8 are the target's own"
+    for operand, help in (
+        ("a", f"{', '.join(DTYPES)}; {own} (default: bf16; a8w8: fp8)"),
+        ("b", "type of B (default: that of A)"),
+        ("c", "type of C (default: that of A; a8w8: bf16)"),
+    ):
+        group.add_argument(f"--dtype_{operand}", f"-dtype_{operand}", metavar="TYPE", help=help)
+    group.add_argument("--col_a", "-col_a", action="store_true", help="A is column-major (default: row-major)")
+    layout_b = group.add_mutually_exclusive_group()
+    layout_b.add_argument("--row_b", "-row_b", action="store_true", help="B is row-major")
+    layout_b.add_argument(
+        "--col_b", "-col_b", action="store_true", help="B is column-major, as [N, K] weights are: the default"
+    )
+    group.add_argument("--bias_vector", action="store_true", help="add a bias of length N")
+    group.add_argument(
+        "--activation",
+        choices=ACTIVATIONS,
+        default="none",
+        metavar="NAME",
+        help="applied last: none, relu, gelu (the exact one, with erf) or silu (default: none)",
+    )
+
+
+def _modes(group: argparse._ArgumentGroup) -> None:
+    modes = group.add_mutually_exclusive_group()
+    modes.add_argument("--compare", action="store_true", help="tune, and check each winner against a float32 reference")
+    modes.add_argument("--compare_wo_tuning", action="store_true", help="only check the configs of a results file")
+    modes.add_argument(
+        "--benchmark", action="store_true", help="only time the configs of a results file, into -o as CSV"
+    )
+    modes.add_argument("--explain", action="store_true", help="only count what each pruning rule drops, for each size")
+    group.add_argument(
+        "--errRatio",
+        type=_ratio,
+        default=0.05,
+        metavar="R",
+        help="share of output elements that may be outside the tolerance, as AITER counts them (default: 0.05)",
+    )
+
+
+def _target(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--arch", metavar="ARCH", help=f"{', '.join(known_archs())} (default: that of the GPU found, else gfx942)"
+    )
+    group.add_argument(
+        "--profiler",
+        choices=PROFILERS,
+        default="auto",
+        metavar="NAME",
+        help=f"source of the times: {_either(PROFILERS[1:])} "
+        "(default: auto: rocprofv3 on AMD, cudagraph on NVIDIA, predict without a GPU)",
+    )
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--gpu_ids",
+        type=_gpu_ids,
+        metavar="0,1,...",
+        help="the GPUs to measure on, of those that are visible (default: the first)",
+    )
+    which.add_argument("--ngpus", "--mp", type=_positive, metavar="N", help="measure on the first N GPUs")
+    group.add_argument(
+        "--protocol",
+        choices=("genkern", "tune_gemm"),
+        default="genkern",
+        metavar="NAME",
+        help="genkern: screen all, then time the best again in shuffled rounds; "
+        "tune_gemm: ten launches, the last counts (default: genkern)",
+    )
+    group.add_argument(
+        "--iters", type=_positive, default=60, metavar="N", help="most rounds in which the best are timed (default: 60)"
+    )
+    group.add_argument(
+        "--warmup",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="launches before a first sample (default: 1, which screening skips where the best takes over 0.5 ms)",
+    )
+    group.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds that one compile, or one candidate's measurement, may take (default: 30)",
+    )
+    group.add_argument(
+        "--rotating_tensor",
+        type=_megabytes,
+        metavar="MB",
+        help="size in MiB of the copies of B that calls rotate through, so that B is cold; 0: one copy "
+        "(default: twice the last-level cache)",
+    )
+    group.add_argument(
+        "--icache_flush", action="store_true", help="make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
+    )
+    group.add_argument(
+        "--init_type",
+        choices=("randn", "hpl", "trig_float", "zeros"),
+        default="randn",
+        metavar="NAME",
+        help="values of the inputs: randn, hpl (uniform in -0.5 .. 0.5), trig_float (sines) or zeros (default: randn)",
+    )
+
+
+def _search(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--space",
+        metavar="FILE",
+        help=f"search space: a YAML file, or {_either(shipped_names())} (default: the full one of the architecture)",
+    )
+    group.add_argument(
+        "--jobs", "--num_threads", type=_positive, metavar="N", help="compile processes (default: one a CPU)"
+    )
+    group.add_argument(
+        "--cache_dir",
+        metavar="DIR",
+        help="where compiled kernels are kept (default: $GENKERN_CACHE_DIR, else ~/.cache/genkern)",
+    )
+    group.add_argument(
+        "--exhaustive",
+        action="store_true",
+        help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over 1.5 times the best "
+        "(predicted_out; on NVIDIA only), and all but one of the configs that compile to the same machine code "
+        "(identical), are left out",
+    )
+    group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="leave out configs whose result may differ from run to run (float atomics); sizes that were won by one "
+        "are tuned again",
+    )
+    group.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep the generated modules, in modules/ of --cache_dir; with --benchmark they hold the winners only",
+    )
+
+
+def _results(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-o",
+        "--o",
+        "--tuning_results_file",
+        "--tuned_file",
+        metavar="FILE",
+        dest="tuning_results_file",
+        help="the winners: AITER's CSV for a name in .csv, else tune_gemm's YAML; sizes that it holds are skipped "
+        "(default: output/tuning_results_ARCH.yaml, with _predicted before .yaml without a GPU)",
+    )
+    group.add_argument(
+        "-o2", "--profile_file", metavar="FILE", help="CSV of every candidate with its outcome (of those not pruned)"
+    )
+    group.add_argument(
+        "--all",
+        action="store_true",
+        help="tune again what the results file holds; its configs race again, so none is lost to a worse one",
+    )
+    group.add_argument("--sort", action="store_true", help="sort the results by size")
+    group.add_argument(
+        "--batch", type=_positive, default=1, metavar="N", help="write the results after every N sizes (default: 1)"
+    )
+
+
+def _check_sizes(options: argparse.Namespace) -> None:
+    single = [getattr(options, name) for name in "mnk"]
+    named = any(value is not None for value in single)
+    if options.compare_wo_tuning or options.benchmark:
+        mode = "--compare_wo_tuning" if options.compare_wo_tuning else "--benchmark"
+        if named or (options.gemm_size_file or options.tuning_results_file) is None:
+            raise InputError(f"{mode} reads a results file: give it with --gemm_size_file FILE, without -m, -n and -k")
+        return
+    if named and None in single:
+        raise InputError("a single size needs all of -m, -n and -k")
+    if options.gemm_size_file is None and not named:
+        raise InputError("nothing to tune: give -m, -n and -k, or --gemm_size_file FILE (--help shows examples)")
+    if options.gemm_size_file is not None and named:
+        raise InputError("give either -m, -n and -k, or --gemm_size_file, not both")
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Every file has a name; one that is written must not be one that is read, nor two of them one."""
+    sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
+    named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
+    for option, path in (named | {"--cache_dir": options.cache_dir}).items():
+        if path == "":
+            raise InputError(f"{option} is empty: is a variable of your shell not set?")
+    if results is not None and results.lower().endswith(".json"):
+        raise InputError(f"-o {results}: results are YAML, or AITER's CSV where the name ends in .csv: give another -o")
+    if profile is not None and any(_same_file(profile, other) for other in (sizes, results)):
+        raise InputError(f"--profile_file {profile} is the file of the sizes or the results too: give it another name")
+    if options.benchmark and _same_file(sizes, results):
+        raise InputError(f"--benchmark would write its times over {results}: give another -o")
+
+
+def _same_file(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and Path(one).resolve() == Path(other).resolve()
+
+
+def _underscored(argument: str, names: frozenset[str]) -> str:
+    """The argument with the underscores of the option that it names, if it names one."""
+    name, equals, value = argument.partition("=")
+    dashes = len(name) - len(name.lstrip("-"))
+    written = name[:dashes] + name[dashes:].replace("-", "_")
+    return f"{written}{equals}{value}" if dashes and written in names else argument
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _size(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number") from None
+
+
+def _number(text: str, kind: str, least: float, most: float, integer: bool) -> float:
+    try:
+        value = int(text) if integer else float(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {kind}")
+    return value
+
+
+def _positive(text: str) -> int:
+    return int(_number(text, "a whole number from 1 to 100000", 1, 100_000, True))
+
+
+def _seconds(text: str) -> float:
+    return _number(text, "a number of seconds from 0.1 to 86400", 0.1, 86_400, False)
+
+
+def _megabytes(text: str) -> float:
+    return _number(text, "a number of MiB from 0 to 65536", 0, 65_536, False)
+
+
+def _ratio(text: str) -> float:
+    return _number(text, "a share from 0 to 1", 0, 1, False)
+
+
+def _gpu_ids(text: str) -> tuple[int, ...]:
+    try:
+        ids = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        ids = (-1,)
+    if min(ids) < 0:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of GPU numbers such as 0,1")
+    return ids

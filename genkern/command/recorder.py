@@ -1,0 +1,95 @@
+"""Recorder: writes results and candidates as sizes finish, and tells the user how each ended and what came of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from genkern.command.candidates_file import CandidatesFile
+from genkern.command.report import detail_lines, outcome_text, size_line, winners_table
+from genkern.errors import ProfilerError
+from genkern.farm.farm import FarmCounts
+from genkern.formats.results import ResultsFile
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Outcome, Winner
+from genkern.tuning.tune import Report
+
+
+class Recorder:
+    """Keeps the results file up to date with every `batch`-th size; `failed` counts sizes without a winner."""
+
+    def __init__(
+        self,
+        problems: Sequence[GemmProblem],
+        results: ResultsFile,
+        candidates: CandidatesFile | None,
+        console: Console,
+        *,
+        batch: int = 1,
+        verbose: bool = False,
+    ) -> None:
+        """`problems` are those to come, in the order of the results; several devices finish them in another."""
+        self._place = {problem: place for place, problem in enumerate(problems)}
+        self._results = results
+        self._candidates = candidates
+        self._console = console
+        self._batch = batch
+        self._verbose = verbose
+        self._winners: list[Winner] = []
+        self._outcomes: Counter[Outcome] = Counter()
+        self._unwritten = 0
+        self.failed = 0
+
+    def finished(self, report: Report) -> None:
+        """Take over one size. Raises OutputError when a file cannot be written."""
+        # Before the results: a size is done once they have it, and is tuned again otherwise.
+        if self._candidates is not None:
+            self._candidates.append(report)
+        self._outcomes += report.outcomes
+        if report.winner is None:
+            self.failed += 1
+        else:
+            self._winners.append(report.winner)
+            self._winners.sort(key=lambda winner: self._place[winner.problem])
+            self._unwritten += 1
+        self._console.print(size_line(report))
+        if self._verbose:
+            for line in detail_lines(report):
+                self._console.print(line)
+        if self._unwritten >= self._batch:
+            self.flush()
+
+    def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
+        """Say that a device is used no more, and why."""
+        others = f"{left} other device{'s' if left > 1 else ''}"
+        reason = " ".join(str(error).split())
+        self._console.print(f"device {device_index} is lost, its sizes go to the {others}: {reason}")
+
+    def flush(self) -> None:
+        """Write what is not written yet. Raises OutputError."""
+        if self._unwritten:
+            self._results.write(self._winners)
+            self._unwritten = 0
+
+    def summary(self, gpu: Gpu, counts: FarmCounts) -> None:
+        """Print the table of winners, and what became of all candidates."""
+        if self._winners:
+            columns = self._console.width if self._console.is_terminal else None
+            print_lines(self._console, ["", *winners_table(self._winners, gpu, columns), ""])
+        time_source = self._winners[0].time_source if self._winners else ""
+        self._console.print(f"candidates: {outcome_text(self._outcomes, time_source) or 'none'}")
+        self._console.print(
+            f"binaries: {counts.compiled:,} compiled, {counts.cached:,} from the cache, {counts.failed:,} refused"
+        )
+        if self._winners:
+            self._console.print(f"results: {self._results.path}")
+        if any(winner.check and winner.check.method == "interpreter" for winner in self._winners):
+            self._console.print("check: under Triton's interpreter, on the reduced sizes named above")
+
+
+def print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(line)

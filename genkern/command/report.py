@@ -1,0 +1,136 @@
+"""What a person reads: a line per size as it is done, the table of winners, the count of outcomes. Pure text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import PREDICTED, Outcome, Winner
+from genkern.kernels.determinism import is_deterministic
+from genkern.tuning.tune import Report
+
+_GAP = "  "
+_LEFT_ALIGNED = ("size", "format", "check", "source", "deterministic", "winner")
+
+
+def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
+    """Share of the device's dense matrix peak for the operands' type, in percent; None without such a peak."""
+    kind = "fp8" if winner.problem.dtype_a.startswith("fp8") else winner.problem.dtype_a
+    peak = gpu.peak_tflops.get(kind)
+    return None if peak is None else 100 * winner.problem.tflops(winner.duration_us) / peak
+
+
+def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
+    """Share of the larger bound, arithmetic or memory, in percent: 100 would be as fast as the device allows."""
+    peak = percent_of_peak(winner, gpu)
+    memory = winner.problem.gb_per_s(winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
+    return None if peak is None else max(peak, memory)
+
+
+def format_text(problem: GemmProblem) -> str:
+    """Op, types and what is unusual of the layout: `a16w16 bf16`, `a8w8 fp8e4m3fn->bf16 A column-major, bias`."""
+    types = problem.dtype_a
+    if problem.dtype_b != problem.dtype_a:
+        types += f"*{problem.dtype_b}"
+    if problem.dtype_c != problem.dtype_a:
+        types += f"->{problem.dtype_c}"
+    extras = [
+        *([] if problem.row_major_a else ["A column-major"]),
+        *(["B row-major"] if problem.row_major_b else []),
+        *(["bias"] if problem.bias else []),
+        *([problem.activation] if problem.activation != "none" else []),
+    ]
+    return f"{problem.op} {types}" + (f" {', '.join(extras)}" if extras else "")
+
+
+def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> list[str]:
+    """The lines of the results' table, with a title.
+
+    Columns that say nothing are left out, and a format that all sizes share stands in the title. Where a line
+    with the winner's name would not fit into `columns` (None: no limit), the names stand on lines of their own.
+    """
+    formats = {format_text(winner.problem) for winner in winners}
+    title = f"{gpu.name} ({gpu.arch})" + (f", {formats.pop()}" if len(formats) == 1 else "")
+    cells: dict[str, Callable[[Winner], str]] = {
+        "size": lambda w: w.problem.size,
+        "us": lambda w: f"{w.duration_us:.2f}",
+        "TFLOPS": lambda w: f"{w.problem.tflops(w.duration_us):.1f}",
+        "% peak": lambda w: _percent(percent_of_peak(w, gpu)),
+        "% roof": lambda w: _percent(percent_of_roofline(w, gpu)),
+        "source": lambda w: w.time_source,
+    }
+    if formats:
+        cells["format"] = lambda w: format_text(w.problem)
+    if any(winner.vendor_us for winner in winners):
+        cells["vs vendor"] = lambda w: f"{w.vendor_us / w.duration_us:.3f}x" if w.vendor_us else "-"
+    if any(winner.check for winner in winners):
+        cells["check"] = lambda w: "ok" if w.check else "-"
+    if not all(is_deterministic(winner.problem, winner.config) for winner in winners):
+        cells["deterministic"] = lambda w: "yes" if is_deterministic(w.problem, w.config) else "no"
+    cells["winner"] = lambda w: w.config.name
+    rows = [list(cells), *([cell(winner) for cell in cells.values()] for winner in winners)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    narrow = columns is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > columns
+    lines = [title]
+    for row in rows:
+        aligned = [
+            text.ljust(width) if name in _LEFT_ALIGNED else text.rjust(width)
+            for name, text, width in zip(cells, row, widths, strict=True)
+        ]
+        if not narrow:
+            lines.append(_GAP.join(aligned).rstrip())
+            continue
+        lines.append(_GAP.join(aligned[:-1]).rstrip())
+        lines.append(f"{_GAP}{row[-1]}")
+    return lines
+
+
+def size_line(report: Report) -> str:
+    """How one size ended, on one line."""
+    size, winner = report.problem.size, report.winner
+    if winner is None:
+        return f"{size}: no winner: {report.message}"
+    versus = f", {winner.vendor_us / winner.duration_us:.3f}x vendor" if winner.vendor_us else ""
+    checked = ""
+    if winner.check is not None:
+        reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
+        checked = f", {winner.check.method} check ok{reduced}"
+    if not is_deterministic(report.problem, winner.config):
+        checked += ", not deterministic"
+    tflops = report.problem.tflops(winner.duration_us)
+    before, earlier = report.incumbent, ""
+    if before is not None and before.config != winner.config.name:
+        how = f"{before.duration_us:.2f} us" if before.outcome is Outcome.MEASURED else before.outcome.value
+        earlier = f"; before: {how}: {before.config}"
+    return (
+        f"{size}: {winner.duration_us:.2f} us, {tflops:.1f} TFLOPS{versus} ({winner.time_source}){checked}: "
+        f"{winner.config.name}{earlier}"
+    )
+
+
+def detail_lines(report: Report) -> list[str]:
+    """The outcomes of one size's candidates, where its time went, what was found wrong, and of the vendor library."""
+    times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
+    wrong = [f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG]
+    outcomes = outcome_text(report.outcomes, report.winner.time_source if report.winner else "")
+    usual_mhz = next((m.usual_mhz for m in report.candidates.values() if m.usual_mhz is not None), None)
+    clock = "" if usual_mhz is None else f"; finals at {usual_mhz:.0f} MHz"
+    vendor = report.vendor
+    library = [f"  vendor library: {vendor.outcome.value}: {vendor.message}"] if vendor and vendor.message else []
+    return [f"  {outcomes}; {times}{clock}", *wrong, *library]
+
+
+def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:
+    """For example `measured 672, compile_failed 3, pruned 131,328`; every candidate is in exactly one of them.
+
+    Where the times are the predictor's, nothing was measured: `predicted 672`.
+    """
+    order = [outcome for outcome in reversed(Outcome) if outcomes[outcome]]
+    names = {Outcome.MEASURED: PREDICTED} if time_source == PREDICTED else {}
+    return ", ".join(f"{names.get(outcome, outcome.value)} {outcomes[outcome]:,}" for outcome in order)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

@@ -1,0 +1,229 @@
+"""One run of the command: read the sizes, refuse what cannot work before any work is done, then do what is asked."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import socket
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from rich.console import Console
+
+from genkern.command.candidates_file import CandidatesFile, condensed
+from genkern.command.options import ABOUT_MEASURING
+from genkern.command.recorder import Recorder
+from genkern.command.setting import Setting, make_setting
+from genkern.command.target import make_device_checker
+from genkern.command.verify import benchmark, verify
+from genkern.errors import ResultsError
+from genkern.farm.workshop import Workshop
+from genkern.files import shown_path
+from genkern.formats.gemm_entry import resolve
+from genkern.formats.results import ResultsFile, RunFacts
+from genkern.formats.sizes import read_sizes
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.session import Profiler
+from genkern.journal.file_lock import sole_run
+from genkern.journal.journal import Journal, Start, UnusableJournal, read_journal
+from genkern.journal.run_files import RunFiles
+from genkern.kernels.determinism import is_deterministic
+from genkern.ops.op import check_problem
+from genkern.space.prune import explain, prune
+from genkern.space.space import Space, load_space
+from genkern.tuning.check import Checker, DeviceChecker
+from genkern.tuning.driver_process import Shared, driver_processes
+from genkern.tuning.interpreter import interpreter_checker
+from genkern.tuning.progress import Progress
+from genkern.tuning.tune import Provenance, Tuner, TunesProblems, tune_all
+
+Spaces = Mapping[str, Space]
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Do what the options ask; returns the exit status. Raises GenkernError for what a user can put right."""
+    setting = make_setting(options)
+    note_idle_options(setting, console)
+    if options.compare_wo_tuning:
+        return verify(setting, console)
+    if options.benchmark:
+        return benchmark(setting, console)
+    problems = read_problems(setting, console)
+    spaces = {op: load_space(options.space, setting.target.arch, op) for op in {problem.op for problem in problems}}
+    if options.deterministic:
+        spaces = {op: space.asked_first("not_deterministic") for op, space in spaces.items()}
+    if options.explain:
+        return show_pruning(problems, spaces, setting, console)
+    if options.profile_file:
+        CandidatesFile.require(options.profile_file)
+    with sole_run(setting.results_path):
+        return tune(problems, spaces, setting, console)
+
+
+def note_idle_options(setting: Setting, console: Console) -> None:
+    """Say which options were given that are about measuring, where times are predicted."""
+    options = setting.options
+    if setting.target.measured or options.compare_wo_tuning or options.explain:
+        return
+    if idle := [option for option in ABOUT_MEASURING if option in options.given]:
+        verb = "has" if len(idle) == 1 else "have"
+        console.print(f"note: {', '.join(idle)} {verb} no effect on predicted times")
+
+
+def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]:
+    """The sizes to work on, each once. Raises InputError."""
+    options, arch = setting.options, setting.target.arch
+    problems: tuple[GemmProblem, ...]
+    if options.gemm_size_file is None:
+        resolved = resolve({"M": options.m, "N": options.n, "K": options.k}, setting.defaults, arch)
+        problems, notes = (resolved.problem,), resolved.notes
+    else:
+        sizes = read_sizes(options.gemm_size_file, setting.defaults, arch)
+        problems, notes = sizes.problems, sizes.notes
+    for note in notes:
+        console.print(f"note: {note}")
+    for problem in problems:
+        check_problem(problem, arch)
+    return problems
+
+
+def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, console: Console) -> int:
+    """Print what each rule drops, for each size (--explain)."""
+    for problem in problems:
+        space = spaces[problem.op]
+        console.print(f"{problem.size} {problem.op} on {setting.target.gpu.name}, space {space.name}:")
+        console.print(explain(prune(space, problem, setting.target.gpu)))
+    return 0
+
+
+def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, console: Console) -> int:
+    """Tune what is not tuned yet; results and journal grow with every size. Returns 1 when one has no winner."""
+    options, target = setting.options, setting.target
+    facts = RunFacts(target.arch, target.gpu.compute_units, setting.versions, predicted=not target.measured)
+    results = open_results(setting, facts, problems if options.all else ())
+    done = results.problems - results.not_deterministic if options.deterministic else results.problems
+    retire_journal(RunFiles(setting.results_path), done)
+    remaining = [problem for problem in problems if options.all or problem not in done]
+    if len(remaining) < len(problems):
+        there = f"{len(problems) - len(remaining)} of {len(problems)} sizes are in {results.path} already"
+        unchecked = ", --compare_wo_tuning checks them" if options.compare else ""
+        console.print(f"note: {there} (--all tunes them again{unchecked})")
+    if not remaining:
+        return 0
+    results.require_room(remaining)
+    with contextlib.ExitStack() as stack:
+        workshop = stack.enter_context(setting.workshop())
+        profilers = [setting.profiler(index, workshop) for index in setting.device_indices]
+        closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
+        for profiler, closing in zip(profilers, closings, strict=True):
+            closing.callback(profiler.close)
+        checkers = make_checkers(profilers, workshop, setting, closings)
+        journal = open_journal(setting, spaces, profilers[0].time_source, console)
+        stack.callback(journal.close)
+        journal.started(this_start(options.command, remaining))
+        candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
+        progress = Progress(console)
+        provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
+        incumbents = {
+            problem: config
+            for problem, config in results.configs.items()
+            if not options.deterministic or is_deterministic(problem, config)
+        }
+        tuners: Sequence[TunesProblems]
+        tuners = own = [
+            Tuner(
+                *(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget),
+                device_index=index,
+                incumbents=incumbents,
+            )
+            for index, profiler, checker in zip(setting.device_indices, profilers, checkers, strict=True)
+        ]
+        if len(own) > 1:
+            shared = Shared(workshop.farm, journal, progress)
+            slim = functools.partial(condensed, with_candidates=candidates is not None)
+            tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
+        stack.enter_context(progress)
+        recorder = Recorder(remaining, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
+        try:
+            tune_all(tuners, remaining, recorder.finished, recorder.lost)
+        finally:
+            recorder.flush()
+    # Only an unfinished run is to be gone on with.
+    os.replace(journal.path, RunFiles(setting.results_path).finished_journal)
+    recorder.summary(target.gpu, workshop.farm.counts)
+    if options.keep:
+        console.print(f"modules: {workshop.module_dir}")
+    if not target.measured:
+        console.print(
+            f"These times are predicted. To measure, run the same command on a machine with a {target.arch} GPU "
+            "and PyTorch."
+        )
+    return 1 if recorder.failed else 0
+
+
+def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProblem]) -> ResultsFile:
+    """The results file as it is. Raises ResultsError, which says that -o names it."""
+    path = setting.results_path
+    try:
+        return ResultsFile(path, facts, setting.defaults, sort=setting.options.sort, again=again)
+    except ResultsError as error:
+        if "-o" in str(error):
+            raise
+        raise ResultsError(f"{error} (results go to {shown_path(path)}: another -o leaves it alone)") from None
+
+
+def make_checkers(
+    profilers: Sequence[Profiler], workshop: Workshop, setting: Setting, closings: Sequence[contextlib.ExitStack]
+) -> list[Checker | None]:
+    """One checker for each profiler with --compare, which its one of `closings` closes; else None."""
+    options, target = setting.options, setting.target
+    if not options.compare:
+        return [None] * len(profilers)
+    if not target.measured:
+        interpreter = interpreter_checker(options.errRatio, workshop)
+        closings[0].callback(interpreter.close)
+        return [interpreter] * len(profilers)
+    checkers: list[Checker | None] = []
+    for index, profiler, closing in zip(setting.device_indices, profilers, closings, strict=True):
+        device = make_device_checker(target, profiler, index, str(workshop.farm.cache.folder), workshop.module_dir)
+        closing.callback(device.close)
+        checkers.append(DeviceChecker(device.check, options.errRatio))
+    return checkers
+
+
+def retire_journal(files: RunFiles, done: Collection[GemmProblem]) -> None:
+    """Move the journal aside of a run that was killed after its last result was written: nothing is left to do.
+
+    Of a run with --all the results file does not tell whether its entries are old or new.
+    """
+    if files.journal.exists():
+        with contextlib.suppress(ResultsError):
+            facts = read_journal(files.journal)
+            wanted = {problem for start in facts.starts[-1:] for problem in start.problems}
+            if wanted and wanted.issubset(done) and not facts.header.get("all"):
+                os.replace(files.journal, files.finished_journal)
+
+
+def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
+    """What the journal is to know of this process."""
+    where = os.getcwd(), socket.gethostname(), os.getpid()
+    return Start(tuple(problems), command, *where, round(time.time(), 3))
+
+
+def open_journal(setting: Setting, spaces: Spaces, time_source: str, console: Console) -> Journal:
+    """The journal of an interrupted run like this one, else a new one.
+
+    Raises UnusableJournal for the journal of another run; --all says why, and keeps that one under another name.
+    """
+    files, header = RunFiles(setting.results_path), setting.journal_header(spaces, time_source)
+    try:
+        return Journal(files.journal, header)
+    except UnusableJournal as error:
+        if not setting.options.all:
+            raise
+        kept = files.replaced_journal
+        os.replace(files.journal, kept)
+        console.print(f"note: {error.reason}; --all tunes again, and it is kept as {shown_path(str(kept))}")
+        return Journal(files.journal, header)

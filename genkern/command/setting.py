@@ -1,0 +1,144 @@
+"""Setting: what one run works with, made of its options and the machine it is on."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from genkern.command.target import RunTarget, choose_target, make_profiler, versions
+from genkern.errors import InputError
+from genkern.farm.cache import BinaryCache
+from genkern.farm.farm import Farm
+from genkern.farm.workshop import Workshop
+from genkern.formats.gemm_entry import GemmDefaults, check_defaults
+from genkern.gemm.session import Budget, Profiler
+from genkern.journal.run_folder import run_folder
+from genkern.space.space import Space
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The options, the device they mean, and what follows from both.
+
+    `versions` are those that results depend on, that of the driver among them where it is known.
+    """
+
+    options: argparse.Namespace
+    target: RunTarget
+    defaults: GemmDefaults
+    budget: Budget
+    versions: Mapping[str, str]
+
+    @property
+    def results_path(self) -> str:
+        """-o, or a default under which predicted and measured times never meet."""
+        predicted = "" if self.target.measured else "_predicted"
+        return self.options.tuning_results_file or f"output/tuning_results_{self.target.arch}{predicted}.yaml"
+
+    @property
+    def device_indices(self) -> tuple[int, ...]:
+        """The GPUs to measure on; one stand-in where there is none."""
+        return self.target.gpu_ids or (0,)
+
+    @contextlib.contextmanager
+    def workshop(self) -> Iterator[Workshop]:
+        """The workshop of this run, with a folder for its modules and logs. Raises OutputError."""
+        options, folder = self.options, cache_folder(self.options.cache_dir)
+        cache = BinaryCache(folder / "binaries")
+        cache.remove_abandoned()
+        with contextlib.ExitStack() as stack:
+            own = stack.enter_context(run_folder(folder / "modules"))
+            # Not in the cache's folder, which may be a slow one that nodes share.
+            temporary = Path(tempfile.gettempdir())
+            scratch = stack.enter_context(run_folder(temporary, "genkern", "another TMPDIR"))
+            farm = Farm(
+                *(cache, self.target.triton, self.versions["triton"]),
+                jobs=options.jobs,
+                timeout_s=options.timeout,
+                scratch_dir=str(scratch),
+            )
+            stack.callback(farm.close)
+            yield Workshop(
+                farm,
+                self.target.gpu,
+                self.target.arch,
+                self.budget,
+                init_type=options.init_type,
+                module_dir=str(own.parent if options.keep else own),
+                keep_modules=options.keep,
+            )
+
+    def profiler(self, index: int, workshop: Workshop) -> Profiler:
+        """The profiler of GPU number `index`. Raises ProfilerError when its program is missing."""
+        return make_profiler(
+            self.target, self.options.profiler, index, str(workshop.farm.cache.folder), workshop.module_dir
+        )
+
+    def journal_header(self, spaces: Mapping[str, Space], time_source: str) -> dict[str, object]:
+        """What the facts of a journal depend on, and whether they belong to a run with --all."""
+        return {
+            **self.versions,
+            "arch": self.target.arch,
+            "device": self.target.device_name,
+            "devices": self.target.clocks,
+            "time_source": time_source,
+            "space": hashlib.sha256(repr(sorted(spaces.items())).encode()).hexdigest()[:16],
+            "budget": {name: value for name, value in asdict(self.budget).items() if name != "timeout_s"},
+            "init_type": self.options.init_type,
+            "errRatio": self.options.errRatio,
+            "compare": self.options.compare,
+            "all": self.options.all,
+        }
+
+
+def make_setting(options: argparse.Namespace) -> Setting:
+    """The setting that the options mean on this machine. Raises InputError or ProfilerError."""
+    target = choose_target(options)
+    found = versions() | ({"driver": target.driver} if target.driver else {})
+    return Setting(options, target, make_defaults(options, target.arch), make_budget(options, target), found)
+
+
+def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
+    """What the options say of sizes that do not say it themselves. Raises InputError when it does not fit together."""
+    types = options.dtype_a, options.dtype_b, options.dtype_c
+    layout = not options.col_a, options.row_b
+    defaults = GemmDefaults(options.op, *types, *layout, options.bias_vector, options.activation)
+    try:
+        check_defaults(defaults, arch)
+    except InputError as error:
+        raise InputError(f"command line: {error}") from None
+    return defaults
+
+
+def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
+    """How much to measure; the weights rotate through twice the last-level cache unless the user says otherwise.
+
+    Raises InputError for --icache_flush on a device on which nothing is flushed.
+    """
+    if options.icache_flush and not (target.measured and target.gpu.vendor == "nvidia"):
+        raise InputError("--icache_flush works on NVIDIA GPUs only; run without it")
+    rotating = options.rotating_tensor
+    return Budget(
+        protocol=options.protocol,
+        warmup=options.warmup,
+        final_rounds=options.iters,
+        icache_flush=options.icache_flush,
+        exhaustive=options.exhaustive,
+        timeout_s=options.timeout,
+        rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,
+    )
+
+
+def cache_folder(named: str | None) -> Path:
+    """--cache_dir, or its default. Raises InputError when there is no home folder to put it in."""
+    default = os.environ.get("GENKERN_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern"
+    try:
+        return Path(named or default).expanduser()
+    except RuntimeError:
+        raise InputError("there is no home folder for compiled kernels: give --cache_dir DIR") from None

@@ -1,0 +1,196 @@
+"""How far a run is, as text: from what its journal says, and from who holds its lock (`genkern status RUN`)."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.command.report import format_text, outcome_text
+from genkern.command.results_status import results_lines
+from genkern.command.text_table import aligned
+from genkern.files import shown_path
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Measurement, Outcome
+from genkern.gemm.session import VENDOR
+from genkern.journal.file_lock import is_held
+from genkern.journal.journal import JournalFacts, ProblemFacts, read_journal
+from genkern.journal.run_files import RunFiles, find_runs
+
+_NUMBERS = ("screened", "us")
+
+
+class State(str, Enum):
+    """What is known of a run as a whole. A journal that nobody holds is of a run that was stopped, or died."""
+
+    GOING_ON = "going on"
+    STOPPED = "not going on: stopped, or died"
+    FINISHED = "finished"
+    UNKNOWN = "this file system does not tell whether it is going on"
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run at one moment. `facts` is None before its journal is there; `idle_s` is the age of its last fact."""
+
+    results: str
+    state: State
+    facts: JournalFacts | None
+    idle_s: float
+    now_s: float
+
+
+@dataclass(frozen=True)
+class SizeStatus:
+    """One size of a run: `state`, how many configs are screened, the best so far, and what became of the configs."""
+
+    problem: GemmProblem
+    state: str
+    screened: int = 0
+    configs: int | None = None
+    best: Measurement | None = None
+    outcomes: str = ""
+
+
+def status_lines(status: RunStatus) -> list[str]:
+    """What `genkern status` prints of one run: how it is, a table of its sizes, and what to do."""
+    name = shown_path(status.results)
+    if status.facts is None:
+        return [f"{name}: {status.state.value}; nothing is recorded yet"]
+    sizes = size_statuses(status)
+    done = sum(size.state in ("done", "no winner") for size in sizes)
+    lines = [f"{name}: {status.state.value}{_since(status)}", *_table(sizes)]
+    lines.append(f"{done} of {len(sizes)} sizes done; the last fact is {duration_text(status.idle_s)} old")
+    return lines + _advice(status, sizes)
+
+
+def size_statuses(status: RunStatus) -> list[SizeStatus]:
+    """The sizes that the run is to tune, and those that it has tuned before it was stopped, in their order."""
+    facts = status.facts
+    assert facts is not None
+    wanted = dict.fromkeys(problem for start in facts.starts for problem in start.problems)
+    wanted |= dict.fromkeys(facts.facts)
+    last = set(facts.starts[-1].problems if facts.starts else wanted)
+    known = {problem: facts.facts.get(problem, ProblemFacts()) for problem in wanted}
+    return [
+        _size_status(problem, entry, status)
+        for problem, entry in known.items()
+        if problem in last or entry.winner is not None
+    ]
+
+
+def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -> SizeStatus:
+    configs = facts.begun.configs if facts.begun else None
+    outcomes = Counter(measurement.outcome for measurement in facts.screened.values())
+    outcomes.update(unfit.outcome for unfit in facts.unfit.values())
+    finals = [final for final in facts.finals if final.config != VENDOR]
+    measured = [m for m in finals or facts.screened.values() if m.duration_us is not None]
+    best = min(measured, key=lambda m: m.duration_us or 0.0, default=None)
+    if (winner := facts.winner) is not None:
+        best = Measurement(winner.config.name, Outcome.MEASURED, winner.time_source, "final", winner.duration_us)
+    if facts.ended is not None:
+        outcomes = Counter(facts.ended.outcomes)
+    source = str(status.facts.header.get("time_source", "")) if status.facts else ""
+    if winner is not None:
+        state = "done"
+    elif facts.ended is not None:
+        state, best = "no winner", None
+    elif facts.begun is not None and status.state is not State.STOPPED:
+        state = f"in flight {duration_text(status.now_s - facts.begun.time_s)}{'' if facts.compiled else ', compiling'}"
+    else:
+        state = "begun" if facts.begun or facts.screened else "not begun"
+    return SizeStatus(problem, state, len(facts.screened), configs, best, outcome_text(outcomes, source))
+
+
+def duration_text(seconds: float) -> str:
+    """`4.2 s`, `3 min 12 s`, `2 h 5 min`, `3 d 4 h`; never negative, whatever was done to the clock."""
+    if seconds < 59.95:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _since(status: RunStatus) -> str:
+    assert status.facts is not None
+    if status.state is not State.GOING_ON or not status.facts.starts:
+        return ""
+    start = status.facts.starts[-1]
+    return f" for {duration_text(status.now_s - start.time_s)} (process {start.pid} on {start.host})"
+
+
+def _table(sizes: Sequence[SizeStatus]) -> list[str]:
+    """Columns that say nothing are left out; a format is named where the sizes have several."""
+    several = len({format_text(size.problem) for size in sizes}) > 1
+    rows = [["size", "state", "screened", "us", "source", "best so far", "candidates"]]
+    for size in sizes:
+        best = size.best
+        total = f" of {size.configs:,}" if size.configs is not None else ""
+        rows.append(
+            [
+                size.problem.size + (f" {format_text(size.problem)}" if several else ""),
+                size.state,
+                f"{size.screened:,}{total}" if size.screened or total else "",
+                f"{best.duration_us:.2f}" if best and best.duration_us is not None else "",
+                f"{best.time_source}{', screened once' if best.stage == 'screen' else ''}" if best else "",
+                best.config if best else "",
+                size.outcomes,
+            ]
+        )
+    return aligned(rows, _NUMBERS)
+
+
+def _advice(status: RunStatus, sizes: Sequence[SizeStatus]) -> list[str]:
+    assert status.facts is not None
+    if status.state is State.FINISHED:
+        if any(size.state == "no winner" for size in sizes):
+            return ["Sizes without a winner are tried again by the same command; --profile_file says what went wrong."]
+        return [f"Nothing to do: the results are in {shown_path(status.results)}."]
+    start = status.facts.starts[-1] if status.facts.starts else None
+    if status.state is State.GOING_ON:
+        return ["Nothing to do: it goes on. If it is stopped, the same command goes on from here."]
+    if start is None:
+        return ["Run the same command again to go on."]
+    return ["Run the same command again to go on:", f"  cd {shlex.quote(start.folder)} && {start.command}"]
+
+
+def show_status(path: str, console: Console) -> int:
+    """Print how far the runs of `path` are, or what results without a journal say; returns 0.
+
+    Raises ResultsError when there is neither, or one is damaged.
+    """
+    if Path(path).is_file() and not RunFiles.named_by(path).known:
+        for line in results_lines(path):
+            console.print(line)
+        return 0
+    for number, run in enumerate(find_runs(path)):
+        if number:
+            console.print()
+        for line in status_lines(read_status(run)):
+            console.print(line)
+    return 0
+
+
+def read_status(run: RunFiles) -> RunStatus:
+    """One run as it is now. Nothing is written, and a run that is going on is not held up."""
+    # The lock first: a run that ends after this look has moved its journal, and is found finished.
+    held = is_held(run.lock)
+    states = {True: State.GOING_ON, False: State.STOPPED, None: State.UNKNOWN}
+    for path, state in ((run.journal, states[held]), (run.finished_journal, State.FINISHED)):
+        try:
+            facts, written_s = read_journal(path), path.stat().st_mtime
+        except FileNotFoundError:
+            continue
+        if state is State.FINISHED and held:
+            break  # a new run, which has not come to its journal yet
+        now_s = time.time()
+        return RunStatus(run.results, state, facts, now_s - written_s, now_s)
+    return RunStatus(run.results, states[held], None, 0.0, time.time())

@@ -1,0 +1,177 @@
+"""Which device a run is for, and which profilers measure it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import genkern
+from genkern.errors import InputError, ProfilerError
+from genkern.gemm.gpus import (
+    DetectedDevice,
+    Gpu,
+    detect_devices,
+    gpu_for_arch,
+    gpu_for_device,
+    output_of,
+    partition_of,
+    triton_target,
+)
+from genkern.gemm.session import Profiler
+from genkern.kernels.kernel import Target
+from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
+from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
+from genkern.profiling.served import ServedProfiler
+from genkern.search.predict import PredictProfiler
+from genkern.triton_release import installed
+
+DEFAULT_ARCH = "gfx942"
+# After the name of a device that times are predicted for.
+NOT_PRESENT = " (not present)"
+_VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
+
+
+@dataclass(frozen=True)
+class RunTarget:
+    """The architecture, the device's figures, and the numbers of the GPUs to measure on (none: predict).
+
+    `devices` are these GPUs as their driver describes them, in the order of `gpu_ids`.
+    """
+
+    arch: str
+    gpu: Gpu
+    device_name: str
+    gpu_ids: tuple[int, ...]
+    devices: tuple[DetectedDevice, ...] = ()
+
+    @property
+    def measured(self) -> bool:
+        return bool(self.gpu_ids)
+
+    @property
+    def triton(self) -> Target:
+        backend, arch, warp_size = triton_target(self.gpu)
+        return Target(backend, arch, warp_size)
+
+    @property
+    def driver(self) -> str:
+        """The version of the driver of the GPUs; empty where it is not known, and without a GPU."""
+        return ", ".join(sorted({device.driver for device in self.devices if device.driver}))
+
+    @property
+    def clocks(self) -> dict[str, dict[str, int]]:
+        """By number of the GPU: what its driver says of `sm_clock_max_mhz` and `memory_clock_max_mhz`."""
+        named = {str(device.index): (device.sm_clock_max_mhz, device.memory_clock_max_mhz) for device in self.devices}
+        return {
+            index: {
+                name: mhz
+                for name, mhz in zip(("sm_clock_max_mhz", "memory_clock_max_mhz"), values, strict=True)
+                if mhz is not None
+            }
+            for index, values in named.items()
+        }
+
+
+def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | None = None) -> RunTarget:
+    """The target that the options and the machine's GPUs mean.
+
+    Raises InputError for an unknown architecture or GPU number, ProfilerError when a measurement is asked
+    for that this machine cannot make.
+    """
+    devices = detect_devices() if detected is None else detected
+    arch = options.arch or (devices[0].arch if devices else DEFAULT_ARCH)
+    gpu = gpu_for_arch(arch)
+    fitting = [device for device in devices if device.arch == gpu.arch]
+    asked = _asked_to_measure(options)
+    if options.profiler == "predict" or not (fitting or asked):
+        return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", ())
+    vendor = _VENDORS.get(options.profiler, gpu.vendor)
+    if vendor != gpu.vendor and (options.arch or devices):
+        raise ProfilerError(f"{asked} is for {vendor.upper()} GPUs, {gpu.arch} is not one; try --profiler auto")
+    if not fitting:
+        needs = f"a {gpu.arch}" if options.arch else f"an {vendor.upper()}" if options.profiler in _VENDORS else "a"
+        here = ", ".join(sorted({device.arch for device in devices})) or "none"
+        raise ProfilerError(f"{asked} needs {needs} GPU, this machine has {here}; try --profiler predict")
+    if not installed("torch"):
+        raise ProfilerError("measuring needs PyTorch: pip install 'genkern[torch]', or use --profiler predict")
+    wanted = options.gpu_ids or tuple(device.index for device in fitting[: options.ngpus or 1])
+    known = [device.index for device in fitting]
+    for number in wanted:
+        if number not in known:
+            there = ", ".join(map(str, known))
+            raise InputError(f"--gpu_ids {number}: there is no such {gpu.arch} GPU; there is {there}")
+    if options.ngpus and options.ngpus > len(fitting):
+        raise InputError(f"--ngpus {options.ngpus}: this machine has {len(fitting)} {gpu.arch} GPU(s)")
+    chosen = [next(device for device in fitting if device.index == number) for number in wanted]
+    device, *others = chosen
+    for other in others:
+        # All sizes of a run carry one device's name, and are pruned and rotated for one device.
+        if (other.name, other.compute_units) != (device.name, device.compute_units):
+            raise InputError(
+                f"GPU {device.index} is {_kind(device)}, GPU {other.index} is {_kind(other)}: the GPUs of one run must "
+                "be of one kind; give --gpu_ids of one of them"
+            )
+    found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
+    described = tuple(chosen if gpu.vendor == "nvidia" else asked_of_amd_smi(chosen))
+    return RunTarget(gpu.arch, found, device.name, wanted, described)
+
+
+def asked_of_amd_smi(devices: Sequence[DetectedDevice]) -> list[DetectedDevice]:
+    """The devices with what amd-smi says of driver and clocks; as they are without amd-smi."""
+    found = []
+    for device in devices:
+        gpu = "--gpu", str(device.index), "--json"
+        driver, *_ = [*parse_drivers(output_of("amd-smi", "static", "--driver", *gpu)), ""]
+        sm_mhz, memory_mhz = parse_max_clocks(output_of("amd-smi", "metric", "--clock", *gpu))
+        found.append(replace(device, driver=driver, sm_clock_max_mhz=sm_mhz, memory_clock_max_mhz=memory_mhz))
+    return found
+
+
+def _kind(device: DetectedDevice) -> str:
+    return device.name + (f" with {device.compute_units} compute units" if device.compute_units else "")
+
+
+def _asked_to_measure(options: argparse.Namespace) -> str:
+    """The option that asks for a measurement, as the user wrote it; empty when none does."""
+    if options.profiler in _VENDORS:
+        return f"--profiler {options.profiler}"
+    if options.gpu_ids:
+        return f"--gpu_ids {','.join(map(str, options.gpu_ids))}"
+    return f"--ngpus {options.ngpus}" if options.ngpus else ""
+
+
+def make_profiler(target: RunTarget, choice: str, index: int, cache_dir: str, log_dir: str) -> Profiler:
+    """The profiler of GPU number `index`. Raises ProfilerError when its program is missing."""
+    if not target.measured:
+        return PredictProfiler()
+    if target.gpu.vendor == "nvidia":
+        return ServedProfiler("cupti" if choice == "cupti" else "cudagraph", index, cache_dir, log_dir)
+    if choice == "rocprof":
+        return RocprofProfiler()
+    return RocprofV3Profiler()
+
+
+def make_device_checker(
+    target: RunTarget, profiler: Profiler, index: int, cache_dir: str, log_dir: str
+) -> ServedProfiler:
+    """The process that checks outputs on GPU number `index`: the profiler's own on NVIDIA, another one on AMD."""
+    if isinstance(profiler, ServedProfiler):
+        return profiler
+    return ServedProfiler("cudagraph", index, cache_dir, log_dir, "HIP_VISIBLE_DEVICES")
+
+
+def versions() -> dict[str, str]:
+    """Versions that a result depends on. Raises ProfilerError when Triton is not installed."""
+    found = {"genkern": genkern.__version__, "python": platform.python_version()}
+    try:
+        # Its own word, since the distribution has several names (triton, triton-rocm, pytorch-triton-rocm).
+        found["triton"] = importlib.import_module("triton").__version__
+    except ImportError:
+        raise ProfilerError("Triton is not installed here: pip install 'triton>=3.6,<3.10'") from None
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["torch"] = importlib.metadata.version("torch")
+    return found

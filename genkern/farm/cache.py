@@ -1,0 +1,144 @@
+"""BinaryCache: compiled kernels by content address, shared by sizes, runs and nodes; never Triton's own cache."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import OutputError
+from genkern.gemm.records import Binary, Outcome, Resources
+from genkern.kernels.kernel import KernelSpec
+
+_RECORD = "genkern.json"
+# Storing takes milliseconds, on a slow network seconds. The age tells the dead from the living on every node.
+_ABANDONED_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A kernel that cannot be compiled, remembered so that it is tried once only.
+
+    Where the compiler was ended `from_outside` (by a signal, for want of memory), that says nothing of the kernel.
+    """
+
+    key: str
+    outcome: Outcome
+    message: str
+    from_outside: bool = False
+
+
+def read_spec(entry: str | Path) -> KernelSpec:
+    """What the binary in this entry of the cache was compiled from."""
+    values = json.loads((Path(entry) / _RECORD).read_bytes())["spec"]
+    pairs = {name: tuple((str(k), v) for k, v in values[name]) for name in ("signature", "constants", "options")}
+    return KernelSpec(
+        values["function"], values["source_sha256"], divisible_by_16=tuple(values["divisible_by_16"]), **pairs
+    )
+
+
+def _bytes_of(path: str) -> bytes:
+    # A third of the time of Path.read_bytes, thousands of times a size.
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _sealed(record: dict[str, Any]) -> bytes:
+    """The record with its own sha256 as its last value, so that no damaged one is believed."""
+    return json.dumps({**record, "seal": hashlib.sha256(json.dumps(record).encode()).hexdigest()}).encode()
+
+
+class BinaryCache:
+    """A folder of compiled kernels.
+
+    Each entry is a folder named by its key: the binary (`kernel.cubin` or `kernel.hsaco`), Triton's
+    metadata (`kernel.json`) and genkern's record with the sha256 of both and of itself. An entry appears whole, by
+    rename, so that any number of processes on any number of nodes may share the folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._unborn = self.folder / ".unborn"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot create the cache folder {folder}: {error.strerror}; try --cache_dir") from None
+
+    def remove_abandoned(self) -> None:
+        """Remove what processes that were killed in the middle of storing an entry have left behind."""
+        with contextlib.suppress(OSError):
+            for path in self._unborn.iterdir():
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def path(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+    def get(self, key: str) -> Binary | Failure | None:
+        """The entry of `key`; None when there is none or when it is damaged (then it is compiled again)."""
+        folder = self.path(key)
+        try:
+            data = _bytes_of(f"{folder}/{_RECORD}")
+            record = json.loads(data)
+            del record["seal"]
+            if data != _sealed(record):
+                return None
+            if record["outcome"] is not None:
+                return Failure(key, Outcome(record["outcome"]), str(record["message"]))
+            for name, digest in record["sha256"].items():
+                if hashlib.sha256(_bytes_of(f"{folder}/{name}")).hexdigest() != digest:
+                    return None
+            return Binary(key, str(folder), str(record["symbol"]), Resources(**record["resources"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def put(self, key: str, spec: KernelSpec, symbol: str, resources: Resources, files: dict[str, bytes]) -> Binary:
+        """Store one compiled kernel; `files` are its contents by name. Raises OutputError on a full disk."""
+        record = {
+            "outcome": None,
+            "symbol": symbol,
+            "spec": asdict(spec),
+            "resources": asdict(resources),
+            "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        }
+        self._store(key, {**files, _RECORD: _sealed(record)})
+        return Binary(key, str(self.path(key)), symbol, resources)
+
+    def put_failure(self, failure: Failure) -> None:
+        """Remember a kernel that the compiler refuses."""
+        record = {"outcome": failure.outcome.value, "message": failure.message}
+        self._store(failure.key, {_RECORD: _sealed(record)})
+
+    def _store(self, key: str, files: dict[str, bytes]) -> None:
+        final = self.path(key)
+        temporary = None
+        try:
+            final.parent.mkdir(exist_ok=True)
+            self._unborn.mkdir(exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=self._unborn))
+            for name, data in files.items():
+                (temporary / name).write_bytes(data)
+            for _ in range(2):
+                try:
+                    os.rename(temporary, final)
+                    return
+                except OSError:
+                    # Somebody stored it first, or the entry that is there is damaged.
+                    if self.get(key) is not None:
+                        return
+                    shutil.rmtree(final, ignore_errors=True)
+            raise OutputError(f"cannot replace the damaged cache entry {final}; delete it and run again")
+        except OSError as error:
+            if isinstance(error, OutputError):
+                raise
+            raise OutputError(f"cannot write to the cache {self.folder}: {error.strerror}; try --cache_dir") from None
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,246 @@
+"""What a compiled kernel needs of the hardware, read from the binary itself: AMD code objects and NVIDIA cubins."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from genkern.errors import ResultsError
+from genkern.gemm.records import Resources
+
+_EM_CUDA, _EM_AMDGPU = 190, 224
+_PT_NOTE, _NT_AMDGPU_METADATA = 4, 32
+# Attributes of .nv.info, as cuobjdump prints them; the value of each is (symbol index, number).
+_EIFMT_SVAL = 4
+_EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT = 0x11, 0x12, 0x2F
+# Names and what only tools read: none of it reaches the hardware. Symbols are as long as the configs' names, and
+# tables of them move what comes after.
+_NOT_CODE = (
+    *(".note", ".dynsym", ".gnu.hash", ".hash", ".dynstr", ".dynamic", ".relro_padding", ".comment", ".symtab"),
+    *(".shstrtab", ".strtab", ".AMDGPU.", ".debug", ".nv_debug", ".nv.callgraph"),
+    *(".rela.debug", ".rel.debug", ".rela.nv_debug", ".rel.nv_debug"),
+)
+# These have a size, but no content in the file.
+_NO_CONTENT = (".nv.shared", ".bss")
+# Size of AMD's kernel descriptor, and where in it the distance to the code stands (LLVM AMDGPUUsage, "Kernel
+# Descriptor"): that depends on the length of the symbol.
+_DESCRIPTOR_BYTES, _ENTRY_OFFSET = 64, slice(16, 24)
+# Deeper than any real metadata (5); bounds the recursion on hostile input.
+_DEPTH_MAX = 32
+
+
+def read_resources(binary: bytes, backend: str, shared_bytes: int) -> Resources:
+    """Return the resources of a kernel compiled by Triton.
+
+    `binary` is `asm["hsaco"]` with backend "hip", or `asm["cubin"]` with backend "cuda". `shared_bytes` is
+    `metadata.shared`: Triton's LDS and shared memory are dynamic, so the binary itself says 0. Of several kernels
+    in one file the largest need counts. Raises ResultsError for a binary that cannot be read.
+    """
+    try:
+        if backend == "hip":
+            return _amd(binary, shared_bytes)
+        if backend == "cuda":
+            return _nvidia(binary, shared_bytes)
+    except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
+        raise ResultsError(
+            f"truncated or damaged {backend} binary of {len(binary)} bytes ({error}): recompile"
+        ) from None
+    raise ResultsError(f"unknown backend {backend!r}: use hip or cuda")
+
+
+def _amd(binary: bytes, shared_bytes: int) -> Resources:
+    """Read the metadata note. LLVM AMDGPUUsage, "Code Object V3 Metadata" gives the keys.
+
+    `spills` counts vector registers: a scalar register is spilled into a lane of a vector register first.
+    """
+    elf = _Elf.read(binary, _EM_AMDGPU)
+    for owner, kind, description in elf.notes():
+        if owner == b"AMDGPU" and kind == _NT_AMDGPU_METADATA:
+            metadata = _Msgpack(description).value()
+            break
+    else:
+        raise ResultsError("no AMDGPU metadata note (type 32) in the code object: is it older than version 3?")
+    kernels = metadata.get("amdhsa.kernels") if isinstance(metadata, dict) else None
+    if not isinstance(kernels, list) or not kernels or not all(isinstance(kernel, dict) for kernel in kernels):
+        raise ResultsError("the AMDGPU metadata note lists no kernels: recompile")
+
+    def largest(key: str) -> int | None:
+        # Hand-written assembly may leave keys out; then the need is unknown, not 0.
+        found = [kernel[key] for kernel in kernels if isinstance(kernel.get(key), int)]
+        return max(found, default=None)
+
+    return Resources(
+        code_sha256=_code_sha256(elf),
+        registers=largest(".vgpr_count"),
+        accumulator_registers=largest(".agpr_count"),
+        scalar_registers=largest(".sgpr_count"),
+        spills=largest(".vgpr_spill_count"),
+        shared_bytes=max(shared_bytes, largest(".group_segment_fixed_size") or 0),
+        scratch_bytes=largest(".private_segment_fixed_size"),
+    )
+
+
+def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
+    """Read section .nv.info; ELF ABI version 8 dropped the register count from .text's sh_info.
+
+    `scratch_bytes` is the stack with its callees (cuobjdump's STACK); `spills` is that in words, as Triton's n_spills.
+    """
+    elf = _Elf.read(binary, _EM_CUDA)
+    numbers: dict[int, list[int]] = defaultdict(list)
+    data = elf.section(".nv.info")
+    at = 0
+    while at < len(data):
+        form, attribute, size = struct.unpack_from("<BBH", data, at)
+        at += 4
+        if form == _EIFMT_SVAL:
+            if attribute in (_EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT):
+                numbers[attribute].append(struct.unpack_from("<II", data, at)[1])
+            at += size
+    if not numbers[_EIATTR_REGCOUNT]:
+        raise ResultsError("no register count (EIATTR_REGCOUNT) in .nv.info of the cubin: recompile")
+    stack = max(numbers[_EIATTR_MIN_STACK_SIZE] or numbers[_EIATTR_FRAME_SIZE], default=None)
+    return Resources(
+        code_sha256=_code_sha256(elf),
+        registers=max(numbers[_EIATTR_REGCOUNT]),
+        spills=None if stack is None else stack // 4,
+        shared_bytes=shared_bytes,
+        scratch_bytes=stack,
+    )
+
+
+def _code_sha256(elf: _Elf) -> str | None:
+    """Digest of the machine code, its constants and its launch descriptor, whatever the kernel is named.
+
+    None for a file without code.
+    """
+    if not any(name.startswith(".text") for name, _, _ in elf.sections):
+        return None
+    symbols = [name.removeprefix(".text.") for name, _, _ in elf.sections if name.startswith(".text.")]
+    digest = hashlib.sha256()
+    for name, _, size in elf.sections:
+        if not name or name.startswith(_NOT_CODE):
+            continue
+        content = b"" if name.startswith(_NO_CONTENT) else elf.section(name)
+        if name == ".rodata" and size == _DESCRIPTOR_BYTES:
+            content = content[: _ENTRY_OFFSET.start] + content[_ENTRY_OFFSET.stop :]
+        for number, symbol in enumerate(symbols):
+            name = name.replace(symbol, str(number))
+        digest.update(f"{name} {size} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Elf:
+    """Sections as (name, offset, size) and segments as (type, offset, size) of a 64-bit little-endian ELF file."""
+
+    data: bytes
+    sections: tuple[tuple[str, int, int], ...]
+    segments: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def read(cls, data: bytes, machine: int) -> _Elf:
+        if data[:6] != b"\x7fELF\x02\x01":
+            raise ResultsError(f"not a 64-bit ELF file (starts with {data[:6]!r}): recompile")
+        fields = struct.unpack_from("<HHIQQQIHHHHHH", data, 16)
+        found, segments_at, sections_at = fields[1], fields[4], fields[5]
+        segment_size, segment_count, section_size, section_count, names = fields[8:13]
+        if found != machine:
+            raise ResultsError(f"ELF machine {found}, expected {machine} (190 is NVIDIA, 224 AMD): wrong backend?")
+        segments = []
+        for index in range(segment_count):
+            header = struct.unpack_from("<IIQQQQ", data, segments_at + index * segment_size)
+            segments.append((header[0], header[2], header[5]))
+        headers = [struct.unpack_from("<IIQQQQ", data, sections_at + i * section_size) for i in range(section_count)]
+        sections = []
+        for name, _, _, _, offset, size in headers:
+            start = headers[names][4] + name
+            end = data.find(b"\0", start)
+            sections.append((data[start:end].decode(), offset, size))
+        return cls(data, tuple(sections), tuple(segments))
+
+    def section(self, name: str) -> bytes:
+        """Content of the named section; empty when there is none."""
+        for found, offset, size in self.sections:
+            if found == name:
+                return self.data[offset : offset + size]
+        return b""
+
+    def notes(self) -> Iterator[tuple[bytes, int, bytes]]:
+        """(owner, type, description) of each note; owner and description are padded to 4 bytes."""
+        for kind, offset, size in self.segments:
+            at, end = offset, min(offset + size, len(self.data))
+            while kind == _PT_NOTE and at < end:
+                owner_size, description_size, note_type = struct.unpack_from("<III", self.data, at)
+                owner = self.data[at + 12 : at + 12 + owner_size].rstrip(b"\0")
+                at += 12 + (owner_size + 3) // 4 * 4
+                yield owner, note_type, self.data[at : at + description_size]
+                at += (description_size + 3) // 4 * 4
+
+
+class _Msgpack:
+    """Reader of the MessagePack subset that LLVM writes: nil, bool, integers, str, bin, array, map, float."""
+
+    # Type byte -> format of the value, or of the length that comes before the content.
+    _SCALARS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
+    _SCALARS |= {0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
+    _BYTES = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
+    _ARRAYS = {0xDC: ">H", 0xDD: ">I"}
+    _MAPS = {0xDE: ">H", 0xDF: ">I"}
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def value(self, depth: int = 0) -> Any:
+        if depth > _DEPTH_MAX:
+            raise ResultsError(f"metadata nested deeper than {_DEPTH_MAX}: the binary is damaged")
+        tag = self._data[self._at]
+        self._at += 1
+        if tag < 0x80:
+            return tag
+        if tag < 0x90:
+            return self._map(tag & 0x0F, depth)
+        if tag < 0xA0:
+            return [self.value(depth + 1) for _ in range(tag & 0x0F)]
+        if tag < 0xC0:
+            return self._bytes(tag & 0x1F).decode()
+        if tag >= 0xE0:
+            return tag - 0x100
+        if tag in (0xC0, 0xC2, 0xC3):
+            return {0xC0: None, 0xC2: False, 0xC3: True}[tag]
+        if tag in self._SCALARS:
+            return self._unpack(self._SCALARS[tag])
+        if tag in self._BYTES:
+            content = self._bytes(self._unpack(self._BYTES[tag]))
+            return content if tag <= 0xC6 else content.decode()
+        if tag in self._ARRAYS:
+            return [self.value(depth + 1) for _ in range(self._unpack(self._ARRAYS[tag]))]
+        if tag in self._MAPS:
+            return self._map(self._unpack(self._MAPS[tag]), depth)
+        raise ResultsError(f"metadata holds the unknown MessagePack type {tag:#x}: the binary is damaged")
+
+    def _map(self, count: int, depth: int) -> dict[Any, Any]:
+        found = {}
+        for _ in range(count):
+            key = self.value(depth + 1)
+            if not isinstance(key, (str, int)):
+                raise ResultsError(f"metadata has a key of type {type(key).__name__}: the binary is damaged")
+            found[key] = self.value(depth + 1)
+        return found
+
+    def _bytes(self, size: int) -> bytes:
+        content = self._data[self._at : self._at + size]
+        if len(content) < size:
+            raise IndexError("metadata ends early")
+        self._at += size
+        return content
+
+    def _unpack(self, form: str) -> Any:
+        (value,) = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return value

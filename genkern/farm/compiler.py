@@ -1,0 +1,246 @@
+"""Compiling one kernel, in a process of its own that may hang or die; runs in the farm's workers, without PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from multiprocessing.connection import Connection
+
+from genkern.errors import OutputError
+from genkern.farm.cache import BinaryCache, Failure
+from genkern.farm.code_object import read_resources
+from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.kernel import KernelSpec, Target
+from genkern.kernels.source import ast_source, load_module
+
+# Enough of a compiler's message to recognise it in a table; the whole of it goes to nobody's screen.
+_MESSAGE_CHARACTERS = 300
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_WATCH_INTERVAL_S = 0.5
+# The assembler was ended by a signal, as the out-of-memory killer does; Triton says so as of any other end.
+_ASSEMBLER_KILLED = re.compile(r"failed with error code -[0-9]+\b")
+# What ends processes from outside: a batch system, the out-of-memory killer, a person.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+# No kernel's files need as much.
+_LEAST_SCRATCH_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """One binary to make: `spec` of the module at `module_path`, to be stored in the cache under `key`.
+
+    Files that the compiler makes on the way lie in `scratch_dir` (none: TMPDIR).
+    """
+
+    key: str
+    module_path: str
+    spec: KernelSpec
+    target: Target
+    cache_dir: str
+    timeout_s: float
+    scratch_dir: str | None = None
+
+
+def use_quiet_triton(scratch: str) -> None:
+    """Keep Triton out of the user's cache, and its output independent of where the source file lies."""
+    os.environ["TRITON_CACHE_DIR"] = scratch
+    # What it hands to ptxas and lld, and what these make, stays behind when they are killed.
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    os.environ["TRITON_STORE_BINARY_ONLY"] = "1"
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    # Triton 3.9 warns that the default of this will change; this is the behaviour of 3.6 to 3.9.
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    os.environ.pop("TRITON_INTERPRET", None)
+
+
+def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
+    """Compile in this process, and store the result or the compiler's refusal in the cache.
+
+    The folder `scratch` is for what comes up on the way; the caller removes it.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import compile as triton_compile
+
+    cache = BinaryCache(job.cache_dir)
+    if (known := cache.get(job.key)) is not None:
+        return known
+    use_quiet_triton(scratch)
+    target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
+    try:
+        kernel = triton_compile(
+            ast_source(load_module(job.module_path), job.spec), target=target, options=dict(job.spec.options)
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        failure = Failure(job.key, Outcome.COMPILE_FAILED, _first_words(error))
+        if isinstance(error, MemoryError) or _ASSEMBLER_KILLED.search(failure.message):
+            return replace(failure, from_outside=True)
+        if (room := os.statvfs(scratch)).f_bavail * room.f_frsize < _LEAST_SCRATCH_BYTES:
+            # The assembler does not say why it cannot write.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), scratch) from None
+        # Whatever else the compiler refuses, in whatever way, is a property of this kernel.
+        cache.put_failure(failure)
+        return failure
+    extension = "hsaco" if job.target.backend == "hip" else "cubin"
+    binary = kernel.asm[extension]
+    metadata = next(path for name, path in kernel.metadata_group.items() if name.endswith(".json"))
+    with open(metadata, "rb") as file:
+        files = {f"kernel.{extension}": binary, "kernel.json": file.read()}
+    resources = read_resources(binary, job.target.backend, kernel.metadata.shared)
+    return cache.put(job.key, job.spec, kernel.metadata.name, resources, files)
+
+
+def _first_words(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:_MESSAGE_CHARACTERS]
+
+
+class CompileProcess:
+    """A process that compiles one job after another; it is replaced when it hangs or dies."""
+
+    def __init__(self) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        self._connection = ours
+        # Forked: it has Triton imported already. Nothing else of the worker is used in it.
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=_serve, args=(theirs, ours, os.getpid()), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def run(self, job: CompileJob) -> Binary | Failure:
+        """The job's result; a time-out or a death is a Failure too, and ends this process.
+
+        Raises OutputError when the cache or the scratch folder cannot be written.
+        """
+        # Made and removed here, since the process may be killed at any moment.
+        try:
+            scratch = tempfile.mkdtemp(prefix="genkern-triton-", dir=job.scratch_dir)
+        except OSError as error:
+            raise _no_scratch(error) from None
+        try:
+            return self._run(job, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _run(self, job: CompileJob, scratch: str) -> Binary | Failure:
+        try:
+            self._connection.send((job, scratch))
+            if not self._connection.poll(job.timeout_s):
+                self.kill()
+                return Failure(job.key, Outcome.COMPILE_TIMED_OUT, f"no result after {job.timeout_s:g} s")
+            result = self._connection.recv()
+        except (EOFError, ConnectionError):
+            self.kill()
+            code = self._process.exitcode or 0
+            how = f"died by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+            return Failure(job.key, Outcome.COMPILE_FAILED, f"the compiler {how}", -code in _FROM_OUTSIDE)
+        if isinstance(result, OutputError):
+            raise result
+        assert isinstance(result, Binary | Failure)
+        return result
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        """End the process and the assembler that it may be running."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid or 0, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+
+def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> None:
+    # An own group, so that a kill reaches ptxas and lld too; death with the worker, whatever kills it.
+    other_end.close()
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with open(os.devnull, "w") as null:
+        # Compilers print what they refuse; the message is kept in the Failure.
+        os.dup2(null.fileno(), 1)
+        os.dup2(null.fileno(), 2)
+        sys.stdout = sys.stderr = null
+        while True:
+            try:
+                job, scratch = connection.recv()
+            except (EOFError, OSError):
+                os._exit(0)
+            try:
+                result: Binary | Failure | OutputError = compile_kernel(job, scratch)
+            except OutputError as error:
+                result = error
+            except OSError as error:
+                result = _no_scratch(error)
+            connection.send(result)
+
+
+def _no_scratch(error: OSError) -> OutputError:
+    return OutputError(f"cannot compile: {error.strerror} ({error.filename}); free space in TMPDIR")
+
+
+_process: CompileProcess | None = None
+# The kernel ends a compile process with the thread that forked it. With one job that is a thread of the driver, whose
+# threads come and go with sizes and devices: so one thread forks, and stays until the interpreter ends. It sees no
+# Ctrl-C, nor does what it forks.
+_forker = ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, {signal.SIGINT}))
+
+
+def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
+    """Entry of the farm's workers: compile in this worker's compile process, which lives from job to job.
+
+    A worker ends with the process `driver_pid`, even when that is killed; in the driver itself nothing is watched.
+    """
+    global _process
+    if driver_pid != os.getpid():
+        _end_with(driver_pid)
+    if _process is None or not _process.alive:
+        import triton.compiler  # noqa: F401  imported before the fork, so that a replacement starts at once
+
+        _process = _forker.submit(CompileProcess).result()
+    result = _process.run(job)
+    if not _process.alive:
+        _process = None
+    return result
+
+
+def end_own_process() -> None:
+    """End this process's compile process, whatever it is doing; the next job gets a new one."""
+    global _process
+    process, _process = _process, None
+    if process is not None:
+        process.kill()
+
+
+@lru_cache(maxsize=1)
+def _end_with(driver_pid: int) -> None:
+    def watch() -> None:
+        # The kernel's parent death signal would come when the *thread* that started this worker ends.
+        while os.getppid() == driver_pid:
+            time.sleep(_WATCH_INTERVAL_S)
+        try:
+            if _process is not None:
+                _process.kill()
+        finally:
+            # Whatever came of that: the worker's own thread may be ending the same process.
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

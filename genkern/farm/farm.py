@@ -1,0 +1,189 @@
+"""The compile farm: a joblib pool that turns kernel specs into binaries, as they come, without a GPU or PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker as multiprocessing_tracker
+from pathlib import Path
+from typing import Any
+
+import joblib
+from joblib.externals.loky import get_reusable_executor, process_executor
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from genkern.farm.cache import BinaryCache, Failure
+from genkern.farm.compiler import CompileJob, end_own_process, run_job
+from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.kernel import KernelSpec, Target, compile_environment
+
+# A pool that loses a worker is started anew; one that keeps losing them without finishing a single kernel
+# in between (a machine out of memory, say) is given up after this many times.
+_FRUITLESS_RESTARTS = 3
+
+
+@dataclass
+class FarmCounts:
+    """What a farm did so far. `compile_s` is its wall-clock time from the first job to the last."""
+
+    wanted: int = 0
+    cached: int = 0
+    compiled: int = 0
+    failed: int = 0
+    restarts: int = 0
+    compile_s: float = 0.0
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class Farm:
+    """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
+
+    What a compile needs on the way lies in `scratch_dir` (none: TMPDIR), from where a killed one does not remove it.
+    """
+
+    def __init__(
+        self,
+        cache: BinaryCache,
+        target: Target,
+        triton_version: str,
+        *,
+        jobs: int,
+        timeout_s: float,
+        scratch_dir: str | None = None,
+    ) -> None:
+        self.cache = cache
+        self.target = target
+        self.triton_version = triton_version
+        self.jobs = jobs
+        self.timeout_s = timeout_s
+        self.scratch_dir = scratch_dir
+        # Read once: it is the same for all kernels of a run.
+        self._environment = compile_environment()
+        self.counts = FarmCounts()
+        self._pooled = False
+        self._closed = False
+
+    def key(self, spec: KernelSpec) -> str:
+        return spec.key(self.target, self.triton_version, self._environment)
+
+    def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+        """Yield one result per distinct spec, what the cache has first, then the rest in any order.
+
+        Raises OutputError when the cache cannot be written.
+        """
+        missing: list[CompileJob] = []
+        seen: set[str] = set()
+        for spec in specs:
+            key = self.key(spec)
+            if key in seen:
+                continue
+            seen.add(key)
+            self.counts.wanted += 1
+            if (known := self.cache.get(key)) is not None:
+                self.counts.cached += 1
+                yield known
+            else:
+                folders = str(self.cache.folder), self.timeout_s, self.scratch_dir
+                missing.append(CompileJob(key, module_path, spec, self.target, *folders))
+        if missing:
+            yield from self.compile_jobs(missing)
+
+    def compile_jobs(self, missing: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+        """Yield the result of each job in any order, without a look into the cache."""
+        started, before_s = time.monotonic(), self.counts.compile_s
+        pending = {job.key: job for job in missing}
+        fruitless = 0
+        while pending:
+            before = len(pending)
+            try:
+                for result in self._pool(list(pending.values())):
+                    del pending[result.key]
+                    self._count(result)
+                    self.counts.compile_s = before_s + time.monotonic() - started
+                    yield result
+            except TerminatedWorkerError:
+                if self._closed:
+                    raise
+                # A worker was killed from outside (its compile process would not take it along).
+                self.counts.restarts += 1
+                fruitless = 0 if len(pending) < before else fruitless + 1
+                if fruitless < _FRUITLESS_RESTARTS:
+                    continue
+                for key in list(pending):
+                    message = "compile workers keep dying; try fewer --jobs"
+                    failure = Failure(key, Outcome.COMPILE_FAILED, message, from_outside=True)
+                    del pending[key]
+                    self._count(failure)
+                    yield failure
+
+    def _pool(self, jobs: Sequence[CompileJob]) -> Iterator[Binary | Failure]:
+        parallel = joblib.Parallel(
+            n_jobs=self.jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs"
+        )
+        with _children_ignore_interrupts():
+            self._pooled = True
+            return iter(parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs))
+
+    def close(self) -> None:
+        """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go."""
+        self._closed = True
+        end_own_process()
+        if self._pooled:
+            get_reusable_executor(reuse=True).shutdown(kill_workers=True)
+
+    def _count(self, result: Binary | Failure) -> None:
+        if isinstance(result, Failure):
+            self.counts.failed += 1
+            self.counts.failures[result.key] = result.message
+        else:
+            self.counts.compiled += 1
+
+
+def _kill(worker: Any) -> None:
+    """End a worker, its compile process and the assembler that this may be running."""
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                os.killpg(int(child), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+
+
+# loky's own needs the program pgrep, which small containers lack: a run that is stopped would hang there for ever.
+process_executor.kill_process_tree = _kill
+
+
+@contextlib.contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Processes started in here do not see Ctrl-C, which a terminal sends to them too: `close` ends them.
+
+    They inherit the mask of blocked signals. The trackers of shared resources unblock the signal for this
+    thread when they start, so they go first; what they say of a run that was stopped helps nobody.
+    """
+    with _environment("PYTHONWARNINGS", "ignore:resource_tracker"):
+        loky_tracker.ensure_running()
+        multiprocessing_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,186 @@
+"""One entry of a size list or a results file, as plain values, made into a GemmProblem.
+
+Precedence: what the entry says, then the command line (GemmDefaults), then genkern's own default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from genkern.errors import InputError
+from genkern.formats.flat_yaml import shown
+from genkern.gemm.dtypes import DTYPES, parse_dtype
+from genkern.gemm.problem import ACTIVATIONS, MAX_DIMENSION, GemmProblem
+from genkern.ops.op import Op, get_op, op_names
+
+SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
+
+_OWN_FLOAT8 = {"fp8e4m3fn": "fp8", "fp8e4m3fnuz": "fp8", "fp8e5m2": "bf8", "fp8e5m2fnuz": "bf8"}
+
+
+@dataclass(frozen=True)
+class GemmDefaults:
+    """What the command line says of every size that does not say it itself; None where it says nothing."""
+
+    op: str | None = None
+    dtype_a: str | None = None
+    dtype_b: str | None = None
+    dtype_c: str | None = None
+    row_major_a: bool = True
+    row_major_b: bool = False
+    bias: bool = False
+    activation: str = "none"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A problem, and what a person should hear of how it came about (the same text for the same cause)."""
+
+    problem: GemmProblem
+    notes: tuple[str, ...]
+
+
+def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> Resolved:
+    """Make a problem of one entry's values (the keys of SIZE_KEYS; M, N and K are required).
+
+    With an `arch`, an fp8 encoding that the target does not compute in becomes the target's own, with
+    a note. Without one (results, which say what was measured), the named encoding stays. Raises
+    InputError naming the key, without the place: the caller knows file and line.
+    """
+    for key in ("M", "N", "K"):
+        if key not in values:
+            raise InputError(f"{key} is missing; a size needs M, N and K")
+    types = _Types(values, defaults, arch)
+    problem = GemmProblem(
+        M=_dimension("M", values["M"]),
+        N=_dimension("N", values["N"]),
+        K=_dimension("K", values["K"]),
+        op=types.op.name,
+        dtype_a=types.a,
+        dtype_b=types.b,
+        dtype_c=types.c,
+        row_major_a=_row_major("rowMajorA", values, defaults.row_major_a),
+        row_major_b=_row_major("rowMajorB", values, defaults.row_major_b),
+        bias=_flag("bias", values, defaults.bias),
+        activation=_activation(values, defaults.activation),
+    )
+    # Results keep the encoding that was measured, on whatever target it was.
+    fnuz = "uz" in problem.dtype_a + problem.dtype_b
+    if reason := types.op.refuse(problem, ("gfx942" if fnuz else "") if arch is None else arch):
+        raise InputError(reason)
+    return Resolved(problem, tuple(types.notes))
+
+
+def check_defaults(defaults: GemmDefaults, arch: str) -> None:
+    """Raise InputError when the command line's own op and types do not fit together."""
+    resolve({"M": 1, "N": 1, "K": 1}, defaults, arch)
+
+
+def refuse_unknown(keys: Collection[str], known: Collection[str], kind: str) -> None:
+    """Raise InputError for the first of `keys` that is not in `known`, with the nearest known one."""
+    by_fold = {name.casefold(): name for name in known}
+    for key in keys:
+        if key not in known:
+            near = difflib.get_close_matches(key[:40].casefold(), by_fold, n=1)
+            # The keys of a size come first.
+            some = [*list(known)[: len(SIZE_KEYS)], *(["..."] if len(known) > len(SIZE_KEYS) else [])]
+            hint = f"did you mean {by_fold[near[0]]}?" if near else f"use {', '.join(some)}"
+            raise InputError(f"unknown {kind} {shown(key)}; {hint}")
+
+
+class _Types:
+    """Works out op and element types of one entry; `notes` says what was not taken as written."""
+
+    def __init__(self, values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> None:
+        self.notes: list[str] = []
+        self._arch = arch
+        said = {key: self._parse(key, values.get(key)) for key in ("dtype_a", "dtype_b", "dtype_c")}
+        given = {key: self._parse(key, getattr(defaults, key)) for key in said}
+        said_op = _op(values.get("op")) or _op_of(said["dtype_a"] or said["dtype_b"])
+        self.op = said_op or _op(defaults.op) or _op_of(given["dtype_a"] or given["dtype_b"]) or _named("a16w16")
+        # A type of the command line that does not suit an op of the file is meant for the file's other sizes.
+        usable = {key: None if said_op and self._is_for_others(key, given[key]) else given[key] for key in given}
+        own_a, own_b, own_c = self.op.default_dtypes(arch or "")
+        self.a = said["dtype_a"] or usable["dtype_a"] or said["dtype_b"] or usable["dtype_b"] or self._own(own_a)
+        same = (said["dtype_a"] or usable["dtype_a"]) is not None
+        self.b = said["dtype_b"] or usable["dtype_b"] or (self.a if same else self._own(own_b))
+        # Unscaled inputs are their output's type too; 8-bit inputs need a wider one.
+        self.c = said["dtype_c"] or usable["dtype_c"] or (self._own(own_c) if self.op.scaled else self.a)
+
+    def _own(self, name: str) -> str:
+        return parse_dtype(name, self._arch or "").name
+
+    def _is_for_others(self, key: str, name: str | None) -> bool:
+        if name is None or key == "dtype_c" or (DTYPES[name].size_bytes == 1) == self.op.scaled:
+            return False
+        self.notes.append(f"the command line's {key} {name} does not suit {self.op.name}: it is not used there")
+        return True
+
+    def _parse(self, key: str, text: object) -> str | None:
+        if text is None:
+            return None
+        if not isinstance(text, str) or len(text) > 40:
+            raise InputError(f"{key} = {shown(text)} is not a dtype; use one of {', '.join(DTYPES)}")
+        try:
+            name = parse_dtype(text, self._arch or "").name
+        except InputError as exc:
+            raise InputError(f"{key}: {exc}") from None
+        if self._arch is None or name not in _OWN_FLOAT8:
+            return name
+        own = parse_dtype(_OWN_FLOAT8[name], self._arch).name
+        if own != name:
+            note = f"{self._arch} does not compute in {name}: its own {own} is tuned instead"
+            if note not in self.notes:
+                self.notes.append(note)
+        return own
+
+
+@functools.lru_cache(maxsize=64)
+def _named(name: str) -> Op:
+    return get_op(name)
+
+
+def _op(value: object) -> Op | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > 40:
+        raise InputError(f"op = {shown(value)} is unknown; use one of {', '.join(op_names())}")
+    return _named(value)
+
+
+def _op_of(dtype: str | None) -> Op | None:
+    return None if dtype is None else _named("a8w8" if DTYPES[dtype].size_bytes == 1 else "a16w16")
+
+
+def _dimension(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DIMENSION:
+        raise InputError(f"{key} = {shown(value)} is not a size; write a whole number from 1 to {MAX_DIMENSION}")
+    return value
+
+
+def _row_major(key: str, values: Mapping[str, object], default: bool) -> bool:
+    if key not in values:
+        return default
+    value = values[key]
+    if value not in ("T", "N"):
+        raise InputError(f"{key} = {shown(value)} is not a layout; write 'T' (row-major) or 'N' (column-major)")
+    return value == "T"
+
+
+def _flag(key: str, values: Mapping[str, object], default: bool) -> bool:
+    value = values.get(key, default)
+    if not isinstance(value, bool):
+        raise InputError(f"{key} = {shown(value)} is not true or false")
+    return value
+
+
+def _activation(values: Mapping[str, object], default: str) -> str:
+    value = values.get("activation", default)
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise InputError(
+            f"activation = {shown(value)} is unknown; write {', '.join(ACTIVATIONS[:-1])} or {ACTIVATIONS[-1]}"
+        )
+    return value

@@ -1,0 +1,277 @@
+"""The GPU table (gpus.yaml), and which GPU this machine holds."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from genkern.errors import InputError
+
+_KFD = Path("/sys/class/kfd/kfd/topology/nodes")
+# nvidia-smi takes seconds on a node of eight GPUs whose driver is not kept loaded.
+_TIMEOUT_S = 10.0
+_QUERY = "index,name,compute_cap,uuid,driver_version,clocks.max.sm,clocks.max.memory"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device. A unit is a compute unit (AMD) or streaming multiprocessor (NVIDIA).
+
+    `clock_mhz` is the clock at which the vendor states the matrix peak. `peak_tflops` is dense, with 32-bit
+    accumulation, by fp16, bf16, fp8, int8, fp32; a type without matrix instructions has no key. Registers are
+    32 bits wide. `shared_*` is LDS or shared memory; `shared_bytes_per_block` is the most that one workgroup may
+    ask for, `shared_reserved_bytes` what the driver takes on top. `last_level_cache_mib` is L2, or MALL on AMD.
+    `sources` names the documents the figures are from.
+    """
+
+    name: str
+    arch: str
+    vendor: str
+    compute_units: int
+    clock_mhz: int
+    warp_size: int
+    simds_per_unit: int
+    shared_bytes_per_block: int
+    shared_bytes_per_unit: int
+    shared_granule_bytes: int
+    shared_reserved_bytes: int
+    registers_per_unit: int
+    registers_per_thread_max: int
+    register_granule: int
+    threads_per_block_max: int
+    threads_per_unit_max: int
+    blocks_per_unit_max: int
+    l2_mib: float
+    last_level_cache_mib: float
+    memory_gb: float
+    memory_tb_per_s: float
+    xcds: int
+    sources: tuple[str, ...]
+    peak_tflops: Mapping[str, float] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class DetectedDevice:
+    """A GPU of this machine. `index` counts those that CUDA_VISIBLE_DEVICES or ROCm's topology show.
+
+    `compute_units` is what ROCm shows (fewer than the product has when it is partitioned), 0 where it is not known.
+    `uuid` is NVIDIA's, "GPU-..."; empty where it is not known, as is the version of the `driver`. The clocks are the
+    highest that the device may reach, which do not change while it works: of its SMs (AMD: the graphics clock) and of
+    its memory; None where the driver does not say.
+    """
+
+    index: int
+    name: str
+    arch: str
+    compute_units: int = 0
+    uuid: str = ""
+    driver: str = ""
+    sm_clock_max_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+
+
+@functools.cache
+def _table() -> dict[str, list[tuple[frozenset[str], Gpu]]]:
+    """Arch -> [(words of `match`, Gpu)], the default first."""
+    text = resources.files("genkern.gemm").joinpath("gpus.yaml").read_text(encoding="utf-8")
+    return {arch: _devices(arch, dict(entry)) for arch, entry in yaml.safe_load(text).items()}
+
+
+def _devices(arch: str, common: dict[str, Any]) -> list[tuple[frozenset[str], Gpu]]:
+    found = []
+    for device in common.pop("devices"):
+        values = {**common, **device, "arch": arch, "sources": (*common["sources"], *device["sources"])}
+        match, flops_per_clock = values.pop("match"), values.pop("flops_per_clock")
+        rate = values["compute_units"] * values["clock_mhz"] * 1e-6
+        values["peak_tflops"] = {dtype: rate * flops for dtype, flops in flops_per_clock.items()}
+        found.append((frozenset(match.split()), Gpu(**values)))
+    return found
+
+
+def known_archs() -> tuple[str, ...]:
+    """Every arch of the table: gfx90a ... sm_120."""
+    return tuple(_table())
+
+
+def known_gpus() -> tuple[Gpu, ...]:
+    """Every device of the table."""
+    return tuple(gpu for devices in _table().values() for _, gpu in devices)
+
+
+def gpu_for_arch(arch: str) -> Gpu:
+    """Return the default device of `arch`. Raises InputError, with the nearest known arch, when there is none.
+
+    Feature suffixes as ROCm prints them (`gfx942:sramecc+:xnack-`) are dropped.
+    """
+    return _devices_of(arch)[0][1]
+
+
+def gpu_for_device(device_name: str, arch: str) -> Gpu:
+    """Return the device of `arch` that `device_name` names, else the default of the arch.
+
+    `device_name` is what a driver prints: "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X". Raises InputError for
+    an unknown arch.
+    """
+    devices = _devices_of(arch)
+    words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
+    matches = [(len(match), gpu) for match, gpu in devices if match <= words]
+    return max(matches, key=lambda found: found[0])[1] if matches else devices[0][1]
+
+
+def partition_of(gpu: Gpu, compute_units: int) -> Gpu:
+    """The part of `gpu` that a device with so many compute units is; `gpu` itself when that is not some of its XCDs.
+
+    MI300X in CPX mode shows 8 devices of 38 units and one XCD each. Compute and L2 are the part's; memory and the
+    last-level cache stay whole, as a part may use all of them while the others are idle.
+    """
+    per_xcd = gpu.compute_units // gpu.xcds
+    xcds = compute_units // per_xcd
+    if not 0 < xcds < gpu.xcds or compute_units != xcds * per_xcd:
+        return gpu
+    share = xcds / gpu.xcds
+    peak_tflops = {dtype: share * tflops for dtype, tflops in gpu.peak_tflops.items()}
+    return replace(gpu, compute_units=compute_units, xcds=xcds, l2_mib=share * gpu.l2_mib, peak_tflops=peak_tflops)
+
+
+def _devices_of(arch: str) -> list[tuple[frozenset[str], Gpu]]:
+    key = str(arch).strip().lower().split(":")[0]
+    if key not in _table():
+        # A product's name is no arch, but says which: MI300X, "NVIDIA H100".
+        models = {word for word in re.findall(r"[a-z0-9]*[0-9][a-z0-9]*", key) if not word.endswith("gb")}
+        products = [name for name, devices in _table().items() if any(models & match for match, _ in devices)]
+        near = products or difflib.get_close_matches(key, known_archs(), n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"unknown arch {arch!r}: {hint}Known: {', '.join(known_archs())}")
+    return _table()[key]
+
+
+def triton_target(gpu: Gpu) -> tuple[str, str | int, int]:
+    """Return the arguments of Triton's GPUTarget: ("hip", "gfx942", 64) or ("cuda", 90, 32)."""
+    if gpu.vendor == "amd":
+        return "hip", gpu.arch, gpu.warp_size
+    return "cuda", int(gpu.arch.removeprefix("sm_")), gpu.warp_size
+
+
+def detect_arch() -> str | None:
+    """Return the arch of the first GPU of this machine, or None. Never raises; needs no PyTorch."""
+    devices = detect_devices()
+    return devices[0].arch if devices else None
+
+
+def detect_devices() -> list[DetectedDevice]:
+    """Return the GPUs of this machine, NVIDIA before AMD; an arch may be one that the table does not know.
+
+    Asks nvidia-smi, then rocminfo, then the kernel driver's topology files, each within 10 seconds. Never raises.
+    CUDA_VISIBLE_DEVICES is followed, as batch systems set it; rocminfo follows ROCR_VISIBLE_DEVICES.
+    """
+    nvidia = parse_nvidia_smi(output_of("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"))
+    nvidia = shown_by_cuda(nvidia, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    amd = parse_rocminfo(output_of("rocminfo", folder=Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "bin"))
+    # A container sees the host's topology even when it was given no GPU; then there is no /dev/kfd.
+    if not amd and os.path.exists("/dev/kfd"):
+        amd = read_kfd(_KFD)
+    return nvidia + amd
+
+
+def parse_nvidia_smi(text: str) -> list[DetectedDevice]:
+    """Read `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; other lines are passed over.
+
+    What it does not know ("[N/A]"), or was not asked, is None or empty.
+    """
+    line = r"^\s*(\d+)\s*,\s*(.+?)\s*,\s*(\d+)\.(\d+)\s*(?:,(.*))?$"
+    found = []
+    for index, name, major, minor, rest in re.findall(line, text, re.MULTILINE):
+        uuid, driver, *clocks = [*(part.strip() for part in rest.split(",")), "", "", ""][:4]
+        sm_mhz, memory_mhz = (int(clock) if re.fullmatch(r"[0-9]{1,6}", clock) else None for clock in clocks)
+        told = driver if re.fullmatch(r"[0-9][0-9.]{0,40}", driver) else ""
+        found.append(DetectedDevice(int(index), name, f"sm_{major}{minor}", 0, uuid, told, sm_mhz, memory_mhz))
+    return found
+
+
+def shown_by_cuda(devices: Sequence[DetectedDevice], shown: str | None) -> list[DetectedDevice]:
+    """Those of nvidia-smi's `devices` that CUDA_VISIBLE_DEVICES = `shown` leaves, numbered as CUDA then numbers them.
+
+    As CUDA reads it, the list ends at the first number or UUID that no device has; a part of a GPU ("MIG-...") is
+    taken for the first device, since nvidia-smi does not say whose it is.
+    """
+    if shown is None:
+        return list(devices)
+    found: list[DetectedDevice] = []
+    for name in filter(None, (part.strip() for part in shown.split(","))):
+        mine = [
+            device
+            for device in devices
+            if name == str(device.index)
+            or name.startswith("MIG-")
+            or (name[:4] == "GPU-" and device.uuid.startswith(name))
+        ]
+        if not mine:
+            break
+        found.append(replace(mine[0], index=len(found)))
+    return found
+
+
+def parse_rocminfo(text: str) -> list[DetectedDevice]:
+    """Read the GPU agents of `rocminfo`, in its order."""
+    found: list[DetectedDevice] = []
+    for agent in re.split(r"^\*+\s*\n\s*Agent \d+", text, flags=re.MULTILINE)[1:]:
+        arch = re.search(r"^\s*Name:\s*(gfx[0-9a-f]+)\s*$", agent, re.MULTILINE)
+        name = re.search(r"^\s*Marketing Name:[ \t]*(.*?)\s*$", agent, re.MULTILINE)
+        units = re.search(r"^\s*Compute Unit:\s*(\d{1,6})\s*$", agent, re.MULTILINE)
+        if arch:
+            device = DetectedDevice(len(found), name[1] if name else "", arch[1], int(units[1]) if units else 0)
+            found.append(device)
+    return found
+
+
+def read_kfd(nodes: Path) -> list[DetectedDevice]:
+    """Read the GPUs of the amdgpu driver's topology folder; `gfx_target_version` 90402 is gfx942."""
+    found: list[DetectedDevice] = []
+    for node in _numbered(nodes):
+        try:
+            properties = (node / "properties").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        match = re.search(r"^gfx_target_version (\d+)$", properties, re.MULTILINE)
+        version = int(match[1]) if match else 0  # 0 is a CPU
+        if version:
+            major, minor, step = version // 10000, version // 100 % 100, version % 100
+            simds, per_unit = (
+                int(value[1]) if (value := re.search(rf"^{key} (\d{{1,6}})$", properties, re.MULTILINE)) else 0
+                for key in ("simd_count", "simd_per_cu")
+            )
+            units = simds // per_unit if per_unit else 0
+            found.append(DetectedDevice(len(found), "", f"gfx{major}{minor:x}{step:x}", units))
+    return found
+
+
+def _numbered(folder: Path) -> Iterable[Path]:
+    try:
+        return sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    except OSError:
+        return ()
+
+
+def output_of(program: str, *arguments: str, folder: Path | None = None) -> str:
+    """Standard output of a program that may be missing, hang or fail: then it is empty."""
+    path = shutil.which(program) or (str(folder / program) if folder else "")
+    if not path:
+        return ""
+    try:
+        done = subprocess.run(
+            [path, *arguments], capture_output=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", errors="replace") if done.returncode == 0 else ""

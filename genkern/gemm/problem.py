@@ -1,0 +1,79 @@
+"""GemmProblem: one matrix product to tune, C[M, N] = activation(A[M, K] @ B[K, N] + bias)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from genkern.errors import InputError
+from genkern.gemm.dtypes import DTYPES
+
+# The kernels' size arguments have 32 bits, and they round sizes up: to whole blocks (tl.cdiv adds a block first), and
+# to SPLIT_K times as many blocks of K. So much is left for that.
+MAX_DIMENSION = 2**31 - 2**16
+# Applied in float32 before the cast to C's type. gelu is the exact form, x * (1 + erf(x / sqrt(2))) / 2, as
+# torch.nn.functional.gelu computes by default; silu is x / (1 + exp(-x)).
+ACTIVATIONS = ("none", "relu", "gelu", "silu")
+
+
+@dataclass(frozen=True, order=True)
+class GemmProblem:
+    """Size, layout and types of one GEMM; equal problems share one tuning result.
+
+    A is [M, K], B is [K, N], C is [M, N] and row-major. `row_major_b=False` means that B is stored
+    as its transpose [N, K], as the weight of torch.nn.Linear is. `bias` adds a vector of length N;
+    `activation`, one of ACTIVATIONS, comes after it. Raises InputError when a dimension is not in
+    1 .. MAX_DIMENSION, or for an unknown activation.
+    """
+
+    M: int
+    N: int
+    K: int
+    op: str = "a16w16"
+    dtype_a: str = "bf16"
+    dtype_b: str = "bf16"
+    dtype_c: str = "bf16"
+    row_major_a: bool = True
+    row_major_b: bool = False
+    bias: bool = False
+    activation: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("M", "N", "K"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DIMENSION:
+                raise InputError(f"{name} = {value!r} is not a whole number from 1 to {MAX_DIMENSION}")
+        if self.activation not in ACTIVATIONS:
+            raise InputError(f"activation = {str(self.activation)[:40]!r} is not one of {', '.join(ACTIVATIONS)}")
+
+    @property
+    def size(self) -> str:
+        """`MxNxK`, for people and file names."""
+        return f"{self.M}x{self.N}x{self.K}"
+
+    @property
+    def name(self) -> str:
+        """File-name-safe and unique: size, op, types, layout (T row-major, N column-major), bias, activation."""
+        layout = ("T" if self.row_major_a else "N") + ("T" if self.row_major_b else "N")
+        types = f"{self.dtype_a}_{self.dtype_b}_{self.dtype_c}"
+        epilogue = ("_bias" if self.bias else "") + (f"_{self.activation}" if self.activation != "none" else "")
+        return f"{self.size}_{self.op}_{types}_{layout}{epilogue}"
+
+    @property
+    def flops(self) -> int:
+        """Multiply and add counted apart: 2 M N K."""
+        return 2 * self.M * self.N * self.K
+
+    @property
+    def bytes_moved(self) -> int:
+        """Least traffic with device memory: each input read once, the output written once."""
+        size_a, size_b, size_c = (DTYPES[d].size_bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
+        bias = self.N * size_c if self.bias else 0
+        return self.M * self.K * size_a + self.K * self.N * size_b + self.M * self.N * size_c + bias
+
+    def tflops(self, time_us: float) -> float:
+        """Achieved TFLOP/s at `time_us` microseconds."""
+        return self.flops / time_us * 1e-6
+
+    def gb_per_s(self, time_us: float) -> float:
+        """Achieved GB/s (10^9 bytes) of `bytes_moved` at `time_us` microseconds."""
+        return self.bytes_moved / time_us * 1e-3

@@ -1,0 +1,171 @@
+"""What happens to a candidate, as records: every one ends in exactly one outcome, with units in the field names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+
+# The time source of numbers that no clock ever showed.
+PREDICTED = "predicted"
+# The method of a check that could not be made.
+NOT_CHECKED = "not checked"
+
+
+class Outcome(str, Enum):
+    """The one way in which a candidate ended. The summary of a run counts all of them."""
+
+    PRUNED = "pruned"
+    COMPILE_FAILED = "compile_failed"
+    COMPILE_TIMED_OUT = "compile_timed_out"
+    OVER_RESOURCES = "over_resources"
+    IDENTICAL = "identical"
+    PREDICTED_OUT = "predicted_out"
+    LAUNCH_FAILED = "launch_failed"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    WRONG = "wrong"
+    NOT_SEEN = "not_seen"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one binary needs of the hardware; None where the binary does not say.
+
+    `registers` counts 32-bit registers per thread (on CDNA the unified total, `accumulator_registers`
+    of it AGPRs). `shared_bytes` is LDS or shared memory per workgroup. `scratch_bytes` is per thread.
+    `code_sha256` is of all that the hardware executes: binaries with an equal one differ in their names only.
+    """
+
+    registers: int | None = None
+    accumulator_registers: int | None = None
+    scalar_registers: int | None = None
+    spills: int | None = None
+    shared_bytes: int | None = None
+    scratch_bytes: int | None = None
+    code_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One compiled kernel in the cache: `path` is its folder, `key` its content address."""
+
+    key: str
+    path: str
+    symbol: str
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config with the binaries of its kernels, ready to be measured."""
+
+    config: Config
+    binaries: tuple[Binary, ...]
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Why a config is no candidate."""
+
+    outcome: Outcome
+    message: str
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One kernel execution as a profiler saw it; times in nanoseconds of the device clock.
+
+    `dispatch_id` counts a process's kernels in the order of their launches, those that the profiler lost included;
+    None where the profiler does not say.
+    """
+
+    symbol: str
+    start_ns: int
+    end_ns: int
+    grid_size_x: int | None = None
+    workgroup_size_x: int | None = None
+    dispatch_id: int | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the measured process says of one candidate.
+
+    `samples_us` are the kept samples, each the time of one whole call (all kernels of the config);
+    `duration_us` is their median. `time_source` is the timer: rocprofv3, rocprof, cupti, cudagraph
+    or predicted. `stage` is "screen" or "final". `discarded` counts the samples that were taken at a
+    throttled clock and are not kept. `usual_mhz` is the clock of the compute units that was usual while the finals
+    ran, the median of its readings; None where nothing reads it.
+    """
+
+    config: str
+    outcome: Outcome
+    time_source: str
+    stage: str = "screen"
+    duration_us: float | None = None
+    samples_us: tuple[float, ...] = ()
+    message: str = ""
+    discarded: int = 0
+    usual_mhz: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Result of comparing one config's output with the reference.
+
+    `error_ratio` is the share of elements outside the tolerance, as AITER's checkAllclose counts it;
+    `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size` says what
+    was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is NOT_CHECKED and
+    nothing is known of the output; `lost` then says how the process ended that was to give one, if there was one.
+    """
+
+    config: str
+    passed: bool
+    error_ratio: float
+    worst_row_error: float
+    problem_size: str
+    method: str
+    message: str = ""
+    lost: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The chosen config of one problem, with what a reader needs to trust and to reproduce it.
+
+    `duration_us` is the median of `samples` kept samples (`discarded` were not), `interval_us` its 95 %
+    bootstrap interval, `spread_us` the samples' interquartile range. `vendor_us` and its interval are of the
+    vendor library in the same rounds. `runner_up` is the next best config and `runner_up_us` its median.
+    `choice` says what a dispatcher should use: "vendor" where the vendor library wins or ties, else "config".
+    """
+
+    problem: GemmProblem
+    config: Config
+    duration_us: float
+    spread_us: float
+    samples: int
+    time_source: str
+    arch: str
+    device: str
+    versions: tuple[tuple[str, str], ...]
+    check: Check | None = None
+    vendor_us: float | None = None
+    runner_up: str = ""
+    runner_up_us: float | None = None
+    interval_us: tuple[float, float] | None = None
+    vendor_interval_us: tuple[float, float] | None = None
+    discarded: int = 0
+    choice: str = "config"
+
+    @property
+    def margin(self) -> float | None:
+        """Time of the runner-up over the winner's; slightly below 1 when a tie went to the simpler config."""
+        return None if self.runner_up_us is None else self.runner_up_us / self.duration_us

@@ -1,0 +1,88 @@
+"""Session: what the measured process must know besides the candidates; and the profiler protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Candidate, Measurement
+
+# The name under which the vendor library's call appears among the finals.
+VENDOR = "vendor"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to measure: launches and rounds per candidate, and how long one may take.
+
+    `protocol` is "genkern" (screen cheaply, re-time finalists round-robin) or "tune_gemm" (ten launches,
+    the last one counts). The finals have `min_rounds` to `final_rounds` rounds, and no more than `min_rounds`
+    after `finals_s` seconds. `timeout_s` limits a candidate's screening, and each of its turns in the finals.
+    `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
+    cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`). `exhaustive`
+    measures all group sizes of a binary, also where the first is far beyond the best, and all copies of a binary.
+    """
+
+    protocol: str = "genkern"
+    warmup: int = 1
+    screen_launches: int = 4
+    final_rounds: int = 60
+    min_rounds: int = 10
+    finals_s: float = 2.0
+    finalists: int = 12
+    timeout_s: float = 10.0
+    rotating_mb: float = 256.0
+    icache_flush: bool = False
+    exhaustive: bool = False
+
+    @property
+    def every(self) -> bool:
+        """Whether all candidates are measured, as tune_gemm does, whatever is known of them before."""
+        return self.exhaustive or self.protocol == "tune_gemm"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One problem on one device. `work_dir` holds files of this session only.
+
+    `best_us` is the best time, in microseconds, that an earlier start of this run measured; None when it measured none.
+    """
+
+    module_path: str
+    problem: GemmProblem
+    arch: str
+    device_index: int
+    work_dir: str
+    budget: Budget
+    init_type: str = "randn"
+    seed: int = 0
+    best_us: float | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Session:
+        values: dict[str, Any] = json.loads(text)
+        values["problem"] = GemmProblem(**values["problem"])
+        values["budget"] = Budget(**values["budget"])
+        return cls(**values)
+
+
+class Profiler(Protocol):
+    """One way to get kernel times. `time_source` labels every number that it returns."""
+
+    time_source: str
+
+    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+        """Yield one Measurement per candidate, in any order; `candidates` may still be growing (a farm)."""
+
+    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
+        """Time the finalists, and the vendor library if it can, against each other, round-robin in shuffled order."""
+
+    def close(self) -> None:
+        """Stop every process that this profiler started."""

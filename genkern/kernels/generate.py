@@ -1,0 +1,181 @@
+"""Generation: one Python module per GEMM, holding its kernels and the table of every pruned config."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+
+from genkern import __version__
+from genkern.gemm.config import AMD_NEUTRAL, Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu, gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families import (
+    REDUCE,
+    REDUCE_BLOCK_SIZE,
+    ZERO_FILL_OPTIONS,
+    main_variant,
+    reduce_options,
+    starts_early,
+    sums_are_c,
+    variants_of,
+    wide_operands,
+)
+from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
+from genkern.kernels.variant import Variant
+from genkern.ops.op import get_op
+
+
+@dataclass(frozen=True)
+class GeneratedModule:
+    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name."""
+
+    problem: GemmProblem
+    arch: str
+    text: str
+    source_sha256: dict[str, str]
+
+    @property
+    def file_name(self) -> str:
+        return f"gemm_{self.problem.name}.py"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("genkern.templates", ""),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _row(kernel: str, config: Config, amd: bool, loads: bool) -> str:
+    values = [kernel, config.family, config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K]
+    values += [config.GROUP_SIZE_M, config.SPLIT_K, config.num_warps, config.num_stages]
+    if amd:
+        values += [config.waves_per_eu, config.matrix_instr_nonkdim, config.kpack, config.schedule_hint]
+    if loads:
+        values += [config.xcd_remap, config.cache_modifier]
+    return "(" + ", ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in values) + "),"
+
+
+def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
+    """Render the module of `problem` for `configs` (at least one).
+
+    `gpu` says how many XCDs the device has, for configs with xcd_remap; by default it is the first of `arch`.
+    """
+    op = get_op(problem.op)
+    accumulator = op.accumulator(problem)
+    amd = any(config.is_amd for config in configs)
+    max_split_k = max(config.SPLIT_K for config in configs)
+    families = {config.family for config in configs}
+    xcd_remap = any(config.xcd_remap for config in configs)
+    loads = xcd_remap or any(config.cache_modifier != "none" for config in configs)
+    context: dict[str, Any] = {
+        "problem": problem,
+        "version": __version__,
+        "arch": arch,
+        "amd": amd,
+        "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
+        "has_xcd_remap": xcd_remap,
+        "has_load_fields": loads,
+        "gpu": (gpu or gpu_for_arch(arch)) if xcd_remap else None,
+        "row_major_a": problem.row_major_a,
+        "row_major_b": problem.row_major_b,
+        "bias": problem.bias,
+        "activation": "" if problem.activation == "none" else problem.activation,
+        "epilogue": op.scaled or problem.bias or problem.activation != "none",
+        "scaled": op.scaled,
+        "ieee": problem.dtype_a == "fp32",
+        "acc_dtype": f"tl.{'float32' if accumulator == 'fp32' else accumulator}",
+        "workspace_dtype": f"torch.{'float32' if accumulator == 'fp32' else accumulator}",
+        "poison": 'float("nan")',
+        "zero": "0" if accumulator == "int32" else "0.0",
+        "torch_a": DTYPES[problem.dtype_a].torch,
+        "torch_b": DTYPES[problem.dtype_b].torch,
+        "torch_c": DTYPES[problem.dtype_c].torch,
+        "tolerance": op.worst_row_limit(problem),
+        "extra_operands": "[" + ", ".join(f'"{name}"' for name in op.extra_operands(problem)) + "]",
+        # The reduction kernel is the tiled family's way to split K.
+        "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
+        "families": families,
+        # Their last program of a tile adds up the splits.
+        "has_semaphore": any(FAMILIES[name].has_semaphore for name in families),
+        "has_stream_k": "stream_k" in families,
+        "has_workspace": any(
+            config.SPLIT_K > 1 or config.family in ("tiled_atomic", "stream_k") or FAMILIES[config.family].has_semaphore
+            for config in configs
+        ),
+        "has_pointer_semaphore": bool(families & {"tiled_semaphore", "tiled_swapped", "skinny"}),
+        "sums_are_c": sums_are_c(problem),
+        "has_gemv": "gemv" in families,
+        "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma],
+        "has_tma": any(FAMILIES[name].uses_tma for name in families),
+        "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
+        "has_persistent_tma": bool(families & {*PERSISTENT_TMA}),
+        "has_gluon": any(name in GLUON for name in families),
+        "gluon_families": [name for name in GLUON if name in families],
+        "has_gluon_swapped": any(name in GLUON and FAMILIES[name].swaps_operands for name in families),
+        "gluon_swapped": [name for name in sorted(families) if name in GLUON and FAMILIES[name].swaps_operands],
+        "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
+        "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
+        "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
+        "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(reduce_options(arch))},
+        "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),
+        "starts_early": starts_early(arch),
+        **wide_operands(problem, max_split_k),
+    }
+    variants: dict[str, Variant] = {}
+    rows = []
+    for config in configs:
+        for variant in variants_of(problem, config):
+            variants.setdefault(variant.name, variant)
+        rows.append(_row(main_variant(problem, config).name, config, amd, loads))
+    environment = _environment()
+    # The reduction comes last: it is the second kernel of every split-K config.
+    ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
+    kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
+    helpers = {
+        call: environment.get_template(template).render(context).strip()
+        for call, template in _HELPERS.items()
+        if any(call in kernel for kernel in kernels.values())
+    }
+    text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
+    hashes = {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()}
+    return GeneratedModule(problem, arch, text, hashes)
+
+
+# What kernels call, by how that looks in their text.
+_HELPERS = {
+    "tile_of(": "gemm/order.py.j2",
+    "activate(": "gemm/activation.py.j2",
+    "on_one_xcd(": "gemm/xcd_order.py.j2",
+    "split_offsets(": "gemm/split_offsets.py.j2",
+    "beside(": "gemm/beside.py.j2",
+    "piece_of(": "gemm/pieces.py.j2",
+    "cluster_rank(": "gemm/cluster_rank.py.j2",
+    "meet_cluster(": "gemm/meet_cluster.py.j2",
+    "expect_sums(": "gemm/expect_sums.py.j2",
+    "parameter_of(": "gemm/parameter.py.j2",
+    "make_barriers(": "gemm/make_barriers.py.j2",
+    "ring_address(": "gemm/ring_address.py.j2",
+    "wgmma_layout(": "gemm/wgmma_layout.py.j2",
+}
+
+
+def _source_sha256(helpers: Mapping[str, str], kernel: str) -> str:
+    """Of a kernel's text with the helpers that it calls: the same whatever else the module holds."""
+    called = [text for call, text in helpers.items() if call in kernel]
+    return hashlib.sha256("\n".join([*called, kernel]).encode()).hexdigest()
+
+
+def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:
+    return "{" + ", ".join(f'"{name}": {json.dumps(value)}' for name, value in items) + "}"

@@ -1,0 +1,31 @@
+"""a16w16: both operands fp16, bf16 or fp32, no scales; C in any of these."""
+
+from __future__ import annotations
+
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import Op
+
+_TYPES = ("fp16", "bf16", "fp32")
+# A correct result is within a few roundings of its own type: 4 x 2^-8 for bf16, 4 x 2^-11 for fp16.
+# fp32 outputs of 16-bit inputs differ by the order of the sum only.
+_WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
+
+
+def _refuse(problem: GemmProblem, arch: str) -> str:
+    for name in ("dtype_a", "dtype_b", "dtype_c"):
+        if getattr(problem, name) not in _TYPES:
+            return f"{name} = {getattr(problem, name)} is not one of {', '.join(_TYPES)} (8-bit types: --op a8w8)"
+    if problem.dtype_a != problem.dtype_b:
+        return f"dtype_a = {problem.dtype_a} and dtype_b = {problem.dtype_b} must be the same"
+    return ""
+
+
+OP = Op(
+    name="a16w16",
+    template="a16w16/module.py.j2",
+    default_dtypes=lambda arch: ("bf16", "bf16", "bf16"),
+    refuse=_refuse,
+    accumulator=lambda problem: "fp32",
+    scaled=False,
+    worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
+)

@@ -1,0 +1,45 @@
+"""a8w8: both operands int8, or both fp8, with one float32 scale per tensor; C in fp16, bf16 or fp32."""
+
+from __future__ import annotations
+
+from genkern.gemm.dtypes import DTYPES, parse_dtype
+from genkern.gemm.gpus import gpu_for_arch, known_archs
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import Op
+
+_OUT = ("fp16", "bf16", "fp32")
+# The matrix units of sm_90 keep about 14 bits when they add fp8 products (DeepSeek-V3 report, section 3.3.2),
+# so fp8 sums carry a relative error of up to about 2^-8 besides the rounding of the output.
+_WORST_ROW = {"bf16": 2**-6, "fp16": 2**-7, "fp32": 2**-7}
+
+
+def _has_fp8(arch: str) -> bool:
+    # Results files need not say their arch; those get the benefit of the doubt.
+    return arch not in known_archs() or "fp8" in gpu_for_arch(arch).peak_tflops
+
+
+def _refuse(problem: GemmProblem, arch: str) -> str:
+    a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
+    if not ((a.is_float8 and b.is_float8) or (a.name == b.name == "int8")):
+        return f"dtype_a = {a.name} and dtype_b = {b.name} must both be int8 or both fp8"
+    if problem.dtype_c not in _OUT:
+        return f"dtype_c = {problem.dtype_c} is not one of {', '.join(_OUT)}"
+    if a.is_float8:
+        if not _has_fp8(arch):
+            return f"{arch} has no fp8 matrix instructions: use int8, or another --arch"
+        for dtype in (a, b):
+            if parse_dtype("bf8" if "e5m2" in dtype.name else "fp8", arch) is not dtype:
+                native = parse_dtype("fp8", arch).name
+                return f"{arch} does not compute in {dtype.name}: use {native} (or fp8, the target's own)"
+    return ""
+
+
+OP = Op(
+    name="a8w8",
+    template="a8w8/module.py.j2",
+    default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if _has_fp8(arch) else ("int8", "int8", "bf16"),
+    refuse=_refuse,
+    accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
+    scaled=True,
+    worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
+)

@@ -1,0 +1,54 @@
+"""Op: what one GEMM format says of itself, so that the rest of the pipeline need not know it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import genkern.ops
+from genkern.errors import InputError
+from genkern.gemm.problem import GemmProblem
+
+
+@dataclass(frozen=True)
+class Op:
+    """One GEMM format.
+
+    `default_dtypes` gives (dtype_a, dtype_b, dtype_c) for an architecture. `refuse` returns why a
+    problem does not fit the format on an architecture, or "". `accumulator` is "fp32" or "int32" for a
+    problem. `extra_operands` names, in order, the kernel arguments between C and the sizes.
+    `worst_row_limit` is the largest relative error of a row of C that still counts as correct.
+    """
+
+    name: str
+    template: str
+    default_dtypes: Callable[[str], tuple[str, str, str]]
+    refuse: Callable[[GemmProblem, str], str]
+    accumulator: Callable[[GemmProblem], str]
+    scaled: bool
+    worst_row_limit: Callable[[GemmProblem], float]
+
+    def extra_operands(self, problem: GemmProblem) -> tuple[str, ...]:
+        scales = ("scale_a", "scale_b") if self.scaled else ()
+        return scales + (("bias",) if problem.bias else ())
+
+
+def op_names() -> tuple[str, ...]:
+    """The formats there are: one folder each in genkern/ops."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(genkern.ops.__path__) if module.ispkg))
+
+
+def get_op(name: str) -> Op:
+    """The op of that name. Raises InputError when there is none."""
+    if name not in op_names():
+        raise InputError(f"unknown op {name!r}: use one of {', '.join(op_names())}")
+    op: Op = importlib.import_module(f"genkern.ops.{name}").OP
+    return op
+
+
+def check_problem(problem: GemmProblem, arch: str) -> None:
+    """Raise InputError when the problem's types do not fit its op on `arch`."""
+    if reason := get_op(problem.op).refuse(problem, arch):
+        raise InputError(f"{problem.size} {problem.op}: {reason}")

@@ -1,0 +1,229 @@
+"""The predictor: a time for each candidate from a roofline and its occupancy.
+
+It puts the configs in the order in which they are compiled and measured, and stands in for measuring without a GPU.
+
+The model, per compute unit: rounds of resident workgroups step along K; a step takes as long as the slowest of
+matrix instructions, shared-memory reads, L2 reads and the latency that the pipeline does not hide. The whole kernel
+also takes no less than its device-memory traffic. It ranks; it does not replace a measurement, and every record that
+it yields says `time_source: predicted`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+
+from genkern.farm.limits import fits, occupancy
+from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu, gpu_for_device
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
+from genkern.gemm.session import Session
+from genkern.kernels.families import main_binary
+from genkern.kernels.family import FAMILIES, k_shares
+from genkern.search.predict_splits import (
+    KERNEL_US,
+    L2_BYTES_PER_CLOCK,
+    LATENCY_US,
+    MEMORY_EFFICIENCY,
+    sharers,
+    splitting_us,
+)
+
+# The constants marked (H200) were chosen on 2,166 timings of 134 tiles and 7 sizes there (bf16, Triton 3.6, cold
+# weights), where they give: rank correlation 0.84 to 0.95 a size, the best of the first 10 within 1 % of the best, time
+# right to 23 % (one sigma). The AMD values are scaled from documents, not measured.
+# Share of the stated peak that dense kernels sustain before power limits the clock (H200).
+_MATRIX_EFFICIENCY = 0.85
+# Shared-memory (LDS) bandwidth of one unit, bytes per clock: 32 banks of 4 bytes on every target of the table.
+_SHARED_BYTES_PER_CLOCK = 128
+# num_stages = 1 has no overlap, and the copy to shared memory stands in the chain as well.
+_UNPIPELINED = 0.75
+# Matrix instructions issue from a wave only while its operands are ready: two waves per SIMD are needed to keep the
+# unit busy. wgmma and tcgen05 are asynchronous, so one warp per SIMD is enough there.
+_WAVES_TO_FILL = 2
+_ASYNC_ARCHS = ("sm_90", "sm_100")
+# The smallest edge of a matrix instruction; a shorter tile pads up to it.
+_INSTRUCTION_EDGE = 16
+# Its other edge, which M takes where operands are swapped.
+_SHORT_EDGE = 8
+# Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
+_VECTOR_FLOPS_PER_CLOCK = 256
+# The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures at server.py's
+# _SIBLING_FACTOR), where 1 took up to 1.68 times the best.
+_USUAL_GROUP_SIZE_M = 8
+_BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
+
+
+def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -> list[Config]:
+    """`configs` in the order in which to compile and launch them: by predicted time, nothing being known of binaries.
+
+    A good time among the first tells soon what is hopeless. Configs that differ in GROUP_SIZE_M alone stand together,
+    the one nearest to 8 first: what it takes tells how good the others can be.
+    """
+    siblings: dict[tuple[object, ...], list[Config]] = {}
+    for config in configs:
+        siblings.setdefault(_BUT_GROUP_SIZE_M(config), []).append(config)
+    for group in siblings.values():
+        group.sort(key=_from_usual)
+    order = sorted(siblings.values(), key=lambda group: predict_us(problem, group[0], Resources(), gpu))
+    return [config for group in order for config in group]
+
+
+def _from_usual(config: Config) -> tuple[int, int]:
+    return abs(config.GROUP_SIZE_M - _USUAL_GROUP_SIZE_M), config.GROUP_SIZE_M
+
+
+def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:
+    """Return the least time of `problem` on `gpu` in microseconds, by peak compute and peak bandwidth."""
+    compute_us = problem.flops / _peak_tflops(problem, gpu) * 1e-6
+    return max(compute_us, problem.bytes_moved / gpu.memory_tb_per_s * 1e-6)
+
+
+def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu) -> float:
+    """Return the predicted time of one call in microseconds, all kernels of the config included.
+
+    Never below `roofline_us`; infinite when the kernel cannot launch. Equal arguments give equal results.
+    """
+    per_unit = occupancy(resources, config.num_warps, gpu)
+    if per_unit == 0:
+        return math.inf
+    block_m, block_n, split_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, k_shares(config)
+    tiles_m, tiles_n = _ceil(problem.M, block_m), _ceil(problem.N, block_n)
+    shares = sharers(problem, config, gpu)
+    if shares:
+        split_k = 1
+    steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
+    tiles = tiles_m * tiles_n * split_k
+
+    if shares:
+        # One program a unit: whole tiles, then an equal share of what is left.
+        whole, shared = divmod(tiles, gpu.compute_units)
+        tiles_us = whole * _round_us(problem, config, resources, gpu, 1, steps)
+        tiles_us += _round_us(problem, config, resources, gpu, 1, _ceil(shared * steps, shares))
+    else:
+        # The unit with the most tiles ends last: this is the wave quantisation. Its tiles run `resident` at a time.
+        busiest = _ceil(tiles, gpu.compute_units)
+        resident = min(per_unit, busiest)
+        rounds, rest = divmod(busiest, resident)
+        tiles_us = rounds * _round_us(problem, config, resources, gpu, resident, steps)
+        if rest:
+            tiles_us += _round_us(problem, config, resources, gpu, rest, steps)
+
+    kernel_us = KERNEL_US + max(tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit))
+    return kernel_us + splitting_us(problem, config, gpu)
+
+
+def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu, resident: int, steps: int) -> float:
+    """Time in which `resident` workgroups of one unit compute one tile each, `steps` steps of BLOCK_SIZE_K."""
+    size_a, size_b = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
+    block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
+    waves_per_simd = resident * config.num_warps / gpu.simds_per_unit
+    fill = 1 if gpu.arch in _ASYNC_ARCHS else _WAVES_TO_FILL
+    # A lone wave overlaps part of its own loads; less than one wave per SIMD leaves SIMDs empty.
+    busy = min(1.0, 0.5 + 0.5 * waves_per_simd / fill) if waves_per_simd >= 1 else waves_per_simd
+    edge_m, edge_n = _edges(config)
+    flops = 2 * max(block_m, edge_m) * max(block_n, edge_n) * block_k
+    unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units
+    if config.family == "skinny":
+        unit_tflops = _VECTOR_FLOPS_PER_CLOCK * gpu.clock_mhz * 1e-6
+    matrix_us = resident * flops / (unit_tflops * _MATRIX_EFFICIENCY * busy) * 1e-6
+
+    # Warps tile the block as squarely as they can; each reads its rows of A and its columns of B.
+    warps_n = 1 << (config.num_warps.bit_length() - 1) // 2
+    warps_m = max(1, config.num_warps // warps_n)
+    shared = (block_m * size_a * warps_n + block_n * size_b * warps_m) * block_k
+    shared_us = resident * shared / (_SHARED_BYTES_PER_CLOCK * gpu.clock_mhz)
+
+    loads = (min(block_m, problem.M) * size_a + min(block_n, problem.N) * size_b) * block_k
+    # A spilled register is written and read back once a step, by every thread.
+    spilled = 2 * (resources.scratch_bytes or 0) * config.num_warps * gpu.warp_size
+    l2_us = resident * (loads + spilled) / (L2_BYTES_PER_CLOCK[gpu.vendor] * gpu.clock_mhz)
+
+    # One workgroup's chain: a load travels, its bytes arrive, they are multiplied. num_stages - 1 chains overlap.
+    latency_us = LATENCY_US[gpu.vendor]
+    chain_us = latency_us + (l2_us + max(matrix_us, shared_us)) / resident
+    chains = config.num_stages - 1 if config.num_stages > 1 else _UNPIPELINED
+    step_us = max(matrix_us, shared_us, l2_us, chain_us / chains)
+    # Filling the pipeline and storing the tile each cost one latency; other workgroups cover for all but the last.
+    return steps * step_us + 2 * latency_us / resident
+
+
+def _edges(config: Config) -> tuple[int, int]:
+    """The sides of the smallest matrix instruction, along M and along N; none where there is no dot."""
+    if config.family == "skinny":
+        return 1, 1
+    if FAMILIES[config.family].swaps_operands:
+        return _SHORT_EDGE, _INSTRUCTION_EDGE
+    return _INSTRUCTION_EDGE, _INSTRUCTION_EDGE
+
+
+def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, tiles_n: int, per_unit: int) -> float:
+    """Time of the device-memory traffic, with the re-reads of A and B that the last-level cache does not catch.
+
+    Tiles that run together cover GROUP_SIZE_M rows of tiles by as many columns as there is room for, and read each
+    row and each column once. What A and B exceed the cache by is read again for each such set.
+    """
+    size_a, size_b = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
+    together = min(tiles_m * tiles_n, gpu.compute_units * per_unit)
+    rows = min(config.GROUP_SIZE_M, tiles_m)
+    columns = min(tiles_n, _ceil(together, rows))
+    rows = min(tiles_m, max(rows, _ceil(together, columns)))
+    sets = _ceil(tiles_m, rows) * _ceil(tiles_n, columns)
+    per_set = min(rows * config.BLOCK_SIZE_M, problem.M) * problem.K * size_a
+    per_set += min(columns * config.BLOCK_SIZE_N, problem.N) * problem.K * size_b
+    inputs = (problem.M * size_a + problem.N * size_b) * problem.K
+    missed = max(0.0, 1.0 - gpu.last_level_cache_mib * 2**20 / inputs)
+    moved = problem.bytes_moved + missed * max(0, sets * per_set - inputs)
+    return moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
+
+
+def _ceil(value: int, step: int) -> int:
+    return -(-value // step)
+
+
+def _peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
+    """Dense peak of the type in which tl.dot multiplies: the wider of A's and B's, fp16 for an fp8 not in hardware."""
+    dtype_a, dtype_b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
+    dtype = dtype_a if dtype_a.size_bytes >= dtype_b.size_bytes else dtype_b
+    name = "fp8" if dtype.is_float8 else "int8" if dtype.is_integer else dtype.name
+    return gpu.peak_tflops.get(name) or gpu.peak_tflops["fp16"]
+
+
+class PredictProfiler:
+    """A profiler that runs nothing: see the module's docstring.
+
+    `device_name` picks a device of the session's arch (gpus.yaml); "" is the default of the arch. Raises
+    InputError from `screen` and `retime` for an unknown arch.
+    """
+
+    time_source = "predicted"
+
+    def __init__(self, device_name: str = "") -> None:
+        self.device_name = device_name
+
+    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+        """Yield one prediction per candidate, in the order given; OVER_RESOURCES for one that cannot launch."""
+        gpu = gpu_for_device(self.device_name, session.arch)
+        for candidate in candidates:
+            yield self._predict(session.problem, candidate, gpu, "screen")
+
+    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
+        """Return the same predictions, fastest first; equal ones keep the order of `finalists`."""
+        gpu = gpu_for_device(self.device_name, session.arch)
+        found = [self._predict(session.problem, candidate, gpu, "final") for candidate in finalists]
+        return sorted(found, key=lambda one: math.inf if one.duration_us is None else one.duration_us)
+
+    def close(self) -> None:
+        """Nothing runs, so nothing is stopped."""
+
+    def _predict(self, problem: GemmProblem, candidate: Candidate, gpu: Gpu, stage: str) -> Measurement:
+        config = candidate.config
+        resources = main_binary(candidate.config, candidate.binaries).resources if candidate.binaries else Resources()
+        reason = fits(resources, config.num_warps, gpu)
+        if reason:
+            return Measurement(config.name, Outcome.OVER_RESOURCES, self.time_source, stage, message=reason)
+        time_us = predict_us(problem, config, resources, gpu)
+        return Measurement(config.name, Outcome.MEASURED, self.time_source, stage, time_us, (time_us,))

@@ -1,0 +1,75 @@
+"""What splitting K costs, for the predictor: partial sums, atomics, and the kernels around the main one."""
+
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families import sums_are_c
+from genkern.kernels.family import FAMILIES, GLUON
+
+# Share of the stated bandwidth that a copy kernel sustains (BabelStream: 0.80 to 0.93 on HBM parts).
+MEMORY_EFFICIENCY = 0.88
+# L2 read bandwidth per unit, bytes per clock: a 64-byte line to a CU (CDNA 3 white paper); 48 to an SM (H200).
+L2_BYTES_PER_CLOCK = {"amd": 64, "nvidia": 48}
+# From issuing a load that misses L2 to its use, microseconds (H200); longer through Infinity Fabric.
+LATENCY_US = {"amd": 1.0, "nvidia": 0.7}
+# First to last timestamp of an empty kernel, microseconds.
+KERNEL_US = 2.0
+# From the end of one kernel to the start of the next in the same stream, microseconds.
+GAP_US = 1.0
+# The accumulator's type, fp32 or int32.
+_SUM_BYTES = 4
+# A partial sum is stored and counted by an atomic: two latencies in a row. Then the last program loads one partial sum
+# after the other, each from L2: some 270 clocks, a guess that nothing here has measured.
+_FIX_UP_LATENCIES = 2
+_L2_LATENCY_US = 0.15
+# An atomic addition reads and writes its line in L2, and lines are not combined: against a load.
+_ATOMIC_FACTOR = 2
+
+
+def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
+    """Programs that share the tiles beyond the last full wave; 0 where there are none, or the family does not share."""
+    tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+    shared = tiles % gpu.compute_units
+    if config.family == "stream_k" and shared:
+        return gpu.compute_units
+    if config.family in GLUON and config.SPLIT_K > 1:
+        return min(gpu.compute_units, shared * config.SPLIT_K)
+    return 0
+
+
+def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
+    """Microseconds that the config's way of splitting K adds to its main kernel; 0 where it does not split."""
+    elements = problem.M * problem.N * _SUM_BYTES
+    if config.family == "tiled_atomic":
+        # The zero-fill, the additions, and the conversion where C does not hold the sums.
+        around = GAP_US + KERNEL_US + _moved_us(elements, gpu)
+        kernels = 1 if sums_are_c(problem) else 2
+        return kernels * around + _moved_us(_ATOMIC_FACTOR * config.SPLIT_K * elements, gpu)
+    tile_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * _SUM_BYTES
+    tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+    if shares := sharers(problem, config, gpu):
+        shared = tiles % gpu.compute_units
+        owners = -(-shares // shared) + 1
+        return _fix_up_us(owners, gpu) + _moved_us(2 * (shares + shared) * tile_bytes, gpu)
+    if (cluster := FAMILIES[config.family].cluster) > 1:
+        # Each sum but those of a program's own columns goes to another SM once, at most as slowly as by way of L2.
+        return _L2_LATENCY_US + _moved_us((cluster - 1) * tiles * tile_bytes, gpu)
+    if config.SPLIT_K == 1 or config.family in GLUON:
+        return 0.0
+    if FAMILIES[config.family].has_semaphore:
+        return _fix_up_us(config.SPLIT_K, gpu) + _moved_us(2 * config.SPLIT_K * tiles * tile_bytes, gpu)
+    # Partial sums [SPLIT_K, M, N] written and read again by a second kernel.
+    return GAP_US + KERNEL_US + _moved_us(2 * config.SPLIT_K * elements, gpu)
+
+
+def _fix_up_us(summands: int, gpu: Gpu) -> float:
+    return _FIX_UP_LATENCIES * LATENCY_US[gpu.vendor] + summands * _L2_LATENCY_US
+
+
+def _moved_us(bytes_moved: int, gpu: Gpu) -> float:
+    """Time to move so many bytes, through L2 while half of them, what was written, fits there."""
+    if bytes_moved / 2 <= gpu.l2_mib * 2**20:
+        return bytes_moved / (L2_BYTES_PER_CLOCK[gpu.vendor] * gpu.clock_mhz * gpu.compute_units)
+    return bytes_moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY * 1e6)

@@ -1,0 +1,102 @@
+"""Choosing: who is timed again, and who wins. Pure functions of measurements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Measurement, Outcome, Winner
+from genkern.gemm.statistics import Estimate, estimate, tied
+from genkern.kernels.family import FAMILIES
+
+
+def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
+    """Names of the `most` fastest measured configs, fastest first; equal times by name."""
+    measured = [m for m in screened if m.outcome is Outcome.MEASURED and m.duration_us is not None]
+    measured.sort(key=lambda m: (m.duration_us, m.config))
+    return [m.config for m in measured[:most]]
+
+
+def ranking(
+    finals: Iterable[Measurement], vendor: Measurement | None = None, wins: Mapping[str, int] | None = None
+) -> list[Measurement]:
+    """Measured finalists, best first: by median, but those tied with the fastest by what speaks for them.
+
+    That is, in this order: being faster than the vendor library beyond doubt (where any of them is), winning
+    more of the neighbouring sizes (`wins`, by name), being the simpler config.
+    """
+    measured = [m for m in finals if m.outcome is Outcome.MEASURED and m.duration_us is not None]
+    measured.sort(key=lambda m: (m.duration_us, m.config))
+    if not measured:
+        return []
+    wins = wins or {}
+    fastest = estimate_of(measured[0])
+    group = [m for m in measured if tied(estimate_of(m), fastest)]
+
+    def merit(m: Measurement) -> tuple[bool, int, tuple[int, ...], float, str]:
+        complexity = _complexity(Config.parse(m.config))
+        return not _beats(m, vendor), -wins.get(m.config, 0), complexity, m.duration_us or 0.0, m.config
+
+    group.sort(key=merit)
+    chosen = {m.config for m in group}
+    return group + [m for m in measured if m.config not in chosen]
+
+
+def choice(winner: Measurement, vendor: Measurement | None) -> str:
+    """What a dispatcher should use: "config", or "vendor" where the vendor library is faster or tied."""
+    return "config" if _beats(winner, vendor) else "vendor"
+
+
+def neighbour_wins(problem: GemmProblem, winners: Iterable[Winner]) -> Counter[str]:
+    """How many neighbours of `problem` each config won: sizes of its formats with the same N and K, or the same M."""
+    wins: Counter[str] = Counter()
+    for winner in winners:
+        other = winner.problem
+        near = (other.N, other.K) == (problem.N, problem.K) or other.M == problem.M
+        if near and other != problem and _format(other) == _format(problem):
+            wins[winner.config.name] += 1
+    return wins
+
+
+def estimate_of(measurement: Measurement) -> Estimate:
+    """Median and interval of a measurement's samples; without samples, its time without an interval's width."""
+    samples_us: Sequence[float] = measurement.samples_us or (measurement.duration_us or 0.0,)
+    return estimate(samples_us)
+
+
+def interval_us(measurement: Measurement) -> tuple[float, float] | None:
+    """The interval of the median in microseconds; None for a single sample, of which nothing is known."""
+    if len(measurement.samples_us) < 2:
+        return None
+    known = estimate_of(measurement)
+    return known.low_us, known.high_us
+
+
+def spread_us(samples_us: Sequence[float]) -> float:
+    """Interquartile range of the samples in microseconds; 0 for fewer than four."""
+    if len(samples_us) < 4:
+        return 0.0
+    ordered = sorted(samples_us)
+    quarter = len(ordered) // 4
+    return ordered[-1 - quarter] - ordered[quarter]
+
+
+def _beats(config: Measurement, vendor: Measurement | None) -> bool:
+    if vendor is None or vendor.outcome is not Outcome.MEASURED:
+        return True
+    ours, theirs = estimate_of(config), estimate_of(vendor)
+    return ours.median_us < theirs.median_us and not tied(ours, theirs)
+
+
+def _format(problem: GemmProblem) -> tuple[object, ...]:
+    layout = (problem.row_major_a, problem.row_major_b)
+    return problem.op, problem.dtype_a, problem.dtype_b, problem.dtype_c, *layout, problem.bias, problem.activation
+
+
+def _complexity(config: Config) -> tuple[int, ...]:
+    """The same result in every run, then fewer kernels, less memory, fewer threads, a plainer order, plain loads."""
+    varies = not FAMILIES[config.family].deterministic
+    order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")
+    return (varies, config.SPLIT_K, config.num_stages, config.num_warps, *order)

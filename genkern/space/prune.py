@@ -1,0 +1,136 @@
+"""Pruning: a space, a problem and a GPU in; the configs worth compiling out, with a reason for every other one."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES
+from genkern.space.rules.registry import GROUP_RULES, RUNTIME_RULES, SHAPE_FIELDS, reason, rule_for
+from genkern.space.space import Block, FamilySpace, Space
+
+# A run-time value with the place of the first rule that drops it.
+_Answers = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What pruning left, in the order of the space.
+
+    `dropped` counts configs by the first rule, in the space's order of rules, that drops them; rules that
+    dropped none are there with 0. `total` is the size of the space: sum(dropped.values()) + len(kept).
+    """
+
+    kept: list[Config]
+    dropped: dict[str, int]
+    total: int
+
+    @property
+    def binaries(self) -> int:
+        """Main kernels to compile: GROUP_SIZE_M and the value of SPLIT_K are run-time arguments."""
+        return len({(c.family, c.SPLIT_K > 1 and FAMILIES[c.family].split_apart, *_compiled_in(c)) for c in self.kept})
+
+
+def _compiled_in(config: Config) -> tuple[int | str, ...]:
+    return (
+        config.BLOCK_SIZE_M,
+        config.BLOCK_SIZE_N,
+        config.BLOCK_SIZE_K,
+        config.num_warps,
+        config.num_stages,
+        config.waves_per_eu,
+        config.matrix_instr_nonkdim,
+        config.kpack,
+        config.schedule_hint,
+        config.xcd_remap,
+        config.cache_modifier,
+    )
+
+
+def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
+    """Drop every config that some rule of the space drops for this problem on this GPU."""
+    kept: list[Config] = []
+    dropped = dict.fromkeys(itertools.chain(space.rules, *(family.rules or () for family in space.families)), 0)
+    for family in space.families:
+        names = space.rules if family.rules is None else family.rules
+        rules = _Rules(names, family, problem, gpu)
+        for block in family.blocks():
+            verdict = rules.of_block(block)
+            if verdict < rules.first_at_run_time:
+                dropped[names[verdict]] += block.size
+                continue
+            by_split, by_group = rules.of_shape(block)
+            least_of_group = min(of_group for _, of_group in by_group)
+            for split_k, of_split in by_split:
+                of_both = min(verdict, of_split)
+                if of_both < least_of_group:
+                    dropped[names[of_both]] += len(by_group)
+                    continue
+                for group_size_m, of_group in by_group:
+                    first = min(of_both, of_group)
+                    if first < len(names):
+                        dropped[names[first]] += 1
+                    else:
+                        kept.append(block.config(split_k, group_size_m))
+    return Pruned(kept, dropped, space.size)
+
+
+class _Rules:
+    """The rules of one family, each asked only of configs for which its answer can differ.
+
+    An answer is the place of the first rule that drops the config, or the number of rules when none does. The
+    first of three kinds of rules to drop a config is the first of all: those that see only what is compiled in
+    are asked once per block; those that see SPLIT_K or GROUP_SIZE_M once per shape and value, since blocks of
+    one shape (SHAPE_FIELDS) have the same answers.
+    """
+
+    def __init__(self, names: Sequence[str], family: FamilySpace, problem: GemmProblem, gpu: Gpu) -> None:
+        self._rules = [rule_for(name, family.values("GROUP_SIZE_M")) for name in names]
+        self._block_rules = [i for i, name in enumerate(names) if name not in RUNTIME_RULES]
+        self._group_rules = [i for i, name in enumerate(names) if name in GROUP_RULES]
+        self._split_rules = [i for i, name in enumerate(names) if name in RUNTIME_RULES - GROUP_RULES]
+        # Whatever is dropped before this place is dropped whatever the run-time arguments.
+        self.first_at_run_time = min((*self._group_rules, *self._split_rules, len(names)))
+        fields = [name for name, _ in family.ranges if name not in ("GROUP_SIZE_M", "SPLIT_K")]
+        self._shape = operator.itemgetter(*(fields.index(name) for name in SHAPE_FIELDS))
+        self._shapes: dict[tuple[int | str, ...], tuple[_Answers, _Answers]] = {}
+        self._asked = problem, gpu
+
+    def of_block(self, block: Block) -> int:
+        """The answer of the rules that see neither SPLIT_K nor GROUP_SIZE_M."""
+        return self._first(self._block_rules, block.config(block.splits[0], block.group_sizes[0]))
+
+    def of_shape(self, block: Block) -> tuple[_Answers, _Answers]:
+        """The answers by SPLIT_K, and by GROUP_SIZE_M."""
+        shape = self._shape(block.compiled_in)
+        if shape not in self._shapes:
+            split_k, group_size_m = block.splits[0], block.group_sizes[0]
+            self._shapes[shape] = (
+                [(split, self._first(self._split_rules, block.config(split, group_size_m))) for split in block.splits],
+                [(size, self._first(self._group_rules, block.config(split_k, size))) for size in block.group_sizes],
+            )
+        return self._shapes[shape]
+
+    def _first(self, places: Sequence[int], config: Config) -> int:
+        problem, gpu = self._asked
+        return next((i for i in places if self._rules[i](problem, config, gpu)), len(self._rules))
+
+
+def explain(pruned: Pruned) -> str:
+    """A table for people: how many configs each rule dropped, and why it drops them."""
+    rows = [(name, count, reason(name)) for name, count in pruned.dropped.items()]
+    rows.append(("kept", len(pruned.kept), f"in {pruned.binaries:,} binaries"))
+    width = max(len("rule"), *(len(name) for name, _, _ in rows))
+    lines = [f"{'rule':<{width}}  {'configs':>9}  {'share':>6}  why"]
+    for name, count, why in rows:
+        share = f"{count / pruned.total:.1%}"
+        lines.append(f"{name:<{width}}  {count:>9,}  {share:>6}  {why}")
+    lines.append(
+        f"{'total':<{width}}  {pruned.total:>9,}  {'100.0%':>6}  each config counts for the first rule that drops it"
+    )
+    return "\n".join(lines)

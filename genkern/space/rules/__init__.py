@@ -1,0 +1,4 @@
+"""Pruning rules: named functions with their sources, and their registry.
+
+May import: gemm, ops, kernels.
+"""

@@ -1,0 +1,57 @@
+"""Pruning rules of single kernel families: gemv, tiled_tma.
+
+A rule returns True for a config to drop. Where a rule says H200, its figures come from timing these families
+there (docs/kernels.md).
+"""
+
+# M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
+# ruff: noqa: SIM300
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.space.rules.tiles import covering_block, tiles
+
+# Elements of B that a thread of gemv holds: below, too few loads are in flight; above, registers spill.
+_GEMV_ELEMENTS_PER_THREAD = (8, 64)
+
+
+def gemv_one_row(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """gemv for more than one row of A, or for weights whose rows do not run along K.
+
+    genkern: the kernel multiplies one row, and reads B in the direction in which it is stored.
+    """
+    return config.family == "gemv" and (problem.M != 1 or problem.row_major_b)
+
+
+def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """gemv tile with fewer than 8 or more than 64 elements a thread, or more than 32 where there are 16 warps.
+
+    genkern: fewer leave memory latency uncovered, more do not fit the registers, of which 16 warps have 128 a thread.
+    """
+    if config.family != "gemv":
+        return False
+    least, most = _GEMV_ELEMENTS_PER_THREAD
+    if config.num_warps > 8:
+        most //= 2
+    each = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K / (config.num_warps * gpu.warp_size)
+    return not least <= each <= most
+
+
+def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """gemv block larger than the next power of two of its dimension.
+
+    genkern: the rest of such a block is masked out and reads nothing.
+    """
+    if config.family != "gemv":
+        return False
+    return config.BLOCK_SIZE_K > covering_block(problem.K) or config.BLOCK_SIZE_N > covering_block(problem.N)
+
+
+def tma_many_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """tiled_tma with more than two tiles per SM.
+
+    genkern: then programs that walk over tiles (persistent_tma) start once instead of once a tile.
+    """
+    return config.family == "tiled_tma" and tiles(problem, config) > 2 * gpu.compute_units

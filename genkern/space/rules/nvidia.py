@@ -1,0 +1,162 @@
+"""genkern's own pruning rules for NVIDIA targets: shared memory, warpgroup instructions, TMA.
+
+The shared-memory formulas equal what Triton 3.7 allocates for these kernels on sm_80, sm_90 and sm_100
+(metadata.shared of compiled kernels). A rule returns True for a config to drop.
+"""
+
+# M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
+# ruff: noqa: SIM300
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
+from genkern.space.rules.tiles import covering_block
+from genkern.triton_release import triton_release
+
+# Barriers and descriptors of the TMA pipeline, rounded up: 8 bytes a stage, and up to 48 more on sm_100; and
+# 16 more a stage between groups of warps.
+_BARRIER_BYTES = 128
+_GROUP_BARRIER_BYTES = 16
+# Triton before this release has no int8 by tcgen05.
+_TCGEN05_INT8_FROM = (3, 9)
+# The copy engine wants every row to start at a multiple of this, and what it copies of one to be as long as a multiple
+# of it (CUDA driver API, cuTensorMapEncodeTiled: globalStrides, and boxDim[0] without interleaving).
+_TMA_ROW_ALIGNMENT_BYTES = 16
+# Up to this M the time goes into reading the weights, whatever the tile.
+_WEIGHTS_BOUND_M = 128
+
+
+def _warpgroup_mma(config: Config) -> bool:
+    """Whether Triton uses wgmma (sm_90) or tcgen05 (sm_100): 64 rows and whole groups of 4 warps."""
+    rows = config.BLOCK_SIZE_N if FAMILIES[config.family].swaps_operands else config.BLOCK_SIZE_M
+    return rows >= 64 and config.num_warps % 4 == 0
+
+
+def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> int:
+    a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
+    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * DTYPES[problem.dtype_b].size_bytes
+    if config.family not in (*PERSISTENT_TMA, *GLUON):
+        return (a + b) * buffers + (_BARRIER_BYTES if FAMILIES[config.family].uses_tma else 0)
+    c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
+    between_groups = config.family == "persistent_tma_specialized" and _GROUP_BARRIER_BYTES * config.num_stages
+    return (a + b) * buffers + c + _BARRIER_BYTES + between_groups
+
+
+def shared_memory_mma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """More shared memory than a block may have, for targets without warpgroup instructions.
+
+    genkern: mma.sync reads its operands into registers, so Triton keeps num_stages - 1 tiles of A and B.
+    """
+    return _shared_bytes(problem, config, max(1, config.num_stages - 1)) > gpu.shared_bytes_per_block
+
+
+def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """More shared memory than a block may have, for targets with warpgroup instructions (sm_90, sm_100).
+
+    genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles
+    are alive (num_stages - 1 where the tile is too small for them); the TMA epilogue stages the tile of C besides.
+    What a bias adds on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is left to limits.py.
+    """
+    buffers = config.num_stages if _warpgroup_mma(config) else max(1, config.num_stages - 1)
+    return _shared_bytes(problem, config, buffers) > gpu.shared_bytes_per_block
+
+
+def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """persistent_tma_specialized for a target, tile, number of warps or type that Triton does not use tcgen05 for.
+
+    genkern: sm_90 compiles it as persistent_tma; sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
+    accumulators need the registers that the extra warps take. tcgen05 takes 64 rows or more; int8 from Triton 3.9 on.
+    With 4 or 8 warps (8 or 12 with those that Triton adds) a thread has 256 or 168 registers; with 16 there are 96, and
+    Triton takes mma.sync; with 2 it fails. (Compiled by 3.6, 3.7 and 3.9.)
+    """
+    if config.family != "persistent_tma_specialized":
+        return False
+    if gpu.arch != "sm_100" or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
+        return True
+    types = {problem.dtype_a, problem.dtype_b}
+    return "fp32" in types or ("int8" in types and triton_release() < _TCGEN05_INT8_FROM)
+
+
+def warpgroup_needs_4_warps(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """64 rows or more with fewer than 4 warps.
+
+    genkern: wgmma and tcgen05 are issued by warpgroups of 4; with fewer, Triton falls back to mma.sync,
+    which runs at about half the rate on sm_90.
+    """
+    return config.BLOCK_SIZE_M >= 64 and config.num_warps % 4 != 0
+
+
+def warpgroup_needs_64_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """BLOCK_SIZE_M below 64 although M is over 64.
+
+    genkern: wgmma and tcgen05 take 64 rows or more; smaller tiles fall back to mma.sync, and read the weights
+    once per row of tiles. Up to M = 64 they may win by less padding and more parallelism.
+    """
+    return config.BLOCK_SIZE_M < 64 and problem.M > 64
+
+
+def tile_over_problem_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Block larger than the next power of two of its dimension; 16, and 64 rows for wgmma, stay.
+
+    genkern: as tile_over_problem, but a small M may still use the smallest warpgroup instruction.
+    """
+    block_m = config.BLOCK_SIZE_M
+    return (
+        (block_m != 64 and block_m > covering_block(problem.M))
+        or config.BLOCK_SIZE_N > covering_block(problem.N)
+        or config.BLOCK_SIZE_K > max(32, covering_block(problem.K))
+    )
+
+
+def block_k_thin(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """BLOCK_SIZE_K below 64 bytes although M is at most 128.
+
+    genkern: then the time goes into reading the weights, and rows of less than two 32-byte sectors waste
+    memory requests and loop iterations. A block that covers K stays.
+    """
+    block_k = config.BLOCK_SIZE_K
+    if problem.M > _WEIGHTS_BOUND_M or block_k >= problem.K:
+        return False
+    return block_k * DTYPES[problem.dtype_b].size_bytes < 64
+
+
+def tma_needs_sm90(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """TMA family on a target before sm_90.
+
+    genkern: the copy engine came with Hopper (CUDA programming guide, Tensor Memory Accelerator).
+    """
+    if not FAMILIES[config.family].uses_tma:
+        return False
+    return not gpu.arch.startswith("sm_") or int(gpu.arch.removeprefix("sm_")) < 90
+
+
+def tma_aligned(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """TMA family although rows of A, B or C do not start at multiples of 16 bytes.
+
+    genkern: cuTensorMapEncodeTiled refuses such strides. A row of A has K elements (M when column-major), of B
+    N (K when column-major), of C N.
+    """
+    if not FAMILIES[config.family].uses_tma:
+        return False
+    row_a = problem.K if problem.row_major_a else problem.M
+    row_b = problem.N if problem.row_major_b else problem.K
+    rows = ((row_a, problem.dtype_a), (row_b, problem.dtype_b), (problem.N, problem.dtype_c))
+    return any(length * DTYPES[dtype].size_bytes % _TMA_ROW_ALIGNMENT_BYTES != 0 for length, dtype in rows)
+
+
+def tma_box_narrow(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """TMA family with a tile of A or B whose rows in memory are shorter than 16 bytes.
+
+    genkern: cuTensorMapEncodeTiled refuses such boxes (H200: 8 rows of a column-major A in int8). A row of A's tile has
+    BLOCK_SIZE_K elements (BLOCK_SIZE_M when column-major), of B's BLOCK_SIZE_N (BLOCK_SIZE_K when column-major). A
+    tile of C has 16 columns of 16 bits or more wherever a family stores it through a descriptor.
+    """
+    if not FAMILIES[config.family].uses_tma:
+        return False
+    row_a = config.BLOCK_SIZE_K if problem.row_major_a else config.BLOCK_SIZE_M
+    row_b = config.BLOCK_SIZE_N if problem.row_major_b else config.BLOCK_SIZE_K
+    rows = ((row_a, problem.dtype_a), (row_b, problem.dtype_b))
+    return any(length * DTYPES[dtype].size_bytes < _TMA_ROW_ALIGNMENT_BYTES for length, dtype in rows)

@@ -1,0 +1,149 @@
+"""The registry of pruning rules, by the names that space files use.
+
+A rule is a function `rule(problem, config, gpu) -> bool`: True drops the config. The first line of its
+docstring is the reason that --explain shows; the rest says where the rule comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.space.rules import amd, families, nvidia, small_m, splits, tiles, tune_gemm, wgmma
+from genkern.space.rules.tiles import tiles_m
+
+Rule = Callable[[GemmProblem, Config, Gpu], bool]
+
+
+def group_m_redundant(group_sizes: Sequence[int]) -> Rule:
+    """The rule for a family whose space lists these group sizes; see `drop` for what it drops."""
+    ordered = sorted(group_sizes)
+    below = {size: ordered[:position] for position, size in enumerate(ordered)}
+
+    def drop(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+        """GROUP_SIZE_M beyond the smallest one that covers all tiles along M.
+
+        genkern: all group sizes from the number of tiles along M on visit the tiles in the same order.
+        """
+        smaller = below[config.GROUP_SIZE_M]
+        return bool(smaller) and smaller[-1] >= tiles_m(problem, config)
+
+    return drop
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        tune_gemm.v34_mfma_size,
+        tune_gemm.v34_mfma4_block_k,
+        tune_gemm.v34_tile_elements,
+        tune_gemm.v34_block_below_mfma,
+        tune_gemm.v34_one_block_is_enough,
+        tune_gemm.v34_block_over_twice,
+        tune_gemm.v34_split_k_unneeded,
+        tune_gemm.v34_split_k_uneven,
+        tune_gemm.v34_group_m,
+        tune_gemm.v34_lds,
+        tune_gemm.v34_large_gemm,
+        tune_gemm.v2_mfma,
+        tune_gemm.v2_split_k_unneeded,
+        tune_gemm.v2_split_k_uneven,
+        tune_gemm.v2_group_m,
+        tune_gemm.v2_lds,
+        tiles.threads_over_limit,
+        tiles.dot_needs_k32,
+        tiles.accumulator_registers,
+        tiles.warps_starved,
+        tiles.tile_over_problem,
+        tiles.tile_skewed,
+        tiles.tile_too_small,
+        tiles.large_gemm,
+        tiles.split_k_fills,
+        tiles.split_k_short,
+        tiles.split_k_empty,
+        tiles.stages_over_loop,
+        nvidia.shared_memory_mma,
+        nvidia.shared_memory_warpgroup,
+        nvidia.warpgroup_needs_4_warps,
+        nvidia.warpgroup_needs_64_rows,
+        nvidia.tile_over_problem_warpgroup,
+        nvidia.block_k_thin,
+        nvidia.tma_needs_sm90,
+        nvidia.tma_aligned,
+        nvidia.tma_box_narrow,
+        nvidia.specialized_without_tcgen05,
+        amd.lds_pipeline,
+        amd.waves_per_eu_given,
+        amd.waves_per_eu_over_lds,
+        amd.waves_per_eu_spills,
+        amd.kpack_no_effect,
+        amd.schedule_hint_ignored,
+        amd.xcd_remap_one_xcd,
+        amd.cache_modifier_reused,
+        amd.cache_modifier_no_effect,
+        families.gemv_one_row,
+        families.gemv_registers,
+        families.gemv_over_problem,
+        families.tma_many_waves,
+        small_m.dot_for_one_row,
+        small_m.skinny_rows,
+        small_m.skinny_registers,
+        small_m.skinny_rows_of_b,
+        small_m.skinny_over_problem,
+        small_m.swapped_large_m,
+        small_m.swapped_instruction,
+        splits.not_deterministic,
+        splits.atomic_compare_and_swap,
+        splits.stream_k_full_wave,
+        splits.stream_k_short_share,
+        wgmma.wgmma_operands,
+        wgmma.wgmma_rows,
+        wgmma.wgmma_width,
+        wgmma.wgmma_tile_small,
+        wgmma.wgmma_accumulators,
+        wgmma.wgmma_shared_memory,
+        wgmma.wgmma_together,
+        wgmma.width_fills_nothing,
+        wgmma.wgmma_shares,
+        wgmma.cluster_triton,
+        wgmma.cluster_shares,
+    )
+}
+# This one compares a group size with the others of its family, so it is made for each family.
+GROUP_RULE = "group_m_redundant"
+RULE_NAMES = (*RULES, GROUP_RULE)
+# Rules that read GROUP_SIZE_M or SPLIT_K; all others say the same of every config that shares a binary. Of the
+# compiled-in fields these read no others than SHAPE_FIELDS, so that they need not be asked for each binary.
+RUNTIME_RULES = frozenset(
+    {
+        GROUP_RULE,
+        "v34_split_k_unneeded",
+        "v34_split_k_uneven",
+        "v34_group_m",
+        "v2_split_k_unneeded",
+        "v2_split_k_uneven",
+        "v2_group_m",
+        "split_k_fills",
+        "split_k_short",
+        "split_k_empty",
+        "stages_over_loop",
+        "width_fills_nothing",
+        "wgmma_shares",
+    }
+)
+# Of these, the ones that read GROUP_SIZE_M; they do not read SPLIT_K.
+GROUP_RULES = frozenset({GROUP_RULE, "v34_group_m", "v2_group_m"})
+SHAPE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
+
+
+def rule_for(name: str, group_sizes: Sequence[int]) -> Rule:
+    """The rule of that name, for a family that lists these group sizes."""
+    return group_m_redundant(group_sizes) if name == GROUP_RULE else RULES[name]
+
+
+def reason(name: str) -> str:
+    """First line of the rule's docstring."""
+    text = rule_for(name, (1,)).__doc__ or ""
+    return text.strip().splitlines()[0]

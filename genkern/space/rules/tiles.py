@@ -1,0 +1,168 @@
+"""genkern's own pruning rules that hold on any GPU: how a tile fits the problem, the warps and the grid.
+
+A rule returns True for a config to drop.
+"""
+
+# M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
+# ruff: noqa: SIM300
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+
+# Registers that a GEMM loop needs besides its accumulators: addresses, strides, counters.
+OTHER_REGISTERS = 20
+# Below this many tiles per CU or SM, a last wave that is not full costs a quarter of the time or more.
+_ENOUGH_TILES_PER_UNIT = 2
+# Workgroups per CU or SM beyond which more splits of K add traffic of partial sums and no parallelism.
+_SPLIT_K_BLOCKS_PER_UNIT = 4
+# From this M and N on a GEMM has tiles of all sizes to spare (tune_gemm v3.4, rule 11).
+_LARGE = 2048
+# From this many tiles per CU or SM on, larger tiles also fill the GPU.
+_PLENTY_OF_TILES_PER_UNIT = 32
+
+
+def tiles_m(problem: GemmProblem, config: Config) -> int:
+    """Number of tiles along M."""
+    return -(-problem.M // config.BLOCK_SIZE_M)
+
+
+def tiles(problem: GemmProblem, config: Config) -> int:
+    """Number of output tiles."""
+    return -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+
+
+def covering_block(dimension: int) -> int:
+    """Smallest power of two from 16 on that covers the dimension; 16 is the least that tl.dot takes."""
+    return max(16, 1 << (dimension - 1).bit_length())
+
+
+def threads_over_limit(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """More threads than a workgroup may have.
+
+    genkern: num_warps * warp size against the device's limit; such a kernel cannot launch.
+    """
+    return config.num_warps * gpu.warp_size > gpu.threads_per_block_max
+
+
+def dot_needs_k32(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """8-bit operands with BLOCK_SIZE_K below 32.
+
+    genkern: Triton refuses such a tl.dot on NVIDIA, and on AMD falls back from matrix to vector instructions.
+    """
+    return config.BLOCK_SIZE_K < 32 and (
+        DTYPES[problem.dtype_a].size_bytes == 1 or DTYPES[problem.dtype_b].size_bytes == 1
+    )
+
+
+def accumulator_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Accumulators that do not fit a thread's registers, so that they would spill.
+
+    genkern, after Inductor's _prune_reg_spill_configs: BLOCK_SIZE_M * BLOCK_SIZE_N / threads, plus 20 others,
+    against the limit per thread and against the thread's share of the unit's registers. The second part
+    matters from 16 warps on: ptxas refuses 256x256 with 16 warps on sm_90 (128 registers, needs 154).
+    """
+    threads = config.num_warps * gpu.warp_size
+    available = min(gpu.registers_per_thread_max, gpu.registers_per_unit // threads)
+    return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N > (available - OTHER_REGISTERS) * threads
+
+
+def warps_starved(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """More warps than the tile has work for.
+
+    genkern: the tile needs 64 * num_warps^2 elements, so 16x16 feeds 2 warps, 32x32 4, 64x64 8 and 128x128 16.
+    Below that, warps repeat each other's work or issue too few matrix instructions each.
+    """
+    return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N < 64 * config.num_warps * config.num_warps
+
+
+def tile_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Block larger than the next power of two of its dimension (16 stays).
+
+    genkern, as Inductor's _scale_mm_configs clamps: the larger block computes nothing but padding more.
+    """
+    return (
+        config.BLOCK_SIZE_M > covering_block(problem.M)
+        or config.BLOCK_SIZE_N > covering_block(problem.N)
+        or config.BLOCK_SIZE_K > max(32, covering_block(problem.K))
+    )
+
+
+def tile_skewed(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """One side of the tile over 8 times the other, although the problem has room for a squarer one.
+
+    genkern: a tile does 2 M N / (M + N) operations per element loaded; a skewed tile pays twice the traffic.
+    """
+    block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+    return (block_m > 8 * block_n and problem.N > block_n) or (block_n > 8 * block_m and problem.M > block_m)
+
+
+def large_gemm(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """M and N from 2048: blocks below 64 that do not cover K, under 4 warps, or blocks that do not divide M and N.
+
+    genkern, after rule 11 of tune_gemm v3.4 (v34_large_gemm), which leaves nothing where tile_over_problem wants
+    BLOCK_SIZE_K below 64, for K up to 32. Where 64 divides M (or N) the blocks must divide it; else kernels mask.
+    """
+    if problem.M < _LARGE or problem.N < _LARGE:
+        return False
+    block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
+    if block_m < 64 or block_n < 64 or (block_k < 64 and block_k < problem.K) or config.num_warps < 4:
+        return True
+    uneven_m = problem.M % 64 == 0 and problem.M % block_m != 0
+    return uneven_m or (problem.N % 64 == 0 and problem.N % block_n != 0)
+
+
+def tile_too_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Tile below 64x32 elements although it gives every CU or SM more than 32 of them.
+
+    genkern: with that many, larger tiles fill the GPU too, and load each element fewer times.
+    """
+    if config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= 64 * 32:
+        return False
+    return tiles(problem, config) > _PLENTY_OF_TILES_PER_UNIT * gpu.compute_units
+
+
+def split_k_fills(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """SPLIT_K although the tiles alone fill the GPU, or more splits than it can run at a time.
+
+    genkern: split-K writes and reads SPLIT_K * M * N partial sums to gain parallelism; little is left to gain
+    from two tiles per CU or SM on, or beyond four workgroups on each.
+    """
+    if config.SPLIT_K == 1:
+        return False
+    count = tiles(problem, config)
+    if count >= _ENOUGH_TILES_PER_UNIT * gpu.compute_units:
+        return True
+    return count * config.SPLIT_K > _SPLIT_K_BLOCKS_PER_UNIT * gpu.compute_units
+
+
+def split_k_short(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """SPLIT_K that leaves a split without a full block of K.
+
+    genkern: SPLIT_K * BLOCK_SIZE_K > K.
+    """
+    return config.SPLIT_K != 1 and config.SPLIT_K * config.BLOCK_SIZE_K > problem.K
+
+
+def split_k_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """SPLIT_K whose last splits have nothing to do.
+
+    genkern: K's blocks go to the splits in runs of ceil(blocks / SPLIT_K); a SPLIT_K that some smaller one
+    equals in run length only launches programs that write zeros.
+    """
+    if config.SPLIT_K == 1:
+        return False
+    blocks = -(-problem.K // config.BLOCK_SIZE_K)
+    run = -(-blocks // config.SPLIT_K)
+    return run * (config.SPLIT_K - 1) >= blocks
+
+
+def stages_over_loop(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """More stages than the loop over K has iterations; 2 stages always stay.
+
+    genkern: the pipeline never fills, so it equals one with fewer stages and holds memory for nothing.
+    """
+    blocks = -(-problem.K // config.BLOCK_SIZE_K)
+    return config.num_stages > max(2, -(-blocks // config.SPLIT_K))

@@ -1,0 +1,195 @@
+"""Pruning rules of the families in Gluon: warp_specialized, warp_specialized_swapped, and that by clusters.
+
+A rule returns True for a config to drop. Where a rule says H200, its figures come from timing warp_specialized
+there (docs/kernels.md).
+"""
+
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES, GLUON, RING_K, buffer_bytes, landing_bytes, powers_of, sides, together
+from genkern.space.rules.tiles import covering_block, tiles
+from genkern.triton_release import triton_release
+
+# The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
+_BARRIER_BYTES = 1024
+_SLACK_BYTES = 1024
+# A ring of this many buffers hides the latency of memory.
+_DEEP_RING = 12
+# Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
+_LEAST_FILL = 0.85
+# Share of the last wave's SMs that may have a whole tile for splitting it to pay.
+_MOST_FILL = 0.9
+# Sizes that have so many waves of smaller tiles have enough of these.
+_SQUARE_TILE = 128 * 128
+_MANY_WAVES = 4
+# K-blocks that a program of a cluster should have, for its ring to come into its stride.
+_LEAST_BLOCKS = 4
+# Waves of whole tiles before the one that is shared: behind more of them it counts for little.
+_MOST_WHOLE_WAVES = 4
+
+
+def wgmma_operands(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon kernel for anything but 16-bit operands with K contiguous on sm_90.
+
+    genkern: the template's shared-memory layouts are those of K-contiguous operands, and wgmma is Hopper's.
+    """
+    if config.family not in GLUON:
+        return False
+    sixteen = all(DTYPES[dtype].size_bytes == 2 for dtype in (problem.dtype_a, problem.dtype_b))
+    return gpu.arch != "sm_90" or not sixteen or not problem.row_major_a or problem.row_major_b
+
+
+def _sized(problem: GemmProblem, config: Config) -> tuple[int, int]:
+    """What the sides of the tile go along: M and N, or N and M."""
+    return (problem.N, problem.M) if FAMILIES[config.family].swaps_operands else (problem.M, problem.N)
+
+
+def _covers(problem: GemmProblem, config: Config) -> bool:
+    """Whether the tile's width is the least that covers its dimension."""
+    _, width = sides(config)
+    step = FAMILIES[config.family].width_step
+    return width == -(-_sized(problem, config)[1] // step) * step
+
+
+def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon tile whose rows are not one or two times 16 for each warp, or mostly beyond their dimension.
+
+    genkern: num_warps warps of 16 rows each multiply at a time. With at most 32 rows of A the tensor cores are idle
+    anyway, so an upright tile of 64 is left to them by warp_specialized_swapped.
+    """
+    if config.family not in GLUON:
+        return False
+    rows, _ = sides(config)
+    along, _ = _sized(problem, config)
+    if rows not in (16 * config.num_warps, 32 * config.num_warps):
+        return True
+    return rows > max(64, covering_block(along)) or (not FAMILIES[config.family].swaps_operands and along <= 32)
+
+
+def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon tile that is wider than its dimension, rounded up to what a width may be.
+
+    genkern: the columns beyond it are multiplied for nothing.
+    """
+    if config.family not in GLUON:
+        return False
+    _, width = sides(config)
+    step = FAMILIES[config.family].width_step
+    return width > max(2 * step, -(-_sized(problem, config)[1] // step) * step)
+
+
+def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon tile of fewer elements than 128x128 in over four waves of them.
+
+    genkern: fewer and larger tiles read less, and are no harder to deal out (H200: no winner of 88 sizes was smaller).
+    """
+    if config.family not in GLUON or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
+        return False
+    return tiles(problem, config) > _MANY_WAVES * gpu.compute_units
+
+
+def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon tile with more than 200 accumulators a thread, or with fewer than 16 that does not cover its dimension.
+
+    genkern: 240 registers are left to a multiplying thread when the loading warp gives its own away; about 40 hold
+    addresses. Below 16, waiting for a buffer takes longer than multiplying it.
+    """
+    if config.family not in GLUON:
+        return False
+    each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
+    return each > 200 or (each < 16 and not _covers(problem, config))
+
+
+def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
+
+    genkern: up to twelve buffers, deeper rings were never slower (H200; 24 were, where K is short), so only the deepest
+    two that fit are tried, and of those that are filled several buffers at a time the deepest, of three times as many
+    at least (six buffers filled four at a time: 16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer
+    for C and, in a cluster, the sums of other programs. The kernel asserts that the ring is not filled at once, and is
+    larger than any part of the buffer for C.
+    """
+    if config.family not in GLUON:
+        return False
+    rows, width = sides(config)
+    buffer = buffer_bytes(rows, width)
+    c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
+    others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
+    fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
+    part_bytes = rows * powers_of(width)[0] * DTYPES[problem.dtype_c].size_bytes
+    if config.num_stages < 2 or part_bytes >= config.num_stages * together(config) * buffer:
+        return True
+    deepest = min(fit, _DEEP_RING) // together(config)
+    if together(config) > 1:
+        return config.num_stages < 3 or config.num_stages != deepest
+    return not deepest - 1 <= config.num_stages <= fit
+
+
+def wgmma_together(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon tile with BLOCK_SIZE_K above 64 that has not all of M.
+
+    genkern: buffers are filled together so that memory is asked for neighbours at the same time. That tells where
+    nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
+    """
+    return config.family in GLUON and together(config) > 1 and not _covers(problem, config)
+
+
+def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Width that is no power of two and leaves more than 15 % of the programs of the last wave without a tile.
+
+    genkern: such widths are there to cut C to fit the SMs, or to cover a dimension with no more than it needs.
+    """
+    _, width = sides(config)
+    if config.family not in GLUON or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
+        # Shares of the rest (SPLIT_K) leave nobody idle, whatever the width.
+        return False
+    count = tiles(problem, config)
+    waves = -(-count // gpu.compute_units)
+    return count < _LEAST_FILL * waves * gpu.compute_units
+
+
+def cluster_triton(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Cluster with a Triton from 3.8 on.
+
+    genkern: 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and
+    3.8 has changed on the way there; these kernels are written for what 3.6 and 3.7 make of a cluster.
+    """
+    return FAMILIES[config.family].cluster > 1 and triton_release() >= (3, 8)
+
+
+def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Cluster whose programs have under four K-blocks each, are more than the SMs, or whose tile is not all of M.
+
+    genkern: K-blocks of BLOCK_SIZE_K. Clusters are there to give idle SMs a share; with more tiles than that, programs
+    without a cluster have nothing to exchange. Two tiles of the same weights are faster in programs side by side, where
+    two SMs get a line for one request, than in clusters, whose neighbours have other K-blocks (H200, 64x1280x8192, 80
+    programs: 13.8 us by two for each tile of 32x64, 9.6 by four for each of 64x64).
+    """
+    if (cluster := FAMILIES[config.family].cluster) == 1:
+        return False
+    if not _covers(problem, config):
+        return True
+    blocks = -(-problem.K // config.BLOCK_SIZE_K)
+    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > gpu.compute_units
+
+
+def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Gluon kernel with SPLIT_K where its shares are of no use, or would not fit the kernel's 32-bit arithmetic.
+
+    genkern: programs share the tiles beyond the last full wave, SPLIT_K of them a tile and all SMs at most. That helps
+    where such tiles exist, leave over 10 % of their wave idle, follow four full waves at most, and keep 85 % of the SMs
+    busy when shared; a SPLIT_K beyond what gives every SM a share changes nothing.
+    """
+    if config.family not in GLUON or config.SPLIT_K == 1:
+        return False
+    units = gpu.compute_units
+    whole, rest = divmod(tiles(problem, config), units)
+    if rest == 0 or rest > _MOST_FILL * units or whole > _MOST_WHOLE_WAVES:
+        return True
+    if rest * config.SPLIT_K < _LEAST_FILL * units or rest * (config.SPLIT_K - 1) >= units:
+        return True
+    return (units + 1) * rest * -(-problem.K // RING_K) >= 2**31

@@ -1,0 +1,348 @@
+"""Space: the configs that may be tried, read from a YAML file whose format the shipped files document."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from genkern.errors import InputError
+from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
+from genkern.kernels.family import FAMILIES, Family, block_problem
+from genkern.ops.op import op_names
+from genkern.space.rules.registry import RULE_NAMES
+
+SHIPPED_SPACES = Path(__file__).parent / "spaces"
+
+_KEYS = ("archs", "ops", "default", "families", "rules")
+_RANGE_FIELDS = CONFIG_FIELDS[1:]
+# Fields that an entry may leave out, or has to on NVIDIA, with the value that they then have.
+_OPTIONAL: dict[str, int | str] = {"xcd_remap": 0, "cache_modifier": "none"}
+_AMD_FIELDS = (*AMD_NEUTRAL, "xcd_remap")
+# Least and greatest value of each field; what a family's blocks may be besides is in family.py.
+BOUNDS = {
+    "BLOCK_SIZE_M": (1, 1024),
+    "BLOCK_SIZE_N": (1, 1024),
+    "BLOCK_SIZE_K": (1, 8192),
+    "GROUP_SIZE_M": (1, 2**20),
+    "SPLIT_K": (1, 2**16),
+    "num_warps": (1, 32),
+    "num_stages": (1, 16),
+    "waves_per_eu": (0, 16),
+    "matrix_instr_nonkdim": (4, 32),
+    "kpack": (1, 2),
+    "xcd_remap": (0, 1),
+}
+# Triton takes others too, and compiles them as if nothing was asked for.
+MATRIX_SIZES = (4, 16, 32)
+# More than enough to tune for days, and still enumerated within a minute.
+_MOST_CONFIGS = 10_000_000
+_ARCH = re.compile(r"gfx[0-9a-f]+|sm_[0-9]+")
+# As Triton writes them (memory-bound-attention).
+_HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class FamilySpace:
+    """The values of one kernel family, by field in the order of Config; the configs are their product.
+
+    `rules` replace the space's for this family where they are given.
+    """
+
+    family: str
+    ranges: tuple[tuple[str, tuple[int | str, ...]], ...]
+    rules: tuple[str, ...] | None = None
+
+    def values(self, field: str) -> tuple[int, ...]:
+        """The listed values of a whole-number field."""
+        return tuple(value for value in dict(self.ranges).get(field, ()) if isinstance(value, int))
+
+    @property
+    def size(self) -> int:
+        return math.prod(len(values) for _, values in self.ranges)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield a block for each choice of the compiled-in fields."""
+        ranges = dict(self.ranges)
+        splits, group_sizes = self.values("SPLIT_K"), self.values("GROUP_SIZE_M")
+        del ranges["SPLIT_K"], ranges["GROUP_SIZE_M"]
+        for values in itertools.product(*ranges.values()):
+            yield Block(self.family, values, splits, group_sizes)
+
+
+class Block(NamedTuple):
+    """Configs that differ in SPLIT_K and GROUP_SIZE_M only, which are run-time arguments.
+
+    `compiled_in` are the other fields, in the order of Config and without the family.
+    """
+
+    family: str
+    compiled_in: tuple[int | str, ...]
+    splits: tuple[int, ...]
+    group_sizes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of its configs."""
+        return len(self.splits) * len(self.group_sizes)
+
+    def config(self, split_k: int, group_size_m: int) -> Config:
+        """The config of this block with these run-time arguments."""
+        tile, rest = self.compiled_in[:3], self.compiled_in[3:]
+        return Config(self.family, *tile, group_size_m, split_k, *rest)  # type: ignore[arg-type, call-arg]
+
+    def configs(self) -> Iterator[Config]:
+        """All of them; GROUP_SIZE_M varies fastest."""
+        for split_k in self.splits:
+            for group_size_m in self.group_sizes:
+                yield self.config(split_k, group_size_m)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A search space before pruning; `name` is the file's name without its suffix."""
+
+    name: str
+    archs: tuple[str, ...]
+    ops: tuple[str, ...]
+    families: tuple[FamilySpace, ...]
+    rules: tuple[str, ...]
+    default: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of configs before pruning."""
+        return sum(family.size for family in self.families)
+
+    def asked_first(self, rule: str) -> Space:
+        """This space with one more rule, which every family is asked before any other."""
+        own = (
+            family if family.rules is None else replace(family, rules=(rule, *family.rules)) for family in self.families
+        )
+        return replace(self, families=tuple(own), rules=(rule, *self.rules))
+
+
+def enumerate_configs(space: Space) -> Iterator[Config]:
+    """Yield all configs of the space lazily, family by family.
+
+    GROUP_SIZE_M varies fastest, then SPLIT_K: configs that share a binary are neighbours.
+    """
+    for family in space.families:
+        for block in family.blocks():
+            yield from block.configs()
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names that --space takes besides file names."""
+    return tuple(sorted(path.stem for path in SHIPPED_SPACES.glob("*.yaml")))
+
+
+def load_space(path: str | None, arch: str, op: str) -> Space:
+    """Read the space to search on `arch` for `op`.
+
+    `path` is a YAML file, the name of a shipped space, or None for the default of the architecture.
+    `arch` may carry ROCm's feature flags (`gfx942:sramecc+:xnack-`). Raises InputError for a file that is
+    missing or malformed, and for a space that is not meant for this architecture or op.
+    """
+    target = arch.split(":", maxsplit=1)[0]
+    if path is None:
+        for name in shipped_names():
+            space = read_space(SHIPPED_SPACES / f"{name}.yaml")
+            if space.default and target in space.archs and op in space.ops:
+                return space
+        raise InputError(
+            f"no default space for {op} on {arch}: give one with --space FILE (docs in genkern/spaces/*.yaml)"
+        )
+    file = Path(path)
+    if path in shipped_names() and not file.exists():
+        file = SHIPPED_SPACES / f"{path}.yaml"
+    space = read_space(file)
+    if target not in space.archs:
+        raise InputError(
+            f"{file}: this space is for {', '.join(space.archs)}, not for {arch}: add it to archs or take another"
+        )
+    if op not in space.ops:
+        raise InputError(
+            f"{file}: this space is for {', '.join(space.ops)}, not for {op}: add it to ops or take another"
+        )
+    return space
+
+
+def read_space(file: Path) -> Space:
+    """Read and check one space file. Raises InputError, one line that names the file and the key."""
+    if not file.is_file():
+        shipped = ", ".join(shipped_names())
+        raise InputError(f"{file}: no such space file: give a YAML file, or one of {shipped}")
+    try:
+        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: cannot read this space file: {_one_line(error)}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{file}: not valid YAML: {_one_line(error)}") from None
+    try:
+        return _space(file.stem, document)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader (plain data only) that refuses a key given twice instead of taking the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {name!r} is given twice", problem_mark=key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _shown(value: object) -> str:
+    """`value` for a one-line message: short, and safe for structures that aliases make huge or cyclic."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print very long integers
+        return "a huge number"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _unknown(kind: str, given: object, known: Iterable[str]) -> InputError:
+    near = difflib.get_close_matches(_shown(given).strip("'"), list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
+    return InputError(f"unknown {kind} {_shown(given)}: {hint}")
+
+
+def _space(name: str, document: object) -> Space:
+    if not isinstance(document, dict):
+        raise InputError(f"expected a mapping with the keys {', '.join(_KEYS)}")
+    for key in document:
+        if key not in _KEYS:
+            raise _unknown("key", key, _KEYS)
+    for key in _KEYS:
+        if key not in document and key != "default":
+            raise InputError(f"key {key!r} is missing")
+    default = document.get("default", False)
+    if not isinstance(default, bool):
+        raise InputError(f"default = {_shown(default)} is not true or false")
+    archs = _strings("archs", document["archs"])
+    for arch in archs:
+        if not _ARCH.fullmatch(arch):
+            raise InputError(f"archs: {_shown(arch)} is not an architecture such as gfx942 or sm_90")
+    if len({arch.startswith("gfx") for arch in archs}) > 1:
+        raise InputError("archs: AMD and NVIDIA targets need a space each")
+    ops = _strings("ops", document["ops"])
+    for op in ops:
+        if op not in op_names():
+            raise _unknown("op", op, op_names())
+    rules = _rules("rules", document["rules"])
+    entries = document["families"]
+    if not isinstance(entries, list) or not entries:
+        raise InputError("families is not a list of family entries")
+    families = tuple(_family(number, entry, archs[0].startswith("gfx")) for number, entry in enumerate(entries, 1))
+    for (i, one), (j, other) in itertools.combinations(enumerate(families, 1), 2):
+        if one.family == other.family and _overlap(one, other):
+            raise InputError(f"families: entries {i} and {j} ({one.family}) have configs in common")
+    space = Space(name, archs, ops, families, rules, default)
+    if space.size > _MOST_CONFIGS:
+        raise InputError(f"{space.size:,} configs are more than {_MOST_CONFIGS:,}: list fewer values")
+    return space
+
+
+def _strings(key: str, value: object, may_be_empty: bool = False) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"{key} = {_shown(value)} is not a list of names")
+    for item in value:
+        if not isinstance(item, str):
+            raise InputError(f"{key}: {_shown(item)} is not a name")
+    if not value and not may_be_empty:
+        raise InputError(f"{key} is empty")
+    return _distinct(key, value)
+
+
+def _distinct(key: str, values: list[Any]) -> tuple[Any, ...]:
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise InputError(f"{key}: {_shown(value)} is listed twice")
+    return tuple(values)
+
+
+def _family(number: int, entry: object, amd: bool) -> FamilySpace:
+    if not isinstance(entry, dict) or "family" not in entry:
+        raise InputError(f"families: entry {number} is not a mapping with the key 'family'")
+    family = entry["family"]
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise _unknown("family", family, FAMILIES)
+    facts = FAMILIES[family]
+    if amd and not facts.runs_on_amd:
+        raise InputError(f"family {family!r} needs TMA, which AMD targets do not have: use 'tiled'")
+    wanted = _RANGE_FIELDS if amd else tuple(field for field in _RANGE_FIELDS if field not in _AMD_FIELDS)
+    for field in entry:
+        if field in _AMD_FIELDS and not amd:
+            raise InputError(f"{family}: field {field!r} is for AMD targets only")
+        if field not in wanted and field not in ("family", "rules"):
+            raise _unknown("field", field, wanted)
+    for field in wanted:
+        if field not in entry and field not in _OPTIONAL:
+            raise InputError(f"{family}: field {field!r} is missing")
+    given = {field: _values(f"{family}: {field}", field, entry[field], facts) for field in wanted if field in entry}
+    neutral = AMD_NEUTRAL | _OPTIONAL
+    ranges = tuple((field, given.get(field) or (neutral[field],)) for field in _RANGE_FIELDS)
+    for field, value in _OPTIONAL.items():
+        if not facts.places_loads and dict(ranges)[field] != (value,):
+            raise InputError(f"{family}: {field} must be [{value}]: this family does not take it")
+    if not facts.splits_k and dict(ranges)["SPLIT_K"] != (1,):
+        raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
+    rules = _rules(f"{family}: rules", entry["rules"]) if "rules" in entry else None
+    return FamilySpace(family, ranges, rules)
+
+
+def _rules(key: str, value: object) -> tuple[str, ...]:
+    rules = _strings(key, value, may_be_empty=True)
+    for rule in rules:
+        if rule not in RULE_NAMES:
+            raise _unknown("rule", rule, RULE_NAMES)
+    return rules
+
+
+def _values(where: str, field: str, values: object, facts: Family) -> tuple[int | str, ...]:
+    if not isinstance(values, list):
+        raise InputError(f"{where} = {_shown(values)} is not a list of values")
+    if not values:
+        raise InputError(f"{where} is empty: list one value at least")
+    for value in values:
+        if field == "schedule_hint":
+            if not isinstance(value, str) or not _HINT.fullmatch(value):
+                raise InputError(f"{where}: {_shown(value)} is not words of letters and digits joined by '-'")
+            continue
+        if field == "cache_modifier":
+            if value not in CACHE_MODIFIERS:
+                raise _unknown(field, value, CACHE_MODIFIERS)
+            continue
+        least, greatest = BOUNDS[field]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
+            raise InputError(f"{where}: {_shown(value)} is not a whole number from {least} to {greatest}")
+        if field.startswith("BLOCK_SIZE") and (problem := block_problem(facts.name, field, value)):
+            raise InputError(f"{where}: {problem}")
+        if field == "matrix_instr_nonkdim" and value not in MATRIX_SIZES:
+            raise InputError(f"{where}: {value} is no matrix instruction: use {', '.join(map(str, MATRIX_SIZES))}")
+        if field == "num_warps" and value & (value - 1):
+            raise InputError(f"{where}: {value} is not a power of two, which Triton needs")
+    return _distinct(where, values)
+
+
+def _overlap(one: FamilySpace, other: FamilySpace) -> bool:
+    return all(set(a) & set(b) for (_, a), (_, b) in zip(one.ranges, other.ranges, strict=True))

@@ -1,0 +1,133 @@
+"""Checking a config's output: on the GPU when there is one, else under Triton's interpreter on a reduced size."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from genkern.files import write_whole
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
+from genkern.gemm.session import Session
+from genkern.kernels.family import FAMILIES
+from genkern.kernels.generate import generate
+from genkern.ops.op import get_op
+from genkern.profiling.supervisor import run_supervised
+
+# The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
+_INTERPRETED_K_BLOCKS = 3
+_INTERPRETER_TIMEOUT_S = 300.0
+DeviceCheck = Callable[[Session, Candidate, float, float], Check]
+
+
+class Checker(Protocol):
+    """Says whether a candidate computes the product of its problem."""
+
+    def can_check(self, config: Config) -> bool:
+        """Whether `check` can tell; a config that nobody can check does not win a run with --compare."""
+
+    def check(self, session: Session, candidate: Candidate) -> Check: ...
+
+
+class DeviceChecker:
+    """On the GPU, with the very binaries that were measured. `err_ratio` is the share of elements allowed outside."""
+
+    def __init__(self, device_check: DeviceCheck, err_ratio: float) -> None:
+        self._device_check = device_check
+        self._err_ratio = err_ratio
+
+    def can_check(self, config: Config) -> bool:
+        return True
+
+    def check(self, session: Session, candidate: Candidate) -> Check:
+        limit = get_op(session.problem.op).worst_row_limit(session.problem)
+        return self._device_check(session, candidate, self._err_ratio, limit)
+
+
+class InterpreterChecker:
+    """Without a GPU: the generated kernels under Triton's interpreter, in a process of its own.
+
+    The size is reduced to a few tiles with the same overhang, so that the same kernel text runs;
+    `Check.problem_size` says which size that was. Needs PyTorch and NumPy.
+    """
+
+    def __init__(self, err_ratio: float) -> None:
+        self._err_ratio = err_ratio
+        self._closed = threading.Event()
+
+    def can_check(self, config: Config) -> bool:
+        """Gluon's kernels do not run under the interpreter."""
+        return FAMILIES[config.family].interpreted
+
+    def check(self, session: Session, candidate: Candidate) -> Check:
+        """Several threads may check at once."""
+        config = candidate.config
+        if not self.can_check(config):
+            size, why = session.problem.size, f"{config.family} kernels can be checked on a GPU only"
+            return Check(config.name, False, 1.0, math.inf, size, NOT_CHECKED, why)
+        problem = reduced(session.problem, config)
+        module = generate(problem, [config], session.arch)
+        with tempfile.TemporaryDirectory(prefix="interpreted_", dir=session.work_dir) as folder:
+            path = Path(folder).resolve() / module.file_name
+            write_whole(str(path), module.text)
+            return self._run(path, problem, config)
+
+    def close(self) -> None:
+        """End the checks that other threads have under way: nobody knows how they would have ended."""
+        self._closed.set()
+
+    def _run(self, path: Path, problem: GemmProblem, config: Config) -> Check:
+        environment = {**os.environ, "TRITON_INTERPRET": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
+        argv = [sys.executable, "-m", "genkern.profiling.interpret", str(path), config.name]
+
+        def failed(message: str, lost: Outcome | None = None) -> Check:
+            method = NOT_CHECKED if lost else "interpreter"
+            return Check(config.name, False, 1.0, float("inf"), problem.size, method, message[:300], lost)
+
+        out = path.with_name("answer")
+        ended = run_supervised(
+            argv,
+            env=environment,
+            timeout_s=_INTERPRETER_TIMEOUT_S,
+            grace_s=0.0,
+            stdout_path=out,
+            stderr_path=path.with_name("errors"),
+            watch=lambda: (None, 0.0 if self._closed.is_set() else math.inf),
+        )
+        if ended.timed_out:
+            return failed(f"the interpreter had no result after {_INTERPRETER_TIMEOUT_S:g} s", Outcome.TIMED_OUT)
+        if ended.returncode < 0:
+            return failed(f"the interpreter was lost: {ended.description}", Outcome.CRASHED)
+        if ended.returncode != 0:
+            return failed(f"the interpreter failed: {ended.last_line or ended.description}")
+        answer = json.loads(out.read_text().splitlines()[-1])
+        ratio, row = answer["error_ratio"], answer["worst_row_error"]
+        passed = ratio <= self._err_ratio and row <= get_op(problem.op).worst_row_limit(problem)
+        return Check(config.name, passed, ratio, row, problem.size, "interpreter")
+
+
+def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
+    """At most two tiles in M and in N and a few blocks of K, overhanging exactly where `problem` does."""
+    k_blocks = _INTERPRETED_K_BLOCKS * max(1, config.SPLIT_K // 2)
+    return dataclasses.replace(
+        problem,
+        M=_shrink(problem.M, config.BLOCK_SIZE_M, 1),
+        N=_shrink(problem.N, config.BLOCK_SIZE_N, 1),
+        K=_shrink(problem.K, config.BLOCK_SIZE_K, k_blocks),
+    )
+
+
+def _shrink(size: int, block: int, blocks: int) -> int:
+    """`blocks` whole blocks and the overhang of `size`, or two blocks more than one when there is no overhang."""
+    rest = size % block
+    return min(size, blocks * block + (rest or block))

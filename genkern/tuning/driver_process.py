@@ -1,0 +1,394 @@
+"""DriverProcess: a tuner in a process of its own, so that the devices of a run do not share one interpreter.
+
+One size has about 10,000 candidates, and each takes the driver of its device some 100 us of Python: threads of one
+process would wait for each other. A forked process does all of a size. Only what there must be one of stays with the
+parent: the journal, the results, the terminal and the compile farm. The process ends with its parent, however that
+ends, since the pipe between them ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from genkern.errors import GenkernError, ProfilerError
+from genkern.farm.cache import Failure
+from genkern.farm.compiler import CompileJob
+from genkern.farm.farm import Farm, FarmCounts
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Binary
+from genkern.journal.copy import JournalCopy
+from genkern.journal.journal import Journal
+from genkern.tuning.progress import Progress
+from genkern.tuning.tune import Report, Tuner
+
+# Facts and progress go to the parent together, so often.
+_BATCH_S = 0.05
+# A process that is told to end has this long to end what it measures with.
+_END_S = 15.0
+_SIGNAL_S = 0.05
+
+Condensed = Callable[[Report], Report]
+Asked = Callable[[Sequence[CompileJob]], Generator[Binary | Failure, None, None]]
+
+
+@dataclass
+class Shared:
+    """What the processes of one run share in the parent: at most one of them has the farm at a time.
+
+    `news` are lines of the journal that a process may need and has not read: winners, and the facts of sizes that
+    were begun on a device that is lost.
+    """
+
+    farm: Farm
+    journal: Journal
+    progress: Progress
+    compiling: threading.Lock = field(default_factory=threading.Lock)
+    counting: threading.Lock = field(default_factory=threading.Lock)
+    news: list[bytes] = field(default_factory=list)
+
+
+class DriverProcess:
+    """As a Tuner, from outside. `tune` raises ProfilerError also when the process itself is lost."""
+
+    def __init__(
+        self,
+        tuner: Tuner,
+        closing: contextlib.ExitStack,
+        shared: Shared,
+        condensed: Condensed,
+        inherited: Sequence[Connection] = (),
+    ) -> None:
+        """Fork. `closing` ends in the process what it measures with; `inherited` are the pipes of other processes.
+
+        `condensed` takes out of a report what the parent does not need.
+        """
+        self.device_index = tuner.device_index
+        self._shared = shared
+        self.pipe, theirs = get_context("fork").Pipe()
+        self._sending = threading.Lock()
+        self._abandoned: set[int] = set()
+        self._told = 0
+        self._looked_up = (0, 0)
+        self._at_rest = threading.Event()
+        self._at_rest.set()
+        arguments = tuner, closing, theirs, condensed, (*inherited, self.pipe)
+        self._process = get_context("fork").Process(target=_child, args=arguments)
+        self._process.start()
+        theirs.close()
+
+    def tune(self, problem: GemmProblem) -> Report:
+        """Have the process tune `problem`, and do for it what only the parent may do."""
+        shared = self._shared
+        lines: list[bytes] = []
+        shown = 0
+        self._at_rest.clear()
+        try:
+            with contextlib.ExitStack() as bar:
+                advance: Callable[[int], None] | None = None
+                news = shared.news[self._told :]
+                self._told += len(news)
+                # One that has ended is noticed by what it answers.
+                with contextlib.suppress(OSError):
+                    self._send("tune", problem, news)
+                while True:
+                    kind, *values = self._receive()
+                    if kind == "facts":
+                        data, decides = values
+                        shared.journal.take_over(data, decides=decides)
+                        (shared.news if decides else lines).append(data)
+                    elif kind == "compile":
+                        threading.Thread(target=self._compile, args=values, daemon=True).start()
+                    elif kind == "abandoned":
+                        self._abandoned.add(values[0])
+                    elif kind == "progress":
+                        name, total, done, looked_up = values
+                        self._count(looked_up)
+                        if advance is None:
+                            advance = bar.enter_context(shared.progress.problem(name, total, shared.farm.counts))
+                        advance(done - shown)
+                        shown = done
+                    elif kind == "report":
+                        report: Report = values[0]
+                        return report
+                    else:
+                        error, said = values
+                        raise error from (RuntimeError(said) if said else None)
+        except ProfilerError:
+            # Whoever takes the size over goes on where this process ended.
+            shared.news.extend(lines)
+            raise
+        finally:
+            self._at_rest.set()
+
+    def end(self) -> None:
+        """Tell the process to end what it measures with, and itself; any thread may be waiting for it."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.pipe.fileno())) as end:
+            end.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Wait for the end of the process, and until all that it still said is in the journal."""
+        self.end()
+        self._process.join(_END_S + 1.0)
+        self._process.kill()
+        self._process.join()
+        self._at_rest.wait(_END_S)
+
+    def _compile(self, number: int, jobs: Sequence[CompileJob]) -> None:
+        """Compile what the process asked for, when no other one compiles; each result goes there as it comes."""
+        with contextlib.suppress(OSError):
+            try:
+                with self._shared.compiling, contextlib.closing(self._results(jobs)) as results:
+                    for result in results:
+                        if number in self._abandoned:
+                            return
+                        self._send("compiled", number, result)
+                self._send("compiled", number, None)
+            except Exception as error:
+                self._send("compiled", number, _portable(error)[0])
+
+    def _results(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+        farm = self._shared.farm
+        missing = []
+        for job in jobs:
+            # Another process may have had it compiled while this one waited.
+            if (known := farm.cache.get(job.key)) is not None:
+                with self._shared.counting:
+                    farm.counts.cached += 1
+                yield known
+            else:
+                missing.append(job)
+        if missing:
+            yield from farm.compile_jobs(missing)
+
+    def _count(self, looked_up: tuple[int, int]) -> None:
+        """Add to the farm's counts what the process has looked up by itself since it last said how much that is."""
+        counts = self._shared.farm.counts
+        with self._shared.counting:
+            counts.wanted += looked_up[0] - self._looked_up[0]
+            counts.cached += looked_up[1] - self._looked_up[1]
+        self._looked_up = looked_up
+
+    def _send(self, *message: Any) -> None:
+        with self._sending:
+            self.pipe.send(message)
+
+    def _receive(self) -> Any:
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(_END_S)
+            code = self._process.exitcode
+            how = f"exit code {code}" if code is None or code >= 0 else f"killed by {signal.Signals(-code).name}"
+            raise ProfilerError(f"the driver process of GPU {self.device_index} is lost ({how})") from None
+
+
+@contextlib.contextmanager
+def driver_processes(
+    tuners: Sequence[Tuner], closings: Sequence[contextlib.ExitStack], shared: Shared, condensed: Condensed
+) -> Iterator[list[DriverProcess]]:
+    """A process for each tuner; all have ended afterwards. To be called before there are threads."""
+    with contextlib.ExitStack() as stack:
+        drivers: list[DriverProcess] = []
+        for tuner, closing in zip(tuners, closings, strict=True):
+            drivers.append(DriverProcess(tuner, closing, shared, condensed, [driver.pipe for driver in drivers]))
+            stack.callback(drivers[-1].close)
+        try:
+            yield drivers
+        finally:
+            for driver in drivers:
+                driver.end()
+
+
+def _portable(error: Exception) -> tuple[Exception, str]:
+    """What survives the way through a pipe, and for a bug where it happened."""
+    if isinstance(error, ProfilerError):
+        return ProfilerError(str(error)), ""
+    if isinstance(error, GenkernError):
+        return error, ""
+    return RuntimeError(repr(error)), traceback.format_exc()
+
+
+class _Stopped(BaseException):
+    """The parent is gone, or wants no more."""
+
+
+class _NoFarmError(Exception):
+    """As `_Stopped`, to a thread that waits for the parent's farm; the main thread has a signal."""
+
+
+def _child(
+    tuner: Tuner,
+    closing: contextlib.ExitStack,
+    pipe: Connection,
+    condensed: Condensed,
+    inherited: Sequence[Connection],
+) -> None:
+    # Held here they would not end with the parent.
+    for other in inherited:
+        other.close()
+    # What a terminal or a batch system sends to the whole group is the parent's to answer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, _stop)
+    driver = _Driver(tuner, pipe)
+    try:
+        driver.serve(condensed)
+    except _Stopped:
+        driver.stop()
+        closing.close()
+        os._exit(0)
+    except BaseException:  # not to be carried into what was forked
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _stop(*_: object) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    raise _Stopped
+
+
+class _Driver:
+    """The forked side. A thread reads what the parent says, another sends facts and progress in batches."""
+
+    def __init__(self, tuner: Tuner, pipe: Connection) -> None:
+        self._pipe = pipe
+        # Sent by a thread of its own: this one is stopped by a signal, and must not be in the middle of a message then.
+        self._to_send: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
+        self._sender = threading.Thread(target=self._send_all, daemon=True)
+        self._asked: queue.SimpleQueue[tuple[GemmProblem, list[bytes]]] = queue.SimpleQueue()
+        self._compiled: dict[int, queue.SimpleQueue[Any]] = {}
+        self._parent_gone = threading.Event()
+        self._journal = JournalCopy(tuner.journal, self._send_facts)
+        self._flushing = threading.Lock()
+        self._counted = _Counted()
+        self._said: tuple[Any, ...] = ()
+        self._farm = _AskingFarm(tuner.workshop.farm, self._ask)
+        tuner.workshop.farm = self._farm
+        self._tuner = replace(tuner, journal=self._journal, progress=self._counted)
+
+    def serve(self, condensed: Condensed) -> None:
+        self._sender.start()
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._send_batches, daemon=True).start()
+        while True:
+            problem, news = self._asked.get()
+            self._journal.read_lines(news)
+            try:
+                report = self._tuner.tune(problem)
+                answer: tuple[Any, ...] = "report", condensed(report)
+            except _NoFarmError:
+                continue  # and wait for the signal
+            except Exception as error:
+                answer = "error", *_portable(error)
+            self.flush(ended=True)
+            self._send(*answer)
+
+    def stop(self) -> None:
+        """Send what was measured so far, and nothing more."""
+        self.flush()
+        self._to_send.put(None)
+        self._sender.join(_END_S / 3)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                kind, *values = self._pipe.recv()
+                if kind == "tune":
+                    self._asked.put((values[0], values[1]))
+                elif values[0] in self._compiled:
+                    self._compiled[values[0]].put(values[1])
+        except (EOFError, OSError):
+            self._parent_gone.set()
+            # Whoever closes a feed waits for the thread in which it asks the farm.
+            for results in list(self._compiled.values()):
+                results.put(_NoFarmError())
+            # Again and again: a signal that comes just before the main thread goes to sleep does not wake it.
+            for _ in range(int(_END_S / _SIGNAL_S)):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                time.sleep(_SIGNAL_S)
+            os._exit(1)
+
+    def _send_batches(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(_BATCH_S):
+            self.flush()
+
+    def flush(self, *, ended: bool = False) -> None:
+        """Send what is new; `ended` says that nothing more comes of this size."""
+        with self._flushing:
+            self._journal.flush()
+            counted, counts = self._counted, self._farm.counts
+            state = counted.name, counted.total, counted.done, (counts.wanted, counts.cached)
+            if counted.name and state != self._said:
+                self._said = state
+                self._send("progress", *state)
+            if ended:
+                counted.name = ""
+
+    def _send_facts(self, data: bytes, decides: bool) -> None:
+        self._send("facts", data, decides)
+
+    def _send(self, *message: Any) -> None:
+        self._to_send.put(message)
+
+    def _send_all(self) -> None:
+        # Without a parent this process is about to end.
+        with contextlib.suppress(OSError):
+            while (message := self._to_send.get()) is not None:
+                self._pipe.send(message)
+
+    def _ask(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+        number = len(self._compiled)
+        results = self._compiled[number] = queue.SimpleQueue()
+        if self._parent_gone.is_set():
+            results.put(_NoFarmError())
+        self._send("compile", number, jobs)
+        try:
+            while (result := results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
+        finally:
+            self._send("abandoned", number)
+
+
+class _AskingFarm(Farm):
+    """Looks binaries up by itself; the parent compiles what is missing."""
+
+    def __init__(self, farm: Farm, ask: Asked) -> None:
+        what = farm.cache, farm.target, farm.triton_version
+        super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, scratch_dir=farm.scratch_dir)
+        self._ask = ask
+
+    def compile_jobs(self, missing: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+        return self._ask(missing)
+
+
+class _Counted(Progress):
+    """How far the size under way is; the parent has the terminal."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.total = 0
+        self.done = 0
+
+    @contextlib.contextmanager
+    def problem(self, name: str, candidates: int, counts: FarmCounts) -> Iterator[Callable[[int], None]]:
+        self.name, self.total, self.done = name, candidates, 0
+        yield self._advance
+
+    def _advance(self, count: int) -> None:
+        self.done += count

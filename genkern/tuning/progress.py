@@ -1,0 +1,66 @@
+"""Progress on the terminal: how much is compiled and measured, how fast, how much failed, and how long it will take."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from genkern.farm.farm import FarmCounts
+
+# From this width on there is room for the farm's counts beside the bar.
+_ROOMY_COLUMNS = 110
+
+
+class Progress:
+    """A bar for each problem under way, on a terminal; silence elsewhere, where the report's lines say it all."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress: RichProgress | None = None
+        if console.is_terminal:
+            farm = [TextColumn("{task.fields[farm]}")] if console.width >= _ROOMY_COLUMNS else []
+            self._progress = RichProgress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("ETA"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[failed]}"),
+                *farm,
+                console=console,
+                transient=True,
+            )
+
+    def __enter__(self) -> Progress:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    @contextlib.contextmanager
+    def problem(self, name: str, candidates: int, counts: FarmCounts) -> Iterator[Callable[[int], None]]:
+        """A bar for one problem, gone when the problem is done; yields what counts candidates."""
+        if (progress := self._progress) is None:
+            yield lambda count: None
+            return
+        task = progress.add_task(name, total=candidates, farm="", failed="")
+
+        def advance(count: int) -> None:
+            progress.update(task, advance=count, farm=farm_text(counts), failed=f"failed {counts.failed}")
+
+        try:
+            yield advance
+        finally:
+            progress.remove_task(task)
+
+
+def farm_text(counts: FarmCounts) -> str:
+    """For example `compiled 320 (34.5/s), cached 12`."""
+    rate = f" ({counts.compiled / counts.compile_s:.1f}/s)" if counts.compile_s else ""
+    return f"compiled {counts.compiled}{rate}, cached {counts.cached}"

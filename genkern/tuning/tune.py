@@ -1,0 +1,347 @@
+"""Tuning, from a problem to its winner: read `Tuner.tune` from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from genkern.errors import ProfilerError
+from genkern.farm.workshop import Job, Workshop
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner
+from genkern.gemm.session import VENDOR, Budget, Profiler
+from genkern.journal.journal import Begun, Compiled, Ended, Facts, ProblemFacts
+from genkern.search.predict import promising_first
+from genkern.search.select import choice, finalists, interval_us, neighbour_wins, ranking, spread_us
+from genkern.space.prune import Pruned, prune
+from genkern.space.space import Space
+from genkern.tuning.check import Checker
+from genkern.tuning.progress import Progress
+
+_LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What every winner of a run says of its origin."""
+
+    arch: str
+    device: str
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass
+class Report:
+    """How one problem ended: its winner, or why there is none, and every candidate's outcome.
+
+    `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the vendor
+    library did in the finals, where the profiler says. `table` has the candidates as text where the report comes from
+    another process (`candidates_file.condensed`).
+    """
+
+    problem: GemmProblem
+    winner: Winner | None = None
+    message: str = ""
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    pruned: Pruned | None = None
+    candidates: dict[str, Measurement] = field(default_factory=dict)
+    binaries: dict[str, Binary] = field(default_factory=dict)
+    stage_s: dict[str, float] = field(default_factory=dict)
+    incumbent: Measurement | None = None
+    vendor: Measurement | None = None
+    table: str | None = None
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the wall-clock time of the block to `stage_s[name]`."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stage_s[name] = self.stage_s.get(name, 0.0) + time.monotonic() - started
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
+
+    `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
+    tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
+    """
+
+    spaces: Callable[[str], Space]
+    workshop: Workshop
+    profiler: Profiler
+    checker: Checker | None
+    journal: Facts
+    progress: Progress
+    provenance: Provenance
+    budget: Budget
+    device_index: int = 0
+    incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
+
+    def tune(self, problem: GemmProblem) -> Report:
+        """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
+
+        Raises GenkernError when the run itself cannot go on (a full disk, a device that stays broken).
+        """
+        report = Report(problem)
+        facts = self.journal.of(problem)
+        with report.stage("prune"):
+            report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
+            configs = promising_first(problem, report.pruned.kept, self.workshop.gpu)
+        report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
+        incumbent = self.incumbents.get(problem)
+        if incumbent is not None and incumbent not in configs:
+            configs.append(incumbent)
+        if not configs:
+            report.message = "no config of the space suits this size (--explain shows the rules)"
+            self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
+            return report
+        # What an earlier run measured, or found best, is measured rather than a copy of it.
+        first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
+        with self.workshop.open(problem, configs, self.device_index, first) as job:
+            self._keep_unfit(job, facts, configs)
+            bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
+            self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
+            with report.stage("compile and screen"), bar as advance:
+                for measurement in self._screen(job, facts):
+                    report.candidates[measurement.config] = measurement
+                    advance(1)
+            report.binaries = job.binaries
+            report.winner = self._choose(job, facts, report)
+        if facts.winner is not None:
+            # Decided by an earlier run, whose neighbours were others: a file that says so may be in use.
+            report.winner = facts.winner
+        if incumbent is not None:
+            report.incumbent = report.candidates[incumbent.name]
+        report.outcomes.update(m.outcome for m in report.candidates.values())
+        if report.winner is not None:
+            self.journal.won(report.winner)
+        self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
+        return report
+
+    def _keep_unfit(self, job: Job, facts: ProblemFacts, configs: Sequence[Config]) -> None:
+        """What was found unfit stays so in a run that goes on: the others have been screened, or timed, without it."""
+        problem = job.session.problem
+
+        def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
+            # One that is screened was fit, and is tried again by the next run that goes on.
+            if new := [name for name in names if name not in facts.screened]:
+                self.journal.unfit(problem, new, unfit)
+
+        job.leave_out({config.name: facts.unfit[config.name] for config in configs if config.name in facts.unfit})
+        job.on_unfit = on_unfit
+        job.on_compiled = lambda *numbers: self.journal.compiled(problem, Compiled(*numbers))
+
+    def _screen(self, job: Job, facts: ProblemFacts) -> Iterator[Measurement]:
+        """Every candidate's first measurement, from the journal where it is known."""
+        problem = job.session.problem
+        known = dict(facts.screened)
+        times_us = [measurement.duration_us for measurement in known.values() if measurement.duration_us is not None]
+        # The measured process tells by it what is hopeless, and the best were measured first.
+        job.session = replace(job.session, best_us=min(times_us, default=None))
+        unknown = (candidate for candidate in job.candidates if candidate.config.name not in known)
+        in_a_row: list[str] = []
+        try:
+            for measurement in self.profiler.screen(job.session, unknown):
+                self.journal.screened(problem, measurement)
+                in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
+                yield measurement
+        except ProfilerError:
+            # The first loss may be what broke the device, so nobody measures that one again. Those after it had no
+            # device to run on.
+            self.journal.retracted(problem, in_a_row[1:])
+            raise
+        yield from (measurement for name, measurement in known.items() if name in job.ready)
+        for name, unfit in job.unfit.items():
+            yield Measurement(name, unfit.outcome, self.profiler.time_source, message=unfit.message)
+
+    def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Winner | None:
+        """Re-time the best, then take the first of the ranking whose result is correct."""
+        able = self._checkable(report.candidates)
+        names = finalists(able, self.budget.finalists)
+        if incumbent := self.incumbents.get(job.session.problem):
+            names += finalists((m for m in able if m.config == incumbent.name and m.config not in names), 1)
+        if not names and not facts.finals:
+            report.message = "no candidate could be measured (--profile_file says why)"
+            return None
+        if not facts.finals:
+            with report.stage("re-time"):
+                finals = self.profiler.retime(job.session, [job.ready[name] for name in names])
+            self.journal.retimed(job.session.problem, finals)
+        for final in facts.finals:
+            if final.config in report.candidates:
+                report.candidates[final.config] = final
+        report.vendor = vendor = next((m for m in facts.finals if m.config == VENDOR), None)
+        contenders = [m for m in facts.finals if m.config != VENDOR]
+        wins = neighbour_wins(job.session.problem, self.journal.winners())
+        while ranked := ranking(contenders, vendor, wins):
+            final = ranked[0]
+            with report.stage("check"):
+                check = self._check(job, facts, final.config)
+            if check is None or check.passed:
+                return self._winner(job, final, check, vendor, ranked[1:])
+            contenders.remove(final)
+            if final.config in report.candidates:
+                report.candidates[final.config] = Measurement(
+                    final.config,
+                    check.lost or Outcome.WRONG,
+                    final.time_source,
+                    "final",
+                    final.duration_us,
+                    message=_wrong(check),
+                )
+        report.message = "no finalist ran and was correct (--profile_file says why)"
+        return None
+
+    def _checkable(self, candidates: Mapping[str, Measurement]) -> Iterable[Measurement]:
+        """The candidates that may win: all, or those that can be checked when a check is asked for."""
+        if (checker := self.checker) is None:
+            return candidates.values()
+        return [m for name, m in candidates.items() if checker.can_check(Config.parse(name))]
+
+    def _check(self, job: Job, facts: ProblemFacts, name: str) -> Check | None:
+        if self.checker is None:
+            return None
+        if (check := facts.checks.get(name)) is None:
+            if name not in job.ready:
+                # Timed by an earlier run; this one has no binary of it, and decides the size without it. No fact of it:
+                # nothing was found out about its result.
+                unfit = job.unfit.get(name, Unfit(Outcome.NOT_SEEN, "it is no config of this size any more"))
+                why = f"timed before, but not checked: {unfit.message}"
+                return Check(name, False, 1.0, math.inf, "", NOT_CHECKED, why, unfit.outcome)
+            check = self.checker.check(job.session, job.ready[name])
+            self.journal.checked(job.session.problem, check)
+        return check
+
+    def _winner(
+        self,
+        job: Job,
+        final: Measurement,
+        check: Check | None,
+        vendor: Measurement | None,
+        others: Sequence[Measurement],
+    ) -> Winner:
+        assert final.duration_us is not None
+        # Behind the winner stand those tied with it, by merit; the runner-up is the fastest of all.
+        runner_up = min(others, key=lambda m: m.duration_us or 0.0, default=None)
+        return Winner(
+            problem=job.session.problem,
+            config=Config.parse(final.config),
+            duration_us=final.duration_us,
+            spread_us=spread_us(final.samples_us),
+            samples=len(final.samples_us),
+            time_source=final.time_source,
+            arch=self.provenance.arch,
+            device=self.provenance.device,
+            versions=self.provenance.versions,
+            check=check,
+            vendor_us=vendor.duration_us if vendor else None,
+            runner_up=runner_up.config if runner_up else "",
+            runner_up_us=runner_up.duration_us if runner_up else None,
+            interval_us=interval_us(final),
+            vendor_interval_us=interval_us(vendor) if vendor else None,
+            discarded=final.discarded,
+            choice=choice(final, vendor),
+        )
+
+
+def _wrong(check: Check) -> str:
+    return check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
+
+
+class TunesProblems(Protocol):
+    """A Tuner, or what stands for one in another process."""
+
+    @property
+    def device_index(self) -> int: ...
+
+    def tune(self, problem: GemmProblem) -> Report:
+        """As Tuner.tune."""
+
+
+def tune_all(
+    tuners: Sequence[TunesProblems],
+    problems: Sequence[GemmProblem],
+    finished: Callable[[Report], None],
+    lost: Callable[[int, ProfilerError, int], None],
+) -> None:
+    """Hand the problems to whichever tuner is free, largest first; `finished` sees each report, one at a time.
+
+    A tuner whose device is lost (ProfilerError) gives its problem to the others. `lost` is told the device's index,
+    the error and how many devices are left; when there is none to take the problem, the error is raised instead.
+    Any other error ends them all.
+    """
+    if len(tuners) == 1:
+        for problem in problems:
+            finished(tuners[0].tune(problem))
+        return
+    remaining = sorted(problems, key=lambda problem: problem.flops)
+    lock = threading.Condition()
+    under_way: set[GemmProblem] = set()
+    losses: list[ProfilerError] = []
+    fatal: list[BaseException] = []
+    stopped = threading.Event()
+
+    def work(tuner: TunesProblems) -> None:
+        try:
+            while tune_one(tuner):
+                pass
+        except BaseException as error:  # carried to the caller's thread
+            fatal.append(error)
+            stopped.set()
+        finally:
+            with lock:
+                lock.notify_all()
+
+    def tune_one(tuner: TunesProblems) -> bool:
+        """Whether there was one, and the device may take another."""
+        with lock:
+            # What is under way comes back when its device is lost.
+            lock.wait_for(lambda: remaining or not under_way or stopped.is_set())
+            if not remaining or stopped.is_set():
+                return False
+            problem = remaining.pop()
+            under_way.add(problem)
+        try:
+            report = tuner.tune(problem)
+            with lock:
+                if not stopped.is_set():
+                    finished(report)
+        except ProfilerError as error:
+            with lock:
+                remaining.append(problem)
+                losses.append(error)
+                if (left := len(tuners) - len(losses)) and not stopped.is_set():
+                    lost(tuner.device_index, error, left)
+            return False
+        finally:
+            with lock:
+                under_way.discard(problem)
+                lock.notify_all()
+        return True
+
+    threads = [threading.Thread(target=work, args=(tuner,), daemon=True) for tuner in tuners]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        # Stopped: no tuner begins another problem, and the caller's files are its own again.
+        with lock:
+            stopped.set()
+            lock.notify_all()
+        raise
+    if fatal:
+        raise fatal[0]
+    if remaining and losses:
+        raise losses[-1]

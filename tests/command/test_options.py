@@ -1,0 +1,192 @@
+"""Tests of genkern/command/options.py: every way to write an option, every refusal, and the help."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genkern.command.options import ABOUT_MEASURING, parse, parser
+from genkern.errors import InputError
+
+SIZES = ["-i", "sizes.yaml"]
+ACTIONS = [action for group in parser()._action_groups for action in group._group_actions]
+NAMES = sorted({name for action in ACTIONS for name in action.option_strings})
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "value"),
+    [
+        (["--gemm_size_file", "a b.yaml"], "gemm_size_file", "a b.yaml"),
+        (["--gemm-size-file=a-b.yaml"], "gemm_size_file", "a-b.yaml"),
+        (["--input_file", "x"], "gemm_size_file", "x"),
+        (["--input-file", "x"], "gemm_size_file", "x"),
+        (["-ix"], "gemm_size_file", "x"),
+        ([*SIZES, "--tuning_results_file", "r"], "tuning_results_file", "r"),
+        ([*SIZES, "--tuning-results-file=r"], "tuning_results_file", "r"),
+        ([*SIZES, "-o", "r-1.csv"], "tuning_results_file", "r-1.csv"),
+        ([*SIZES, "-or-1.csv"], "tuning_results_file", "r-1.csv"),
+        ([*SIZES, "--o", "r"], "tuning_results_file", "r"),
+        ([*SIZES, "--tuned_file", "r"], "tuning_results_file", "r"),
+        ([*SIZES, "-o2", "p"], "profile_file", "p"),
+        ([*SIZES, "--profile-file", "p"], "profile_file", "p"),
+        ([*SIZES, "--mp", "2"], "ngpus", 2),
+        ([*SIZES, "--ngpus=2"], "ngpus", 2),
+        ([*SIZES, "--gpu-ids", "3,1,3"], "gpu_ids", (3, 1)),
+        ([*SIZES, "--num_threads", "3"], "jobs", 3),
+        ([*SIZES, "--jobs", "3"], "jobs", 3),
+        ([*SIZES, "-dtype_a", "fp16"], "dtype_a", "fp16"),
+        ([*SIZES, "-dtype-a", "fp16"], "dtype_a", "fp16"),
+        ([*SIZES, "--dtype-c=fp32"], "dtype_c", "fp32"),
+        ([*SIZES, "-col_a"], "col_a", True),
+        ([*SIZES, "-row_b"], "row_b", True),
+        ([*SIZES, "-col_b"], "row_b", False),
+        ([*SIZES, "--bias-vector"], "bias_vector", True),
+        ([*SIZES, "--activation=gelu"], "activation", "gelu"),
+        (SIZES, "activation", "none"),
+        ([*SIZES, "--errRatio", "0.1"], "errRatio", 0.1),
+        ([*SIZES, "--rotating-tensor", "0"], "rotating_tensor", 0.0),
+        ([*SIZES, "--compare-wo-tuning"], "compare_wo_tuning", True),
+        ([*SIZES, "-vv"], "verbose", 2),
+        ([*SIZES, "--verbose"], "verbose", 1),
+        (["-m", "1", "-n", "2", "-k3"], "k", 3),
+        (["--benchmark", "-o", "r.yaml"], "tuning_results_file", "r.yaml"),
+    ],
+)
+def test_every_spelling_is_understood(written: list[str], name: str, value: object) -> None:
+    """Underscores, dashes, one dash, an equals sign, tune_gemm's and AITER's names: the same option."""
+    assert getattr(parse(written), name) == value
+
+
+def test_defaults_are_those_of_the_help() -> None:
+    """What the help says of defaults is what `parse` does."""
+    options = parse(SIZES)
+    for action in ACTIONS:
+        said = re.search(r"\(default: ([\d.]+)\)", action.help or "")
+        if said:
+            assert getattr(options, action.dest) == float(said[1]), action.dest
+    assert options.jobs >= 1
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ([], "nothing to tune"),
+        (["-m", "5"], "all of -m, -n and -k"),
+        (["-m", "5", "-k", "6"], "all of -m, -n and -k"),
+        (["-m", "5", "-n", "5", "-k", "6", *SIZES], "not both"),
+        (["-m", "4.5", "-n", "5", "-k", "6"], "'4.5' is not a whole number"),
+        (["-m", "__import__('os')", "-n", "5", "-k", "6"], "is not a whole number"),
+        (["-m", "9" * 5000, "-n", "5", "-k", "6"], "is not a whole number"),
+        ([*SIZES, "--op", "a4w4"], "a16w16"),
+        ([*SIZES, "--activation", "tanh"], "silu"),
+        ([*SIZES, "--activation"], "expected one argument"),
+        ([*SIZES, "--profiler", "nsys"], "cudagraph"),
+        ([*SIZES, "--compare", "--benchmark"], "not allowed with"),
+        ([*SIZES, "--gpu_ids", "0", "--ngpus", "1"], "not allowed with"),
+        ([*SIZES, "--gpu_ids", "-1"], "--gpu_ids"),
+        ([*SIZES, "--gpu_ids", "a,b"], "list of GPU numbers"),
+        ([*SIZES, "--jobs", "0"], "whole number from 1"),
+        ([*SIZES, "--jobs", "nan"], "whole number from 1"),
+        ([*SIZES, "--timeout", "nan"], "number of seconds"),
+        ([*SIZES, "--timeout", "-5"], "--timeout"),
+        ([*SIZES, "--rotating_tensor", "inf"], "number of MiB"),
+        ([*SIZES, "--errRatio", "1.5"], "share from 0 to 1"),
+        ([*SIZES, "--no-such"], "--no-such"),
+        ([*SIZES, "--tuning_results", "x"], "--tuning_results"),
+        ([*SIZES, "stray"], "stray"),
+        ([*SIZES, "--space"], "expected one argument"),
+        (["--compare_wo_tuning"], "reads a results file"),
+        (["--benchmark", "-m", "1", "-n", "1", "-k", "1"], "reads a results file"),
+        (["--benchmark", "-i", "r.yaml", "-o", "./r.yaml"], "write its times over"),
+        (["-i", "s.csv", "-o2", "./s.csv"], "--profile_file"),
+        ([*SIZES, "-o", ""], "-o is empty"),
+        (["-i", ""], "--gemm_size_file is empty"),
+        ([*SIZES, "-o", "r.json"], "results are YAML"),
+        ([*SIZES, "-o", "r.csv", "-o2", "x/../r.csv"], "--profile_file"),
+    ],
+)
+def test_refusals_name_the_option_and_the_way_out(written: list[str], said: str) -> None:
+    """Nothing that cannot be meant is taken; the message is short whatever was written."""
+    with pytest.raises(InputError) as refused:
+        parse(written)
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 250
+
+
+def test_help_fits_100_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a wide terminal too; on a narrow one it wraps."""
+    for columns, most in (("200", 100), ("80", 80)):
+        monkeypatch.setenv("COLUMNS", columns)
+        with pytest.raises(SystemExit) as left:
+            parse(["--help"])
+        assert left.value.code == 0
+        text = capsys.readouterr().out
+        options, _, examples = text.partition("\nexamples:")
+        assert max(map(len, options.splitlines())) <= most
+        assert max(map(len, examples.splitlines())) <= 100
+
+
+def test_help_groups_every_option_with_units_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option stands in a group of its own kind and says what it is; a value has a name and a default."""
+    with pytest.raises(SystemExit):
+        parse(["-h"])
+    text = capsys.readouterr().out
+    for title in ("what to tune", "what to do", "how to measure", "search and compile", "results", "examples"):
+        assert re.search(rf"^{title}.*:$|^.*{title}:$", text, re.MULTILINE), title
+    assert "\noptions:\n" not in text
+    for action in ACTIONS:
+        assert action.help, action.dest
+        longest = max(action.option_strings, key=len)
+        assert longest in text
+        if action.nargs != 0 and action.dest not in ("m", "n", "k", "gemm_size_file", "ngpus", "profile_file"):
+            assert "default" in action.help, action.dest
+    for unit in ("seconds", "MiB"):
+        assert unit in text
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The name and a version, and nothing is run."""
+    with pytest.raises(SystemExit) as left:
+        parse(["--version"])
+    assert left.value.code == 0
+    assert re.fullmatch(r"genkern \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+WORDS = st.one_of(
+    st.sampled_from(NAMES),
+    st.sampled_from(NAMES).map(lambda name: name.replace("_", "-")),
+    st.tuples(st.sampled_from(NAMES), st.text(max_size=8)).map("=".join),
+    st.sampled_from(["0", "1", "-1", "1e9", "nan", "fp8", "a8w8", "gfx942", "x.yaml", "0,1", "--", "-", "", "%s", "%"]),
+    st.text(max_size=12),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(WORDS, max_size=8))
+def test_whatever_is_written_is_taken_or_refused(written: list[str]) -> None:
+    """No traceback: options, an InputError with one printable message, or the exit of --help and --version."""
+    try:
+        outcome: object = parse(written)
+    except (InputError, SystemExit) as error:
+        outcome = error
+    if isinstance(outcome, SystemExit):
+        assert outcome.code == 0
+        assert any(word.startswith("-") for word in written)
+    else:
+        assert str(outcome)
+        assert isinstance(outcome, InputError | argparse.Namespace)
+
+
+def test_what_was_written_is_told_from_defaults() -> None:
+    """In whichever spelling, a default's own value too; and only a tuning can be gone on with."""
+    assert parse(SIZES).given.isdisjoint(ABOUT_MEASURING)
+    written = parse([*SIZES, "--iters=60", "--rotating-tensor", "0", "--exhaustive"])
+    assert written.given & set(ABOUT_MEASURING) == {"--iters", "--rotating_tensor", "--exhaustive"}
+    assert set(ABOUT_MEASURING) <= {name for action in ACTIONS for name in action.option_strings}
+    assert parse([*SIZES, "--compare"]).tunes
+    for mode in ("--compare_wo_tuning", "--benchmark", "--explain"):
+        assert not parse([*SIZES, mode]).tunes

@@ -1,0 +1,98 @@
+"""Tests of genkern/command/recorder.py: what is written when, and what is said."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from made_winners import checked, report, winner
+from rich.console import Console
+
+from genkern.command.candidates_file import CandidatesFile
+from genkern.command.recorder import Recorder
+from genkern.farm.farm import FarmCounts
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.results import ResultsFile, RunFacts
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+
+PROBLEMS = [winner(m).problem for m in (8, 4, 2, 1)]
+
+
+def recorder(path: Path, output: io.StringIO, **options: object) -> Recorder:
+    facts = RunFacts("gfx942", 304, {"triton": "3.7.0"}, predicted=False)
+    console = Console(file=output, soft_wrap=True, **options.pop("console", {}))  # type: ignore[arg-type]
+    results = ResultsFile(str(path / "r.yaml"), facts, GemmDefaults())
+    candidates = CandidatesFile(str(path / "c.csv"), PROBLEMS)
+    return Recorder(PROBLEMS, results, candidates, console, **options)  # type: ignore[arg-type]
+
+
+def written(path: Path) -> list[int]:
+    file = path / "r.yaml"
+    return [entry["M"] for entry in yaml.safe_load(file.read_text())] if file.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("batch", "seen"), [(1, [1, 2, 3, 4]), (2, [0, 2, 2, 4]), (3, [0, 0, 3, 3]), (9, [0, 0, 0, 0])]
+)
+def test_results_are_written_after_every_batch(batch: int, seen: list[int], tmp_path: Path) -> None:
+    """And the rest when asked; candidates are written with every size."""
+    made = recorder(tmp_path, io.StringIO(), batch=batch)
+    for number, m in enumerate((8, 4, 2, 1)):
+        made.finished(report(winner(m)))
+        assert len(written(tmp_path)) == seen[number]
+        assert len((tmp_path / "c.csv").read_text().splitlines()) == 1 + 3 * (number + 1)
+    made.flush()
+    assert written(tmp_path) == [8, 4, 2, 1]
+
+
+def test_results_stand_in_the_order_of_the_list(tmp_path: Path) -> None:
+    """Whichever device was done first."""
+    made = recorder(tmp_path, io.StringIO())
+    for m in (1, 4, 8):
+        made.finished(report(winner(m)))
+    assert written(tmp_path) == [8, 4, 1]
+
+
+def test_a_size_without_a_winner_is_told_and_counted(tmp_path: Path) -> None:
+    """It has no entry; the others have theirs."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output)
+    made.finished(report(None, PROBLEMS[0]))
+    made.finished(report(winner(4)))
+    assert made.failed == 1
+    assert written(tmp_path) == [4]
+    assert "8x4096x4096: no winner: no way\n" in output.getvalue()
+
+
+@pytest.mark.parametrize(("console", "narrow"), [({"force_terminal": True, "width": 80}, True), ({"width": 80}, False)])
+def test_the_summary_fits_its_reader(console: dict[str, object], narrow: bool, tmp_path: Path) -> None:
+    """On a terminal no line of the table is longer than it; in a pipe a size has one line, to be searched for."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output, verbose=True, console={**console, "color_system": None})
+    made.finished(report(winner(8, check=checked("8x256x256", "interpreter"))))
+    made.finished(report(winner(4)))
+    output.truncate(0)
+    made.summary(gpu_for_arch("gfx942"), FarmCounts(compiled=1234, cached=5, failed=6))
+    lines = output.getvalue().replace("\0", "").splitlines()
+    table = [line for line in lines if "4096x4096" in line]
+    assert [("tiled_" in line) for line in table] == [not narrow] * 2
+    if narrow:
+        # A path is as long as it is.
+        assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
+    assert "candidates: measured 2, wrong 2, compile_failed 2" in lines
+    assert "binaries: 1,234 compiled, 5 from the cache, 6 refused" in lines
+    assert f"results: {tmp_path / 'r.yaml'}" in [line.strip() for line in lines]
+    assert any(line.startswith("check: under Triton's interpreter") for line in lines)
+
+
+def test_nothing_to_show_is_short(tmp_path: Path) -> None:
+    """No table and no results file without a winner."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output)
+    made.finished(report(None, GemmProblem(1, 2, 3)))
+    made.summary(gpu_for_arch("gfx942"), FarmCounts())
+    assert "results:" not in output.getvalue()
+    assert "candidates: none\n" in output.getvalue()

@@ -1,0 +1,374 @@
+"""Which configs become candidates, why the others do not, and what is left on the disk."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from small_gemms import (
+    AMD,
+    AMD_SPLIT,
+    SPLIT,
+    TILED,
+    TMA,
+    TRITON_VERSION,
+    WARP_SPECIALIZED,
+    WARP_SPECIALIZED_SPLIT,
+    WARP_SPECIALIZED_SWAPPED,
+    WARP_SPECIALIZED_SWAPPED_SPLIT,
+    target_of,
+)
+
+from genkern.farm.cache import BinaryCache, Failure
+from genkern.farm.farm import Farm
+from genkern.farm.workshop import Workshop, kernels_only
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu, gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Binary, Outcome, Resources, Unfit
+from genkern.gemm.session import Budget
+from genkern.kernels.generate import generate
+from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.source import load_module
+
+MI300X = gpu_for_arch("gfx942")
+PROBLEM = GemmProblem(100, 64, 4096)
+WIDER = [dataclasses.replace(config, BLOCK_SIZE_M=32) for config in (AMD, AMD_SPLIT)]
+CONFIGS = [AMD, dataclasses.replace(AMD, GROUP_SIZE_M=8), AMD_SPLIT, *WIDER]
+
+
+class ScriptedFarm(Farm):
+    """Makes no binary: what becomes of each kernel, and in which order, is given."""
+
+    def __init__(
+        self,
+        folder: Path,
+        order: Callable[[list[KernelSpec]], list[KernelSpec]],
+        refused: str = "",
+        code: Callable[[KernelSpec], str | None] = lambda spec: None,
+    ) -> None:
+        super().__init__(BinaryCache(folder), target_of("gfx942"), "3.6.0", jobs=1, timeout_s=1.0)
+        self.order = order
+        self.refused = refused
+        self.code = code
+        self.modules: list[str] = []
+        self.from_outside = False
+
+    def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+        self.modules.append(Path(module_path).read_text())
+        for spec in self.order(list(specs)):
+            if spec.function == self.refused:
+                yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s", self.from_outside)
+            else:
+                resources = Resources(registers=64, shared_bytes=16384, code_sha256=self.code(spec))
+                yield Binary(self.key(spec), "/entry", spec.function, resources)
+
+
+@pytest.fixture
+def make_workshop(hostile_path: Path) -> Callable[..., Workshop]:
+    """Make a workshop for gfx942 with this farm."""
+
+    def make(farm: Farm, gpu: Gpu = MI300X, keep_modules: bool = False) -> Workshop:
+        folder = str(hostile_path / "modules")
+        return Workshop(farm, gpu, "gfx942", Budget(), init_type="hpl", module_dir=folder, keep_modules=keep_modules)
+
+    return make
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the files in the workshop's folder."""
+    return sorted(path.name for path in (folder / "modules").iterdir())
+
+
+def test_real_binaries_become_candidates(
+    make_workshop: Callable[..., Workshop], cache_dir: Path, hostile_path: Path
+) -> None:
+    """Every config has the binaries of its kernels in launch order; a size with the same overhang compiles nothing."""
+    farm = Farm(BinaryCache(cache_dir), target_of("gfx942"), TRITON_VERSION, jobs=2, timeout_s=60)
+    workshop = make_workshop(farm)
+    for problem in (PROBLEM, GemmProblem(4001, 640, 256)):
+        with workshop.open(problem, CONFIGS, 3) as job:
+            candidates = {candidate.config: candidate for candidate in job.candidates}
+            assert set(candidates) == set(CONFIGS)
+            assert job.ready == {config.name: candidate for config, candidate in candidates.items()}
+            assert job.unfit == {}
+            for config, candidate in candidates.items():
+                kernels = ["matmul_tiled_split", "reduce_splits"] if config.SPLIT_K > 1 else ["matmul_tiled"]
+                found = [binary.symbol.removesuffix(f"_BM{config.BLOCK_SIZE_M}") for binary in candidate.binaries]
+                assert all(symbol.startswith(kernel) for symbol, kernel in zip(found, kernels, strict=True))
+                assert job.binaries[config.name] == candidate.binaries[0]
+            assert (job.session.problem, job.session.device_index, job.session.init_type) == (problem, 3, "hpl")
+            assert list(load_module(job.session.module_path).CONFIGS) == [config.name for config in CONFIGS]
+    assert (farm.counts.wanted, farm.counts.failed) == (10, 0)
+    assert farm.counts.cached >= 5
+    assert names_in(hostile_path) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_candidate_comes_with_its_last_binary(
+    make_workshop: Callable[..., Workshop], tmp_path: Path, seed: int
+) -> None:
+    """In whatever order binaries arrive, each config is handed out once, as soon as all its binaries are there."""
+    farm = ScriptedFarm(tmp_path, lambda specs: [*specs[seed:], *specs[:seed]])
+    arrived: list[str] = []
+    original = farm.compile
+
+    def compile_and_note(module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+        for result in original(module_path, specs):
+            arrived.append(result.key)
+            yield result
+
+    farm.compile = compile_and_note  # type: ignore[method-assign]
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        seen = []
+        for candidate in job.candidates:
+            assert {binary.key for binary in candidate.binaries} <= set(arrived)
+            assert arrived[-1] in {binary.key for binary in candidate.binaries}
+            seen.append(candidate.config)
+    assert len(arrived) == 5
+    assert sorted(seen) == sorted(CONFIGS)
+
+
+def test_refused_kernels_take_their_configs_along(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """A config with a kernel that was not compiled ends in that kernel's outcome, and the others are candidates."""
+    farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        ready = {candidate.config for candidate in job.candidates}
+    assert ready == {config for config in CONFIGS if config.SPLIT_K == 1}
+    assert set(job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    assert {(unfit.outcome, unfit.message) for unfit in job.unfit.values()} == {
+        (Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
+    }
+
+
+def test_what_is_left_out_is_not_compiled(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """It stays unfit for the reason given, and is told to nobody; what had no room is looked up for its resources."""
+    late, large = CONFIGS[0].name, WIDER[0].name
+    known = {late: Unfit(Outcome.COMPILE_TIMED_OUT, "too late"), large: Unfit(Outcome.OVER_RESOURCES, "too large")}
+    asked: list[str] = []
+
+    def order(specs: list[KernelSpec]) -> list[KernelSpec]:
+        asked.extend(f"{spec.function} {dict(spec.constants).get('BLOCK_SIZE_M')}" for spec in specs)
+        return specs
+
+    told: list[str] = []
+    configs = [CONFIGS[0], AMD_SPLIT, *WIDER]
+    with make_workshop(ScriptedFarm(tmp_path, order)).open(PROBLEM, configs, 0) as job:
+        job.leave_out(known)
+        job.on_unfit = lambda names, unfit: told.extend(names)
+        ready = {candidate.config for candidate in job.candidates}
+    assert ready == {AMD_SPLIT, WIDER[1]}
+    assert (job.unfit, told) == (known, [])
+    assert set(job.binaries) == {AMD_SPLIT.name, *(config.name for config in WIDER)}
+    assert f"matmul_tiled_mask_m {AMD.BLOCK_SIZE_M}" not in asked
+    assert len(asked) == 4
+
+
+def test_what_turns_out_unfit_is_told_at_once(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """All configs of a binary together, when it is known; at the end, how many binaries there are."""
+    events: list[object] = []
+    farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="matmul_tiled_mask_m")
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        job.on_unfit = lambda names, unfit: events.append((unfit.outcome, *names))
+        job.on_compiled = lambda *numbers: events.append(numbers)
+        events.extend(candidate.config.name for candidate in job.candidates)
+    late = Outcome.COMPILE_TIMED_OUT
+    assert events == [
+        (late, CONFIGS[0].name, CONFIGS[1].name),
+        AMD_SPLIT.name,
+        (late, WIDER[0].name),
+        WIDER[1].name,
+        (3, 2, 0),
+    ]
+
+
+def test_a_compiler_that_was_killed_is_not_told(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """Its configs are unfit this time only: as when a batch system ends all processes of a run."""
+    told: list[str] = []
+    farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
+    farm.from_outside = True
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        job.on_unfit = lambda names, unfit: told.extend(names)
+        list(job.candidates)
+    assert set(job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    assert told == []
+
+
+def test_what_cannot_launch_is_no_candidate(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """A binary that needs more than the GPU has is over_resources, with the figures; its resources stay known."""
+    small = dataclasses.replace(MI300X, shared_bytes_per_block=16383)
+    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), small).open(PROBLEM, [AMD], 0) as job:
+        assert list(job.candidates) == []
+    assert job.unfit[AMD.name].outcome is Outcome.OVER_RESOURCES
+    assert "LDS of 16384 bytes is over the 16383" in job.unfit[AMD.name].message
+    assert job.binaries[AMD.name].resources.registers == 64
+
+
+def same_code_but_for_masks(spec: KernelSpec) -> str:
+    """As if the compiler looked at none of its options."""
+    return f"{spec.function} {dict(spec.constants).get('BLOCK_SIZE_M')}"
+
+
+TWINS = [
+    AMD,
+    *(dataclasses.replace(AMD, **fields) for fields in ({"waves_per_eu": 3}, {"num_stages": 3}, {"kpack": 2})),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_copies_the_first_is_measured(make_workshop: Callable[..., Workshop], tmp_path: Path, seed: int) -> None:
+    """Configs with equal code and launch: the one whose binary comes first is a candidate, the others say of which
+    they are copies. Other grids, splits and group sizes are other launches."""
+    farm = ScriptedFarm(tmp_path, lambda specs: [*specs[seed:], *specs[:seed]], code=same_code_but_for_masks)
+    others = [
+        dataclasses.replace(AMD, GROUP_SIZE_M=8),
+        dataclasses.replace(AMD, xcd_remap=1),
+        dataclasses.replace(AMD, BLOCK_SIZE_N=64),
+        dataclasses.replace(AMD, num_warps=8),
+        *WIDER,
+        AMD_SPLIT,
+        dataclasses.replace(AMD_SPLIT, SPLIT_K=8),
+    ]
+    with make_workshop(farm).open(PROBLEM, [*TWINS, *others], 0) as job:
+        ready = {candidate.config for candidate in job.candidates}
+    (measured,) = ready & set(TWINS)
+    assert ready == {measured, *others}
+    copies = [config.name for config in TWINS if config != measured]
+    assert sorted(job.unfit) == sorted(copies)
+    for name in copies:
+        assert job.unfit[name].outcome is Outcome.IDENTICAL
+        assert job.unfit[name].message.endswith(f" {measured.name}")
+        assert name in job.binaries
+    assert set(job.launches.values()) == {config.name for config in ready}
+
+
+def test_those_named_first_are_candidates_always(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """What an earlier run measured stays what is measured, wherever it stands; several of a kind all do."""
+    for first in ([TWINS[2]], [TWINS[1], TWINS[3]]):
+        farm = ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks)
+        names = {config.name for config in first}
+        with make_workshop(farm).open(PROBLEM, TWINS, 0, names) as job:
+            assert {candidate.config.name for candidate in job.candidates} == names
+        assert {unfit.message.split()[-1] for unfit in job.unfit.values()} == {first[0].name}
+
+
+@pytest.mark.parametrize("budget", [Budget(exhaustive=True), Budget(protocol="tune_gemm")])
+def test_an_exhaustive_run_measures_copies_too(
+    make_workshop: Callable[..., Workshop], tmp_path: Path, budget: Budget
+) -> None:
+    """As tune_gemm does."""
+    workshop = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks))
+    workshop.budget = budget
+    with workshop.open(PROBLEM, TWINS, 0) as job:
+        assert {candidate.config for candidate in job.candidates} == set(TWINS)
+
+
+def test_unknown_code_equals_nothing(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """Binaries from before digests were kept are all measured."""
+    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs)).open(PROBLEM, TWINS, 0) as job:
+        assert {candidate.config for candidate in job.candidates} == set(TWINS)
+
+
+def test_real_copies_are_found(make_workshop: Callable[..., Workshop], cache_dir: Path) -> None:
+    """On gfx950 Triton ignores kpack: half of the configs that differ there need no measurement."""
+    farm = Farm(BinaryCache(cache_dir), target_of("gfx950"), TRITON_VERSION, jobs=2, timeout_s=60)
+    configs = [dataclasses.replace(config, kpack=kpack) for config in (AMD, AMD_SPLIT) for kpack in (1, 2)]
+    with make_workshop(farm, gpu_for_arch("gfx950")).open(PROBLEM, configs, 0) as job:
+        ready = {candidate.config for candidate in job.candidates}
+    farm.close()
+    assert sorted(config.SPLIT_K for config in ready) == [1, 4]
+    assert [unfit.outcome for unfit in job.unfit.values()] == [Outcome.IDENTICAL] * 2
+
+
+def test_every_config_ends_somewhere(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """ready and unfit together are all configs, and no config is in both."""
+    for refused in ("", "matmul_tiled_mask_m", "matmul_tiled_split_mask_m", "reduce_splits"):
+        with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, refused)).open(PROBLEM, CONFIGS, 0) as job:
+            list(job.candidates)
+        assert sorted([*job.ready, *job.unfit]) == sorted(config.name for config in CONFIGS)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_modules_go_away_unless_kept(make_workshop: Callable[..., Workshop], hostile_path: Path, keep: bool) -> None:
+    """The generated module is there during the job, and afterwards only with --keep, after an error too."""
+    workshop = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=keep)
+    text = generate(PROBLEM, CONFIGS, "gfx942").text
+
+    def interrupted() -> None:
+        with workshop.open(PROBLEM, CONFIGS, 0) as job:
+            assert Path(job.session.module_path).read_text() == text
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert names_in(hostile_path) == ([f"gemm_{PROBLEM.name}.py"] if keep else [])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_each_table_of_configs_is_another_module(
+    make_workshop: Callable[..., Workshop], tmp_path: Path, keep: bool
+) -> None:
+    """A measured process, which keeps what it has imported, finds each config of a problem that has several jobs."""
+    workshop = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), keep_modules=keep)
+    sessions = []
+    for config in CONFIGS[:2]:
+        with workshop.open(PROBLEM, [config], 0) as job:
+            assert list(load_module(job.session.module_path).CONFIGS) == [config.name]
+            sessions.append(job.session)
+    assert sessions[0] != sessions[1]
+
+
+def test_workers_get_the_kernels_only(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """What workers import has every kernel, to the character, and not the table of configs."""
+    farm = ScriptedFarm(tmp_path, lambda specs: specs)
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        list(job.candidates)
+        whole = Path(job.session.module_path).read_text()
+    (kernels,) = farm.modules
+    assert whole.startswith(kernels)
+    assert "_TABLE" not in kernels
+    assert functions(kernels) >= {
+        "_symbol",
+        "tile_of",
+        "matmul_tiled_mask_m",
+        "matmul_tiled_split_mask_m",
+        "reduce_splits",
+    }
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        *([TILED, SPLIT], [AMD, AMD_SPLIT], [TMA], [WARP_SPECIALIZED], [WARP_SPECIALIZED_SPLIT]),
+        *([WARP_SPECIALIZED_SWAPPED], [WARP_SPECIALIZED_SWAPPED_SPLIT]),
+    ],
+    ids=lambda c: c[0].name,
+)
+def test_kernels_only_is_a_module(configs: list[Config]) -> None:
+    """The cut text parses, and holds the kernels of every family."""
+    for size, bias in itertools.product([(128, 64, 256), (100, 64, 4096)], (False, True)):
+        module = generate(GemmProblem(*size, bias=bias), configs, "any")
+        assert functions(kernels_only(module.text)) > set(module.source_sha256)
+
+
+def functions(text: str) -> set[str]:
+    """Names of the functions that a module defines."""
+    return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_kept_modules_of_one_problem_stand_side_by_side(
+    make_workshop: Callable[..., Workshop], hostile_path: Path
+) -> None:
+    """A results file may have several configs for it: the first has the plain name, and the same one stays one file."""
+    workshop = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=True)
+    for config in (AMD, WIDER[0], AMD):
+        with workshop.open(PROBLEM, [config], 0) as job:
+            list(job.candidates)
+    name = f"gemm_{PROBLEM.name}"
+    assert names_in(hostile_path) == [f"{name}.py", f"{name}_2.py"]
+    modules = [path.read_text() for path in sorted(hostile_path.rglob("gemm_*.py"))]
+    assert modules == [generate(PROBLEM, [config], "gfx942", MI300X).text for config in (AMD, WIDER[0])]

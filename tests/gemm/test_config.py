@@ -1,0 +1,193 @@
+"""Tests of genkern.gemm.config: a name stands for one config, and one config only."""
+
+from __future__ import annotations
+
+import dataclasses
+import keyword
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkern.errors import InputError
+from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
+
+_LETTERS = string.ascii_letters + string.digits
+_WORDS = st.text(_LETTERS, min_size=1, max_size=6)
+FAMILIES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True) | st.sampled_from(["tiled", "persistent_tma"])
+# Hints as backends have or had them, names that look like parts of a config's name, and any other.
+HINTS = (
+    st.sampled_from(["none", "attention", "ck_v3", "llvm-iglp-0", "local-prefetch", "a_GM1_SK1", "x_BM1_BN1_BK1"])
+    | st.builds(lambda head, tail: head + tail, st.sampled_from(string.ascii_letters), _WORDS)
+    | st.builds(lambda head, sep, tail: f"h{head}{sep}{tail}", _WORDS, st.sampled_from("_-"), _WORDS)
+)
+NUMBERS = st.integers(0, 2**31 - 1) | st.sampled_from([0, 1, 16, 64])
+NUMBER_FIELDS = CONFIG_FIELDS[1 : CONFIG_FIELDS.index("schedule_hint")]
+CONFIGS = st.builds(
+    Config,
+    family=FAMILIES,
+    schedule_hint=HINTS,
+    xcd_remap=st.integers(0, 1),
+    cache_modifier=st.sampled_from(CACHE_MODIFIERS),
+    **dict.fromkeys(NUMBER_FIELDS, NUMBERS),
+)
+
+
+@given(CONFIGS)
+def test_name_round_trips(config: Config) -> None:
+    """Config.parse(config.name) == config, and the name is an ASCII Python identifier."""
+    assert Config.parse(config.name) == config
+    assert config.name.isidentifier()
+    assert config.name.isascii()
+    assert not keyword.iskeyword(config.name)
+
+
+@given(CONFIGS, CONFIGS)
+def test_names_are_distinct(one: Config, other: Config) -> None:
+    """Equal names mean equal configs."""
+    assert (one.name == other.name) == (one == other)
+
+
+@given(
+    CONFIGS,
+    st.one_of(
+        st.tuples(st.sampled_from(NUMBER_FIELDS), NUMBERS),
+        st.tuples(st.just("xcd_remap"), st.integers(0, 1)),
+        st.tuples(st.just("cache_modifier"), st.sampled_from(CACHE_MODIFIERS)),
+    ),
+)
+def test_every_field_is_in_the_name(config: Config, change: tuple[str, int | str]) -> None:
+    """Changing any one number or modifier changes the name, whatever the other fields are."""
+    field, value = change
+    changed = dataclasses.replace(config, **{field: value})  # type: ignore[arg-type]
+    assert (changed.name == config.name) == (value == getattr(config, field))
+
+
+def test_names_as_documented() -> None:
+    """The names that results files hold: short without AMD's fields, complete with any of them."""
+    config = Config("tiled", 128, 256, 64, 8, 1, 8, 3)
+    assert config.name == "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3"
+    assert not config.is_amd
+    for field, value, tail in [
+        ("waves_per_eu", 2, "EU2_mfma0_kP0_schednone"),
+        ("matrix_instr_nonkdim", 16, "EU0_mfma16_kP0_schednone"),
+        ("kpack", 2, "EU0_mfma0_kP2_schednone"),
+        ("schedule_hint", "ck_v3", "EU0_mfma0_kP0_schedck_v3"),
+        ("schedule_hint", "llvm-iglp-0", "EU0_mfma0_kP0_schedllvm__iglp__0"),
+    ]:
+        amd = dataclasses.replace(config, **{field: value})
+        assert amd.is_amd
+        assert amd.name == f"tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_{tail}"
+    assert tuple(AMD_NEUTRAL) == CONFIG_FIELDS[-6:-2]
+    for fields, tail in [
+        ({"xcd_remap": 1}, "xcd1"),
+        ({"cache_modifier": ".cg"}, "cmcg"),
+        ({"xcd_remap": 1, "cache_modifier": ".ca", "kpack": 2}, "xcd1_cmca_EU0_mfma0_kP2_schednone"),
+    ]:
+        placed = dataclasses.replace(config, **fields)  # type: ignore[arg-type]
+        assert placed.is_amd is ("kpack" in fields)
+        assert placed.name == f"tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_{tail}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "tiled",
+        "vendor",
+        "tiled_BM128",
+        "tiled_BM128_BN256_BK64",
+        "_BM128_BN256_BK64_GM8_SK1_nW8_nS3",
+        "Tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3\n",
+        " tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM0128_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM+128_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM-128_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM\uff11\uff12\uff18_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM128_BM128_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BN256_BM128_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_XX1",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_EU2",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_EU0_mfma0_kP0_schednone",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_EU0_mfma16_kP2_sched",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_EU0_mfma16_kP2_sched_a",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_EU0_mfma16_kP2_scheda-b",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_EU0_mfma16_kP2_scheda___b",
+        f"tiled_BM{2**31}_BN256_BK64_GM8_SK1_nW8_nS3",
+        f"tiled_BM{'9' * 5000}_BN256_BK64_GM8_SK1_nW8_nS3",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_xcd0",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_xcd2",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmnone",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmcv",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmcg_xcd1",
+        "x; import os_BM128_BN256_BK64_GM8_SK1_nW8_nS3",
+    ],
+)
+def test_other_names_are_refused(name: str) -> None:
+    """What no config is named is refused with one line of moderate length."""
+    with pytest.raises(InputError) as caught:
+        Config.parse(name)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@given(CONFIGS, st.data())
+def test_damaged_names_never_parse_as_another(config: Config, data: st.DataObject) -> None:
+    """A name with a character changed is refused, or it is exactly the name of what it parses as."""
+    at = data.draw(st.integers(0, len(config.name) - 1))
+    damaged = config.name[:at] + data.draw(st.text(_LETTERS + "_- ", max_size=2)) + config.name[at + 1 :]
+    try:
+        parsed = Config.parse(damaged)
+    except InputError:
+        return
+    assert parsed.name == damaged
+
+
+@given(st.text(max_size=60) | st.from_regex(re.compile(r"\w+_BM\w+_BN\w+_BK\w+")))
+def test_any_text_parses_or_is_refused(text: str) -> None:
+    """Nothing but InputError escapes, whatever the text."""
+    try:
+        parsed = Config.parse(text)
+    except InputError:
+        return
+    assert parsed.name == text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"family": "Tiled"},
+        {"family": ""},
+        {"family": "a b"},
+        {"family": "1a"},
+        {"family": "tiled\n"},
+        {"schedule_hint": ""},
+        {"schedule_hint": "a__b"},
+        {"schedule_hint": "a-_b"},
+        {"schedule_hint": "a_"},
+        {"schedule_hint": "a,b"},
+        {"schedule_hint": "none\n"},
+        {"BLOCK_SIZE_M": -1},
+        {"kpack": -1},
+        {"SPLIT_K": 2**31},
+        {"xcd_remap": 2},
+        {"xcd_remap": -1},
+        {"cache_modifier": "cg"},
+        {"cache_modifier": ""},
+        {"cache_modifier": ".cv"},
+    ],
+)
+def test_configs_without_a_name_cannot_be_made(fields: dict[str, int | str]) -> None:
+    """A config whose name would not be an identifier, or would have two readings, is refused when it is made."""
+    with pytest.raises(InputError):
+        Config(**{"family": "tiled", "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 16, "BLOCK_SIZE_K": 16, **fields})  # type: ignore[arg-type]
+
+
+def test_configs_are_ordered_and_hashable() -> None:
+    """Configs sort by their fields in order and serve as keys."""
+    small, large = Config("tiled", 16, 64, 64), Config("tiled", 128, 16, 16)
+    assert sorted([large, small]) == [small, large]
+    assert len({small, large, dataclasses.replace(small)}) == 2

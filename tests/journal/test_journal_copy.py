@@ -1,0 +1,72 @@
+"""Tests of genkern/journal/copy.py: what a forked process adds to the journal, and what it learns from others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from test_journal import CHECK, CRASHED, FINALS, HANGING, OTHER, PROBLEM, SCREENED, START, WINNER, opened
+
+from genkern.gemm.records import Outcome
+from genkern.journal.copy import BATCH_LINES, JournalCopy
+from genkern.journal.journal import Begun, Compiled, Ended, Facts
+
+
+def fill(journal: Facts) -> None:
+    """Every kind of fact that a tuner has to tell."""
+    journal.began(PROBLEM, Begun(672, 1, 1.5))
+    journal.unfit(PROBLEM, ["hanging"], HANGING)
+    journal.compiled(PROBLEM, Compiled(8, 1, 4))
+    for name in ("", "innocent"):
+        journal.screened(PROBLEM, replace(CRASHED, config=name or CRASHED.config))
+    journal.screened(PROBLEM, SCREENED)
+    journal.retracted(PROBLEM, ["innocent"])
+    journal.retimed(PROBLEM, FINALS)
+    journal.checked(PROBLEM, CHECK)
+    journal.won(WINNER)
+    journal.ended(PROBLEM, Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, ""))
+
+
+def test_a_copy_says_what_the_journal_would_have_written(tmp_path: Path) -> None:
+    """To the byte, in the same order; and it knows its own facts as the journal knows them."""
+    own, others = opened(tmp_path / "own"), opened(tmp_path / "others")
+    for journal in (own, others):
+        journal.started(START)
+    copy = JournalCopy(others, lambda lines, decides: others.take_over(lines, decides=decides))
+    fill(own)
+    fill(copy)
+    copy.flush()
+    assert (tmp_path / "others").read_bytes() == (tmp_path / "own").read_bytes()
+    assert copy.facts == own.facts
+    assert opened(tmp_path / "others").facts == own.facts
+
+
+def test_little_is_kept_back(tmp_path: Path) -> None:
+    """Lines wait for a flush, but never more than a batch of them; what decides a problem does not wait."""
+    journal = opened(tmp_path / "journal")
+    journal.started(START)
+    sent: list[tuple[int, bool]] = []
+    copy = JournalCopy(journal, lambda lines, decides: sent.append((lines.count(b"\n"), decides)))
+    for number in range(2 * BATCH_LINES + 1):
+        copy.screened(PROBLEM, replace(SCREENED, config=f"config_{number}"))
+    assert sent == [(BATCH_LINES, False)] * 2
+    copy.won(WINNER)
+    assert sent[2:] == [(1, False), (1, True)]
+    copy.flush()
+    assert len(sent) == 4
+
+
+def test_a_copy_learns_what_others_wrote(tmp_path: Path) -> None:
+    """Lines of another process make it know the same, and what it knew of other problems stays."""
+    journal = opened(tmp_path / "journal")
+    journal.started(START)
+    journal.screened(OTHER, SCREENED)
+    lines: list[bytes] = []
+    first = JournalCopy(journal, lambda data, decides: lines.append(data))
+    second = JournalCopy(opened(tmp_path / "journal"), lambda data, decides: None)
+    fill(first)
+    first.flush()
+    second.read_lines(lines)
+    assert second.of(PROBLEM) == first.of(PROBLEM)
+    assert second.winners() == [WINNER]
+    assert second.of(OTHER).screened == {SCREENED.config: SCREENED}

@@ -1,0 +1,320 @@
+"""Tests of genkern.kernels.families: what the farm compiles for a config is what the generated module launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from interpreted import fitted, takes
+from small_gemms import AMD, TILED, make_module, specs_of, taking, write_module
+from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families import binary_name, compile_options, kernel_specs, variants_of, wide_operands
+from genkern.kernels.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides, together
+from genkern.kernels.generate import generate
+from genkern.kernels.source import load_module
+from genkern.ops.op import get_op
+
+SIZES = st.integers(1, 300)
+POWERS = st.sampled_from([16, 32, 64, 128])
+HINTS = st.sampled_from(["none", "attention", "ck_v3", "llvm-iglp-0", "a_GM1_SK1"])
+TILED_CONFIGS = st.builds(
+    Config,
+    st.just("tiled"),
+    *(POWERS, POWERS, POWERS),
+    GROUP_SIZE_M=st.integers(1, 32),
+    SPLIT_K=st.integers(1, 16),
+    num_warps=st.sampled_from([1, 2, 4, 8]),
+    num_stages=st.integers(1, 4),
+    waves_per_eu=st.sampled_from([0, 0, 1, 8]),
+    matrix_instr_nonkdim=st.sampled_from([0, 16, 32]),
+    kpack=st.sampled_from([0, 1, 2]),
+    schedule_hint=HINTS,
+    xcd_remap=st.integers(0, 1),
+    cache_modifier=st.sampled_from(["none", "none", ".ca", ".cg"]),
+)
+ALL_TYPES = [
+    ("a16w16", "bf16", "bf16"),
+    ("a16w16", "fp32", "fp16"),
+    ("a8w8", "int8", "bf16"),
+    ("a8w8", "fp8e5m2", "fp32"),
+]
+
+
+def imported(folder: Path, problem: GemmProblem, configs: list[Config]) -> ModuleType:
+    """The generated module, in a file of its own: modules are remembered by path."""
+    module = generate(problem, configs, "gfx942")
+    own = folder / hashlib.sha256(module.text.encode()).hexdigest()[:16]
+    own.mkdir(exist_ok=True)
+    return load_module(str(write_module(own, module)))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(configs=st.lists(TILED_CONFIGS, min_size=1, max_size=5, unique=True))
+def test_names_in_the_module_are_those_of_config(tmp_path: Path, configs: list[Config]) -> None:
+    """The module derives the same names and the same names of binaries from its table as genkern from its configs."""
+    module = imported(tmp_path, GemmProblem(100, 96, 4097), configs)
+    assert list(module.CONFIGS) == [config.name for config in configs]
+    for config in configs:
+        row = module.CONFIGS[config.name]
+        assert module._binary_of(row) == binary_name(config)
+        assert row._replace(kernel="")[1:8] == dataclasses.astuple(config)[:7]
+        assert module._options_of(row) == dict(compile_options(config))
+        assert getattr(module, f"matmul_{config.name}").args == (row,)
+        assert getattr(module, f"try_config_{config.name}").args == (row,)
+
+
+@given(TILED_CONFIGS, TILED_CONFIGS)
+def test_binaries_with_one_name_are_one(one: Config, other: Config) -> None:
+    """Configs whose binaries have the same name differ in run-time arguments only: no profiler confuses them."""
+    runtime = {"GROUP_SIZE_M": 1, "SPLIT_K": 1}
+    same = dataclasses.replace(one, **runtime) == dataclasses.replace(other, **runtime)
+    assert (binary_name(one) == binary_name(other)) == same
+    sharing = dataclasses.replace(one, GROUP_SIZE_M=other.GROUP_SIZE_M, SPLIT_K=other.SPLIT_K)
+    assert binary_name(one) == binary_name(sharing)
+
+
+@pytest.mark.parametrize(("op", "dtype", "dtype_c"), ALL_TYPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: str, dtype_c: str, bias: bool) -> None:
+    """For every layout: the same kernels in order, the same arguments, constants, options, and true promises.
+
+    A promise is a run-time argument that is compiled as a multiple of 16; a false one makes a wrong kernel.
+    """
+    torch = pytest.importorskip("torch")
+    for row_major_a, row_major_b, (m, n, k) in itertools.product(
+        (True, False), (True, False), ((128, 64, 256), (1, 48, 4096), (17, 100, 97), (48, 33, 64))
+    ):
+        problem = GemmProblem(m, n, k, op, dtype, dtype, dtype_c, row_major_a, row_major_b, bias)
+        configs = taking(problem)
+        module = imported(tmp_path, problem, configs)
+        operands = module.make_operands("cpu")
+        generated = generate(problem, configs, "gfx942")
+        for config in configs:
+            row = module.CONFIGS[config.name]
+            given = module.with_workspace(row, operands, 132)
+            launches = module.launches(row, given, 132)
+            specs = kernel_specs(problem, config, get_op(op), generated.source_sha256, generated.arch)
+            assert len(specs) == len(launches)
+            for spec, launch in zip(specs, launches, strict=True):
+                assert launch.kernel.__name__ == spec.function
+                assert launch.constants == dict(spec.constants)
+                assert launch.options == dict(spec.options)
+                names = [name for name, _ in (*spec.signature, *spec.constants)]
+                assert launch.kernel.arg_names == names
+                for (name, kind), value in zip(spec.signature, launch.args, strict=True):
+                    promised = name in spec.divisible_by_16
+                    if isinstance(value, int):
+                        assert kind == "i32"
+                        assert value < 2**31
+                        assert not promised or value % 16 == 0
+                    elif value is given.get("unused"):
+                        assert kind in ("*fp32", "*i32")
+                    elif isinstance(value, torch.Tensor):
+                        assert kind == "*" + TRITON_NAMES[value.dtype]
+                        assert promised
+                    else:
+                        assert kind == f"tensordesc<{TRITON_NAMES[value.base.dtype]}{list(value.block_shape)}>"
+
+
+@pytest.mark.parametrize(
+    "problem", [GemmProblem(128, 64, 256), GemmProblem(1, 64, 256, bias=True)], ids=lambda p: p.name
+)
+def test_calls_pass_every_argument_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: GemmProblem) -> None:
+    """matmul_<config> calls each kernel of the config with all its parameters, and Triton's options besides."""
+    pytest.importorskip("torch")
+    configs = taking(problem)
+    module = imported(tmp_path, problem, configs)
+    generated = generate(problem, configs, "gfx942")
+    called = []
+
+    class Recorder:
+        def __init__(self, name: str, parameters: list[str]) -> None:
+            self.name, self.parameters = name, parameters
+
+        def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+            def call(*args: object, **kwargs: object) -> None:
+                given = [*self.parameters[: len(args)], *(name for name in kwargs if name in self.parameters)]
+                assert sorted(given) == sorted(self.parameters)
+                assert "num_warps" in kwargs
+                called.append(self.name)
+
+            assert all(count >= 1 for count in grid)
+            return call
+
+    for name in generated.source_sha256:
+        monkeypatch.setattr(module, name, Recorder(name, getattr(module, name).arg_names))
+    operands = module.make_operands("cpu")
+    for config in configs:
+        called.clear()
+        getattr(module, f"matmul_{config.name}")(operands)
+        assert called == [variant.name for variant in variants_of(problem, config)]
+
+
+TRITON_NAMES: dict[object, str] = {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _triton_names() -> None:
+    torch = pytest.importorskip("torch")
+    TRITON_NAMES.update(
+        {
+            torch.bfloat16: "bf16",
+            torch.float16: "fp16",
+            torch.float32: "fp32",
+            torch.int8: "i8",
+            torch.int32: "i32",
+            torch.float8_e5m2: "fp8e5",
+        }
+    )
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, config=TILED_CONFIGS)
+def test_masks_exactly_where_tiles_overhang(m: int, n: int, k: int, config: Config) -> None:
+    """A kernel masks a dimension exactly when its block does not divide it; the kernel's name says so."""
+    main, *rest = variants_of(GemmProblem(m, n, k), config)
+    sizes = ((m, config.BLOCK_SIZE_M), (n, config.BLOCK_SIZE_N), (k, config.BLOCK_SIZE_K))
+    needed = [size % block != 0 for size, block in sizes]
+    assert [main.mask_m, main.mask_n, main.mask_k] == needed
+    letters = "".join(letter for letter, mask in zip("mnk", needed, strict=True) if mask)
+    placed = "_xcd" * config.xcd_remap + {"none": "", ".ca": "_ca", ".cg": "_cg"}[config.cache_modifier]
+    assert main.name == "matmul_tiled" + "_split" * (config.SPLIT_K > 1) + placed + f"_mask_{letters}" * bool(letters)
+    assert [variant.name for variant in rest] == ["reduce_splits"] * (config.SPLIT_K > 1)
+
+
+def test_run_time_choices_share_binaries(tmp_path: Path) -> None:
+    """All (GROUP_SIZE_M, SPLIT_K > 1) of one tile are one pair of binaries; all tiles share the reduction."""
+    configs = [
+        dataclasses.replace(AMD, BLOCK_SIZE_M=block, GROUP_SIZE_M=group_size, SPLIT_K=split)
+        for block, group_size, split in itertools.product((16, 32), (1, 4, 8), (1, 2, 4, 16))
+    ]
+    module, _ = make_module(tmp_path, GemmProblem(64, 64, 512), configs, "gfx942")
+    specs = {spec for config in configs for spec in specs_of(module, config)}
+    assert sorted(spec.function for spec in specs) == ["matmul_tiled"] * 2 + ["matmul_tiled_split"] * 2 + [
+        "reduce_splits"
+    ]
+
+
+def test_specs_tell_problems_apart(tmp_path: Path) -> None:
+    """Layout, types, bias, overhang and alignment each make other binaries; size alone does not."""
+    base = GemmProblem(128, 128, 1024)
+    same = [dataclasses.replace(base, M=640, N=256, K=4096), dataclasses.replace(base, K=2048)]
+    others = [
+        dataclasses.replace(base, row_major_a=False),
+        dataclasses.replace(base, row_major_b=True),
+        dataclasses.replace(base, dtype_a="fp16", dtype_b="fp16"),
+        dataclasses.replace(base, dtype_c="fp32"),
+        dataclasses.replace(base, bias=True),
+        dataclasses.replace(base, M=100),
+        dataclasses.replace(base, N=100),
+        dataclasses.replace(base, K=1000),
+    ]
+
+    def specs(problem: GemmProblem) -> object:
+        return specs_of(generate(problem, [TILED], "gfx942"), TILED)
+
+    assert all(specs(problem) == specs(base) for problem in same)
+    assert len({specs(problem) for problem in (base, *others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("size", "split", "wide"),
+    [
+        ((2**15, 2**15, 2**15), 1, set()),
+        ((2**16, 16, 2**15), 1, {"wide_a"}),
+        ((16, 2**16, 2**15), 1, {"wide_b"}),
+        ((2**16, 2**15, 16), 1, {"wide_c", "wide_partial"}),
+        ((2**15, 2**15, 16), 2, {"wide_partial"}),
+        ((2**16, 2**15 - 1, 16), 1, set()),
+    ],
+)
+def test_offsets_past_32_bits_are_wide(size: tuple[int, int, int], split: int, wide: set[str]) -> None:
+    """Exactly the operands of 2**31 elements or more are addressed with 64 bits."""
+    found = wide_operands(GemmProblem(*size), split)
+    assert {name for name, needed in found.items() if needed} == wide
+
+
+def test_options_left_to_triton() -> None:
+    """AMD's fields reach the compiler when they are set, one by one, and not otherwise."""
+    assert compile_options(TILED) == (("num_warps", 4), ("num_stages", 2))
+    assert dict(compile_options(dataclasses.replace(TILED, waves_per_eu=2))) == {
+        "num_warps": 4,
+        "num_stages": 2,
+        "waves_per_eu": 2,
+    }
+    full = dataclasses.replace(AMD, schedule_hint="attention")
+    assert compile_options(full)[2:] == (
+        ("waves_per_eu", 2),
+        ("matrix_instr_nonkdim", 16),
+        ("kpack", 1),
+        ("schedule_hint", "attention"),
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_gpu_tests_run_every_config(config: Config) -> None:
+    """Each config of the tests that need a GPU takes one of their problems there, and long sums to C in float32."""
+    problems = (
+        GemmProblem(*size, op, *((name if name != "fp8" else "fp8e4m3fn") for name in (dtype, dtype, dtype_c)), *layout)
+        for op, dtype, dtype_c in TYPES
+        for size, layout in LAYOUTS
+    )
+    assert any(takes(problem, config) for problem in problems)
+    sums = fitted(LONG_SUMS, config)
+    assert (sums.K, sums.dtype_c) == (LARGE_K, "fp32")
+
+
+@pytest.mark.parametrize(
+    "config", [config for config in CONFIGS if config.family in GLUON], ids=lambda config: config.name
+)
+def test_gluon_configs_of_gpu_tests_fit(config: Config) -> None:
+    """Rows are those of the warps, sums fit the registers, and ring, others' sums and C in float32 the SM."""
+    rows, width = sides(config)
+    landing = landing_bytes(rows, width, FAMILIES[config.family].cluster)
+    assert rows in (16 * config.num_warps, 32 * config.num_warps)
+    assert rows * width <= 200 * 32 * config.num_warps
+    # A block of barriers; what warps exchange takes less than 1 KiB.
+    needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * width * 4 + 1024
+    assert needed <= gpu_for_arch("sm_90").shared_bytes_per_block
+
+
+def test_gluon_kernels_have_every_form() -> None:
+    """Upright and swapped, one warpgroup and two, 64 rows each and 128, whole tiles and shares: all run on a GPU."""
+    found = {
+        (config.family, config.num_warps, sides(config)[0] // (16 * config.num_warps), config.SPLIT_K > 1)
+        for config in CONFIGS
+        if config.family in GLUON
+    }
+    assert {form[:3] for form in found} == {
+        (name, warps, halves)
+        for name, warps, halves in itertools.product(GLUON, (4, 8), (1, 2))
+        # 256 rows along N are no block of the spaces.
+        if not (warps == 8 and halves == 2 and FAMILIES[name].swaps_operands)
+    }
+    forms = {(name, split) for name in GLUON for split in (False, True) if FAMILIES[name].splits_k or not split}
+    assert {(family, split) for family, _, _, split in found} == forms
+
+
+@pytest.mark.parametrize(
+    ("arch", "early"), [("gfx942", False), ("gfx1201", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)]
+)
+def test_only_what_adds_up_splits_starts_early(arch: str, early: bool) -> None:
+    """Dependent launches exist from sm_90 on; of a call's kernels only the reduction is one."""
+    problem = GemmProblem(128, 64, 256)
+    config = dataclasses.replace(TILED, SPLIT_K=2)
+    generated = generate(problem, [config], arch)
+    splits, reduction = kernel_specs(problem, config, get_op("a16w16"), generated.source_sha256, arch)
+    assert ("launch_pdl", 1) not in splits.options
+    assert (("launch_pdl", 1) in reduction.options) is early
+    assert ("gdc_wait()" in generated.text) is early
+    assert ("gdc_launch_dependents()" in generated.text) is early

@@ -1,0 +1,236 @@
+"""Numerics of every kernel family on a GPU, through the generated module: products, long sums, repeatability."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from interpreted import fitted, takes
+from small_gemms import make_module
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import detect_arch
+from genkern.gemm.problem import ACTIVATIONS, GemmProblem
+from genkern.kernels.family import FAMILIES
+from genkern.ops.op import get_op
+from genkern.profiling.accuracy import worst_row_error
+
+pytestmark = pytest.mark.gpu
+
+CONFIGS = [
+    Config("tiled", 64, 64, 64, 4, 1, 4, 3),
+    Config("tiled", 16, 64, 64, 1, 5, 4, 3),
+    Config("tiled", 64, 64, 64, 4, 1, 4, 1, xcd_remap=1, cache_modifier=".cg"),
+    Config("tiled", 16, 64, 64, 1, 5, 4, 1, xcd_remap=1),
+    Config("tiled_tma", 64, 64, 64, 8, 1, 4, 4),
+    Config("tiled_tma", 16, 64, 128, 1, 4, 4, 4),
+    Config("tiled_tma", 64, 32, 64, 1, 3, 4, 4),
+    Config("persistent_tma", 128, 128, 64, 8, 1, 8, 3),
+    Config("persistent_tma_specialized", 128, 128, 64, 8, 1, 4, 3),
+    Config("persistent_tma_specialized", 64, 64, 64, 4, 1, 8, 4),
+    Config("warp_specialized", 64, 64, 64, 4, 1, 4, 8),
+    Config("warp_specialized", 128, 160, 64, 4, 1, 8, 3),
+    Config("warp_specialized", 64, 112, 64, 4, 1, 4, 6),
+    Config("warp_specialized", 64, 112, 64, 8, 4, 4, 6),
+    Config("warp_specialized", 128, 176, 64, 1, 2, 8, 3),
+    Config("warp_specialized", 256, 80, 64, 1, 1, 8, 3),
+    Config("warp_specialized", 128, 192, 64, 4, 1, 8, 3),
+    Config("warp_specialized", 64, 240, 64, 4, 1, 4, 4),
+    Config("warp_specialized", 128, 80, 64, 4, 2, 4, 5),
+    Config("warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 8),
+    Config("warp_specialized_swapped", 8, 64, 64, 1, 5, 4, 12),
+    Config("warp_specialized_swapped", 232, 64, 64, 4, 2, 4, 4),
+    Config("warp_specialized_swapped", 136, 128, 64, 4, 2, 8, 4),
+    Config("warp_specialized_swapped", 184, 128, 64, 1, 1, 8, 3),
+    Config("warp_specialized_swapped", 48, 128, 64, 4, 1, 4, 6),
+    Config("warp_specialized_swapped", 24, 64, 256, 1, 1, 4, 3),
+    Config("warp_specialized_swapped", 16, 128, 256, 1, 3, 8, 3),
+    Config("warp_specialized_swapped", 104, 64, 128, 1, 1, 4, 4),
+    Config("warp_specialized_swapped_cluster2", 104, 64, 64, 1, 1, 4, 8),
+    Config("warp_specialized_swapped_cluster2", 40, 128, 64, 2, 1, 4, 6),
+    Config("warp_specialized_swapped_cluster2", 96, 128, 64, 1, 1, 8, 3),
+    Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 5),
+    Config("warp_specialized_swapped_cluster4", 56, 128, 64, 2, 1, 4, 4),
+    Config("warp_specialized_swapped_cluster4", 8, 128, 256, 1, 1, 8, 3),
+    Config("warp_specialized_swapped_cluster8", 24, 64, 64, 1, 1, 4, 6),
+    Config("warp_specialized_swapped_cluster8", 16, 128, 64, 1, 1, 4, 5),
+    Config("warp_specialized_swapped_cluster8", 32, 128, 64, 1, 1, 8, 3),
+    Config("gemv", 1, 4, 512, 1, 1, 4, 1),
+    Config("gemv", 1, 1, 8192, 1, 1, 8, 1),
+    Config("tiled_semaphore", 64, 64, 64, 4, 3, 4, 3),
+    Config("tiled_semaphore", 128, 128, 64, 8, 1, 8, 3),
+    Config("tiled_atomic", 64, 64, 64, 4, 3, 4, 3),
+    Config("stream_k", 128, 128, 64, 8, 1, 8, 3),
+    Config("stream_k", 64, 64, 64, 4, 1, 4, 3),
+    Config("tiled_swapped", 16, 128, 64, 1, 4, 4, 3),
+    Config("tiled_swapped", 8, 64, 128, 1, 1, 4, 3),
+    Config("tiled_tma_swapped", 16, 128, 64, 1, 4, 4, 3),
+    Config("tiled_tma_swapped", 8, 64, 128, 1, 1, 4, 3),
+    Config("skinny", 1, 4, 1024, 1, 2, 4, 1),
+    Config("skinny", 16, 2, 1024, 1, 1, 4, 1),
+]
+# A family that has no config above still has one here.
+CONFIGS += [Config(name, 64, 64, 64, 4, 1, 4, 3) for name in FAMILIES if name not in {c.family for c in CONFIGS}]
+# Those of which several programs make one tile.
+SHARING = [config for config in CONFIGS if config.SPLIT_K > 1 or config.family == "stream_k"]
+LARGE_K = 262_144
+SMALL_K = 256
+SHORT_SUMS = GemmProblem(64, 128, SMALL_K, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32")
+LONG_SUMS = GemmProblem(64, 128, LARGE_K, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32")
+# Enough calls for programs to end in many orders.
+RUNS = 100
+SIZES = [(1, 4096, 4096), (1, 1000, 1208), (16, 1280, 8192), (100, 2112, 1000), (256, 6144, 4096), (1000, 1111, 520)]
+
+
+TYPES = [("a16w16", "bf16", "bf16"), ("a16w16", "fp16", "fp32"), ("a8w8", "int8", "bf16"), ("a8w8", "fp8", "bf16")]
+# Weights as they usually lie for every size, the other layouts for one.
+LAYOUTS = [(size, (True, False)) for size in SIZES]
+LAYOUTS += [((96, 2112, 1008), layout) for layout in ((True, True), (False, False), (False, True))]
+
+
+def arch() -> str:
+    return detect_arch() or "sm_90"
+
+
+def on_gpu(folder: Path, problem: GemmProblem, *configs: Config) -> tuple[ModuleType, dict[str, Any]]:
+    """The generated module with its operands on the GPU, C filled with NaN."""
+    _, module = make_module(folder, problem, configs, arch())
+    operands: dict[str, Any] = module.make_operands("cuda")
+    operands["c"].fill_(float("nan"))
+    return module, operands
+
+
+@pytest.mark.parametrize(("size", "layout"), LAYOUTS, ids=str)
+@pytest.mark.parametrize("types", TYPES, ids=str)
+def test_families_agree_with_the_reference(
+    tmp_path: Path, types: tuple[str, str, str], layout: tuple[bool, bool], size: tuple[int, int, int]
+) -> None:
+    """Every config that the rules allow for a problem computes it, with and without a bias, and writes all of C."""
+    import torch
+
+    op, operand, out = types
+    if operand == "fp8":
+        operand = "fp8e4m3fnuz" if arch() == "gfx942" else "fp8e4m3fn"
+    problem = GemmProblem(*size, op, operand, operand, out, *layout, bias=size[0] % 16 == 0)
+    configs = [config for config in CONFIGS if takes(problem, config, arch())]
+    module, operands = on_gpu(tmp_path, problem, *configs)
+    module.check(list(module.CONFIGS), operands)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("size", [(1, 1000, 1208), (100, 2112, 1008)], ids=str)
+def test_epilogues(tmp_path: Path, size: tuple[int, int, int], activation: str, types: tuple[str, str, str]) -> None:
+    """Every config and the vendor library apply bias and activation once; int8's library call is the product only."""
+    op, operand, out = types
+    if operand == "fp8":
+        operand = "fp8e4m3fnuz" if arch() == "gfx942" else "fp8e4m3fn"
+    problem = GemmProblem(*size, op, operand, operand, out, bias=True, activation=activation)
+    configs = [config for config in CONFIGS if takes(problem, config, arch())]
+    module, operands = on_gpu(tmp_path, problem, *configs)
+    module.check(list(module.CONFIGS), operands)
+    if operand != "int8" and size[0] > 1:
+        operands["c"].fill_(float("nan"))
+        limit = 2 * get_op(op).worst_row_limit(problem)
+        assert worst_row_error(module.vendor(operands), module.reference(operands)) <= limit
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_slices_of_larger_matrices(tmp_path: Path, config: Config) -> None:
+    """Leading dimensions are those of the operands at run time; odd ones where the copy engine is not used."""
+    problem = fitted(GemmProblem(96, 2112, 1008, bias=True), config)
+    if not takes(problem, config, arch()):
+        pytest.skip(f"not on {arch()}")
+    module, operands = on_gpu(tmp_path, problem, config)
+    for extra in (16, 64) if FAMILIES[config.family].uses_tma else (1, 3, 64):
+        sliced = {**operands, **{name: _slice(operands[name], name != "b", extra) for name in "abc"}}
+        module.check([config.name], sliced)
+
+
+def _slice(x: Any, row_major: bool, extra: int) -> Any:
+    """`x` as a part of a matrix of NaNs whose leading dimension is `extra` larger."""
+    import torch
+
+    if not row_major:
+        return _slice(x.T, True, extra).T
+    whole = torch.full((x.shape[0], x.shape[1] + extra), float("nan"), dtype=x.dtype, device=x.device)
+    return whole[:, : x.shape[1]].copy_(x)
+
+
+def _error_of_positive_sums(folder: Path, problem: GemmProblem, config: Config) -> float:
+    """Largest relative error of C against float64, for A and B from 0 to 1: a sum is that of its absolute products."""
+    import torch
+
+    module, operands = on_gpu(folder, problem, config)
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    for name in ("a", "b"):
+        operands[name].copy_(torch.rand(operands[name].shape, generator=generator, device="cuda"))
+    exact = operands["a"].double() @ operands["b"].double()
+    actual = getattr(module, f"matmul_{config.name}")(operands).double()
+    error: float = ((actual - exact).abs() / exact).max().item()
+    return error
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_long_sums_stay_in_float32(tmp_path: Path, config: Config) -> None:
+    """K = 262,144: the error against float64 is that of float32 sums, and a split makes it no larger.
+
+    The bound is (K - 1) u / (1 - (K - 1) u) for positive terms in any order (Higham, Accuracy and Stability of
+    Numerical Algorithms, 2nd edition, section 3.1), with u = 2^-23, since tensor cores truncate (Fasi, Higham,
+    Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ Computer Science 7:e330, 2021).
+    """
+    problem = fitted(LONG_SUMS, config)
+    if not takes(problem, config, arch()):
+        pytest.skip(f"not on {arch()}")
+    roundings = (LARGE_K - 1) * 2.0**-23
+    error = _error_of_positive_sums(tmp_path, problem, config)
+    assert error <= roundings / (1 - roundings)
+    if config.SPLIT_K > 1:
+        (tmp_path / "unsplit").mkdir()
+        unsplit = _error_of_positive_sums(tmp_path / "unsplit", problem, dataclasses.replace(config, SPLIT_K=1))
+        # Both are of the size of a rounding or two where rounding is to nearest.
+        assert error <= unsplit + 2.0**-21
+
+
+@pytest.mark.parametrize("config", SHARING, ids=lambda config: config.name)
+def test_partial_sums_are_not_in_16_bits(tmp_path: Path, config: Config) -> None:
+    """K = 256 in shares: C is within 2^-15 of float64, which it is not if partial sums were rounded to 16 bits.
+
+    The bound is that of the long sums above: (K - 1) u / (1 - (K - 1) u) with u = 2^-23 is 2^-15.006. Rounding to
+    float16, which has 11 bits, moves a partial sum by up to 2^-11 of itself, and to bfloat16, which has 8, by up to
+    2^-8; the terms are positive, so no partial sum is larger than the whole. By how much is spread evenly, so that some
+    of the 8,192 elements come near to it: in NumPy, with these operands in one to five shares, the worst is off by
+    2^-11.0 to 2^-11.5 with float16 and by 2^-8.0 to 2^-8.4 with bfloat16, which is eleven times the bound or more.
+    """
+    problem = fitted(SHORT_SUMS, config)
+    if not takes(problem, config, arch()):
+        pytest.skip(f"not on {arch()}")
+    roundings = (SMALL_K - 1) * 2.0**-23
+    assert _error_of_positive_sums(tmp_path, problem, config) <= roundings / (1 - roundings)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_runs_repeat_to_the_bit(tmp_path: Path, config: Config) -> None:
+    """A hundred calls on the same operands give the same bits, for every family that is not marked otherwise."""
+    import torch
+
+    if not FAMILIES[config.family].deterministic:
+        pytest.skip(f"{config.family} adds in the order in which programs arrive")
+    problem = fitted(GemmProblem(100, 2112, 8192, dtype_c="fp32", bias=True, activation="gelu"), config)
+    if not takes(problem, config, arch()):
+        pytest.skip(f"not on {arch()}")
+    module, operands = on_gpu(tmp_path, problem, config)
+    units = torch.cuda.get_device_properties(0).multi_processor_count
+    call = getattr(module, f"matmul_{config.name}")
+    # One workspace, as the measured process has it: what a call leaves there is what the next one finds.
+    operands = module.with_workspace(module.CONFIGS[config.name], operands, units)
+    first = call(operands, units).clone()
+    assert torch.isfinite(first).all()
+    for _ in range(RUNS - 1):
+        operands["c"].fill_(float("nan"))
+        assert torch.equal(call(operands, units).view(torch.int16), first.view(torch.int16))
+    assert "counters" not in operands or not operands["counters"].any()

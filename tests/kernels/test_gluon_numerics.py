@@ -1,0 +1,226 @@
+"""Numerics of the kernels in Gluon, which Triton's interpreter does not run: through tests/gluon_stand_in.py."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gluon_cases import (
+    CLUSTERS,
+    NUMPY,
+    SHARING,
+    assert_exact,
+    fp16_problem,
+    made,
+    product,
+    room_for_stages,
+    shared_case,
+    text_of,
+)
+from gluon_stand_in import run_module
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES, GLUON, buffer_bytes, powers_of
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
+    """A problem, a config of some family in Gluon, and a number of SMs."""
+    family = draw(st.sampled_from(GLUON))
+    step = FAMILIES[family].width_step
+    warps = draw(st.sampled_from([4, 8]))
+    rows = warps * draw(st.sampled_from([16, 32]))
+    # So that the sums of other programs leave room.
+    widest = min(256, (256 if FAMILIES[family].cluster == 1 else 128) * 128 // rows)
+    width = step * draw(st.integers(1, widest // step))
+    dtype_c = draw(st.sampled_from(sorted(NUMPY)))
+    bias, activation = draw(st.booleans()), draw(st.sampled_from(["none", "relu"]))
+    together = draw(st.sampled_from([1, 2, 4]))
+    most = min(6 // together + 1, room_for_stages(family, rows, width, dtype_c) // together)
+    # What the kernel asserts: that its ring is the largest allocation.
+    part_bytes = rows * powers_of(width)[0] * np.dtype(NUMPY[dtype_c]).itemsize
+    least = max(2, part_bytes // (together * buffer_bytes(rows, width)) + 1)
+    assume(least <= most)
+    split_k = draw(st.integers(1, 5)) if FAMILIES[family].splits_k else 1
+    stages, group = draw(st.integers(least, most)), draw(st.integers(1, 3))
+    config = made(family, rows, width, split_k, warps, stages, group, together)
+    # At most four tiles along either side, so that small ones take no longer than large ones; fewer for clusters.
+    along = 4 if FAMILIES[family].cluster == 1 else 2
+    m, n = (draw(st.integers(1, min(300, along * size))) for size in (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N))
+    # Up to 16 K-blocks: shares of a cluster of eight have none, one, two.
+    problem = fp16_problem(m, n, draw(st.integers(1, 1000)), dtype_c=dtype_c, bias=bias, activation=activation)
+    return problem, config, draw(st.integers(1, 9))
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=cases(), seed=st.integers(0, 99))
+def test_any_size_is_exact(case: tuple[GemmProblem, Config, int], seed: int) -> None:
+    """Every element of C is written once, exact, in whatever order programs and warps run; counters end at zero."""
+    assert_exact(product(*case, seed))
+
+
+# The widest tile of these rows that leaves room for three stages, by the programs that share its K.
+WIDEST = {
+    1: {64: 256, 128: 256, 256: 144},
+    2: {64: 256, 128: 200, 256: 88},
+    4: {64: 256, 256: 64},
+    8: {64: 256, 256: 64},
+}
+EACH_WIDTH = [
+    (name, rows, warps)
+    for name in GLUON
+    for rows, warps in ((64, 4), (128, 4), (128, 8), (256, 8))
+    # What several programs exchange takes its time.
+    if not (rows == 128 and FAMILIES[name].cluster > 2)
+]
+
+
+@pytest.mark.parametrize(("family", "rows", "warps"), EACH_WIDTH)
+def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
+    """Tiles that overhang, two or a cluster's one, at each width of the family for which there is room."""
+    step = FAMILIES[family].width_step
+    stages = 3
+    done = 0
+    for width in range(step, 257, step):
+        if room_for_stages(family, rows, width, "fp16") < stages:
+            break
+        config = made(family, rows, width, 1, warps, stages)
+        more = 5 if FAMILIES[family].cluster == 1 else -5
+        problem = fp16_problem(config.BLOCK_SIZE_M + more, config.BLOCK_SIZE_N - 3, 150)
+        assert_exact(product(problem, config, 3))
+        done = width
+    widest = WIDEST[FAMILIES[family].cluster][rows]
+    assert done == widest // step * step
+
+
+@pytest.mark.parametrize("together", [2, 4])
+@pytest.mark.parametrize("family", GLUON)
+def test_buffers_that_are_filled_together_are_exact(family: str, together: int) -> None:
+    """A ring of two times so many, whose last round ends with one, two, ... of them, over two tiles a program."""
+    config = made(family, 64, 24 if FAMILIES[family].swaps_operands else 32, 1, 4, 2, together=together)
+    for blocks in range(4 * together, 5 * together + 1):
+        problem = fp16_problem(config.BLOCK_SIZE_M - 3, 2 * config.BLOCK_SIZE_N, 64 * blocks - 9)
+        assert_exact(product(problem, config, 1, seed=blocks))
+
+
+@pytest.mark.parametrize("k", [1, 64, 100, 448, 513, 1600, 3000])
+@pytest.mark.parametrize("family", CLUSTERS)
+def test_any_share_is_exact(family: str, k: int) -> None:
+    """Shares of a tile's K-blocks may be empty, that of the first program too, fit the ring, or go round it twice."""
+    config = made(family, 64, 48, 1, 4, 2)
+    assert_exact(product(fp16_problem(70, 40, k, dtype_c="fp32"), config, 3, seed=k))
+
+
+@pytest.mark.parametrize("family", [name for name in CLUSTERS if FAMILIES[name].cluster > 2])
+@pytest.mark.parametrize("order", ["in order", "the other way round"])
+def test_sums_of_a_cluster_are_added_in_order(order: str, family: str) -> None:
+    """Each program adds the others' sums to its own, by their rank; float32's rounding tells if it were otherwise."""
+    cluster = FAMILIES[family].cluster
+    width = 16 * cluster
+    config = made(family, 64, width, 1, 4, 2)
+    problem = fp16_problem(width, 64, 64 * cluster, dtype_c="fp32")
+    # The share of each program is one product, of 2^24, 1 or their negatives: what is between two floats is lost.
+    shares = np.random.default_rng(0).choice([4096.0, -4096.0, 2.0**-12, -(2.0**-12)], (64, cluster))
+    rows, columns = np.zeros((64, 64 * cluster), np.float16), np.zeros((width, 64 * cluster), np.float16)
+    rows[:, ::64], columns[:, ::64] = shares, 4096
+    sums = (shares * 4096).astype(np.float32)
+    text = text_of(problem, config)
+    if order != "in order":
+        # Each program has two times eight columns, of which a thread sends 16 bytes each.
+        text, count = re.subn(
+            r"(ld.shared.v4.f32 .*\[place\+)(\d+)\]",
+            lambda found: f"{found[1]}{(cluster - 2) * 4096 - int(found[2]) // 4096 * 4096 + int(found[2]) % 4096}]",
+            text,
+        )
+        assert count == 2 * cluster * (cluster - 1)
+    operands = {"a": columns, "b": rows.T, "c": np.full((width, 64), np.nan, np.float32)}
+    found = run_module(text, config.name, operands, 1, 0)["c"].T
+    expected, otherwise = (
+        np.repeat(np.stack([added(sums, owner, ranks) for owner in range(cluster)], axis=1), 16, axis=1)
+        for ranks in (range(cluster), range(cluster)[::-1])
+    )
+    assert not np.array_equal(expected, otherwise)
+    assert np.array_equal(found, expected if order == "in order" else otherwise)
+
+
+def added(sums: NDArray[np.float32], owner: int, ranks: Sequence[int]) -> NDArray[np.float32]:
+    """sums[:, owner], and to it those of the others in this order, rounded each time."""
+    return functools.reduce(operator.add, (sums[:, rank] for rank in ranks if rank != owner), sums[:, owner])
+
+
+@pytest.mark.parametrize("family", SHARING)
+def test_only_what_is_beyond_the_last_full_wave_is_shared(family: str) -> None:
+    """With five SMs, 12 tiles are two full waves and two tiles that all share; four of the five leave a partial sum."""
+    found = product(*shared_case(family), 5)
+    assert_exact(found)
+    left = ~np.isnan(found["workspace"].reshape(5, 64 * 80))
+    # Tile 0 is shared by the first three programs, tile 1 by the last three; the last of each adds up.
+    assert left.all(axis=1).tolist() == [True, True, True, True, False]
+    assert left.any(axis=1).tolist() == left.all(axis=1).tolist()
+
+
+# Changes of a kernel's text after which what programs hand one another is not in float32 any more.
+ROUNDED_SHARES = {
+    "stored in float16": (r"(, accs\[i\])\)", r"\1.to(gl.float16).to(gl.float32))"),
+    "stored in bfloat16": (r"(, accs\[i\])\)", r"\1.to(gl.bfloat16).to(gl.float32))"),
+    "read in float16": (r'(cache_modifier=".cg"\))', r"\1.to(gl.float16)"),
+    "added up in float16": (r"sums \+ \(part,\)", "sums + (part.to(gl.float16).to(gl.float32),)"),
+}
+
+
+def large_sums_case(family: str) -> tuple[GemmProblem, Config, str]:
+    """As shared_case with C in fp32, for operands up to 31, and its text.
+
+    Sums of K = 512 such products are whole and at most 512 * 31 * 31 < 2**19: exact in float32. A share's have a
+    standard deviation of some thousands, where float16, with 11 bits, holds multiples of 2 or 4 only.
+    """
+    problem, config = shared_case(family)
+    problem = replace(problem, dtype_c="fp32")
+    return problem, config, text_of(problem, config)
+
+
+@pytest.mark.parametrize("family", SHARING)
+def test_large_sums_of_shares_are_exact(family: str) -> None:
+    """Partial sums that take more than the 11 bits of float16 reach C as they are."""
+    problem, config, text = large_sums_case(family)
+    found = product(problem, config, 5, text=text, largest=31)
+    assert_exact(found)
+    sums = found["workspace"][~np.isnan(found["workspace"])]
+    assert np.mean(sums.astype(np.float16) != sums) > 0.25
+    # The stand-in makes a workspace of its own.
+    assert 'operands["workspace"] = torch.empty(elements, dtype=torch.float32, ' in text
+
+
+@pytest.mark.parametrize("family", SHARING)
+@pytest.mark.parametrize("loss", ROUNDED_SHARES)
+def test_large_sums_notice_shares_in_16_bits(loss: str, family: str) -> None:
+    """A kernel whose partial sums go through 16 bits does not pass the test above."""
+    problem, config, text = large_sums_case(family)
+    text, count = re.subn(*ROUNDED_SHARES[loss], text)
+    assert count > 0
+    with pytest.raises(AssertionError, match="wrong"):
+        assert_exact(product(problem, config, 5, text=text, largest=31))
+
+
+@pytest.mark.parametrize("family", CLUSTERS)
+def test_large_sums_of_clusters_are_exact(family: str) -> None:
+    """What the programs of a cluster send one another takes more than the 11 bits of float16 as well."""
+    problem = fp16_problem(100, 100, 1024, dtype_c="fp32")
+    assert_exact(product(problem, made(family, 64, 64, 1, 4, 2), 5, largest=31))
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+@pytest.mark.parametrize("family", GLUON)
+def test_a_ring_that_is_filled_at_once_is_refused(family: str, together: int) -> None:
+    """Its loader would wait for a product that waits for the loader: that shows when the kernel is compiled."""
+    with pytest.raises(AssertionError, match="a buffer to read besides"):
+        product(fp16_problem(64, 64, 64 * 40), made(family, 64, 64, 1, 4, 1, together=together), 1)

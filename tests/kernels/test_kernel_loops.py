@@ -1,0 +1,257 @@
+"""Loops of generated kernels hold nothing that Triton 3.6 or 3.7 compile to something else.
+
+They remove what a loop carries round and nobody needs, and do not count as a need the bounds of a loop inside it:
+https://github.com/triton-lang/triton/pull/9036. Such bounds are then made of the value from before the outer loop.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+
+import pytest
+from small_gemms import GEMV, WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, taking
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES
+from genkern.kernels.generate import generate
+
+# What a value depends on: variables that a loop carries round, each with the line of that loop.
+Carried = frozenset[tuple[str, int]]
+NONE: Carried = frozenset()
+PROBLEM = GemmProblem(256, 512, 1024, bias=True, activation="gelu")
+CLUSTERS = [
+    Config(name, 64, 64, 64, num_warps=4, num_stages=3) for name, family in FAMILIES.items() if family.cluster > 1
+]
+
+# Places of parameters: those that bounds of loops depend on, and those that effects do.
+Places = tuple[set[int], ...]
+
+
+def assigned(statements: list[ast.stmt]) -> set[str]:
+    """Names that these statements, and those in them, assign."""
+    nodes = (node for statement in statements for node in ast.walk(statement))
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+class Loops(ast.NodeVisitor):
+    """Follows what loops carry through one function.
+
+    `bounds` is what bounds of loops inside depend on, `needs` what stores, barriers and other effects do. `known` has
+    the same for the parameters of other functions, by place. A loop's own variable is not made of its bounds here, as
+    Triton has it.
+    """
+
+    def __init__(self, function: ast.FunctionDef, known: dict[str, Places], values: dict[str, Carried]) -> None:
+        self.bounds: dict[tuple[str, int], int] = {}
+        self.needs: set[tuple[str, int]] = set()
+        self.known = known
+        self.values = dict(values)
+        self.defined = {argument.arg for argument in function.args.args}
+        for statement in function.body:
+            self.visit(statement)
+
+    def of(self, node: ast.AST) -> Carried:
+        names = (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+        return NONE.union(*(self.values.get(name, NONE) for name in names))
+
+    def bound(self, node: ast.AST) -> None:
+        self.bounds |= {each: getattr(node, "lineno", 0) for each in self.of(node)}
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)
+        name = ast.unparse(node.func)
+        if name in self.known:
+            for place, argument in enumerate(node.args):
+                if place in self.known[name][0]:
+                    self.bound(argument)
+                if place in self.known[name][1]:
+                    self.needs |= self.of(argument)
+        elif "atomic" in name or "store" in name or "is_pure=False" in ast.unparse(node):
+            self.needs |= self.of(node)
+
+    def assign(self, target: ast.expr, values: Carried) -> None:
+        for name in assigned([ast.Expr(target)]):
+            self.values[name] = values
+            self.defined.add(name)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            self.assign(target, self.of(node.value))
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self.assign(node.target, NONE)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.visit(node.value)
+        self.assign(node.target, self.of(node.value) | self.of(node.target))
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        before = dict(self.values)
+        for statement in node.body:
+            self.visit(statement)
+        after, self.values = self.values, before
+        for statement in node.orelse:
+            self.visit(statement)
+        changed = assigned([*node.body, *node.orelse])
+        for name in {*after, *self.values}:
+            # What a branch may have changed hangs on the condition too.
+            chosen = self.of(node.test) if name in changed else NONE
+            self.values[name] = after.get(name, NONE) | self.values.get(name, NONE) | chosen
+
+    def loop(self, node: ast.For | ast.While) -> None:
+        carried = assigned(node.body) & self.defined
+        before = dict(self.values)
+        # Twice, for what reaches a bound in the next turn only.
+        for _ in range(2):
+            self.values |= {name: self.values.get(name, NONE) | {(name, node.lineno)} for name in carried}
+            for statement in node.body:
+                self.visit(statement)
+        self.values = {
+            name: frozenset(each for each in found if each[1] != node.lineno) | before.get(name, NONE)
+            for name, found in self.values.items()
+        }
+
+    def visit_While(self, node: ast.While) -> None:
+        self.visit(node.test)
+        self.loop(node)
+
+    def visit_For(self, node: ast.For) -> None:
+        self.visit(node.iter)
+        # Unrolled, so that it has no bounds.
+        if not ast.unparse(node.iter).startswith(("tl.static_range(", "gl.static_range(")):
+            self.bound(node.iter)
+        self.assign(node.target, NONE)
+        self.loop(node)
+
+
+def lost_changes(text: str) -> set[str]:
+    """What only bounds need of what a loop around them changes, in any kernel of a generated module."""
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    known: dict[str, Places] = {}
+    # Once for each function that one may call through.
+    for _ in functions:
+        for function in functions:
+            names = [argument.arg for argument in function.args.args]
+            # As if a loop in line 0 carried the arguments.
+            inside = Loops(function, known, {name: frozenset({(name, 0)}) for name in names})
+            known[function.name] = tuple(
+                {place for place, name in enumerate(names) if (name, 0) in found}
+                for found in (inside.bounds, inside.needs)
+            )
+    found = set()
+    for function in functions:
+        loops = Loops(function, known, {})
+        found |= {
+            f"{function.name}: {each[0]}, for line {line}"
+            for each, line in loops.bounds.items()
+            if each not in loops.needs
+        }
+    return found
+
+
+def modules() -> list[tuple[GemmProblem, Config]]:
+    """One config of each kernel that there is, for NVIDIA; AMD's have the same loops."""
+    chosen = {
+        (config.family, config.SPLIT_K > 1): config for config in [*taking(PROBLEM), *CLUSTERS] if not config.is_amd
+    }
+    return [*((PROBLEM, config) for config in chosen.values()), (replace(PROBLEM, M=1), GEMV)]
+
+
+@pytest.mark.parametrize(("problem", "config"), modules(), ids=lambda value: value.name)
+def test_no_bound_is_made_of_what_a_loop_changes(problem: GemmProblem, config: Config) -> None:
+    """No loop inside another takes its bounds from a variable that the outer one changes for nothing else."""
+    arch = "sm_100" if config.family == "persistent_tma_specialized" else "sm_90"
+    assert lost_changes(generate(problem, [config], arch).text) == set()
+
+
+def test_every_family_is_here() -> None:
+    """A family that is added has its loops looked at too."""
+    assert {config.family for _, config in modules()} == set(FAMILIES)
+
+
+FIRST = r"        first_block = gl.where\(tile == gl.program_id\(0\), begun, 0\)\n"
+IN_SHARES = r"        first_block \+= gl.where\(turn == first_turn, begun, 0\)\n"
+COUNTS = r"( +step \+= 1\n)(\n\n@gluon.jit\ndef \w+_multiply)"
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (WARP_SPECIALIZED, [(FIRST, "        first_block = begun\n"), (COUNTS, r"\1        begun = 0\n\2")]),
+        (
+            WARP_SPECIALIZED,
+            [
+                (FIRST, ""),
+                (r"for block in range\(first_block,", "for block in range(begun,"),
+                (COUNTS, r"\1        begun = 0\n\2"),
+            ],
+        ),
+        (
+            WARP_SPECIALIZED_SPLIT,
+            [
+                (IN_SHARES, "        first_block += begun\n"),
+                (COUNTS, r"\1        begun = gl.where(last_block > first_block, 0, begun)\n\2"),
+            ],
+        ),
+        (
+            WARP_SPECIALIZED_SPLIT,
+            [
+                (IN_SHARES, "        if begun > 0:\n            first_block += 3\n"),
+                (COUNTS, r"\1        begun -= begun\n\2"),
+            ],
+        ),
+    ],
+    ids=["a number", "itself the bound", "a choice", "a branch"],
+)
+def test_what_a_loop_changes_is_noticed(config: Config, changes: list[tuple[str, str]]) -> None:
+    """Loading warps that forgot, after the first tile, how many K-blocks of it the kernel had begun: programs hung."""
+    text = generate(PROBLEM, [config], "sm_90").text
+    for pattern, replacement in changes:
+        text, count = re.subn(pattern, replacement, text)
+        assert count == 1
+    (said,) = lost_changes(text)
+    assert re.fullmatch(r"\w+_load: begun, for line \d+", said)
+
+
+FUNCTIONS = """
+@triton.jit
+def inner(p, count):
+    for i in range(count):
+        tl.store(p + i, i)
+
+@triton.jit
+def middle(count, p):
+    inner(p, count + 1)
+
+@triton.jit
+def outer(p, n):
+    count = n
+    for i in range(n):
+        middle(count, p)
+        count += 1
+"""
+
+
+def test_what_goes_through_functions_is_noticed() -> None:
+    """Where the loop that takes its bounds from it is in a function that the outer loop calls."""
+    assert lost_changes(FUNCTIONS) == {"outer: count, for line 15"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("        middle(count, p)", "        middle(count, p)\n        tl.store(p, count)"),
+        ("        middle(count, p)", "        middle(i, p + count)"),
+        ("        count += 1", "        i += 1"),
+    ],
+    ids=["is stored", "is an address", "does not change"],
+)
+def test_what_is_not_lost_is_no_mistake(change: tuple[str, str]) -> None:
+    """What a store needs is carried round, and is a bound as well."""
+    assert change[0] in FUNCTIONS
+    assert lost_changes(FUNCTIONS.replace(*change)) == set()

@@ -1,0 +1,137 @@
+"""Tests of genkern/search/select.py."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Measurement, Outcome, Winner
+from genkern.gemm.session import VENDOR
+from genkern.gemm.statistics import tied
+from genkern.search.select import choice, estimate_of, finalists, interval_us, neighbour_wins, ranking, spread_us
+
+PROBLEM = GemmProblem(64, 4096, 4096)
+PLAIN = Config("tiled", 64, 64, 32, 1, 1, 4, 2)
+DEEP = replace(PLAIN, num_stages=4)
+SPLIT = replace(PLAIN, SPLIT_K=4)
+GROUPED = replace(PLAIN, GROUP_SIZE_M=8)
+
+
+def final(config: Config | str, us: float, noise: float = 0.001, count: int = 20) -> Measurement:
+    name = config if isinstance(config, str) else config.name
+    draw = random.Random(name)
+    samples = sorted(us * (1 + draw.gauss(0, noise)) for _ in range(count))
+    middle = (samples[(count - 1) // 2] + samples[count // 2]) / 2
+    samples = [sample * us / middle for sample in samples]
+    return Measurement(name, Outcome.MEASURED, "cudagraph", "final", us, tuple(samples))
+
+
+def names(ranked: list[Measurement]) -> list[str]:
+    return [m.config for m in ranked]
+
+
+def test_finalists_are_the_fastest_that_were_measured() -> None:
+    """Fastest first, at most so many, equal times by name, and nobody without a time."""
+    screened = [
+        Measurement("slow", Outcome.MEASURED, "cudagraph", duration_us=9.0),
+        Measurement("b", Outcome.MEASURED, "cudagraph", duration_us=2.0),
+        Measurement("a", Outcome.MEASURED, "cudagraph", duration_us=2.0),
+        Measurement("fast", Outcome.MEASURED, "cudagraph", duration_us=1.0),
+        Measurement("crashed", Outcome.CRASHED, "cudagraph", duration_us=0.5),
+        Measurement("unseen", Outcome.NOT_SEEN, "cudagraph"),
+    ]
+    assert finalists(screened, 3) == ["fast", "a", "b"]
+    assert len(finalists(screened, 99)) == 4
+
+
+def test_a_win_beyond_the_noise_wins() -> None:
+    """However complex the config, and however many neighbours another one won."""
+    ranked = ranking([final(PLAIN, 102), final(SPLIT, 100)], None, {PLAIN.name: 9})
+    assert names(ranked) == [SPLIT.name, PLAIN.name]
+
+
+def test_a_tie_goes_to_the_winner_of_neighbours_then_to_the_simpler() -> None:
+    """Among those tied with the fastest; the rest stay behind in the order of their times."""
+    finals = [final(SPLIT, 100), final(DEEP, 100.2), final(GROUPED, 100.3), final(replace(PLAIN, num_warps=8), 110)]
+    assert names(ranking(finals))[:3] == [GROUPED.name, DEEP.name, SPLIT.name]
+    assert names(ranking(finals, None, {SPLIT.name: 1, DEEP.name: 2}))[:3] == [DEEP.name, SPLIT.name, GROUPED.name]
+    assert ranking(finals)[3].duration_us == 110
+
+
+def test_noise_makes_ties() -> None:
+    """2 % apart with 5 % noise nobody can say, and the simpler config leads; with little noise it does not."""
+    assert ranking([final(SPLIT, 100, 0.05), final(PLAIN, 102, 0.05)])[0].config == PLAIN.name
+    assert ranking([final(SPLIT, 100), final(PLAIN, 102)])[0].config == SPLIT.name
+
+
+def test_a_tie_with_the_vendor_library_goes_to_it() -> None:
+    """A dispatcher uses a config only where it is faster beyond doubt."""
+    assert choice(final(PLAIN, 100), final(VENDOR, 102)) == "config"
+    assert choice(final(PLAIN, 100), final(VENDOR, 100.3)) == "vendor"
+    assert choice(final(PLAIN, 100, 0.05), final(VENDOR, 101, 0.05)) == "vendor"
+    assert choice(final(PLAIN, 100), final(VENDOR, 90)) == "vendor"
+    assert choice(final(PLAIN, 100), None) == "config"
+    assert choice(final(PLAIN, 100), Measurement(VENDOR, Outcome.LAUNCH_FAILED, "cudagraph")) == "config"
+
+
+def test_a_config_that_beats_the_vendor_library_leads_a_tie() -> None:
+    """The simpler of two tied configs is not taken when that gives away the win over the vendor library."""
+    finals, vendor = [final(SPLIT, 100), final(PLAIN, 100.4)], final(VENDOR, 100.8)
+    assert ranking(finals)[0].config == PLAIN.name
+    assert ranking(finals, vendor)[0].config == SPLIT.name
+    assert choice(ranking(finals, vendor)[0], vendor) == "config"
+
+
+def test_nobody_measured_is_an_empty_ranking() -> None:
+    """Failures are no finalists."""
+    assert ranking([Measurement(PLAIN.name, Outcome.CRASHED, "cudagraph", "final")]) == []
+    assert ranking([]) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(90, 110), st.floats(0, 0.05)), min_size=1, max_size=6))
+def test_a_ranking_keeps_everyone_and_leads_with_one_tied_with_the_fastest(
+    values: list[tuple[int, float, float]],
+) -> None:
+    """Whatever the times and noise, in any order of the finals."""
+    finals = [final(replace(PLAIN, GROUP_SIZE_M=i + 1), us, noise) for i, (_, us, noise) in enumerate(values)]
+    ranked = ranking(finals)
+    assert sorted(names(ranked)) == sorted(names(finals))
+    fastest = min(finals, key=lambda m: m.duration_us or 0)
+    assert tied(estimate_of(ranked[0]), estimate_of(fastest))
+    assert ranking(list(reversed(finals))) == ranked
+
+
+def winner(problem: GemmProblem, config: Config) -> Winner:
+    return Winner(problem, config, 1.0, 0.0, 1, "cudagraph", "sm_90", "H200", ())
+
+
+def test_neighbours_have_the_same_weights_or_the_same_tokens() -> None:
+    """Same N and K, or same M, in the same formats; the size itself is no neighbour of its own."""
+    winners = [
+        winner(replace(PROBLEM, M=128), PLAIN),
+        winner(replace(PROBLEM, N=6144), PLAIN),
+        winner(replace(PROBLEM, M=32), SPLIT),
+        winner(PROBLEM, SPLIT),
+        winner(replace(PROBLEM, M=128, N=6144), SPLIT),
+        winner(replace(PROBLEM, M=16, bias=True), SPLIT),
+        winner(replace(PROBLEM, M=16, activation="relu"), SPLIT),
+        winner(replace(PROBLEM, M=16, dtype_a="fp16"), SPLIT),
+    ]
+    assert neighbour_wins(PROBLEM, winners) == {PLAIN.name: 2, SPLIT.name: 1}
+
+
+def test_intervals_and_spreads() -> None:
+    """An interval needs two samples, a spread four; both are of the samples kept."""
+    many = final(PLAIN, 100, 0.01)
+    interval = interval_us(many)
+    assert interval is not None
+    assert min(many.samples_us) <= interval[0] <= 100 <= interval[1] <= max(many.samples_us)
+    assert interval_us(replace(many, samples_us=(100.0,))) is None
+    assert spread_us((1.0, 2.0, 3.0)) == 0
+    assert spread_us((1.0, 5.0, 2.0, 3.0, 4.0, 100.0, 2.5, 3.5)) == 1.5
+    assert estimate_of(Measurement("p", Outcome.MEASURED, "predicted", duration_us=7.0)).median_us == 7.0

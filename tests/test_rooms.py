@@ -1,0 +1,73 @@
+"""The rooms of genkern: each imports what lies below it only, and profiling knows little of the rest."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# From the ground up. A room may import those before it.
+ROOMS = (
+    "",
+    "gemm",
+    "ops",
+    "kernels",
+    "space",
+    "farm",
+    "search",
+    "journal",
+    "formats",
+    "profiling",
+    "tuning",
+    "command",
+)
+# All that a process which launches kernels needs of the rest.
+PROFILING_KNOWS = ("", "gemm", "kernels", "farm.cache", "profiling")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module of genkern that a file imports, at its top or in a function, without `genkern.`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.startswith("genkern.") and module_exists(name):
+                yield name.removeprefix("genkern.")
+
+
+def module_exists(name: str) -> bool:
+    """Whether it is a module or a package, rather than something in one."""
+    place = ROOT / name.replace(".", "/")
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
+
+
+def room_of(module: str) -> str:
+    """The room in which a module lies: "" for those directly in genkern."""
+    first = module.partition(".")[0]
+    return first if first in ROOMS else ""
+
+
+def modules() -> list[Path]:
+    """Every module of genkern; the link to profiling is followed once, by its own name."""
+    found = [path for path in (ROOT / "genkern").rglob("*.py") if "profiling" not in path.parts[len(ROOT.parts) :][1:2]]
+    return sorted({*found, *(ROOT / "genkern" / "profiling").resolve().rglob("*.py")})
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_downward(path: Path) -> None:
+    """A module imports its own room and those below; the command's entry may import all."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts == ("genkern", "__main__"):
+        return
+    room = room_of(".".join(parts if parts[0] == "profiling" else parts[1:]))
+    below = ROOMS[: ROOMS.index(room) + 1]
+    assert not [name for name in imports(path) if room_of(name) not in below]
+    if room == "profiling":
+        known = [name for name in imports(path) if name.startswith(PROFILING_KNOWS[1:]) or room_of(name) == ""]
+        assert set(imports(path)) == set(known)

@@ -1,0 +1,172 @@
+"""Tests of genkern.tuning.check: reduced sizes keep every overhang, and wrong kernels are found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_gemms import TILED, needs_interpreter
+
+import genkern.tuning.check
+from genkern.gemm.config import Config
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
+from genkern.gemm.session import Budget, Session
+from genkern.kernels.families import variants_of
+from genkern.kernels.generate import generate
+from genkern.tuning.check import DeviceChecker, InterpreterChecker, reduced
+
+SIZES = st.integers(1, 10_000) | st.sampled_from([1, 16, 4096, 4097, MAX_DIMENSION])
+BLOCKS = st.sampled_from([16, 32, 64, 128, 256])
+CONFIGS = st.builds(Config, st.just("tiled"), BLOCKS, BLOCKS, BLOCKS, st.integers(1, 32), st.integers(1, 64))
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, config=CONFIGS)
+def test_reduced_sizes_overhang_where_the_problem_does(m: int, n: int, k: int, config: Config) -> None:
+    """A reduced size runs the same kernels, with the same remainder in each dimension, and is no larger."""
+    problem = GemmProblem(m, n, k, bias=True)
+    small = reduced(problem, config)
+    assert variants_of(small, config) == variants_of(problem, config)
+    assert dataclasses.replace(small, M=m, N=n, K=k) == problem
+    for whole, size, block in (
+        (m, small.M, "BLOCK_SIZE_M"),
+        (n, small.N, "BLOCK_SIZE_N"),
+        (k, small.K, "BLOCK_SIZE_K"),
+    ):
+        assert size <= whole
+        assert size % getattr(config, block) == whole % getattr(config, block)
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, config=CONFIGS)
+def test_reduced_sizes_finish(m: int, n: int, k: int, config: Config) -> None:
+    """At most two tiles each way, and blocks of K for every second split: seconds under the interpreter."""
+    small = reduced(GemmProblem(m, n, k), config)
+    assert small.M <= 2 * config.BLOCK_SIZE_M
+    assert small.N <= 2 * config.BLOCK_SIZE_N
+    k_blocks = 3 * max(1, config.SPLIT_K // 2) + 1
+    assert k_blocks * config.BLOCK_SIZE_K >= small.K
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, config=CONFIGS)
+def test_reduced_sizes_keep_the_kernel_text(m: int, n: int, k: int, config: Config) -> None:
+    """What is checked is the text that was compiled, unless the size needs 64-bit offsets."""
+    problem = GemmProblem(m, n, k)
+    if max(m * k, k * n, m * n * config.SPLIT_K) >= 2**31:
+        return
+    small = reduced(problem, config)
+    assert generate(small, [config], "any").source_sha256 == generate(problem, [config], "any").source_sha256
+
+
+def session_for(problem: GemmProblem, folder: Path, arch: str = "gfx942") -> Session:
+    """A session on no device; `module_path` is of no use to the interpreter."""
+    return Session("", problem, arch, 0, str(folder), Budget())
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        (GemmProblem(4096, 4096, 4097), Config("tiled", 32, 32, 32, 8, 4, 4, 2, 2, 16, 2)),
+        (
+            GemmProblem(17, 4096, 8192, "a8w8", "fp8e4m3fnuz", "fp8e4m3fnuz", "bf16"),
+            Config("tiled", 16, 32, 64, 8, 1, 4, 2, 2, 16, 2),
+        ),
+    ],
+)
+def test_a_right_kernel_passes(hostile_path: Path, problem: GemmProblem, config: Config) -> None:
+    """The check passes, says on which size it was made, and leaves no file."""
+    check = InterpreterChecker(err_ratio=0.0).check(session_for(problem, hostile_path), Candidate(config, ()))
+    assert check.passed, check
+    assert (check.config, check.method, check.message) == (config.name, "interpreter", "")
+    assert check.problem_size == reduced(problem, config).size != problem.size
+    assert list(hostile_path.iterdir()) == []
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Makes the checker see a module in which one text is replaced."""
+
+    def break_it(old: str, new: str) -> None:
+        def broken(*arguments: object) -> object:
+            module = generate(*arguments)  # type: ignore[arg-type]
+            assert module.text.count(old) == 1
+            return dataclasses.replace(module, text=module.text.replace(old, new))
+
+        monkeypatch.setattr(genkern.tuning.check, "generate", broken)
+
+    return break_it
+
+
+@needs_interpreter
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        # A block of K is left out.
+        ("in range(0, K, BLOCK_SIZE_K)", "in range(BLOCK_SIZE_K, K, BLOCK_SIZE_K)", ""),
+        # Elements are not written: the NaN that they were filled with stays.
+        ("tl.store(c_ptrs, c, mask=(offs_m[:, None] < M)", "tl.store(c_ptrs, c, mask=(offs_m[:, None] < M - 1)", ""),
+        # The kernel does not run at all.
+        ("acc = tl.dot(a, b, acc)", "acc = tl.dot(a, a, acc)", "the interpreter failed: "),
+    ],
+)
+def test_a_wrong_kernel_fails(
+    breaking: Callable[[str, str], None], hostile_path: Path, old: str, new: str, message: str
+) -> None:
+    """Wrong values, missing values and a crash each fail the check, and no file is left."""
+    breaking(old, new)
+    candidate = Candidate(TILED, ())
+    check = InterpreterChecker(err_ratio=0.05).check(session_for(GemmProblem(100, 33, 97), hostile_path), candidate)
+    assert not check.passed
+    assert check.message.startswith(message)
+    assert "\n" not in check.message
+    assert check.worst_row_error > 0.1 or message
+    assert list(hostile_path.iterdir()) == []
+
+
+def test_a_hung_interpreter_fails(
+    monkeypatch: pytest.MonkeyPatch, breaking: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """A kernel that never ends costs its time-out and is not taken for right."""
+    breaking("import argparse\n", "import argparse\n\nwhile True:\n    pass\n")
+    monkeypatch.setattr(genkern.tuning.check, "_INTERPRETER_TIMEOUT_S", 1.0)
+    check = InterpreterChecker(0.05).check(session_for(GemmProblem(64, 64, 64), tmp_path), Candidate(TILED, ()))
+    assert not check.passed
+    assert "no result after 1 s" in check.message
+    assert (check.method, check.lost) == (NOT_CHECKED, Outcome.TIMED_OUT)
+
+
+def test_an_interpreter_that_is_killed_says_nothing(breaking: Callable[[str, str], None], tmp_path: Path) -> None:
+    """By the out-of-memory killer, say: the config is not called wrong."""
+    breaking("import argparse\n", "import argparse\nimport os\n\nos.kill(os.getpid(), 9)\n")
+    check = InterpreterChecker(0.05).check(session_for(GemmProblem(64, 64, 64), tmp_path), Candidate(TILED, ()))
+    assert (check.passed, check.method, check.lost) == (False, NOT_CHECKED, Outcome.CRASHED)
+    assert "killed by SIGKILL" in check.message
+
+
+def test_device_checker_passes_the_limits_on(tmp_path: Path) -> None:
+    """The check on the device gets the run's error ratio and the op's limit for the output type."""
+    seen: list[object] = []
+
+    def device_check(session: Session, candidate: Candidate, err_ratio: float, limit: float) -> Check:
+        seen.extend([session.problem, candidate, err_ratio, limit])
+        return Check(candidate.config.name, True, 0.0, 0.0, session.problem.size, "gpu")
+
+    problem, candidate = GemmProblem(64, 64, 64), Candidate(TILED, ())
+    check = DeviceChecker(device_check, 0.01).check(session_for(problem, tmp_path), candidate)
+    assert check.method == "gpu"
+    assert seen == [problem, candidate, 0.01, 2**-6]
+
+
+def test_gluon_kernels_are_not_called_wrong(tmp_path: Path) -> None:
+    """Without a GPU a config that the interpreter cannot run is told apart from a wrong one, and cannot win."""
+    checker = InterpreterChecker(0.05)
+    config = Config("warp_specialized", 128, 160, 64)
+    session = Session("", GemmProblem(256, 1280, 4096), "sm_90", 0, str(tmp_path), Budget())
+    check = checker.check(session, Candidate(config, ()))
+    assert not checker.can_check(config)
+    assert checker.can_check(TILED)
+    assert (check.passed, check.method) == (False, NOT_CHECKED)

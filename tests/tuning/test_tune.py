@@ -1,0 +1,356 @@
+"""Tests of genkern/tuning/tune.py: choosing a winner from finals and checks, and handing sizes to several devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genkern.errors import OutputError, ProfilerError
+from genkern.farm.workshop import Job
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
+from genkern.gemm.session import VENDOR, Budget, Session
+from genkern.journal.journal import Journal
+from genkern.tuning.tune import Provenance, Report, Tuner, tune_all
+
+PROBLEM = GemmProblem(64, 4096, 4096)
+PLAIN = Config("tiled", 64, 64, 32)
+SPLIT = replace(PLAIN, SPLIT_K=4)
+DEEP = replace(PLAIN, num_stages=5)
+PROBLEMS = [GemmProblem(2**i, 64, 64) for i in range(6)]
+WAIT_S = 10.0
+
+
+def final(name: str, us: float) -> Measurement:
+    samples = tuple(us * (1 + 0.0002 * (i - 5)) for i in range(11))
+    return Measurement(name, Outcome.MEASURED, "cudagraph", "final", us, samples, discarded=2)
+
+
+class Finals:
+    """A profiler that knows how the finals end, and counts how often it is asked."""
+
+    time_source = "cudagraph"
+
+    def __init__(self, finals: list[Measurement]) -> None:
+        self._finals = finals
+        self.asked: list[list[str]] = []
+
+    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
+        self.asked.append([candidate.config.name for candidate in finalists])
+        return self._finals
+
+
+class Verdicts:
+    """A checker for which these configs are wrong."""
+
+    def __init__(self, *wrong: Config) -> None:
+        self._wrong = {config.name for config in wrong}
+        self.checked: list[str] = []
+
+    def can_check(self, config: Config) -> bool:
+        return config.family != "warp_specialized"
+
+    def check(self, session: Session | None, candidate: Candidate) -> Check:
+        name = candidate.config.name
+        self.checked.append(name)
+        return Check(name, name not in self._wrong, 0.5, 0.25, "64x4096x4096", "gpu")
+
+
+def a_session(folder: Path) -> Session:
+    return Session("m.py", PROBLEM, "sm_90", 0, str(folder), Budget())
+
+
+def a_tuner(journal: Journal, checker: Verdicts | None, profiler: Finals | None = None) -> Tuner:
+    """One that has what choosing takes."""
+    nothing: Any = None
+    provenance = Provenance("sm_90", "NVIDIA H200", (("triton", "3.7.0"),))
+    return Tuner(nothing, nothing, profiler or nothing, checker, journal, nothing, provenance, Budget())
+
+
+def choose(
+    tmp_path: Path,
+    finals: list[Measurement],
+    checker: Verdicts | None = None,
+    before: Sequence[Winner] = (),
+    profiler: Finals | None = None,
+) -> tuple[Winner | None, Report]:
+    """The winner of these finals, every config having been screened."""
+    journal = Journal(tmp_path / "journal", {})
+    for winner in before:
+        journal.won(winner)
+    tuner = a_tuner(journal, checker, profiler or Finals(finals))
+    configs = [Config.parse(m.config) for m in finals if m.config != VENDOR]
+    ready = {config.name: Candidate(config, ()) for config in configs}
+    report = Report(PROBLEM)
+    report.candidates = {m.config: replace(m, stage="screen") for m in finals if m.config != VENDOR}
+    chosen = tuner._choose(Job(a_session(tmp_path), iter(()), ready), journal.of(PROBLEM), report)
+    journal.close()
+    return chosen, report
+
+
+def test_a_winner_carries_what_it_takes_to_trust_it(tmp_path: Path) -> None:
+    """Interval, samples, discarded ones, runner-up, margin, and the vendor library with its interval."""
+    finals = [final(PLAIN.name, 100), final(SPLIT.name, 110), final(DEEP.name, 105), final(VENDOR, 120)]
+    winner, _ = choose(tmp_path, finals, Verdicts())
+    assert winner is not None
+    assert (winner.config, winner.duration_us, winner.samples, winner.discarded) == (PLAIN, 100, 11, 2)
+    assert winner.interval_us is not None
+    assert 99.9 <= winner.interval_us[0] <= 100 <= winner.interval_us[1] <= 100.1
+    assert (winner.runner_up, winner.runner_up_us, winner.margin) == (DEEP.name, 105, 1.05)
+    assert winner.vendor_us == 120
+    assert winner.vendor_interval_us is not None
+    assert winner.choice == "config"
+    assert winner.check is not None
+    assert winner.device == "NVIDIA H200"
+
+
+@pytest.mark.parametrize(("vendor_us", "choice"), [(90, "vendor"), (100.2, "vendor"), (103, "config")])
+def test_the_vendor_library_wins_ties(vendor_us: float, choice: str, tmp_path: Path) -> None:
+    """The config is recorded all the same; a dispatcher is told not to use it."""
+    winner, _ = choose(tmp_path, [final(PLAIN.name, 100), final(VENDOR, vendor_us)])
+    assert winner is not None
+    assert (winner.config, winner.choice, winner.runner_up, winner.margin) == (PLAIN, choice, "", None)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["unfit", "gone"])
+def test_a_finalist_without_a_binary_cannot_be_checked(known: bool, tmp_path: Path) -> None:
+    """As when its entry of the cache is lost, and its compile fails this time: the next one is chosen.
+
+    That is no fact: a later run may have the binary again. What was checked before needs none.
+    """
+    finals = [final(PLAIN.name, 100), final(DEEP.name, 110)]
+    why = Unfit(Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
+    for checked_before in (False, True):
+        journal = Journal(tmp_path / f"journal_{checked_before}", {})
+        journal.retimed(PROBLEM, finals)
+        if checked_before:
+            journal.checked(PROBLEM, Verdicts().check(None, Candidate(PLAIN, ())))
+        unfit = {PLAIN.name: why} if known else {}
+        job = Job(a_session(tmp_path), iter(()), {DEEP.name: Candidate(DEEP, ())}, unfit)
+        report = Report(PROBLEM)
+        report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in (*unfit, DEEP.name)}
+        winner = a_tuner(journal, Verdicts())._choose(job, journal.of(PROBLEM), report)
+        journal.close()
+        assert winner is not None
+        if checked_before:
+            assert winner.config == PLAIN
+            continue
+        assert (winner.config, winner.runner_up) == (DEEP, "")
+        assert list(report.candidates) == [*unfit, DEEP.name]
+        if known:
+            lost = report.candidates[PLAIN.name]
+            assert (lost.outcome, lost.duration_us) == (Outcome.COMPILE_TIMED_OUT, 100)
+            assert lost.message.endswith("no result after 1 s")
+        facts = journal.of(PROBLEM)
+        assert (list(facts.checks), facts.unchecked) == ([DEEP.name], {})
+
+
+def test_without_the_vendor_library_the_config_is_chosen(tmp_path: Path) -> None:
+    """As for formats that it does not support."""
+    winner, _ = choose(tmp_path, [final(PLAIN.name, 100)])
+    assert winner is not None
+    assert (winner.vendor_us, winner.vendor_interval_us, winner.choice) == (None, None, "config")
+
+
+def test_a_vendor_library_without_a_time_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    """As where a trace does not show for certain what its call was: the report says why."""
+    reason = "the vendor library is not timed: its calls differ"
+    vendor = Measurement(VENDOR, Outcome.NOT_SEEN, "rocprofv3", "final", message=reason)
+    winner, report = choose(tmp_path, [final(PLAIN.name, 100), vendor])
+    assert winner is not None
+    assert (winner.vendor_us, winner.vendor_interval_us, winner.choice) == (None, None, "config")
+    assert report.vendor == vendor
+    assert VENDOR not in report.candidates
+
+
+def test_a_tie_goes_to_the_config_that_wins_neighbours(tmp_path: Path) -> None:
+    """Winners of this run that the journal knows decide between equals; then the margin may be below 1."""
+    finals = [final(PLAIN.name, 100), final(DEEP.name, 100.2)]
+    alone, _ = choose(tmp_path / "alone", finals)
+    assert alone is not None
+    assert alone.config == PLAIN
+    before = [replace(alone, problem=replace(PROBLEM, M=m), config=DEEP) for m in (32, 128)]
+    winner, _ = choose(tmp_path / "neighbours", finals, before=before)
+    assert winner is not None
+    assert winner.config == DEEP
+    assert winner.margin == pytest.approx(100 / 100.2)
+
+
+def test_the_wrong_never_win(tmp_path: Path) -> None:
+    """The next best takes the place; the wrong one is neither winner nor runner-up, and its outcome says so."""
+    finals = [final(SPLIT.name, 90), final(PLAIN.name, 100), final(DEEP.name, 105)]
+    checker = Verdicts(SPLIT)
+    winner, report = choose(tmp_path, finals, checker)
+    assert winner is not None
+    assert (winner.config, winner.runner_up) == (PLAIN, DEEP.name)
+    assert checker.checked == [SPLIT.name, PLAIN.name]
+    assert report.candidates[SPLIT.name].outcome is Outcome.WRONG
+    assert "error ratio 0.5, worst row 0.25" in report.candidates[SPLIT.name].message
+
+
+def test_nobody_right_is_no_winner(tmp_path: Path) -> None:
+    """And the report says why."""
+    winner, report = choose(tmp_path, [final(PLAIN.name, 90), final(VENDOR, 80)], Verdicts(PLAIN))
+    assert winner is None
+    assert "correct" in report.message
+
+
+def test_a_resumed_choice_is_the_same_and_measures_nothing(tmp_path: Path) -> None:
+    """From the journal's samples and checks alone, the same winner to the last digit."""
+    finals = [final(PLAIN.name, 100), final(SPLIT.name, 100.1), final(DEEP.name, 104), final(VENDOR, 101)]
+    first, _ = choose(tmp_path, finals, Verdicts())
+    profiler, checker = Finals([]), Verdicts()
+    again, _ = choose(tmp_path, finals, checker, profiler=profiler)
+    assert again == first is not None
+    assert profiler.asked == []
+    assert checker.checked == []
+
+
+class Device:
+    """Tunes by calling `how` with the problem; keeps what it was given."""
+
+    def __init__(self, how: Callable[[GemmProblem], Any] = lambda _: None, index: int = 0) -> None:
+        self._how = how
+        self.device_index = index
+        self.given: list[GemmProblem] = []
+
+    def tune(self, problem: GemmProblem) -> Report:
+        self.given.append(problem)
+        self._how(problem)
+        return Report(problem)
+
+
+def run(
+    *devices: Device, problems: list[GemmProblem] = PROBLEMS, finished: Any = None, told: list[Any] | None = None
+) -> list[GemmProblem]:
+    """What was finished, in that order; `told` is what was said of lost devices."""
+    told = [] if told is None else told
+    done: list[GemmProblem] = []
+
+    def keep(report: Report) -> None:
+        done.append(report.problem)
+        if finished is not None:
+            finished(report)
+
+    tuners: Any = devices
+    tune_all(tuners, problems, keep, lambda index, error, left: told.append((index, str(error), left)))
+    return done
+
+
+def test_one_device_takes_the_sizes_in_their_order() -> None:
+    """As the file lists them."""
+    assert run(Device()) == PROBLEMS
+
+
+def test_the_largest_come_first() -> None:
+    """So that no device is left with a large one at the end; each size is tuned once."""
+    met = threading.Barrier(2)
+    a, b = Device(lambda p: met.wait(WAIT_S)), Device(lambda p: met.wait(WAIT_S))
+    done = run(a, b)
+    assert sorted(done) == sorted(a.given + b.given) == sorted(PROBLEMS)
+    assert sorted(a.given[:1] + b.given[:1]) == PROBLEMS[-2:]
+
+
+def test_a_lost_devices_sizes_go_to_the_others() -> None:
+    """All are tuned, the run does not fail, and which device was lost, why, and how many are left, is told once."""
+    bad_has_one = threading.Event()
+
+    def lose(problem: GemmProblem) -> None:
+        bad_has_one.set()
+        raise ProfilerError("GPU 1 is broken")
+
+    told: list[Any] = []
+    good, bad = Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose, index=1)
+    assert sorted(run(good, bad, told=told)) == sorted(PROBLEMS)
+    assert len(bad.given) == 1
+    assert told == [(1, "GPU 1 is broken", 1)]
+
+
+def test_a_device_lost_at_the_very_end_loses_nothing() -> None:
+    """A device that has nothing left to do waits for what may yet come back from the others."""
+    good_is_done = threading.Event()
+
+    def lose(problem: GemmProblem) -> None:
+        assert good_is_done.wait(WAIT_S)
+        raise ProfilerError("GPU 1 is broken")
+
+    both_have_one = threading.Barrier(2, timeout=WAIT_S)
+    first = threading.Event()
+
+    def tune(problem: GemmProblem) -> None:
+        if not first.is_set():
+            first.set()
+            both_have_one.wait()
+
+    def lose_late(problem: GemmProblem) -> None:
+        both_have_one.wait()
+        lose(problem)
+
+    good = Device(tune)
+
+    def finished(report: Report) -> None:
+        if len(good.given) == len(PROBLEMS) - 1:
+            good_is_done.set()
+
+    assert sorted(run(good, Device(lose_late), finished=finished)) == sorted(PROBLEMS)
+
+
+def test_without_any_device_left_the_error_is_raised() -> None:
+    """It is that of the last one that was lost; only of the first was there anything to tell."""
+
+    def lose(problem: GemmProblem) -> None:
+        raise ProfilerError("broken")
+
+    told: list[Any] = []
+    with pytest.raises(ProfilerError, match="broken"):
+        run(Device(lose), Device(lose), told=told)
+    assert [left for _, _, left in told] == [1]
+
+
+def test_what_cannot_be_told_ends_the_run() -> None:
+    """A closed pipe, met while a lost device is told of, is the run's error and no thread's secret."""
+    bad_has_one = threading.Event()
+
+    def lose(problem: GemmProblem) -> None:
+        bad_has_one.set()
+        raise ProfilerError("broken")
+
+    class Closed(list[Any]):
+        def append(self, item: Any) -> None:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run(Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose), told=Closed())
+
+
+def test_an_error_of_the_run_ends_all_devices() -> None:
+    """A full disk is no device's fault: the size is not tuned again elsewhere, and no further one is begun."""
+
+    def full(report: Report) -> None:
+        raise OutputError("disk full")
+
+    both_have_one = threading.Barrier(2, timeout=WAIT_S)
+    a, b = Device(lambda p: both_have_one.wait()), Device(lambda p: both_have_one.wait())
+    with pytest.raises(OutputError, match="disk full"):
+        run(a, b, finished=full)
+    assert len(a.given) == len(b.given) == 1
+
+
+def test_what_cannot_be_checked_does_not_win(tmp_path: Path) -> None:
+    """With a check asked for, a config that nobody can check is not even re-timed; without one, it may win."""
+    gluon = Config("warp_specialized", 128, 160, 64)
+    finals = [final(gluon.name, 90), final(PLAIN.name, 100)]
+    profiler = Finals(finals[1:])
+    winner, _ = choose(tmp_path / "checked", finals, Verdicts(), profiler=profiler)
+    assert profiler.asked == [[PLAIN.name]]
+    assert winner is not None
+    assert winner.config == PLAIN
+    winner, _ = choose(tmp_path / "unchecked", finals)
+    assert winner is not None
+    assert winner.config == gluon
