@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import genkern.ops
 from genkern.errors import InputError
+from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 
 
@@ -18,7 +19,7 @@ class Op:
 
     `default_dtypes` gives (dtype_a, dtype_b, dtype_c) for an architecture. `refuse` returns why a
     problem does not fit the format on an architecture, or "". `accumulator` is "fp32" or "int32" for a
-    problem. `extra_operands` names, in order, the kernel arguments between C and the sizes.
+    problem. `operands` lists its tensors: A, B, C, then the others in the order in which kernels take them.
     `worst_row_limit` is the largest relative error of a row of C that still counts as correct.
     """
 
@@ -27,12 +28,28 @@ class Op:
     default_dtypes: Callable[[str], tuple[str, str, str]]
     refuse: Callable[[GemmProblem, str], str]
     accumulator: Callable[[GemmProblem], str]
+    operands: Callable[[GemmProblem], tuple[Operand, ...]]
     scaled: bool
     worst_row_limit: Callable[[GemmProblem], float]
 
     def extra_operands(self, problem: GemmProblem) -> tuple[str, ...]:
-        scales = ("scale_a", "scale_b") if self.scaled else ()
-        return scales + (("bias",) if problem.bias else ())
+        """Names of the operands besides A, B and C, in the order in which kernels take them."""
+        return tuple(operand.name for operand in self.operands(problem)[3:])
+
+
+def matrices(problem: GemmProblem) -> tuple[Operand, Operand, Operand]:
+    """A [M, K], B [K, N] and C [M, N] of a plain product; B is the weight, and rotates."""
+    M, N, K = problem.M, problem.N, problem.K
+    return (
+        Operand("a", "activation", (M, K), problem.dtype_a, problem.row_major_a),
+        Operand("b", "weight", (K, N), problem.dtype_b, problem.row_major_b, rotates=True),
+        Operand("c", "output", (M, N), problem.dtype_c),
+    )
+
+
+def bias_of(problem: GemmProblem) -> tuple[Operand, ...]:
+    """The bias vector [N] in C's type, where the problem has one."""
+    return (Operand("bias", "bias", (problem.N,), problem.dtype_c),) if problem.bias else ()
 
 
 def op_names() -> tuple[str, ...]:

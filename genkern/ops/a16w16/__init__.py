@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.op import Op
+from genkern.ops.op import Op, bias_of, matrices
 
 _TYPES = ("fp16", "bf16", "fp32")
 # A correct result is within a few roundings of its own type: 4 x 2^-8 for bf16, 4 x 2^-11 for fp16.
@@ -26,6 +26,7 @@ OP = Op(
     default_dtypes=lambda arch: ("bf16", "bf16", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "fp32",
+    operands=lambda problem: (*matrices(problem), *bias_of(problem)),
     scaled=False,
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
+from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.op import Op
+from genkern.ops.op import Op, bias_of, matrices
 
 _OUT = ("fp16", "bf16", "fp32")
 # The matrix units of sm_90 keep about 14 bits when they add fp8 products (DeepSeek-V3 report, section 3.3.2),
@@ -34,12 +35,21 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
     return ""
 
 
+def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
+    scales = (
+        Operand("scale_a", "scale", (1,), "fp32", scales="a"),
+        Operand("scale_b", "scale", (1,), "fp32", scales="b"),
+    )
+    return (*matrices(problem), *scales, *bias_of(problem))
+
+
 OP = Op(
     name="a8w8",
     template="a8w8/module.py.j2",
     default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if _has_fp8(arch) else ("int8", "int8", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
+    operands=_operands,
     scaled=True,
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
 )

@@ -1,0 +1,53 @@
+"""Operand: one tensor that a GEMM reads or writes, as its format declares it; everything else about it is derived.
+
+A format says `operands(problem)` (see genkern.ops.op); signatures, the making and checking of inputs, bytes moved,
+guard bands and what rotates through the cache follow from that list.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from genkern.gemm.dtypes import DTYPES
+
+Role = Literal["activation", "weight", "scale", "index", "bias", "output"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor of a GEMM.
+
+    `shape` counts logical elements; a matrix that is not `row_major` is stored as its transpose, which is row-major.
+    `dtype` is the storage type by genkern's name; `packed` elements share one of it (two for 4-bit types, packed along
+    the contiguous dimension). `alignment` (bytes) is what the address, and the pitch of a matrix, must be a multiple
+    of for the farm's binaries. `rotates` says that measuring goes through several copies of it, so that a call finds it
+    cold, as a model finds its weights. `scales` names the operand that a scale belongs to.
+    """
+
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    dtype: str
+    row_major: bool = True
+    packed: int = 1
+    alignment: int = 16
+    rotates: bool = False
+    scales: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Logical elements."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Storage without padding; the contiguous dimension is rounded up to whole storage elements."""
+        *outer, contiguous = self.stored_shape
+        return math.prod(outer) * -(-contiguous // self.packed) * DTYPES[self.dtype].size_bytes
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Logical elements in the order of storage: the last dimension is contiguous."""
+        return self.shape if self.row_major else (*self.shape[:-2], self.shape[-1], self.shape[-2])
