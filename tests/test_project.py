@@ -136,6 +136,12 @@ def test_rooms_are_small(folder: str) -> None:
         assert len(files) <= 12, f"{at} has {len(files)}"
 
 
+@pytest.mark.parametrize(("document", "most"), [("README.md", 1500), ("ARCHITECTURE.md", 2500)])
+def test_documents_are_short(document: str, most: int) -> None:
+    """What one reads first can be read at once."""
+    assert len((ROOT / document).read_text(encoding="utf-8").split()) <= most
+
+
 def test_no_file_is_long() -> None:
     """No source file has more than 400 lines."""
     sources = [path for folder in (*CODE_FOLDERS, "benchmarks", "tests") for path in files_of(folder)]
@@ -178,9 +184,9 @@ def test_reliability_names_real_tests() -> None:
                 assert f'"{kind[1]}"' in sources[file], word
 
 
-def test_readme_names_every_option() -> None:
-    """The README's table of options leaves none out."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_option_is_documented() -> None:
+    """The table of docs/options.md leaves none out."""
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     options = [action.option_strings for action in parser()._actions if action.dest not in ("help", "version")]
     assert not [names for names in options if not any(f"`{name}" in text for name in names)]
 
