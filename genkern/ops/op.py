@@ -17,14 +17,16 @@ from genkern.gemm.problem import GemmProblem
 class Op:
     """One GEMM format.
 
-    `default_dtypes` gives (dtype_a, dtype_b, dtype_c) for an architecture. `refuse` returns why a
-    problem does not fit the format on an architecture, or "". `accumulator` is "fp32" or "int32" for a
-    problem. `operands` lists its tensors: A, B, C, then the others in the order in which kernels take them.
-    `worst_row_limit` is the largest relative error of a row of C that still counts as correct.
+    `folder` names its folder of templates: module.py.j2 (inputs, reference and vendor call) and kernel.py.j2 (what its
+    kernels do where formats differ; templates/a16w16/kernel.py.j2 says how). `default_dtypes` gives (dtype_a, dtype_b,
+    dtype_c) for an architecture. `refuse` returns why a problem does not fit the format on an architecture, or "".
+    `accumulator` is "fp32" or "int32" for a problem: what partial sums are kept in. `operands` lists its tensors: A, B,
+    C, then the others in the order in which kernels take them. `worst_row_limit` is the largest relative error of a row
+    of C that still counts as correct.
     """
 
     name: str
-    template: str
+    folder: str
     default_dtypes: Callable[[str], tuple[str, str, str]]
     refuse: Callable[[GemmProblem, str], str]
     accumulator: Callable[[GemmProblem], str]
@@ -32,9 +34,21 @@ class Op:
     scaled: bool
     worst_row_limit: Callable[[GemmProblem], float]
 
-    def extra_operands(self, problem: GemmProblem) -> tuple[str, ...]:
-        """Names of the operands besides A, B and C, in the order in which kernels take them."""
-        return tuple(operand.name for operand in self.operands(problem)[3:])
+    def extra_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
+        """The operands besides A, B and C, in the order in which kernels take them."""
+        return self.operands(problem)[3:]
+
+    def step_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
+        """Those of `extra_operands` that are read at every step over K."""
+        return tuple(operand for operand in self.extra_operands(problem) if operand.in_step)
+
+    def finish_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
+        """Those of `extra_operands` that are read once, when the sums are complete."""
+        return tuple(operand for operand in self.extra_operands(problem) if not operand.in_step)
+
+    def finishes(self, problem: GemmProblem) -> bool:
+        """Whether anything but the cast to C's type is left to do when the sums are complete."""
+        return problem.activation != "none" or bool(self.finish_operands(problem))
 
 
 def matrices(problem: GemmProblem) -> tuple[Operand, Operand, Operand]:

@@ -19,7 +19,7 @@ def test_ops_are_the_files_of_the_folder() -> None:
     for name in op_names():
         op = get_op(name)
         assert op.name == name
-        assert op.template == f"{name}/module.py.j2"
+        assert op.folder == name
 
 
 @pytest.mark.parametrize("name", ["", "a4w4", "../a16w16", "os", "__init__", "a16w16.py"])
@@ -79,8 +79,9 @@ def test_operands_and_accumulators() -> None:
     """Scales come before the bias, in the order of the kernels' arguments; integers are summed as integers."""
     a16w16, a8w8 = get_op("a16w16"), get_op("a8w8")
     plain, biased = GemmProblem(1, 1, 1), GemmProblem(1, 1, 1, bias=True)
-    assert (a16w16.extra_operands(plain), a16w16.extra_operands(biased)) == ((), ("bias",))
-    assert a8w8.extra_operands(biased) == ("scale_a", "scale_b", "bias")
+    names = [[operand.name for operand in op.extra_operands(p)] for op, p in ((a16w16, plain), (a16w16, biased))]
+    assert names == [[], ["bias"]]
+    assert [operand.name for operand in a8w8.extra_operands(biased)] == ["scale_a", "scale_b", "bias"]
     assert a8w8.accumulator(GemmProblem(1, 1, 1, "a8w8", "int8", "int8")) == "int32"
     assert a8w8.accumulator(GemmProblem(1, 1, 1, "a8w8", "fp8e4m3fn", "fp8e4m3fn")) == "fp32"
 

@@ -22,7 +22,7 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
 
 OP = Op(
     name="a16w16",
-    template="a16w16/module.py.j2",
+    folder="a16w16",
     default_dtypes=lambda arch: ("bf16", "bf16", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "fp32",

@@ -45,7 +45,7 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
 
 OP = Op(
     name="a8w8",
-    template="a8w8/module.py.j2",
+    folder="a8w8",
     default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if _has_fp8(arch) else ("int8", "int8", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
