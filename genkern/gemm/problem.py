@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genkern.errors import InputError
-from genkern.gemm.dtypes import DTYPES
 
 # The kernels' size arguments have 32 bits, and they round sizes up: to whole blocks (tl.cdiv adds a block first), and
 # to SPLIT_K times as many blocks of K. So much is left for that.
@@ -63,17 +62,6 @@ class GemmProblem:
         """Multiply and add counted apart: 2 M N K."""
         return 2 * self.M * self.N * self.K
 
-    @property
-    def bytes_moved(self) -> int:
-        """Least traffic with device memory: each input read once, the output written once."""
-        size_a, size_b, size_c = (DTYPES[d].size_bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
-        bias = self.N * size_c if self.bias else 0
-        return self.M * self.K * size_a + self.K * self.N * size_b + self.M * self.N * size_c + bias
-
     def tflops(self, time_us: float) -> float:
         """Achieved TFLOP/s at `time_us` microseconds."""
         return self.flops / time_us * 1e-6
-
-    def gb_per_s(self, time_us: float) -> float:
-        """Achieved GB/s (10^9 bytes) of `bytes_moved` at `time_us` microseconds."""
-        return self.bytes_moved / time_us * 1e-3

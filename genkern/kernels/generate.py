@@ -13,7 +13,7 @@ import jinja2
 
 from genkern import __version__
 from genkern.gemm.config import AMD_NEUTRAL, Config
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
@@ -100,6 +100,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "workspace_dtype": f"torch.{'float32' if accumulator == 'fp32' else accumulator}",
         "poison": 'float("nan")',
         "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
+        "operands": op.operands(problem),
+        "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
+        "stand_ins": _stand_ins(op.operands(problem)),
+        "no_vendor": op.no_vendor(problem),
         "torch_a": DTYPES[problem.dtype_a].torch,
         "torch_b": DTYPES[problem.dtype_b].torch,
         "torch_c": DTYPES[problem.dtype_c].torch,
@@ -182,6 +186,12 @@ def _source_sha256(helpers: Mapping[str, str], kernel: str) -> str:
     """Of a kernel's text with the helpers that it calls: the same whatever else the module holds."""
     called = [text for call, text in helpers.items() if call in kernel]
     return hashlib.sha256("\n".join([*called, kernel]).encode()).hexdigest()
+
+
+def _stand_ins(operands: Iterable[Operand]) -> dict[str, str]:
+    """Of PyTorch's types that inputs have, those that the interpreter lacks, and what stands for them."""
+    inputs = {operand.dtype for operand in operands if operand.role in ("activation", "weight")}
+    return {DTYPES[name].torch: DTYPES[other].torch for name, other in INTERPRETED_AS.items() if name in inputs}
 
 
 def _names_text(operands: Iterable[Operand]) -> str:

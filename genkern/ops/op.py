@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -22,7 +23,10 @@ class Op:
     dtype_c) for an architecture. `refuse` returns why a problem does not fit the format on an architecture, or "".
     `accumulator` is "fp32" or "int32" for a problem: what partial sums are kept in. `operands` lists its tensors: A, B,
     C, then the others in the order in which kernels take them. `worst_row_limit` is the largest relative error of a row
-    of C that still counts as correct.
+    of C that still counts as correct. `no_vendor` is "" where module.py.j2's `vendor` computes the whole problem by the
+    vendor library, with scales, bias, activation and cast; else why there is no such call, and so no vendor time.
+    `shared_scale` is how many rows of A, columns of B and elements of K have a scale in common, where they have:
+    a reduced size for the interpreter has whole blocks of them, and the same rest.
     """
 
     name: str
@@ -33,6 +37,8 @@ class Op:
     operands: Callable[[GemmProblem], tuple[Operand, ...]]
     scaled: bool
     worst_row_limit: Callable[[GemmProblem], float]
+    no_vendor: Callable[[GemmProblem], str] = lambda problem: ""
+    shared_scale: Callable[[GemmProblem], tuple[int, int, int]] = lambda problem: (1, 1, 1)
 
     def extra_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         """The operands besides A, B and C, in the order in which kernels take them."""
@@ -77,6 +83,17 @@ def get_op(name: str) -> Op:
         raise InputError(f"unknown op {name!r}: use one of {', '.join(op_names())}")
     op: Op = importlib.import_module(f"genkern.ops.{name}").OP
     return op
+
+
+@functools.lru_cache(maxsize=4096)
+def bytes_moved(problem: GemmProblem) -> int:
+    """Least traffic with device memory: each input read once, the output written once."""
+    return sum(operand.size_bytes for operand in get_op(problem.op).operands(problem))
+
+
+def gb_per_s(problem: GemmProblem, time_us: float) -> float:
+    """Achieved GB/s (10^9 bytes) of `bytes_moved` at `time_us` microseconds."""
+    return bytes_moved(problem) / time_us * 1e-3
 
 
 def check_problem(problem: GemmProblem, arch: str) -> None:
