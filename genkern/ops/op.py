@@ -10,15 +10,18 @@ from dataclasses import dataclass
 
 import genkern.ops
 from genkern.errors import InputError
+from genkern.gemm.config import Config
 from genkern.gemm.operand import Operand
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import DEFAULT_OP, GemmProblem
+from genkern.ops.fields import NoFields
 
 
 @dataclass(frozen=True)
 class Op:
     """One GEMM format.
 
-    `folder` names its folder of templates: module.py.j2 (inputs, reference and vendor call) and kernel.py.j2 (what its
+    `input_types` are those that A and B may have; where a problem says its types but no format, they mean the format that
+    is chosen `by_types`. `folder` names its folder of templates: module.py.j2 (inputs, reference and vendor call) and kernel.py.j2 (what its
     kernels do where formats differ; templates/a16w16/kernel.py.j2 says how). `default_dtypes` gives (dtype_a, dtype_b,
     dtype_c) for an architecture. `refuse` returns why a problem does not fit the format on an architecture, or "".
     `accumulator` is "fp32" or "int32" for a problem: what partial sums are kept in. `operands` lists its tensors: A, B,
@@ -26,18 +29,23 @@ class Op:
     of C that still counts as correct. `no_vendor` is "" where module.py.j2's `vendor` computes the whole problem by the
     vendor library, with scales, bias, activation and cast; else why there is no such call, and so no vendor time.
     `shared_scale` is how many rows of A, columns of B and elements of K have a scale in common, where they have:
-    a reduced size for the interpreter has whole blocks of them, and the same rest.
+    a reduced size for the interpreter has whole blocks of them, and the same rest. `fields` declares what the format
+    asks of a problem besides (genkern.ops.fields). `legal` returns why a config cannot compute a problem in this format
+    whatever the device, or ""; it is asked besides the family, and does not read GROUP_SIZE_M or SPLIT_K.
     """
 
     name: str
     folder: str
+    input_types: tuple[str, ...]
     default_dtypes: Callable[[str], tuple[str, str, str]]
     refuse: Callable[[GemmProblem, str], str]
     accumulator: Callable[[GemmProblem], str]
     operands: Callable[[GemmProblem], tuple[Operand, ...]]
-    scaled: bool
     worst_row_limit: Callable[[GemmProblem], float]
     no_vendor: Callable[[GemmProblem], str] = lambda problem: ""
+    by_types: bool = False
+    fields: type = NoFields
+    legal: Callable[[GemmProblem, Config], str] | None = None
     shared_scale: Callable[[GemmProblem], tuple[int, int, int]] = lambda problem: (1, 1, 1)
 
     def extra_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
@@ -75,6 +83,12 @@ def bias_of(problem: GemmProblem) -> tuple[Operand, ...]:
 def op_names() -> tuple[str, ...]:
     """The formats there are: one folder each in genkern/ops."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(genkern.ops.__path__) if module.ispkg))
+
+
+def op_by_type(dtype: str) -> Op:
+    """The format that operands of this type mean where nothing names one."""
+    ops = (get_op(name) for name in op_names())
+    return next((op for op in ops if op.by_types and dtype in op.input_types), get_op(DEFAULT_OP))
 
 
 def get_op(name: str) -> Op:
