@@ -30,6 +30,7 @@ from genkern.kernels.families import (
 )
 from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
 from genkern.kernels.variant import Variant
+from genkern.ops.fields import own_values
 from genkern.ops.op import get_op
 
 
@@ -100,6 +101,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "workspace_dtype": f"torch.{'float32' if accumulator == 'fp32' else accumulator}",
         "poison": 'float("nan")',
         "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
+        "own": own_values(op.fields, problem),
         "operands": op.operands(problem),
         "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
         "stand_ins": _stand_ins(op.operands(problem)),

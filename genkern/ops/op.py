@@ -20,18 +20,22 @@ from genkern.ops.fields import NoFields
 class Op:
     """One GEMM format.
 
-    `input_types` are those that A and B may have; where a problem says its types but no format, they mean the format that
-    is chosen `by_types`. `folder` names its folder of templates: module.py.j2 (inputs, reference and vendor call) and kernel.py.j2 (what its
-    kernels do where formats differ; templates/a16w16/kernel.py.j2 says how). `default_dtypes` gives (dtype_a, dtype_b,
-    dtype_c) for an architecture. `refuse` returns why a problem does not fit the format on an architecture, or "".
-    `accumulator` is "fp32" or "int32" for a problem: what partial sums are kept in. `operands` lists its tensors: A, B,
-    C, then the others in the order in which kernels take them. `worst_row_limit` is the largest relative error of a row
-    of C that still counts as correct. `no_vendor` is "" where module.py.j2's `vendor` computes the whole problem by the
-    vendor library, with scales, bias, activation and cast; else why there is no such call, and so no vendor time.
-    `shared_scale` is how many rows of A, columns of B and elements of K have a scale in common, where they have:
-    a reduced size for the interpreter has whole blocks of them, and the same rest. `fields` declares what the format
-    asks of a problem besides (genkern.ops.fields). `legal` returns why a config cannot compute a problem in this format
-    whatever the device, or ""; it is asked besides the family, and does not read GROUP_SIZE_M or SPLIT_K.
+    `folder`: its folder of templates, with module.py.j2 (reference and vendor call) and kernel.py.j2 (what its kernels
+    do where formats differ; templates/a16w16/kernel.py.j2 says how).
+    `input_types`: types that A and B may have. Where a problem says its types but no format, they mean the one that is
+    chosen `by_types`.
+    `default_dtypes`: (dtype_a, dtype_b, dtype_c) for an architecture.
+    `refuse`: why a problem does not fit the format on an architecture, or "".
+    `accumulator`: "fp32" or "int32" for a problem: what partial sums are kept in.
+    `operands`: A, B, C, then the others in the order in which kernels take them.
+    `worst_row_limit`: the largest relative error of a row of C that still counts as correct.
+    `fields`: what the format asks of a problem besides (genkern.ops.fields).
+    `no_vendor`: "" where module.py.j2's `vendor` computes the whole problem by the vendor library, with scales, bias,
+    activation and cast; else why there is no such call, and so no vendor time.
+    `legal`: why a config cannot compute a problem in this format whatever the device, or ""; it is asked besides the
+    family, and does not read GROUP_SIZE_M or SPLIT_K.
+    `shared_scale`: how many rows of A, columns of B and elements of K have a scale in common, if they have: a reduced
+    size for the interpreter has whole blocks of them, and the same rest.
     """
 
     name: str
