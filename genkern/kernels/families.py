@@ -85,8 +85,7 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
 def sums_are_c(problem: GemmProblem) -> bool:
     """Whether the accumulators need no epilogue: neither scale, bias nor activation, and C has their type."""
     op = get_op(problem.op)
-    plain = problem.activation == "none" and not op.extra_operands(problem)
-    return plain and problem.dtype_c == op.accumulator(problem)
+    return not op.finishes(problem) and problem.dtype_c == op.accumulator(problem)
 
 
 def main_variant(problem: GemmProblem, config: Config) -> Variant:
@@ -154,7 +153,10 @@ def _specs(
     accumulator = op.accumulator(problem)
     a, b, c = (f"*{DTYPES[d].triton}" for d in (problem.dtype_a, problem.dtype_b, problem.dtype_c))
     partial = "*i32" if accumulator == "int32" else "*fp32"
-    extra = [(f"{name}_ptr", "*fp32" if name.startswith("scale") else c) for name in op.extra_operands(problem)]
+    extra, in_step, at_end = (
+        [(f"{operand.name}_ptr", f"*{DTYPES[operand.dtype].triton}") for operand in operands]
+        for operands in (op.extra_operands(problem), op.step_operands(problem), op.finish_operands(problem))
+    )
     lda = problem.K if problem.row_major_a else problem.M
     ldb = problem.N if problem.row_major_b else problem.K
     # Alignment that codegen can use: of leading dimensions, and of the dimensions along which memory runs.
@@ -181,7 +183,7 @@ def _specs(
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = ZERO_FILL_OPTIONS
         elif variant is REDUCE:
-            signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
+            signature = [("partial_ptr", partial), ("c_ptr", c), *at_end, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = reduce_options(arch)
         elif config.family in (*_POINTER_SEMAPHORES, "stream_k"):
@@ -190,7 +192,7 @@ def _specs(
             signature += [("GROUP_SIZE_M", "i32")] if FAMILIES[config.family].uses_dot else []
             signature += [("SPLIT_K", "i32")] if FAMILIES[config.family].splits_k else []
         elif config.family == "tiled_atomic":
-            signature = [("a_ptr", a), ("b_ptr", b), ("sum_ptr", partial), *mnk]
+            signature = [("a_ptr", a), ("b_ptr", b), ("sum_ptr", partial), *in_step, *mnk]
             signature += [(name, "i32") for name in ("lda", "ldb", "ld_sum", "GROUP_SIZE_M", "SPLIT_K")]
         elif config.family == "gemv":
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk[1:], ("ldb", "i32")]
@@ -222,7 +224,7 @@ def _specs(
                 options = (*options, ("num_ctas", variant.cluster))
         elif variant.split:
             lds = [("lda", "i32"), ("ldb", "i32")]
-            signature = [("a_ptr", a), ("b_ptr", b), ("partial_ptr", partial), *mnk, *lds]
+            signature = [("a_ptr", a), ("b_ptr", b), ("partial_ptr", partial), *in_step, *mnk, *lds]
             signature += [("GROUP_SIZE_M", "i32"), *xcds, ("SPLIT_K", "i32")]
         else:
             lds = [("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]

@@ -13,8 +13,9 @@ import jinja2
 
 from genkern import __version__
 from genkern.gemm.config import AMD_NEUTRAL, Config
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
 from genkern.gemm.gpus import Gpu, gpu_for_arch
+from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families import (
     REDUCE,
@@ -29,6 +30,7 @@ from genkern.kernels.families import (
 )
 from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
 from genkern.kernels.variant import Variant
+from genkern.ops.fields import own_values
 from genkern.ops.op import get_op
 
 
@@ -92,18 +94,28 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "row_major_b": problem.row_major_b,
         "bias": problem.bias,
         "activation": "" if problem.activation == "none" else problem.activation,
-        "epilogue": op.scaled or problem.bias or problem.activation != "none",
-        "scaled": op.scaled,
+        "kernel_parts": f"{op.folder}/kernel.py.j2",
+        "epilogue": op.finishes(problem),
         "ieee": problem.dtype_a == "fp32",
         "acc_dtype": f"tl.{'float32' if accumulator == 'fp32' else accumulator}",
         "workspace_dtype": f"torch.{'float32' if accumulator == 'fp32' else accumulator}",
         "poison": 'float("nan")',
-        "zero": "0" if accumulator == "int32" else "0.0",
+        "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
+        "own": own_values(op.fields, problem),
+        "operands": op.operands(problem),
+        "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
+        "stand_ins": _stand_ins(op.operands(problem)),
+        "no_vendor": op.no_vendor(problem),
         "torch_a": DTYPES[problem.dtype_a].torch,
         "torch_b": DTYPES[problem.dtype_b].torch,
         "torch_c": DTYPES[problem.dtype_c].torch,
         "tolerance": op.worst_row_limit(problem),
-        "extra_operands": "[" + ", ".join(f'"{name}"' for name in op.extra_operands(problem)) + "]",
+        "extra_operands": _names_text(op.extra_operands(problem)),
+        "step_operands": _names_text(op.step_operands(problem)),
+        "finish_operands": _names_text(op.finish_operands(problem)),
+        "extra_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem)],
+        "step_pointers": [f"{operand.name}_ptr" for operand in op.step_operands(problem)],
+        "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
         "families": families,
@@ -148,7 +160,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         for call, template in _HELPERS.items()
         if any(call in kernel for kernel in kernels.values())
     }
-    text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
+    module = environment.get_template(f"{op.folder}/module.py.j2")
+    text = module.render(context, helpers=helpers, kernels=kernels, rows=rows)
     hashes = {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()}
     return GeneratedModule(problem, arch, text, hashes)
 
@@ -175,6 +188,16 @@ def _source_sha256(helpers: Mapping[str, str], kernel: str) -> str:
     """Of a kernel's text with the helpers that it calls: the same whatever else the module holds."""
     called = [text for call, text in helpers.items() if call in kernel]
     return hashlib.sha256("\n".join([*called, kernel]).encode()).hexdigest()
+
+
+def _stand_ins(operands: Iterable[Operand]) -> dict[str, str]:
+    """Of PyTorch's types that inputs have, those that the interpreter lacks, and what stands for them."""
+    inputs = {operand.dtype for operand in operands if operand.role in ("activation", "weight")}
+    return {DTYPES[name].torch: DTYPES[other].torch for name, other in INTERPRETED_AS.items() if name in inputs}
+
+
+def _names_text(operands: Iterable[Operand]) -> str:
+    return "[" + ", ".join(f'"{operand.name}"' for operand in operands) + "]"
 
 
 def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:
