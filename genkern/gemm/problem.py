@@ -53,7 +53,7 @@ class GemmProblem:
                 raise InputError(f"{name} = {value!r} is not a whole number from 1 to {MAX_DIMENSION}")
         if self.activation not in ACTIVATIONS:
             raise InputError(f"activation = {str(self.activation)[:40]!r} is not one of {', '.join(ACTIVATIONS)}")
-        if self.own:
+        if self.own != ():
             object.__setattr__(self, "own", _checked(self.own))
 
     @property
