@@ -101,8 +101,10 @@ def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setti
 def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, console: Console) -> int:
     """Tune what is not tuned yet; results and journal grow with every size. Returns 1 when one has no winner."""
     options, target = setting.options, setting.target
-    facts = RunFacts(target.arch, target.gpu.compute_units, setting.versions, predicted=not target.measured)
+    facts = RunFacts(target.key, setting.versions, predicted=not target.measured)
     results = open_results(setting, facts, problems if options.all else ())
+    if results.others:
+        console.print(f"note: {results.others}")
     done = results.problems - results.not_deterministic if options.deterministic else results.problems
     retire_journal(RunFiles(setting.results_path), done)
     remaining = [problem for problem in problems if options.all or problem not in done]

@@ -13,14 +13,15 @@ from rich.console import Console
 
 from genkern.command.report import format_text
 from genkern.command.setting import Setting
-from genkern.command.target import NOT_PRESENT, RunTarget, make_device_checker
+from genkern.command.target import RunTarget, make_device_checker
 from genkern.errors import OutputError, ResultsError
 from genkern.farm.workshop import Workshop
 from genkern.files import shown_path, write_whole
-from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.kind import read_results
+from genkern.formats.tune_gemm_yaml import FP16_ADVICE
+from genkern.formats.tuned_row import DeviceKey, TunedRow, same_device
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check
 from genkern.gemm.session import VENDOR, Profiler, Session
@@ -39,7 +40,8 @@ TIME_COLUMNS = (
 class Claim:
     """What a results file says: this config for this problem, on that architecture, device and Triton.
 
-    None where it does not say; AITER's CSV says how many compute units the device has.
+    None where it does not say; AITER's CSV says how many compute units the device has. `typed` is False where the types
+    of the problem are assumed.
     """
 
     problem: GemmProblem
@@ -48,6 +50,18 @@ class Claim:
     device: str | None = None
     triton: str | None = None
     compute_units: int | None = None
+    typed: bool = True
+
+    @classmethod
+    def of(cls, row: TunedRow) -> Claim:
+        """What a row with a config says."""
+        assert row.config is not None
+        said = row.arch, row.device, row.versions.get("triton"), row.compute_units, row.typed
+        return cls(row.problem, row.config, *said)
+
+    def is_of(self, key: DeviceKey) -> bool:
+        """Whether it is of that device, as far as it says."""
+        return key.fits(self.arch, self.device, self.compute_units)
 
 
 @dataclass(frozen=True)
@@ -109,65 +123,67 @@ def benchmark(setting: Setting, console: Console) -> int:
             console.print(_time_line(claim, row))
             # Whole after every size: a later one may fail.
             write_whole(output, pd.DataFrame(rows, columns=list(TIME_COLUMNS)).to_csv(index=False))
-    console.print(f"{len(rows)} times in {output}")
+    console.print(f"{len(rows)} time{'' if len(rows) == 1 else 's'} in {output}")
     if options.keep:
         console.print(f"modules: {workshop.module_dir}")
     return 1 if any(row["us"] is None for row in rows) else 0
 
 
 def read_claims(path: str, defaults: GemmDefaults) -> Claims:
-    """The claims of a results file, tune_gemm's YAML or AITER's CSV. Raises ResultsError."""
-    if path.lower().endswith(".csv"):
-        rows = aiter_csv.read_rows(path, defaults)
-        found = [
-            Claim(row.problem, row.config, row.gfx, compute_units=row.cu_num) for row in rows if row.config is not None
-        ]
-        claims = Claims(tuple(found), len(rows) - len(found))
-    else:
-        winners = tune_gemm_yaml.read_winners(path, defaults)
-        claims = Claims(
-            tuple(Claim(row.problem, row.config, row.arch, row.device, row.versions.get("triton")) for row in winners)
-        )
-    if not claims.claims:
+    """The claims of a results file. Raises ResultsError."""
+    rows = read_results(path, defaults)
+    found = tuple(Claim.of(row) for row in rows if row.is_genkerns)
+    if not found:
         raise ResultsError(f"{shown_path(path)} holds no config of genkern or tune_gemm: nothing to do")
-    return claims
+    return Claims(found, len(rows) - len(found))
+
+
+def fitting(claims: Sequence[Claim], key: DeviceKey, where: str) -> tuple[Claim, ...]:
+    """Those of this device; where there are none, those of another device of the architecture, which can run too.
+
+    Raises ResultsError when all are of other architectures.
+    """
+    found = [claim for claim in claims if claim.arch in (None, key.arch)]
+    if not found:
+        raise ResultsError(
+            f"{where} holds results for {claims[0].arch}, this run is for {key.arch}: give --arch {claims[0].arch}"
+        )
+    return tuple(claim for claim in found if claim.is_of(key)) or tuple(found)
 
 
 def _fitting(setting: Setting, console: Console) -> tuple[str, tuple[Claim, ...]]:
     path = setting.options.gemm_size_file or setting.options.tuning_results_file
-    arch, where = setting.target.arch, shown_path(path)
+    where, key = shown_path(path), setting.target.key
     found = read_claims(path, setting.defaults)
-    for claim in found.claims:
-        if claim.arch not in (None, arch):
-            raise ResultsError(
-                f"{where} holds results for {claim.arch}, this run is for {arch}: give --arch {claim.arch}"
-            )
-        check_problem(claim.problem, arch)
-    if made := made_elsewhere(found.claims, setting.target, setting.versions["triton"]):
+    claims = fitting(found.claims, key, where)
+    for claim in claims:
+        check_problem(claim.problem, key.arch)
+    if made := made_elsewhere(claims, setting.target, setting.versions["triton"]):
         console.print(f"note: {where} was made {made}: its configs may be slower here, or not run")
     if found.foreign:
-        console.print(f"note: {found.foreign} rows of other libraries in {where} are left out")
-    return where, found.claims
+        console.print(f"note: left out of {where}: {_rows(found.foreign)} of other libraries or formats")
+    if others := len(found.claims) - len(claims):
+        console.print(f"note: left out of {where}: {_rows(others)} of other devices")
+    if untyped := sum(not claim.typed for claim in claims):
+        type_ = next(claim.problem.dtype_a for claim in claims if not claim.typed)
+        console.print(f"note: nothing names the types of {_rows(untyped)} in {where}: {type_} is taken{FP16_ADVICE}")
+    return where, claims
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def made_elsewhere(claims: Sequence[Claim], target: RunTarget, triton: str) -> str:
     """With which Triton and on which device, where that is not what is here; empty when it is, or nothing is said."""
+    arch, here = target.arch, target.device_name
     tritons = sorted({claim.triton for claim in claims if claim.triton} - {triton})
-    devices = sorted({claim.device for claim in claims if claim.device and not _is_here(claim.device, target)})
+    devices = sorted({claim.device for claim in claims if claim.device and not same_device(claim.device, here, arch)})
     units = sorted({claim.compute_units for claim in claims if claim.compute_units} - {target.gpu.compute_units})
     said = [f"with Triton {', '.join(tritons)} (here {triton})"] if tritons else []
-    said += [f"on {', '.join(devices)} (here {target.device_name})"] if devices else []
+    said += [f"on {', '.join(devices)} (here {here})"] if devices else []
     said += [f"on {', '.join(map(str, units))} compute units (here {target.gpu.compute_units})"] if units else []
     return " ".join(said)
-
-
-def _is_here(device: str, target: RunTarget) -> bool:
-    """Whether results of `device` are of the device of this run; of the same model where one of both is predicted."""
-    name = device.removesuffix(NOT_PRESENT)
-    if target.measured and name == device:
-        return device == target.device_name
-    here = gpu_for_device(target.device_name.removesuffix(NOT_PRESENT), target.arch)
-    return gpu_for_device(name, target.arch).name == here.name
 
 
 def _checks(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
+from genkern.formats.said_format import NOTHING_SAID, SaidFormat
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem
 from genkern.ops.op import Op, get_op, op_by_type, op_names
@@ -33,6 +34,23 @@ class GemmDefaults:
     row_major_b: bool = False
     bias: bool = False
     activation: str = "none"
+
+
+@dataclass(frozen=True)
+class SizeItem:
+    """One entry of a list of sizes: `values` by the keys of SIZE_KEYS, from the line of that number.
+
+    `said` is what its columns, other than these values, and its kernel's name say of its format; `untyped` begins the
+    note for an entry that names no types, `untyped_advice` ends it.
+    """
+
+    line: int
+    values: Mapping[str, object]
+    untyped: str
+    untyped_advice: str = ""
+    said: SaidFormat = NOTHING_SAID
+    said_where: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +95,12 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
 def check_defaults(defaults: GemmDefaults, arch: str) -> None:
     """Raise InputError when the command line's own op and types do not fit together."""
     resolve({"M": 1, "N": 1, "K": 1}, defaults, arch)
+
+
+def names_types(values: Mapping[str, object], defaults: GemmDefaults) -> bool:
+    """Whether the entry or the command line says of which types a problem is; else they are an assumption."""
+    said = (values.get(key) for key in ("op", "dtype_a", "dtype_b"))
+    return any(value is not None for value in (*said, defaults.dtype_a, defaults.dtype_b))
 
 
 def refuse_unknown(keys: Collection[str], known: Collection[str], kind: str) -> None:

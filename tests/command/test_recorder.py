@@ -15,6 +15,7 @@ from genkern.command.recorder import Recorder
 from genkern.farm.farm import FarmCounts
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.results import ResultsFile, RunFacts
+from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 
@@ -22,7 +23,7 @@ PROBLEMS = [winner(m).problem for m in (8, 4, 2, 1)]
 
 
 def recorder(path: Path, output: io.StringIO, **options: object) -> Recorder:
-    facts = RunFacts("gfx942", 304, {"triton": "3.7.0"}, predicted=False)
+    facts = RunFacts(DeviceKey("gfx942", "AMD Instinct MI300X", 304), {"triton": "3.7.0"}, predicted=False)
     console = Console(file=output, soft_wrap=True, **options.pop("console", {}))  # type: ignore[arg-type]
     results = ResultsFile(str(path / "r.yaml"), facts, GemmDefaults())
     candidates = CandidatesFile(str(path / "c.csv"), PROBLEMS)
