@@ -11,7 +11,7 @@ from genkern.profiling.accuracy import error_ratio, worst_row_error
 
 
 def main(argv: list[str]) -> None:
-    """Print the error ratio and the worst row error as one JSON line."""
+    """Print the error ratio, the worst row error and the type that A really had as one JSON line."""
     module_path, config_name = argv
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1 before Triton is imported")
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     # Three programs where their number is the GPU's: the two by two tiles of a reduced size leave one to be shared.
     actual = module.matmul(module.CONFIGS[config_name], operands, units=3)
     answer = {"error_ratio": error_ratio(actual, expected), "worst_row_error": worst_row_error(actual, expected)}
-    print(json.dumps(answer))
+    print(json.dumps({**answer, "dtype_a": str(operands["a"].dtype).removeprefix("torch.")}))
 
 
 if __name__ == "__main__":

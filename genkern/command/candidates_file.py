@@ -128,7 +128,7 @@ def candidate_table(report: Report) -> pd.DataFrame:
             {
                 **problem,
                 "config": name,
-                "outcome": m.outcome.value,
+                "outcome": m.outcome.said_of(m.time_source),
                 "us": m.duration_us,
                 "time_source": m.time_source,
                 "stage": m.stage,

@@ -41,6 +41,7 @@ class Recorder:
         self._winners: list[Winner] = []
         self._outcomes: Counter[Outcome] = Counter()
         self._unwritten = 0
+        self._time_source = ""
         self.failed = 0
 
     def finished(self, report: Report) -> None:
@@ -49,6 +50,7 @@ class Recorder:
         if self._candidates is not None:
             self._candidates.append(report)
         self._outcomes += report.outcomes
+        self._time_source = report.time_source or self._time_source
         if report.winner is None:
             self.failed += 1
         else:
@@ -79,8 +81,7 @@ class Recorder:
         if self._winners:
             columns = self._console.width if self._console.is_terminal else None
             print_lines(self._console, ["", *winners_table(self._winners, gpu, columns), ""])
-        time_source = self._winners[0].time_source if self._winners else ""
-        self._console.print(f"candidates: {outcome_text(self._outcomes, time_source) or 'none'}")
+        self._console.print(f"candidates: {outcome_text(self._outcomes, self._time_source) or 'none'}")
         self._console.print(
             f"binaries: {counts.compiled:,} compiled, {counts.cached:,} from the cache, {counts.failed:,} refused"
         )
@@ -88,6 +89,8 @@ class Recorder:
             self._console.print(f"results: {self._results.path}")
         if any(winner.check and winner.check.method == "interpreter" for winner in self._winners):
             self._console.print("check: under Triton's interpreter, on the reduced sizes named above")
+        if stand_ins := sorted({w.check.stand_in for w in self._winners if w.check and w.check.stand_in}):
+            self._console.print(f"check: with operands in {', '.join(stand_ins)}, which is not the type of these sizes")
 
 
 def print_lines(console: Console, lines: Sequence[str]) -> None:

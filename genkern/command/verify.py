@@ -96,7 +96,7 @@ def check_line(claim: Claim, check: Check) -> str:
     """How one check ended, on one line."""
     size, name = claim.problem.size, claim_text(claim)
     verdict = "ok" if check.passed else "not checked" if check.method == NOT_CHECKED else "WRONG"
-    how = check.method + (f" on {check.problem_size}" if check.problem_size != size else "")
+    how = check.how + (f" on {check.problem_size}" if check.problem_size != size else "")
     found = check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
     how = "" if check.method == NOT_CHECKED else f" ({how})"
     return f"{name}: {verdict}: {found}{how}: {claim.config.name}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -83,10 +84,9 @@ def split(text: str, where: str) -> tuple[str, list[str]]:
     """The header and the text of each row, to the letter, blank lines and all. Raises ResultsError."""
     _, rows = _table(text, where)
     lines = list(io.StringIO(text, newline=""))
-    starts = [row.first_line - 1 for row in rows]
-    ends = [*starts[1:], len(lines)]
-    head = "".join(lines[: starts[0]]) if starts else "".join(lines)
-    return head, ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+    bounds = [*(row.first_line - 1 for row in rows), len(lines)]
+    texts = ["".join(lines[start:end]) for start, end in itertools.pairwise(bounds)]
+    return "".join(lines[: bounds[0]]), texts
 
 
 def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from genkern.files import write_whole
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.gemm.session import Session
@@ -113,7 +114,9 @@ class InterpreterChecker:
         answer = json.loads(out.read_text().splitlines()[-1])
         ratio, row = answer["error_ratio"], answer["worst_row_error"]
         passed = ratio <= self._err_ratio and row <= get_op(problem.op).worst_row_limit(problem)
-        return Check(config.name, passed, ratio, row, problem.size, "interpreter")
+        same = answer["dtype_a"] == DTYPES[problem.dtype_a].torch
+        stand_in = "" if same else parse_dtype(answer["dtype_a"], "").name
+        return Check(config.name, passed, ratio, row, problem.size, "interpreter", stand_in=stand_in)
 
 
 def reduced(problem: GemmProblem, config: Config) -> GemmProblem:

@@ -58,6 +58,12 @@ class Report:
     vendor: Measurement | None = None
     table: str | None = None
 
+    @property
+    def time_source(self) -> str:
+        """Where the times of its candidates come from; "" where there are none."""
+        known = (m.time_source for m in ([self.winner] if self.winner else self.candidates.values()))
+        return next(known, "")
+
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the wall-clock time of the block to `stage_s[name]`."""

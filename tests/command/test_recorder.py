@@ -89,6 +89,16 @@ def test_the_summary_fits_its_reader(console: dict[str, object], narrow: bool, t
     assert any(line.startswith("check: under Triton's interpreter") for line in lines)
 
 
+def test_what_stood_in_for_the_operands_is_told(tmp_path: Path) -> None:
+    """In the table, at the end, and in the file: a check of other types is no check of these."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output)
+    made.finished(report(winner(8, check=checked("8x256x256", "interpreter", "fp16"))))
+    made.summary(gpu_for_arch("gfx942"), FarmCounts())
+    assert "check: with operands in fp16, which is not the type of these sizes" in output.getvalue()
+    assert yaml.safe_load((tmp_path / "r.yaml").read_text())[0]["check"] == "interpreter with fp16 operands"
+
+
 def test_nothing_to_show_is_short(tmp_path: Path) -> None:
     """No table and no results file without a winner."""
     output = io.StringIO()
