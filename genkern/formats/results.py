@@ -92,7 +92,7 @@ class ResultsFile:
         """How many rows are not results for this device, and so neither done nor touched; "" without such."""
         count = sum(not kept.is_ours for kept in self._kept)
         rows = "1 row" if count == 1 else f"{count} rows"
-        return f"{rows} of other devices or libraries in {shown_path(self.path)} stay as they are" if count else ""
+        return f"{shown_path(self.path)} keeps {rows} of other devices or libraries, to the letter" if count else ""
 
     def require_room(self, problems: Sequence[GemmProblem]) -> None:
         """Raise InputError or ResultsError when this file cannot hold results of these problems; nothing is written."""

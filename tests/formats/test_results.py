@@ -200,7 +200,7 @@ def test_rows_of_another_device_stay_and_are_not_done(
     before = path.read_text()
     results = opened(path, facts, again=[SIXTEEN])
     assert (results.problems, results.configs) == (set(), {})
-    assert results.others == f"2 rows of other devices or libraries in {path} stay as they are"
+    assert results.others == f"{path} keeps 2 rows of other devices or libraries, to the letter"
     results.require_room([SIXTEEN])
     ours = winner(16, 11.2, device=facts.key.device, time_source="predicted" if facts.predicted else "rocprofv3")
     results.write([ours])
