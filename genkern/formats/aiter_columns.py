@@ -5,6 +5,7 @@ Source: ROCm/aiter, aiter/configs/*.csv. A is row-major; the weight is stored [N
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 
@@ -13,6 +14,8 @@ from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import refuse_unknown
 from genkern.formats.said_format import SaidFormat, said_by_kernel
 from genkern.gemm.dtypes import parse_dtype
+from genkern.ops.fields import fields_of
+from genkern.ops.op import get_op
 
 UNTUNED_COLUMNS = ("M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "q_dtype_w")
 TUNED_A16W16_COLUMNS = (
@@ -76,7 +79,16 @@ def entry_values(row: Mapping[str, str]) -> dict[str, object]:
         values["op"] = "a8w8"
         if inputs and parse_dtype(inputs[:40], "").size_bytes != 1:
             raise InputError(f"scaleAB is True but the inputs are {inputs}; scales belong to 8-bit inputs, set dtype")
+    if weight and parse_dtype(weight[:40], "").size_bytes == 1:
+        values |= rowwise()
     return values
+
+
+@functools.cache
+def rowwise() -> Mapping[str, str]:
+    """How genkern's a8w8 says that a row of A, and a column of B, have a scale each; empty without such a field."""
+    fields = fields_of(get_op("a8w8").fields)
+    return {field.name: "per_token" for field in fields if field.name == "scales" and "per_token" in field.words}
 
 
 def said_format(row: Mapping[str, str]) -> tuple[SaidFormat, str]:

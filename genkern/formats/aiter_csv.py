@@ -24,6 +24,7 @@ from genkern.formats.aiter_columns import (
     entry_values,
     is_shuffled,
     number,
+    rowwise,
     said_format,
 )
 from genkern.formats.flat_csv import Row, read_table
@@ -33,6 +34,7 @@ from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, interval, pa
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
+from genkern.ops.fields import own_text
 from genkern.ops.op import gb_per_s
 
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.
@@ -57,7 +59,7 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
             said, said_where = said_format(row.values)
         except InputError as exc:
             raise InputError(f"{where}, line {row.line}: {exc}") from None
-        notes = (ROWWISE,) if row.values.get("q_dtype_w") else ()
+        notes = (ROWWISE,) if row.values.get("q_dtype_w") and not rowwise() else ()
         yield SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, notes=notes)
 
 
@@ -110,6 +112,10 @@ def obstacle(problem: GemmProblem) -> str:
         return f"AITER has no table for {problem.op}"
     if problem.activation != "none":
         return f"AITER's rows have no column for an activation ({problem.activation})"
+    meant = rowwise() if problem.op == "a8w8" else {}
+    if dict(problem.own) != meant:
+        said = own_text(meant.items()) or "none of a format's own fields"
+        return f"AITER's rows mean {said}, not {own_text(problem.own) or 'its default'}"
     if problem.op == "a8w8" and (problem.bias or problem.dtype_c != "bf16" or problem.dtype_a != problem.dtype_b):
         return "AITER's a8w8 rows have no bias, bf16 output and one input type"
     return ""

@@ -14,7 +14,8 @@ from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
 from genkern.formats.said_format import NOTHING_SAID, SaidFormat
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem
+from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem, Own
+from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op, get_op, op_by_type, op_names
 
 SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
@@ -62,7 +63,7 @@ class Resolved:
 
 
 def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> Resolved:
-    """Make a problem of one entry's values (the keys of SIZE_KEYS; M, N and K are required).
+    """Make a problem of one entry's values (the keys of SIZE_KEYS and own_keys(); M, N and K are required).
 
     With an `arch`, an fp8 encoding that the target does not compute in becomes the target's own, with
     a note. Without one (results, which say what was measured), the named encoding stays. Raises
@@ -84,12 +85,20 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
         row_major_b=_row_major("rowMajorB", values, defaults.row_major_b),
         bias=_flag("bias", values, defaults.bias),
         activation=_activation(values, defaults.activation),
+        own=_own(types.op, values),
     )
     # Results keep the encoding that was measured, on whatever target it was.
     fnuz = "uz" in problem.dtype_a + problem.dtype_b
     if reason := types.op.refuse(problem, ("gfx942" if fnuz else "") if arch is None else arch):
         raise InputError(reason)
     return Resolved(problem, tuple(types.notes))
+
+
+@functools.cache
+def own_keys() -> tuple[str, ...]:
+    """The fields of all formats, which an entry may have besides SIZE_KEYS."""
+    fields = (field.name for name in op_names() for field in fields_of(get_op(name).fields))
+    return tuple(dict.fromkeys(fields))
 
 
 def check_defaults(defaults: GemmDefaults, arch: str) -> None:
@@ -177,6 +186,13 @@ def _op(value: object) -> Op | None:
 
 def _op_of(dtype: str | None) -> Op | None:
     return None if dtype is None else op_by_type(dtype)
+
+
+def _own(op: Op, values: Mapping[str, object]) -> Own:
+    known = {field.name for field in fields_of(op.fields)}
+    if foreign := next((key for key in own_keys() if key in values and key not in known), None):
+        raise InputError(f"{foreign} is no field of {op.name}; drop it, or name the op that it belongs to")
+    return parse_own(op.fields, values)
 
 
 def _dimension(key: str, value: object) -> int:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from genkern.errors import InputError
 from genkern.files import read_text, shown_path
 from genkern.formats.aiter_columns import BY_COLUMN
-from genkern.formats.gemm_entry import GemmDefaults, SizeItem, check_defaults, names_types, resolve
+from genkern.formats.gemm_entry import GemmDefaults, SizeItem, check_defaults, names_types, own_keys, resolve
 from genkern.formats.kind import kind_of
 from genkern.formats.said_format import SaidFormat, known_op, said_by_name
 from genkern.gemm.dtypes import parse_dtype
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import DEFAULT_OP, GemmProblem
+from genkern.ops.op import op_by_type
 
 __all__ = ["GemmDefaults", "SizeList", "read_sizes"]
 
@@ -78,9 +79,10 @@ def _with_format(
             continue
         both = said | item.said | by_name
         if asked and where != BY_COLUMN:
-            notes += (f"{where} says {both.op_name(_widths(values))}: tuned as {asked}, which was asked for",)
+            notes += (f"{where} says {both.op_name(_widths(values))}, but {asked} was asked for",)
         else:
-            values["op"] = known_op(both, _widths(values), where)
+            plain = {key: value for key, value in values.items() if key not in own_keys()}
+            values = plain | {"op": known_op(both, _widths(values), where)}
         return values, notes
     if not asked and by_name.widths and not names_types(values, defaults):
         values["op"] = by_name.widths
@@ -90,8 +92,8 @@ def _with_format(
 def _widths(values: dict[str, object]) -> str:
     """The plain format of the entry's types, which AITER's names of other formats begin with."""
     dtype = values.get("dtype_a") or values.get("dtype_b")
-    is_byte = values.get("op") == "a8w8" or (isinstance(dtype, str) and parse_dtype(dtype[:40], "").size_bytes == 1)
-    return "a8w8" if is_byte else "a16w16"
+    by_type = op_by_type(parse_dtype(dtype[:40], "").name).name if isinstance(dtype, str) else DEFAULT_OP
+    return str(values.get("op") or by_type)
 
 
 def _types(problem: GemmProblem) -> str:

@@ -14,7 +14,7 @@ import yaml
 
 from genkern.errors import InputError, ResultsError
 from genkern.formats.flat_yaml import Entry, read_entries
-from genkern.formats.gemm_entry import SIZE_KEYS, GemmDefaults, SizeItem, names_types, refuse_unknown, resolve
+from genkern.formats.gemm_entry import SIZE_KEYS, GemmDefaults, SizeItem, names_types, own_keys, refuse_unknown, resolve
 from genkern.formats.tuned_row import (
     AMD_KEYS,
     RESULT_KEYS,
@@ -41,7 +41,6 @@ FP16_ADVICE = "; tune_gemm's own default is fp16: --dtype_a fp16 takes that"
 _SCHEMA_LINE = re.compile(r"# genkern results, schema ([0-9]{1,9})\b")
 _HEAD = f"# genkern results, schema {SCHEMA}: a list that readers of tune_gemm's results can load\n"
 _TIME_COMMENT = re.compile(r"# TFLOPS: \S+ time\(us\): ([0-9.]{1,30})\s*$")
-_KNOWN_KEYS = tuple(dict.fromkeys(SIZE_KEYS + RESULT_KEYS))
 
 
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
@@ -52,10 +51,10 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
     """
     for entry in read_entries(text, where, InputError):
         try:
-            refuse_unknown(entry.values.keys(), _KNOWN_KEYS, "key")
+            refuse_unknown(entry.values.keys(), _known_keys(), "key")
         except InputError as exc:
             raise InputError(f"{where}, line {entry.line}: {exc}") from None
-        values = {key: entry.values[key] for key in SIZE_KEYS if key in entry.values}
+        values = _size_values(entry.values)
         if "family" in entry.values:
             # A result of genkern's, which names its activation unless there is none.
             values.setdefault("activation", "none")
@@ -122,11 +121,19 @@ def no_room(ops: Sequence[str], head: str) -> str:
     return ""
 
 
+def _known_keys() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(SIZE_KEYS + RESULT_KEYS + own_keys()))
+
+
+def _size_values(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: values[key] for key in SIZE_KEYS + own_keys() if key in values}
+
+
 def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
     values = entry.values
-    refuse_unknown(values.keys(), RESULT_KEYS, "key")
+    refuse_unknown(values.keys(), _known_keys(), "key")
     # Written only when there is one: a result that does not say it is of a product without.
-    size = {"activation": "none"} | {key: values[key] for key in SIZE_KEYS if key in values}
+    size = {"activation": "none"} | _size_values(values)
     duration_us = positive("time_us", values)
     if duration_us is None and (comment := _TIME_COMMENT.search(line)):
         duration_us = _positive_or_none(comment[1])
@@ -211,6 +218,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "dtype_c": problem.dtype_c,
         "bias": problem.bias,
         "activation": None if problem.activation == "none" else problem.activation,
+        **dict(problem.own),
         "time_us": round(winner.duration_us, 4),
         "spread_us": round(winner.spread_us, 4),
         "interval_low_us": _rounded(low_us),

@@ -8,6 +8,7 @@ import pytest
 from made_winners import results_text, write_results
 
 from genkern.errors import ResultsError
+from genkern.formats.aiter_columns import rowwise
 from genkern.formats.aiter_csv import obstacle
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
@@ -18,13 +19,15 @@ from genkern.gemm.records import Check, Winner
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
 CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, 0, 16, 2)
+# As AITER means its a8w8 tables.
+ROWWISE = tuple(rowwise().items())
 CHECK = Check(CONFIG.name, True, 0.0, 1e-3, "64x256x5120", "float32 reference")
 BF16 = Winner(
     *(GemmProblem(64, 256, 5120, dtype_c="fp32", bias=True), CONFIG, 7.91911, 0.1, 15, "rocprofv3", "gfx950"),
     *("AMD Instinct MI355X", (), CHECK),
 )
 FP8 = dataclasses.replace(
-    BF16, problem=GemmProblem(1, 1280, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn"), check=None, duration_us=4.0
+    BF16, problem=GemmProblem(1, 1280, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn", own=ROWWISE), check=None, duration_us=4.0
 )
 TRUSTED = dataclasses.replace(
     BF16,

@@ -12,6 +12,7 @@ import yaml
 from made_winners import CONFIG, LONG, results_text, winner, write_results
 
 from genkern.errors import InputError, OutputError, ResultsError
+from genkern.formats.aiter_columns import rowwise
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.results import ResultsFile, RunFacts
@@ -292,7 +293,7 @@ def test_a_table_of_aiters_columns_keeps_them(tmp_path: Path) -> None:
 
 def test_room_in_a_csv(tmp_path: Path) -> None:
     """One op, layouts that AITER knows, and no activation; a YAML file has room for all."""
-    plain, scaled = GemmProblem(1, 8, 8), GemmProblem(1, 8, 8, "a8w8", "int8", "int8", "bf16")
+    plain, scaled = GemmProblem(1, 8, 8), GemmProblem(1, 8, 8, "a8w8", "int8", "int8", own=tuple(rowwise().items()))
     opened(tmp_path / "r.yaml").require_room([plain, scaled, GemmProblem(1, 8, 8, row_major_b=True, activation="gelu")])
     results = opened(tmp_path / "r.csv")
     results.require_room([plain])

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from genkern.errors import InputError
+from genkern.formats.aiter_columns import rowwise
 from genkern.formats.said_format import SaidFormat, said_by_kernel, said_by_name
 from genkern.formats.sizes import GemmDefaults, SizeList, read_sizes
+from genkern.ops.fields import NoFields, word
 from genkern.ops.op import get_op
 
 ROW = "- {'M': 16, 'N': 4096, 'K': 8192}\n"
+
+
+@dataclass(frozen=True)
+class Scales:
+    """As a format declares its own fields."""
+
+    scales: str = word("per_tensor", "per_token", help="what has a scale of its own")
 
 
 def read(tmp_path: Path, text: str, name: str, **said: object) -> SizeList:
@@ -120,13 +129,25 @@ def test_what_is_asked_for_is_stronger_than_a_name(tmp_path: Path) -> None:
     """--op, or an entry's own op, with a note; but a column that says shuffled is about the very weights."""
     sizes = read(tmp_path, "M,N,K\n1,2,3\n", "a4w4_untuned.csv", op="a8w8")
     assert sizes.problems[0].op == "a8w8"
-    assert "the name of the file says a4w4: tuned as a8w8, which was asked for (1 of 1 sizes)" in sizes.notes
+    assert "the name of the file says a4w4, but a8w8 was asked for (1 of 1 sizes)" in sizes.notes
     assert read(tmp_path, "- {M: 1, N: 2, K: 3, op: a16w16}\n", "a4w4.yaml").problems[0].op == "a16w16"
     assert "bpreshuffle" in refusal(tmp_path, "M,N,K,bpreshuffle\n1,2,3,True\n", "a.csv", op="a8w8")
 
 
-def test_aiters_scales_are_told(tmp_path: Path) -> None:
-    """Its a8w8 tables mean a scale for each row and column, its scaleAB one for each tensor, as genkern's a8w8."""
-    (note,) = read(tmp_path, "M,N,K,q_dtype_w\n1,2,3,torch.int8\n", "a.csv").notes
-    assert "a scale for each row of A and column of B" in note
-    assert read(tmp_path, "M,N,K,dtype,scaleAB\n1,2,3,torch.int8,True\n", "a.csv").notes == ()
+def test_aiters_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its a8w8 tables mean a scale for each row and column, its scaleAB one for each tensor, genkern's default. Where
+    genkern's a8w8 has a field for that it is set, and else the difference is told."""
+    text = "M,N,K,q_dtype_w\n1,2,3,torch.int8\n"
+    for fields, own in ((NoFields, {}), (Scales, {"scales": "per_token"})):
+        op = replace(get_op("a8w8"), fields=fields)
+        monkeypatch.setattr("genkern.formats.aiter_columns.get_op", lambda name, op=op: op)
+        monkeypatch.setattr("genkern.formats.gemm_entry._named", lambda name, op=op: op)
+        monkeypatch.setattr("genkern.formats.gemm_entry._op_of", lambda dtype, op=op: op)
+        rowwise.cache_clear()
+        sizes = read(tmp_path, text, "a.csv", op="a8w8")
+        rowwise.cache_clear()
+        assert dict(sizes.problems[0].own) == own
+        assert bool(sizes.notes) == (not own)
+        assert all("a scale for each row of A and column of B" in note for note in sizes.notes)
+        per_tensor = read(tmp_path, "M,N,K,dtype,scaleAB\n1,2,3,torch.int8,True\n", "a.csv")
+        assert (per_tensor.problems[0].own, per_tensor.notes) == ((), ())

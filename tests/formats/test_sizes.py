@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from genkern.errors import InputError
+from genkern.formats.aiter_columns import rowwise
 from genkern.formats.sizes import GemmDefaults, SizeList, read_sizes
 from genkern.gemm.problem import GemmProblem
 
@@ -346,7 +347,9 @@ def test_aiters_own_files() -> None:
         duplicates = len(rows) - len(found[path.name].problems)
         assert duplicates == 0 or any(f"{duplicates} duplicate" in note for note in found[path.name].notes)
     assert len(found) >= 8
-    assert found["a8w8_untuned_gemm.csv"].problems[0] == GemmProblem(1, 1280, 8192, "a8w8", "int8", "int8")
+    assert found["a8w8_untuned_gemm.csv"].problems[0] == GemmProblem(
+        1, 1280, 8192, "a8w8", "int8", "int8", own=tuple(rowwise().items())
+    )
     assert found["bf16_untuned_gemm.csv"].problems[0] == GemmProblem(64, 256, 5120, dtype_c="fp32")
     with pytest.raises(InputError, match=r"fused MoE.*expected M,N,K"):
         read_sizes(str(SHARED / "aiter" / "untuned_fmoe.csv"), GemmDefaults(), "gfx942")
