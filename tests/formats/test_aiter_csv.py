@@ -16,6 +16,7 @@ from genkern.formats.sizes import read_sizes
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Winner
+from genkern.ops.op import gb_per_s
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
 CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, 0, 16, 2)
@@ -70,9 +71,10 @@ def test_a8w8_line(tmp_path: Path) -> None:
     """a8w8 has AITER's other header; a winner that was not checked has no error ratio."""
     path = tmp_path / "tuned.csv"
     write_results(str(path), [FP8], 256)
+    bw = round(gb_per_s(FP8.problem, 4.0), 2)
     assert path.read_text().splitlines() == [
         f"{HEADER_8},{EXTRA}",
-        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,2624.13,,,,15,0,,,,,config",
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config",
     ]
 
 
