@@ -1,17 +1,21 @@
 """Server: answers the requests of one parent in the measured process. A request and its answer are JSON objects.
 
-A request that breaks the device raises, which ends the process; one that merely fails has an answer with "error".
+A request that breaks the device raises, which ends the process; one that device or driver refuse has an answer with
+"error", one that shows a bug of genkern's an answer with "bug" and its "details".
 """
 
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from genkern.errors import one_line
 from genkern.gemm.config import Config
 from genkern.gemm.session import VENDOR, Session
+from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.profiling.accuracy import error_ratio, worst_row_error
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
@@ -61,6 +65,14 @@ class Server:
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
         """The answer to `request`, whose "command" is open, screen, retime or check."""
+        try:
+            return self._answer(request, tell)
+        except Exception as error:
+            if refused_by_device(error):
+                raise
+            return {"bug": one_line(error), "details": traceback.format_exc()}
+
+    def _answer(self, request: dict[str, Any], tell: Tell) -> Answer:
         command = request["command"]
         if command == "open":
             return self._open(Session.from_json(request["session"]))
@@ -210,10 +222,12 @@ class Server:
         return {"config": name, "error_ratio": ratio, "worst_row_error": row}
 
     def _failed(self, name: str, error: Exception) -> Answer:
-        """A refusal leaves the device as it was; after a fault this raises."""
+        """A refusal leaves the device as it was; after a fault this raises, and for what is a bug."""
         import torch
 
         torch.cuda.synchronize()
+        if not (refused_by_library(error) if name == VENDOR else refused_by_device(error)):
+            raise error
         return {"config": name, "error": one_line(error)}
 
     def _hopeless(self, call_us: float) -> bool:
@@ -241,11 +255,8 @@ def _told(name: str, sampler: Sampler, tell: Tell) -> Sampler:
             return sampler()
         except Exception as error:
             torch.cuda.synchronize()
+            if not refused_by_device(error):
+                raise
             raise SampleFailed(one_line(error)) from None
 
     return sample
-
-
-def one_line(error: Exception) -> str:
-    """The error's type and message on one line of at most 300 characters."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

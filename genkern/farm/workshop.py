@@ -39,7 +39,7 @@ class Job:
     """
 
     session: Session
-    candidates: Iterator[Candidate]
+    candidates: Generator[Candidate, None, None]
     ready: dict[str, Candidate] = field(default_factory=dict)
     unfit: dict[str, Unfit] = field(default_factory=dict)
     binaries: dict[str, Binary] = field(default_factory=dict)
@@ -93,7 +93,8 @@ class Workshop:
         write_whole(str(path), module.text)
         write_whole(str(kernels_path), kernels)
         session = Session(str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type)
-        job = Job(session, iter(()))
+        none: tuple[Candidate, ...] = ()
+        job = Job(session, (candidate for candidate in none))
         job.candidates = candidates = self._compile(configs, module, str(kernels_path), job, first)
         try:
             yield job
