@@ -32,6 +32,7 @@ TESTED_ELSEWHERE = {
     "genkern/formats/aiter_columns.py": "tests/formats/test_aiter_csv.py",
     "genkern/journal/copy.py": "tests/journal/test_journal_copy.py",
     "genkern/journal/line.py": "tests/journal/test_journal_line.py",
+    "genkern/kernels/lowering.py": "tests/kernels/test_kernel.py",
     "genkern/kernels/source.py": "tests/farm/test_compiler.py",
     "genkern/tuning/interpreter.py": "tests/tuning/test_check.py",
     "genkern/command/setting.py": "tests/command/test_run.py",

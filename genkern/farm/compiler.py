@@ -24,6 +24,7 @@ from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.code_object import read_resources
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target
+from genkern.kernels.lowering import DEFAULT_SETTINGS, SETTINGS
 from genkern.kernels.refusal import refused_by_compiler, said_by_compiler
 from genkern.kernels.source import ast_source, load_module
 
@@ -58,10 +59,9 @@ def use_quiet_triton(scratch: str) -> None:
     os.environ["TRITON_CACHE_DIR"] = scratch
     # What it hands to ptxas and lld, and what these make, stays behind when they are killed.
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
-    os.environ["TRITON_STORE_BINARY_ONLY"] = "1"
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-    # Triton 3.9 warns that the default of this will change; this is the behaviour of 3.6 to 3.9.
-    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    os.environ.update(SETTINGS)
+    for name, value in DEFAULT_SETTINGS.items():
+        os.environ.setdefault(name, value)
     os.environ.pop("TRITON_INTERPRET", None)
 
 
