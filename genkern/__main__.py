@@ -24,21 +24,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_process()
     stopped = "stopped"
     try:
-        # Imported when a signal is answered already: this takes half a second.
+        # Imported when a signal is answered already, and no more than is needed: all of it takes half a second.
         from rich.console import Console
 
         from genkern.command.options import parse, parse_status
-        from genkern.command.run import run
-        from genkern.command.status import show_status
 
         arguments = sys.argv[1:] if argv is None else list(argv)
         console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
         # No other use of the command has a word in front that is not an option, so tuning needs none.
         try:
             if arguments[:1] == ["status"]:
-                return show_status(parse_status(arguments[1:]), console)
+                named = parse_status(arguments[1:])
+                from genkern.command.status import show_status
+
+                return show_status(named, console)
             options = parse(arguments)
             stopped += "; run the same command again to go on" if options.tunes else "; the same command begins anew"
+            from genkern.command.run import run
+
             with bugs_told():
                 return run(options, console)
         finally:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 from rich.console import Console
 
 from genkern.command.report import format_text
@@ -109,6 +108,8 @@ def benchmark(setting: Setting, console: Console) -> int:
 
     Returns 1 when one does not run, 3 when that is so by a bug in genkern.
     """
+    import pandas as pd
+
     _, claims = _fitting(setting, console)
     options = setting.options
     named = options.tuning_results_file if options.gemm_size_file else None

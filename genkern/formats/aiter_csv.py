@@ -11,8 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path, write_whole
@@ -34,6 +33,9 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
 from genkern.ops.op import gb_per_s
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LIBTYPE = "genkern"
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.
@@ -118,6 +120,8 @@ def frame(winners: Sequence[Winner], op: str, cu_num: int) -> pd.DataFrame:
     """`winners` of one op as a table with AITER's columns, in their order, and EXTRA_COLUMNS behind them."""
     rows = [_cells(winner, cu_num) for winner in winners]
     columns = (*_COLUMNS[op], *EXTRA_COLUMNS)
+    import pandas as pd  # half a second, for those who write this format
+
     table: pd.DataFrame = pd.DataFrame({column: [row[column] for row in rows] for column in columns})
     return table
 
