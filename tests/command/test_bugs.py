@@ -32,19 +32,24 @@ families:
 SIZES = "- {'M': 64, 'N': 128, 'K': 256}\n- {'M': 64, 'N': 256, 'K': 256}\n"
 
 
+def changed(module: GeneratedModule, change: Callable[[str], str]) -> GeneratedModule:
+    """With other texts."""
+    return dataclasses.replace(module, text=change(module.text), kernels_text=change(module.kernels_text))
+
+
 def wrong_text(module: GeneratedModule) -> GeneratedModule:
     """A template that misspells one of Triton's functions."""
-    return dataclasses.replace(module, text=module.text.replace("tl.store(", "tl.stor("))
+    return changed(module, lambda text: text.replace("tl.store(", "tl.stor("))
 
 
 def wrong_module(module: GeneratedModule) -> GeneratedModule:
     """A template whose module is no Python."""
-    return dataclasses.replace(module, text=f"def f(:\n{module.text}")
+    return changed(module, lambda text: f"def f(:\n{text}")
 
 
 def wrong_name(module: GeneratedModule) -> GeneratedModule:
     """A template that calls a helper by another name."""
-    return dataclasses.replace(module, text=module.text.replace("= tile_of(", "= tiles_of("))
+    return changed(module, lambda text: text.replace("= tile_of(", "= tiles_of("))
 
 
 def wrong_generator(module: GeneratedModule) -> GeneratedModule:
