@@ -163,7 +163,9 @@ def _kill(worker: Any) -> None:
     worker.join()
 
 
-# loky's own needs the program pgrep, which small containers lack: a run that is stopped would hang there for ever.
+# loky's own needs psutil or the program pgrep, which small containers lack. Without either it calls Popen.kill, which
+# loky's Popen has not (joblib 1.6.0): its thread dies of that, and a run that is stopped hangs for ever. Neither joblib
+# nor loky takes another way to end workers.
 process_executor.kill_process_tree = _kill
 
 

@@ -19,6 +19,7 @@ from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurem
 from genkern.gemm.session import VENDOR, Budget, Profiler
 from genkern.journal.journal import Begun, Compiled, Ended, Facts, ProblemFacts
 from genkern.search.predict import promising_first
+from genkern.search.screening import screening_for
 from genkern.search.select import barren_families, choice, finalists, interval_us, neighbour_wins, ranking, spread_us
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
@@ -161,7 +162,8 @@ class Tuner:
         known = dict(facts.screened)
         times_us = [measurement.duration_us for measurement in known.values() if measurement.duration_us is not None]
         # The measured process tells by it what is hopeless, and the best were measured first.
-        job.session = replace(job.session, best_us=min(times_us, default=None))
+        best_us, screening = min(times_us, default=None), screening_for(self.budget)
+        job.session = replace(job.session, best_us=best_us, screening=screening)
 
         def unknown() -> Iterator[Candidate]:
             # Whoever pulls, in whichever thread, ends the compiling there when it ends early.

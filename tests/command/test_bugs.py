@@ -13,7 +13,7 @@ from command import SMALL, Ran, run, run_here
 from machines import machine
 from processes import assert_gone
 from small_gemms import needs_interpreter
-from tiny_space import FASTER, tiny_command
+from tiny_space import FASTER, NAMES, tiny_command
 
 import genkern.farm.workshop
 import genkern.tuning.check
@@ -145,3 +145,16 @@ def test_a_bug_of_the_measured_process(gpus: int, cache_dir: Path, tmp_path: Pat
     assert "Traceback: in bind" in (tmp_path / "r.yaml.bug.log").read_text()
     assert [entry["N"] for entry in yaml.safe_load((tmp_path / "r.yaml").read_text())] == [256]
     assert_gone(tmp_path)
+
+
+def test_a_family_that_never_runs_is_a_warning(cache_dir: Path, tmp_path: Path) -> None:
+    """All of its configs were refused by the device: once a size, with the first message; that is no bug."""
+    env = machine(tmp_path, gpus=1, faults=dict.fromkeys(NAMES, "refused"))
+    ran = run(*tiny_command(tmp_path, cache_dir, SIZES), env=env)
+    assert (ran.status, ran.err) == (1, "")
+    warnings = [line for line in ran.out.splitlines() if "warning" in line]
+    assert warnings == [
+        f"64x{n}x256: warning: no tiled config ran (launch_failed 8): RuntimeError: out of resource: shared memory"
+        for n in (128, 256)
+    ]
+    assert not (tmp_path / "r.yaml.bug.log").exists()

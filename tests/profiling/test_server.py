@@ -14,8 +14,11 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import Budget, Session
 from genkern.profiling import server
 from genkern.profiling.server import Server
+from genkern.search.screening import screening_for
 
-SESSION = Session("module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9))
+SESSION = Session(
+    "module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9), screening=screening_for(Budget())
+)
 
 
 @pytest.fixture
@@ -307,7 +310,8 @@ def test_the_vendor_library_may_refuse_in_more_ways(gpu: FakeGpu, monkeypatch: p
 @pytest.mark.parametrize("exhaustive", [False, True])
 def test_group_sizes_of_a_slow_binary_are_left_out(exhaustive: bool, gpu: FakeGpu) -> None:
     """Once one of them took far more than the best; with an exhaustive budget each is timed."""
-    parent = Parent(replace(SESSION, budget=replace(SESSION.budget, exhaustive=exhaustive)))
+    budget = replace(SESSION.budget, exhaustive=exhaustive)
+    parent = Parent(replace(SESSION, budget=budget, screening=screening_for(budget)))
     parent.screen("us10")
     parent.screen("us100")
     gpu.launched.clear()
