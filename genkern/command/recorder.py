@@ -15,11 +15,15 @@ from genkern.formats.results import ResultsFile
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Winner
+from genkern.journal.bug_log import BugLog
 from genkern.tuning.tune import Report
 
 
 class Recorder:
-    """Keeps the results file up to date with every `batch`-th size; `failed` counts sizes without a winner."""
+    """Keeps the results file up to date with every `batch`-th size.
+
+    `failed` counts sizes without a winner, `bugs` those of them that genkern itself is to blame for.
+    """
 
     def __init__(
         self,
@@ -27,6 +31,7 @@ class Recorder:
         results: ResultsFile,
         candidates: CandidatesFile | None,
         console: Console,
+        bug_log: BugLog,
         *,
         batch: int = 1,
         verbose: bool = False,
@@ -36,13 +41,14 @@ class Recorder:
         self._results = results
         self._candidates = candidates
         self._console = console
+        self._bug_log = bug_log
         self._batch = batch
         self._verbose = verbose
         self._winners: list[Winner] = []
         self._outcomes: Counter[Outcome] = Counter()
         self._unwritten = 0
         self._time_source = ""
-        self.failed = 0
+        self.failed = self.bugs = 0
 
     def finished(self, report: Report) -> None:
         """Take over one size. Raises OutputError when a file cannot be written."""
@@ -57,7 +63,13 @@ class Recorder:
             self._winners.append(report.winner)
             self._winners.sort(key=lambda winner: self._place[winner.problem])
             self._unwritten += 1
-        self._console.print(size_line(report))
+        if report.bug is not None:
+            self.bugs += 1
+            self._console.print(self._bug_log.append(report.problem.size, report.bug))
+        else:
+            self._console.print(size_line(report))
+        for warning in report.warnings:
+            self._console.print(f"{report.problem.size}: warning: {warning}")
         if self._verbose:
             for line in detail_lines(report):
                 self._console.print(line)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Winner
 from genkern.kernels.determinism import is_deterministic
 from genkern.ops.op import gb_per_s
-from genkern.tuning.tune import Report
+
+if TYPE_CHECKING:
+    # `genkern status` needs none of what tunes.
+    from genkern.tuning.tune import Report
 
 _GAP = "  "
 _LEFT_ALIGNED = ("size", "format", "check", "source", "deterministic", "winner")

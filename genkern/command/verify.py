@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import pandas as pd
 from rich.console import Console
 
 from genkern.command.report import format_text
 from genkern.command.setting import Setting
 from genkern.command.target import RunTarget, make_device_checker
-from genkern.errors import OutputError, ResultsError
+from genkern.errors import BugError, OutputError, ResultsError, bugs_told
 from genkern.farm.workshop import Workshop
 from genkern.files import shown_path, write_whole
 from genkern.formats.gemm_entry import GemmDefaults
@@ -25,6 +25,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check
 from genkern.gemm.session import VENDOR, Profiler, Session
+from genkern.journal.bug_log import BugLog
+from genkern.journal.run_files import RunFiles
 from genkern.ops.op import check_problem
 from genkern.tuning.check import DeviceChecker
 from genkern.tuning.interpreter import interpreter_checker
@@ -73,11 +75,19 @@ class Claims:
 
 
 def verify(setting: Setting, console: Console) -> int:
-    """Check every config of the file; prints a line each and returns 1 when any is wrong or cannot be checked."""
+    """Check every config of the file; prints a line each.
+
+    Returns 1 when any is wrong or cannot be checked, 3 when that is so by a bug in genkern.
+    """
     path, claims = _fitting(setting, console)
-    wrong, unchecked = [], []
+    bug_log = _bug_log(setting)
+    wrong, unchecked, bugs = [], [], 0
     with setting.workshop() as workshop, contextlib.closing(_checks(claims, setting, workshop)) as checks:
         for claim, check in checks:
+            if isinstance(check, BugError):
+                console.print(bug_log.append(claim_text(claim), check))
+                bugs += 1
+                continue
             console.print(check_line(claim, check))
             if check.method == NOT_CHECKED:
                 unchecked.append(claim.problem.size)
@@ -86,8 +96,8 @@ def verify(setting: Setting, console: Console) -> int:
     for found, what in ((wrong, "are wrong"), (unchecked, "could not be checked here")):
         if found:
             console.print(f"{len(found)} of {len(claims)} configs in {path} {what}: {', '.join(dict.fromkeys(found))}")
-    if wrong or unchecked:
-        return 1
+    if wrong or unchecked or bugs:
+        return 3 if bugs else 1
     console.print(f"all {len(claims)} configs in {path} are correct")
     return 0
 
@@ -108,17 +118,28 @@ def claim_text(claim: Claim) -> str:
 
 
 def benchmark(setting: Setting, console: Console) -> int:
-    """Time every config of the file, with tune_gemm's columns and more as CSV; returns 1 when one does not run."""
+    """Time every config of the file, with tune_gemm's columns and more as CSV.
+
+    Returns 1 when one does not run, 3 when that is so by a bug in genkern.
+    """
+    import pandas as pd
+
     _, claims = _fitting(setting, console)
     options = setting.options
     named = options.tuning_results_file if options.gemm_size_file else None
     output = named or "output/benchmarking_results.csv"
     _refuse_other_content(output)
-    rows = []
+    rows, bugs, bug_log = [], 0, _bug_log(setting)
     index = setting.device_indices[0]
     with setting.workshop() as workshop, contextlib.closing(setting.profiler(index, workshop)) as profiler:
         for claim in claims:
-            row = _time(claim, workshop, profiler, index)
+            try:
+                with bugs_told():
+                    row = _time(claim, workshop, profiler, index)
+            except BugError as bug:
+                console.print(bug_log.append(claim_text(claim), bug))
+                bugs += 1
+                continue
             rows.append(row)
             console.print(_time_line(claim, row))
             # Whole after every size: a later one may fail.
@@ -126,7 +147,11 @@ def benchmark(setting: Setting, console: Console) -> int:
     console.print(f"{len(rows)} time{'' if len(rows) == 1 else 's'} in {output}")
     if options.keep:
         console.print(f"modules: {workshop.module_dir}")
-    return 1 if any(row["us"] is None for row in rows) else 0
+    return 3 if bugs else 1 if any(row["us"] is None for row in rows) else 0
+
+
+def _bug_log(setting: Setting) -> BugLog:
+    return BugLog(RunFiles(setting.results_path).bug_log, setting.versions, setting.options.command)
 
 
 def read_claims(path: str, defaults: GemmDefaults) -> Claims:
@@ -186,9 +211,19 @@ def made_elsewhere(claims: Sequence[Claim], target: RunTarget, triton: str) -> s
     return " ".join(said)
 
 
-def _checks(
-    claims: Sequence[Claim], setting: Setting, workshop: Workshop
-) -> Generator[tuple[Claim, Check], None, None]:
+# What came of a claim; the bug in genkern that left it unchecked.
+Checked = tuple[Claim, Check | BugError]
+
+
+def _tried(check: Callable[[], Check]) -> Check | BugError:
+    try:
+        with bugs_told():
+            return check()
+    except BugError as bug:
+        return bug
+
+
+def _checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop) -> Generator[Checked, None, None]:
     if setting.target.measured:
         return _device_checks(claims, setting, workshop)
     return _interpreter_checks(claims, setting, workshop)
@@ -196,12 +231,12 @@ def _checks(
 
 def _interpreter_checks(
     claims: Sequence[Claim], setting: Setting, workshop: Workshop
-) -> Generator[tuple[Claim, Check], None, None]:
+) -> Generator[Checked, None, None]:
     checker = interpreter_checker(setting.options.errRatio, workshop)
 
-    def interpret(claim: Claim) -> Check:
+    def interpret(claim: Claim) -> Check | BugError:
         session = Session("", claim.problem, workshop.arch, 0, workshop.module_dir, workshop.budget)
-        return checker.check(session, Candidate(claim.config, ()))
+        return _tried(partial(checker.check, session, Candidate(claim.config, ())))
 
     pool = ThreadPoolExecutor(setting.options.jobs)
     try:
@@ -211,9 +246,7 @@ def _interpreter_checks(
         pool.shutdown(cancel_futures=True)
 
 
-def _device_checks(
-    claims: Sequence[Claim], setting: Setting, workshop: Workshop
-) -> Generator[tuple[Claim, Check], None, None]:
+def _device_checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop) -> Generator[Checked, None, None]:
     index = setting.device_indices[0]
     cache_dir, log_dir = str(workshop.farm.cache.folder), workshop.module_dir
     with contextlib.ExitStack() as stack:
@@ -222,13 +255,16 @@ def _device_checks(
         stack.callback(device.close)
         checker = DeviceChecker(device.check, setting.options.errRatio)
         for claim in claims:
-            with workshop.open(claim.problem, [claim.config], index) as job:
-                candidates = list(job.candidates)
-                if candidates:
-                    yield claim, checker.check(job.session, candidates[0])
-                else:
-                    why = "; ".join(unfit.message for unfit in job.unfit.values())
-                    yield claim, Check(claim.config.name, False, 1.0, float("inf"), claim.problem.size, "gpu", why)
+            yield claim, _tried(partial(_device_check, claim, workshop, checker, index))
+
+
+def _device_check(claim: Claim, workshop: Workshop, checker: DeviceChecker, index: int) -> Check:
+    with workshop.open(claim.problem, [claim.config], index) as job:
+        candidates = list(job.candidates)
+        if candidates:
+            return checker.check(job.session, candidates[0])
+        why = "; ".join(unfit.message for unfit in job.unfit.values())
+        return Check(claim.config.name, False, 1.0, float("inf"), claim.problem.size, "gpu", why)
 
 
 def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> dict[str, object]:

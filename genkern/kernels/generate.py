@@ -36,11 +36,16 @@ from genkern.ops.op import get_op
 
 @dataclass(frozen=True)
 class GeneratedModule:
-    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name."""
+    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name.
+
+    `kernels_text` is the module without its table of configs and what launches them: all that a compile worker needs.
+    Importing 20,000 configs takes half a second, in each of the workers and for each size.
+    """
 
     problem: GemmProblem
     arch: str
     text: str
+    kernels_text: str
     source_sha256: dict[str, str]
 
     @property
@@ -161,9 +166,12 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         if any(call in kernel for kernel in kernels.values())
     }
     module = environment.get_template(f"{op.folder}/module.py.j2")
-    text = module.render(context, helpers=helpers, kernels=kernels, rows=rows)
+    whole = module.new_context({**context, "helpers": helpers, "kernels": kernels, "rows": rows})
+    text = "".join(module.root_render_func(whole))
+    # Rendering the whole has found the blocks of the template that it extends.
+    kernels_text = "".join(whole.blocks["kernels"][0](whole))
     hashes = {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()}
-    return GeneratedModule(problem, arch, text, hashes)
+    return GeneratedModule(problem, arch, text, kernels_text, hashes)
 
 
 # What kernels call, by how that looks in their text.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from rich.console import Console
 
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.recorder import Recorder
+from genkern.errors import BugError
 from genkern.farm.farm import FarmCounts
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.journal.bug_log import BugLog
 
 PROBLEMS = [winner(m).problem for m in (8, 4, 2, 1)]
 
@@ -27,7 +30,8 @@ def recorder(path: Path, output: io.StringIO, **options: object) -> Recorder:
     console = Console(file=output, soft_wrap=True, **options.pop("console", {}))  # type: ignore[arg-type]
     results = ResultsFile(str(path / "r.yaml"), facts, GemmDefaults())
     candidates = CandidatesFile(str(path / "c.csv"), PROBLEMS)
-    return Recorder(PROBLEMS, results, candidates, console, **options)  # type: ignore[arg-type]
+    bug_log = BugLog(path / "r.yaml.bug.log", facts.versions, "genkern -i sizes.yaml")
+    return Recorder(PROBLEMS, results, candidates, console, bug_log, **options)  # type: ignore[arg-type]
 
 
 def written(path: Path) -> list[int]:
@@ -66,6 +70,21 @@ def test_a_size_without_a_winner_is_told_and_counted(tmp_path: Path) -> None:
     assert made.failed == 1
     assert written(tmp_path) == [4]
     assert "8x4096x4096: no winner: no way\n" in output.getvalue()
+
+
+def test_a_bug_is_told_logged_and_counted(tmp_path: Path) -> None:
+    """One line says which size, what, where the rest is, and to report it; the log has traceback and command."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output)
+    made.finished(replace(report(None, PROBLEMS[0]), bug=BugError("KeyError: 'x'", "Traceback: at line 3\n")))
+    made.finished(replace(report(winner(4)), warnings=("no gemv config ran (launch_failed 2): out of resource",)))
+    assert (made.failed, made.bugs, written(tmp_path)) == (1, 1, [4])
+    first, _, warning = output.getvalue().splitlines()
+    log = tmp_path / "r.yaml.bug.log"
+    assert first == f"8x4096x4096: a bug in genkern: KeyError: 'x'; {log} has the rest: please report it"
+    assert warning == "4x4096x4096: warning: no gemv config ran (launch_failed 2): out of resource"
+    for part in ("8x4096x4096", "genkern -i sizes.yaml", "triton 3.7.0", "KeyError: 'x'", "Traceback: at line 3"):
+        assert part in log.read_text()
 
 
 @pytest.mark.parametrize(("console", "narrow"), [({"force_terminal": True, "width": 80}, True), ({"width": 80}, False)])
