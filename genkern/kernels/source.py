@@ -49,7 +49,8 @@ def _with_layout(kind: str, cluster: int) -> str:
     from triton.experimental.gluon import language as gl
 
     dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
-    element = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}[dtype]
+    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8e4nv": "float8e4nv", "fp8e5": "float8e5"}
+    element = getattr(gl, names.get(dtype, "int8"))
     layout = gl.NVMMASharedLayout.get_default_for([int(size) for size in shape.split(",")], element)
     if cluster > 1:
         # Not for get_default_for: Triton 3.6 takes it for a block that is cut into pieces.
