@@ -5,6 +5,7 @@ Precedence: what the entry says, then the command line (GemmDefaults), then genk
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 from collections.abc import Collection, Mapping
@@ -42,7 +43,8 @@ class SizeItem:
     """One entry of a list of sizes: `values` by the keys of SIZE_KEYS, from the line of that number.
 
     `said` is what its columns, other than these values, and its kernel's name say of its format; `untyped` begins the
-    note for an entry that names no types, `untyped_advice` ends it.
+    note for an entry that names no types, `untyped_advice` ends it. `meant` has, for an op that an entry without types
+    turns out to be of, the values that files of this kind then mean.
     """
 
     line: int
@@ -52,6 +54,7 @@ class SizeItem:
     said: SaidFormat = NOTHING_SAID
     said_where: str = ""
     notes: tuple[str, ...] = ()
+    meant: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
