@@ -84,10 +84,14 @@ def test_a_missing_package_is_said_with_what_to_do(
 
 
 def test_a_bug_is_no_bad_input(does: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]) -> None:
-    """What nobody expected is not hidden behind a line."""
+    """What nobody expected is not hidden behind a line: it has a status of its own, and its traceback stands before."""
     does(fails(KeyError("bug")))
-    with pytest.raises(KeyError):
-        run_here(capsys)
+    ran = run_here(capsys)
+    assert (ran.status, ran.out) == (3, "")
+    *traceback, line = ran.err.splitlines()
+    assert line.startswith("genkern: a bug in genkern: KeyError: 'bug'; ")
+    assert traceback[0].startswith("Traceback")
+    assert any("test_main.py" in place for place in traceback)
 
 
 @pytest.mark.parametrize(
