@@ -15,7 +15,7 @@ from genkern.errors import InputError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import ACTIVATIONS
-from genkern.ops.op import op_names
+from genkern.ops.op import add_op, op_names
 from genkern.space.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
@@ -131,7 +131,12 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
     )
     for name, what in (("m", "rows of A and C"), ("n", "columns of B and C"), ("k", "columns of A, rows of B")):
         group.add_argument(f"-{name}", type=_size, metavar=name.upper(), help=f"one size instead of a file: {what}")
-    group.add_argument("--op", metavar="OP", choices=op_names(), help=f"{_either(op_names())} (default: by the types)")
+    group.add_argument(
+        "--op",
+        metavar="OP",
+        type=_op,
+        help=f"{_either(op_names())}, or the folder of a format of your own (default: by the types)",
+    )
     own = "fp8 and bf8 are the target's own"
     for operand, help in (
         ("a", f"{', '.join(DTYPES)}; {own} (default: bf16; a8w8: fp8)"),
@@ -340,6 +345,15 @@ def _underscored(argument: str, names: frozenset[str]) -> str:
 
 def _either(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _op(text: str) -> str:
+    """The name of a format, whose folder is made known where it is one of the user's own."""
+    if text in op_names():
+        return text
+    if os.sep in text or Path(text).is_dir():
+        return add_op(text).name
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(op_names())}, and no folder")
 
 
 def _size(text: str) -> int:
