@@ -27,14 +27,17 @@ from genkern.gemm.records import NOT_CHECKED, Candidate, Check
 from genkern.gemm.session import VENDOR, Profiler, Session
 from genkern.journal.bug_log import BugLog
 from genkern.journal.run_files import RunFiles
+from genkern.ops.fields import problem_cells
 from genkern.ops.op import check_problem
 from genkern.tuning.check import DeviceChecker
 from genkern.tuning.interpreter import interpreter_checker
 
+# What `trans`, M, N and K do not say of a problem.
+_FORMAT_COLUMNS = tuple(name for name in problem_cells(GemmProblem(1, 1, 1)) if len(name) > 1 and "Major" not in name)
 # The first are tune_gemm's columns of --benchmark.
 TIME_COLUMNS = (
     *("trans", "M", "N", "K", "TFLOPS", "us", "vendor_us", "time_source", "config", "message"),
-    *("op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation"),
+    *_FORMAT_COLUMNS,
 )
 
 
@@ -286,7 +289,7 @@ def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> d
         "time_source": profiler.time_source,
         "config": claim.config.name,
         "message": " ".join(message.split()),
-        **{name: getattr(problem, name) for name in ("op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")},
+        **{name: problem_cells(problem)[name] for name in _FORMAT_COLUMNS},
     }
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -32,7 +33,7 @@ from genkern.kernels.families import (
 from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, ring_k
 from genkern.kernels.variant import Variant
 from genkern.ops.fields import own_values
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, op_folders
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,12 @@ class GeneratedModule:
         return f"gemm_{self.problem.name}.py"
 
 
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
+@lru_cache(maxsize=4)
+def _environment(outside: tuple[tuple[str, Path], ...] = ()) -> jinja2.Environment:
+    """genkern's templates; those of other formats lie in their folders, by the formats' names."""
+    others = {name: jinja2.FileSystemLoader(folder) for name, folder in outside}
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("genkern.templates", ""),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("genkern.templates", ""), jinja2.PrefixLoader(others)]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -155,7 +158,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         for variant in variants_of(problem, config):
             variants.setdefault(variant.name, variant)
         rows.append(_row(main_variant(problem, config).name, config, amd, loads))
-    environment = _environment()
+    environment = _environment(tuple(op_folders().items()))
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
     kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
