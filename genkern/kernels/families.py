@@ -14,7 +14,8 @@ from genkern.gemm.config import AMD_NEUTRAL, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, RING_K, sides, together
+from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, RING_K, powers_of, sides, together
+from genkern.kernels.gluon_tile import parts_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.variant import Variant
 from genkern.ops.op import Op, get_op
@@ -43,21 +44,21 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
         specialized = config.family == "persistent_tma_specialized"
         return (Variant(f"matmul_{config.family}", "gemm/persistent_tma.py.j2", specialized=specialized),)
     if config.family in GLUON:
-        rows, width = sides(config)
-        name = f"matmul_{config.family}_{rows}x{width}_w{config.num_warps}" + ("_split" if split else "")
         facts = FAMILIES[config.family]
-        template = f"gemm/warp_specialized{'_cluster' if facts.cluster > 1 else ''}.py.j2"
-        gluon = Variant(
-            name,
-            template,
-            split=split,
-            rows=rows,
-            swapped=facts.swaps_operands,
-            width=width,
-            warps=config.num_warps,
-            cluster=facts.cluster,
+        _, width = sides(config)
+        column_boxes, c_parts = len(powers_of(width)), len(parts_of(width, facts.cluster))
+        name = f"matmul_{config.family}_boxes{column_boxes}" + (f"_parts{c_parts}" if facts.cluster > 1 else "")
+        return (
+            Variant(
+                name + ("_split" if split else ""),
+                "gemm/warp_specialized.py.j2",
+                split=split,
+                swapped=facts.swaps_operands,
+                cluster=facts.cluster,
+                column_boxes=column_boxes,
+                c_parts=c_parts,
+            ),
         )
-        return (gluon,)
     overhangs = {
         "m": problem.M % config.BLOCK_SIZE_M != 0,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
@@ -202,21 +203,21 @@ def _specs(
         elif config.family in GLUON:
             types = [problem.dtype_a, problem.dtype_b]
             of_rows, of_columns = reversed(types) if variant.swapped else types
-            boxes = [(of_rows, variant.rows), *((of_columns, count) for count in variant.column_copies)]
+            rows, width = sides(config)
+            boxes = [(of_rows, rows), *((of_columns, count) for count in powers_of(width))]
             signature = [
                 (name, _tile_type(dtype, True, count, RING_K))
                 for name, (dtype, count) in zip(variant.boxes, boxes, strict=True)
             ]
-            for part in variant.parts:
-                kind = _tile_type(problem.dtype_c, not variant.swapped, variant.rows, part.width)
-                signature.append((f"c_{part.number}", kind))
+            for name, part in zip(variant.parts, parts_of(width, variant.cluster), strict=True):
+                signature.append((name, _tile_type(problem.dtype_c, not variant.swapped, rows, part.width)))
             if variant.split:
                 signature += [("partial_ptr", partial), ("ready_ptr", "*i32")]
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
             if variant.split:
                 signature += [("WHOLE_TILES", "i32"), ("SHARERS", "i32")]
             ring = ("STAGES", config.num_stages * together(config)), ("TOGETHER", together(config))
-            constants = (constants[0], *ring, ("num_warps", config.num_warps))
+            constants = (*constants[:3], *ring, ("num_warps", config.num_warps))
             options = (("num_warps", config.num_warps), ("maxnreg", max_registers(config)))
             if variant.cluster > 1:
                 options = (*options, ("num_ctas", variant.cluster))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,7 +28,7 @@ from genkern.kernels.families import (
     variants_of,
     wide_operands,
 )
-from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
+from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, RING_K
 from genkern.kernels.variant import Variant
 from genkern.ops.op import get_op
 
@@ -103,6 +104,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "torch_b": DTYPES[problem.dtype_b].torch,
         "torch_c": DTYPES[problem.dtype_c].torch,
         "tolerance": op.worst_row_limit(problem),
+        # What stands before M in a kernel's parameters and arguments.
+        "extra_arguments": "".join(f"{name}_ptr, " for name in op.extra_operands(problem)),
         "extra_operands": "[" + ", ".join(f'"{name}"' for name in op.extra_operands(problem)) + "]",
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
@@ -127,7 +130,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "gluon_swapped": [name for name in sorted(families) if name in GLUON and FAMILIES[name].swaps_operands],
         "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
-        "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
+        **_gluon_context(problem, accumulator),
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(reduce_options(arch))},
         "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),
         "starts_early": starts_early(arch),
@@ -143,38 +146,76 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
     kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
-    helpers = {
-        call: environment.get_template(template).render(context).strip()
-        for call, template in _HELPERS.items()
-        if any(call in kernel for kernel in kernels.values())
-    }
-    text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
-    hashes = {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()}
+    helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
+    called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
+    used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
+    text = environment.get_template(op.template).render(context, helpers=used, kernels=kernels, rows=rows)
+    hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
     return GeneratedModule(problem, arch, text, hashes)
 
 
-# What kernels call, by how that looks in their text.
-_HELPERS = {
-    "tile_of(": "gemm/order.py.j2",
-    "activate(": "gemm/activation.py.j2",
-    "on_one_xcd(": "gemm/xcd_order.py.j2",
-    "split_offsets(": "gemm/split_offsets.py.j2",
-    "beside(": "gemm/beside.py.j2",
-    "piece_of(": "gemm/pieces.py.j2",
-    "cluster_rank(": "gemm/cluster_rank.py.j2",
-    "meet_cluster(": "gemm/meet_cluster.py.j2",
-    "expect_sums(": "gemm/expect_sums.py.j2",
-    "parameter_of(": "gemm/parameter.py.j2",
-    "make_barriers(": "gemm/make_barriers.py.j2",
-    "ring_address(": "gemm/ring_address.py.j2",
-    "wgmma_layout(": "gemm/wgmma_layout.py.j2",
-}
+# Functions that kernels call, and one another.
+_HELPERS = (
+    "gemm/order.py.j2",
+    "gemm/activation.py.j2",
+    "gemm/xcd_order.py.j2",
+    "gemm/split_offsets.py.j2",
+    "gemm/beside.py.j2",
+    "gemm/pieces.py.j2",
+    "gemm/parts.py.j2",
+    "gemm/cluster_rank.py.j2",
+    "gemm/meet_cluster.py.j2",
+    "gemm/expect_sums.py.j2",
+    "gemm/parameter.py.j2",
+    "gemm/make_barriers.py.j2",
+    "gemm/ring_address.py.j2",
+    "gemm/wgmma_layout.py.j2",
+    "gemm/wgmma.py.j2",
+    "gemm/accumulate.py.j2",
+    "gemm/fill.py.j2",
+    "gemm/exchange.py.j2",
+    "gemm/tiles_of.py.j2",
+    "gemm/store_sums.py.j2",
+    "gemm/warp_specialized_body.py.j2",
+    "gemm/warp_specialized_cluster_body.py.j2",
+)
 
 
-def _source_sha256(helpers: Mapping[str, str], kernel: str) -> str:
-    """Of a kernel's text with the helpers that it calls: the same whatever else the module holds."""
-    called = [text for call, text in helpers.items() if call in kernel]
-    return hashlib.sha256("\n".join([*called, kernel]).encode()).hexdigest()
+def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
+    """Those of the helpers' texts that define what the kernel calls, or what these call."""
+    found: dict[str, None] = {}
+    texts = [kernel]
+    while texts:
+        words = set(_WORD.findall(texts.pop()))
+        for helper in helpers:
+            if helper not in found and words & set(_DEFINED.findall(helper)):
+                found[helper] = None
+                texts.append(helper)
+    # In the module's order: the same whatever else it holds.
+    return [helper for helper in helpers if helper in found]
+
+
+_WORD, _DEFINED = re.compile(r"\b\w+\b"), re.compile(r"^def (\w+)\(", re.MULTILINE)
+
+
+def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
+    """What the kernels in Gluon must know of the operands' types."""
+    return {
+        "ring_k": RING_K,
+        "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
+        "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
+        "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),
+        # wgmma's operands behind its predicate (PTX ISA, "wgmma.mma_async"): neither is negated, nor transposed.
+        "wgmma_flags": ", 1, 1, 0, 0",
+    }
+
+
+_PTX_TYPES = {"bf16": "bf16", "fp16": "f16"}
+
+
+def _sha256(texts: Sequence[str]) -> str:
+    """Of a kernel's text with the helpers that it calls."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:
