@@ -22,9 +22,9 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
 from genkern.gemm.session import Budget, Session
-from genkern.kernels.families import kernel_specs, main_binary
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.specs import kernel_specs, main_binary
 from genkern.ops.op import get_op
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,19 +18,12 @@ from genkern.gemm.config import AMD_NEUTRAL, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families import (
-    REDUCE,
-    REDUCE_BLOCK_SIZE,
-    ZERO_FILL_OPTIONS,
-    main_variant,
-    reduce_options,
-    starts_early,
-    sums_are_c,
-    variants_of,
-    wide_operands,
-)
-from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, RING_K
-from genkern.kernels.variant import Variant
+from genkern.kernels.argument import parameters_of
+from genkern.kernels.families.call import Kernel, product_of, starts_early, sums_are_c
+from genkern.kernels.families.common import REDUCE, REDUCE_BLOCK_SIZE, ZERO_FILL_OPTIONS
+from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
+from genkern.kernels.gluon_tile import RING_K
+from genkern.kernels.specs import call_of, main_variant, wide_operands
 from genkern.ops.op import get_op
 
 
@@ -131,27 +125,36 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
         **_gluon_context(problem, accumulator),
-        "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(reduce_options(arch))},
+        "reduce": {
+            "BLOCK_SIZE": REDUCE_BLOCK_SIZE,
+            "options": _dict_text((*ZERO_FILL_OPTIONS, *((("launch_pdl", 1),) * starts_early(arch)))),
+        },
         "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),
         "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),
     }
-    variants: dict[str, Variant] = {}
+    product = product_of(problem, op, arch)
+    made_of: dict[str, Kernel] = {}
     rows = []
     for config in configs:
-        for variant in variants_of(problem, config):
-            variants.setdefault(variant.name, variant)
+        for kernel in call_of(product, config).kernels:
+            made_of.setdefault(kernel.variant.name, kernel)
         rows.append(_row(main_variant(problem, config).name, config, amd, loads))
     environment = _environment()
     # The reduction comes last: it is the second kernel of every split-K config.
-    ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
-    kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
+    ordered = sorted(made_of, key=lambda name: (name == REDUCE.name, name))
+    kernels = {name: _kernel_text(made_of[name], context) for name in ordered}
     helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
     called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
     used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
     text = environment.get_template(op.template).render(context, helpers=used, kernels=kernels, rows=rows)
     hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
     return GeneratedModule(problem, arch, text, hashes)
+
+
+def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
+    template = _environment().get_template(kernel.variant.template)
+    return template.render(context, v=kernel.variant, parameters=list(parameters_of(kernel.arguments))).strip()
 
 
 # Functions that kernels call, and one another.
@@ -186,7 +189,7 @@ def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     texts = [kernel]
     while texts:
-        words = set(_WORD.findall(texts.pop()))
+        words = {node.id for node in ast.walk(ast.parse(texts.pop())) if isinstance(node, ast.Name)}
         for helper in helpers:
             if helper not in found and words & set(_DEFINED.findall(helper)):
                 found[helper] = None
@@ -195,7 +198,7 @@ def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
     return [helper for helper in helpers if helper in found]
 
 
-_WORD, _DEFINED = re.compile(r"\b\w+\b"), re.compile(r"^def (\w+)\(", re.MULTILINE)
+_DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
 
 
 def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""What the tiles of the kernels in Gluon are made of, beside their sides (family.py): parts that copies take to C."""
+"""What the tiles of the kernels in Gluon are made of: buffers of a ring, and parts that copies take to C."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from genkern.kernels.family import powers_of
+# Elements along K of a buffer of a Gluon kernel's ring: the 128 bytes that are swizzled.
+RING_K = 64
 
 
 @dataclass(frozen=True)
 class Part:
-    """Columns of a tile that one copy takes to C: the first of them and how many; `owner` is a program of the cluster."""
+    """Columns of a tile that a copy takes to C: the first of them and how many; `owner` is a program of the cluster."""
 
     owner: int
     offset: int
@@ -34,3 +35,18 @@ def parts_of(width: int, cluster: int = 1) -> tuple[Part, ...]:
             parts.append(Part(owner, offset, size))
             offset += size
     return tuple(parts)
+
+
+def buffer_bytes(rows: int, width: int) -> int:
+    """Of one buffer of a Gluon kernel's ring: for each row and column of the tile 64 elements of 2 bytes."""
+    return (rows + width) * 128
+
+
+def landing_bytes(rows: int, width: int, cluster: int) -> int:
+    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, float32."""
+    return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
+
+
+def powers_of(width: int) -> tuple[int, ...]:
+    """The powers of two, largest first, that add up to a multiple of 8 up to 256."""
+    return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Variant:
     """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
 
-    That is `rows` of skinny; and in Gluon how many copies bring the columns of a tile, `column_boxes`, and how many take
-    parts of it to C, `c_parts`, each by a descriptor of its own.
+    That is `rows` of skinny; and in Gluon how many copies bring the columns of a tile, `column_boxes`, and how many
+    take parts of it to C, `c_parts`, each by a descriptor of its own.
     """
 
     name: str
