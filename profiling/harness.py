@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from genkern.gemm.session import VENDOR, Session
 from genkern.profiling.clocks import AmdSmiClock
-from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.server import Server, one_line
 
@@ -76,7 +76,7 @@ def launch_schedule(job_path: str) -> None:
                 if name == VENDOR:
                     call = vendor = vendor or _fenced_vendor(gemm)
                 else:
-                    call = gemm.bind(name, entry["binaries"])
+                    call = gemm.bind(Launchable.of(entry))
             except Exception as error:
                 log.write(json.dumps({"config": name, "error": one_line(error)}) + "\n")
                 continue

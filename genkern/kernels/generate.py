@@ -14,16 +14,17 @@ from typing import Any
 import jinja2
 
 from genkern import __version__
-from genkern.gemm.config import AMD_NEUTRAL, Config
+from genkern.gemm.config import AMD_NEUTRAL, PREFIXES, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
-from genkern.kernels.families.call import Kernel, product_of, starts_early, sums_are_c
-from genkern.kernels.families.common import REDUCE, REDUCE_BLOCK_SIZE, ZERO_FILL_OPTIONS
-from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
+from genkern.kernels.families.call import Kernel, product_of, starts_early
+from genkern.kernels.families.common import REDUCE
+from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.gluon_tile import RING_K
-from genkern.kernels.specs import call_of, main_variant, wide_operands
+from genkern.kernels.launch_text import CallText, call_text
+from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.op import get_op
 
 
@@ -79,6 +80,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "version": __version__,
         "arch": arch,
         "amd": amd,
+        "prefixes": _dict_text(item for item in PREFIXES.items() if item[0] not in AMD_NEUTRAL),
         "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
         "has_xcd_remap": xcd_remap,
         "has_load_fields": loads,
@@ -100,46 +102,32 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "tolerance": op.worst_row_limit(problem),
         # What stands before M in a kernel's parameters and arguments.
         "extra_arguments": "".join(f"{name}_ptr, " for name in op.extra_operands(problem)),
-        "extra_operands": "[" + ", ".join(f'"{name}"' for name in op.extra_operands(problem)) + "]",
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
         "families": families,
-        # Their last program of a tile adds up the splits.
-        "has_semaphore": any(FAMILIES[name].has_semaphore for name in families),
-        "has_stream_k": "stream_k" in families,
-        "has_workspace": any(
-            config.SPLIT_K > 1 or config.family in ("tiled_atomic", "stream_k") or FAMILIES[config.family].has_semaphore
-            for config in configs
-        ),
-        "has_pointer_semaphore": bool(families & {"tiled_semaphore", "tiled_swapped", "skinny"}),
-        "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,
         "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma],
-        "has_tma": any(FAMILIES[name].uses_tma for name in families),
-        "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
-        "has_persistent_tma": bool(families & {*PERSISTENT_TMA}),
+        "has_tma_in_triton": any(FAMILIES[name].uses_tma and name not in GLUON for name in families),
         "has_gluon": any(name in GLUON for name in families),
-        "gluon_families": [name for name in GLUON if name in families],
-        "has_gluon_swapped": any(name in GLUON and FAMILIES[name].swaps_operands for name in families),
-        "gluon_swapped": [name for name in sorted(families) if name in GLUON and FAMILIES[name].swaps_operands],
         "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
-        "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
         **_gluon_context(problem, accumulator),
-        "reduce": {
-            "BLOCK_SIZE": REDUCE_BLOCK_SIZE,
-            "options": _dict_text((*ZERO_FILL_OPTIONS, *((("launch_pdl", 1),) * starts_early(arch)))),
-        },
-        "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),
         "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),
     }
     product = product_of(problem, op, arch)
     made_of: dict[str, Kernel] = {}
     rows = []
+    # How calls are launched by form, and the form by the kernel that multiplies.
+    forms: dict[str, CallText] = {}
+    form_of: dict[str, str] = {}
     for config in configs:
-        for kernel in call_of(product, config).kernels:
-            made_of.setdefault(kernel.variant.name, kernel)
-        rows.append(_row(main_variant(problem, config).name, config, amd, loads))
+        call = call_of(product, config)
+        main = call.kernels[FAMILIES[config.family].kernels_before].variant
+        rows.append(_row(main.name, config, amd, loads))
+        if main.name not in form_of:
+            made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
+            form_of[main.name] = form = config.family + "_split" * main.split + "_xcd" * main.xcd
+            forms.setdefault(form, call_text(form, call, main))
     environment = _environment()
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(made_of, key=lambda name: (name == REDUCE.name, name))
@@ -147,7 +135,16 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
     called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
     used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
-    text = environment.get_template(op.template).render(context, helpers=used, kernels=kernels, rows=rows)
+    text = environment.get_template(op.template).render(
+        context,
+        helpers=used,
+        kernels=kernels,
+        rows=rows,
+        forms=[forms[form] for form in sorted(forms)],
+        form_of=dict(sorted(form_of.items())),
+        with_workspace=[form for form in forms if forms[form].has_workspace],
+        has_workspace=any(forms[form].has_workspace for form in forms),
+    )
     hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
     return GeneratedModule(problem, arch, text, hashes)
 

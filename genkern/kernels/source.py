@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -40,21 +41,25 @@ def ast_source(module: ModuleType, spec: KernelSpec) -> Any:
 
 
 def _with_layout(kind: str, cluster: int) -> str:
-    """Gluon's form of a descriptor type, which names its layout in shared memory as this Triton writes it.
+    """Gluon's form of a descriptor type, which names its layout in shared memory as this Triton writes it."""
+    if not kind.startswith("tensordesc<"):
+        return kind
+    dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
+    layout = gluon_layout(dtype, [int(size) for size in shape.split(",")], cluster)
+    return f"{kind.removesuffix('>')},{layout!r}>"
+
+
+def gluon_layout(dtype: str, box: Sequence[int], cluster: int) -> Any:
+    """How a box of elements of this type (Triton's name) lies in shared memory for wgmma.
 
     Each program of a cluster has all of it.
     """
-    if not kind.startswith("tensordesc<"):
-        return kind
     from triton.experimental.gluon import language as gl
 
-    dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
     element = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}[dtype]
-    layout = gl.NVMMASharedLayout.get_default_for([int(size) for size in shape.split(",")], element)
-    if cluster > 1:
-        # Not for get_default_for: Triton 3.6 takes it for a block that is cut into pieces.
-        everywhere = [[0, 0]] * (cluster.bit_length() - 1)
-        layout = gl.NVMMASharedLayout(
-            layout.swizzle_byte_width, element.primitive_bitwidth, rank=2, cga_layout=everywhere
-        )
-    return f"{kind.removesuffix('>')},{layout!r}>"
+    layout = gl.NVMMASharedLayout.get_default_for(list(box), element)
+    if cluster == 1:
+        return layout
+    # Not for get_default_for: Triton 3.6 takes it for a block that is cut into pieces.
+    everywhere = [[0, 0]] * (cluster.bit_length() - 1)
+    return gl.NVMMASharedLayout(layout.swizzle_byte_width, element.primitive_bitwidth, rank=2, cga_layout=everywhere)

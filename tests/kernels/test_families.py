@@ -19,8 +19,9 @@ from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides, together
+from genkern.kernels.family import FAMILIES, GLUON, sides, together
 from genkern.kernels.generate import generate
+from genkern.kernels.gluon_tile import buffer_bytes, landing_bytes
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import binary_name, compile_options, kernel_specs, variants_of, wide_operands
 from genkern.ops.op import get_op

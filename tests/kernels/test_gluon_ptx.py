@@ -12,8 +12,9 @@ import pytest
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, powers_of, sides
+from genkern.kernels.family import FAMILIES, GLUON, sides
 from genkern.kernels.generate import generate
+from genkern.kernels.gluon_tile import buffer_bytes, landing_bytes, powers_of
 
 CONFIGS = [
     Config("warp_specialized", rows, width, 64, num_warps=warps, num_stages=3)
