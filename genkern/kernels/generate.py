@@ -80,7 +80,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "version": __version__,
         "arch": arch,
         "amd": amd,
-        "prefixes": _dict_text(item for item in PREFIXES.items() if item[0] not in AMD_NEUTRAL),
+        "prefixes": {field: prefix for field, prefix in PREFIXES.items() if field not in AMD_NEUTRAL},
         "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
         "has_xcd_remap": xcd_remap,
         "has_load_fields": loads,
