@@ -137,7 +137,7 @@ def compiled_call(bench: Bench) -> Call:
     row_major_b = bench.problem.row_major_b
     function = torch.compile(product(row_major_b), mode="max-autotune-no-cudagraphs", dynamic=False)
     x = bench.gemm.operands["a"]
-    weights = bench.gemm._weights if row_major_b else [b.T for b in bench.gemm._weights]
+    weights = [copy["b"] if row_major_b else copy["b"].T for copy in bench.gemm._weights]
     with torch.no_grad():
         function(x, weights[0])
     torch.cuda.synchronize()

@@ -28,6 +28,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import k_shares
+from genkern.ops.op import bytes_moved
 
 COPY_BYTES = 2**31
 PEAK_SIZE = 8192
@@ -63,7 +64,7 @@ class Bounds:
 def bounds(problem: GemmProblem, machine: Machine) -> Bounds:
     """Each operand moved once, each multiplication and addition done once."""
     return Bounds(
-        problem.bytes_moved / machine.memory_tb_per_s * 1e-6,
+        bytes_moved(problem) / machine.memory_tb_per_s * 1e-6,
         problem.flops / machine.peak_tflops * 1e-6,
     )
 

@@ -9,6 +9,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Outcome, Winner
 from genkern.kernels.determinism import is_deterministic
+from genkern.ops.op import gb_per_s
 from genkern.tuning.tune import Report
 
 _GAP = "  "
@@ -25,7 +26,7 @@ def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
 def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
     """Share of the larger bound, arithmetic or memory, in percent: 100 would be as fast as the device allows."""
     peak = percent_of_peak(winner, gpu)
-    memory = winner.problem.gb_per_s(winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
+    memory = gb_per_s(winner.problem, winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
     return None if peak is None else max(peak, memory)
 
 

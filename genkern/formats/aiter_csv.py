@@ -33,6 +33,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
+from genkern.ops.op import gb_per_s
 
 LIBTYPE = "genkern"
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.
@@ -192,7 +193,7 @@ def _cells(winner: Winner, cu_num: int) -> dict[str, object]:
         "err_ratio": error_ratio,
         "errRatio": error_ratio,
         "tflops": round(problem.tflops(winner.duration_us), 2),
-        "bw": round(problem.gb_per_s(winner.duration_us), 2),
+        "bw": round(gb_per_s(problem, winner.duration_us), 2),
         "interval_low_us": _rounded(low_us),
         "interval_high_us": _rounded(high_us),
         "samples": winner.samples,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.problem import ACTIVATIONS, MAX_DIMENSION, GemmProblem
-from genkern.ops.op import Op, get_op, op_names
+from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem
+from genkern.ops.op import Op, get_op, op_by_type, op_names
 
 SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
 
@@ -100,21 +100,21 @@ class _Types:
         said = {key: self._parse(key, values.get(key)) for key in ("dtype_a", "dtype_b", "dtype_c")}
         given = {key: self._parse(key, getattr(defaults, key)) for key in said}
         said_op = _op(values.get("op")) or _op_of(said["dtype_a"] or said["dtype_b"])
-        self.op = said_op or _op(defaults.op) or _op_of(given["dtype_a"] or given["dtype_b"]) or _named("a16w16")
+        self.op = said_op or _op(defaults.op) or _op_of(given["dtype_a"] or given["dtype_b"]) or _named(DEFAULT_OP)
         # A type of the command line that does not suit an op of the file is meant for the file's other sizes.
         usable = {key: None if said_op and self._is_for_others(key, given[key]) else given[key] for key in given}
         own_a, own_b, own_c = self.op.default_dtypes(arch or "")
         self.a = said["dtype_a"] or usable["dtype_a"] or said["dtype_b"] or usable["dtype_b"] or self._own(own_a)
         same = (said["dtype_a"] or usable["dtype_a"]) is not None
         self.b = said["dtype_b"] or usable["dtype_b"] or (self.a if same else self._own(own_b))
-        # Unscaled inputs are their output's type too; 8-bit inputs need a wider one.
-        self.c = said["dtype_c"] or usable["dtype_c"] or (self._own(own_c) if self.op.scaled else self.a)
+        # C has the type of A where that is so by default; narrow inputs need a wider one.
+        self.c = said["dtype_c"] or usable["dtype_c"] or (self.a if own_c == own_a else self._own(own_c))
 
     def _own(self, name: str) -> str:
         return parse_dtype(name, self._arch or "").name
 
     def _is_for_others(self, key: str, name: str | None) -> bool:
-        if name is None or key == "dtype_c" or (DTYPES[name].size_bytes == 1) == self.op.scaled:
+        if name is None or key == "dtype_c" or name in self.op.input_types:
             return False
         self.notes.append(f"the command line's {key} {name} does not suit {self.op.name}: it is not used there")
         return True
@@ -152,7 +152,7 @@ def _op(value: object) -> Op | None:
 
 
 def _op_of(dtype: str | None) -> Op | None:
-    return None if dtype is None else _named("a8w8" if DTYPES[dtype].size_bytes == 1 else "a16w16")
+    return None if dtype is None else op_by_type(dtype)
 
 
 def _dimension(key: str, value: object) -> int:

@@ -29,6 +29,7 @@ from genkern.formats.tuned_row import (
 )
 from genkern.gemm.records import Winner
 from genkern.kernels.determinism import is_deterministic
+from genkern.ops.op import gb_per_s
 
 __all__ = ["TunedRow", "read_winners", "winners_text", "write_winners"]
 
@@ -161,7 +162,7 @@ def _fields(winner: Winner) -> dict[str, object]:
         "discarded": winner.discarded,
         "time_source": winner.time_source,
         "TFLOPS": round(problem.tflops(winner.duration_us), 3),
-        "GBps": round(problem.gb_per_s(winner.duration_us), 3),
+        "GBps": round(gb_per_s(problem, winner.duration_us), 3),
         "error_ratio": check and check.error_ratio,
         "worst_row_error": check and check.worst_row_error,
         "check": check and check.method,

@@ -15,8 +15,9 @@ import jinja2
 
 from genkern import __version__
 from genkern.gemm.config import AMD_NEUTRAL, PREFIXES, Config
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
 from genkern.gemm.gpus import Gpu, gpu_for_arch
+from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
 from genkern.kernels.families.call import Kernel, product_of, starts_early
@@ -25,6 +26,7 @@ from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.gluon_tile import RING_K
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.specs import call_of, wide_operands
+from genkern.ops.fields import own_values
 from genkern.ops.op import get_op
 
 
@@ -89,19 +91,25 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "row_major_b": problem.row_major_b,
         "bias": problem.bias,
         "activation": "" if problem.activation == "none" else problem.activation,
-        "epilogue": op.scaled or problem.bias or problem.activation != "none",
-        "scaled": op.scaled,
+        "kernel_parts": f"{op.folder}/kernel.py.j2",
+        "epilogue": op.finishes(problem),
         "ieee": problem.dtype_a == "fp32",
         "acc_dtype": f"tl.{'float32' if accumulator == 'fp32' else accumulator}",
         "workspace_dtype": f"torch.{'float32' if accumulator == 'fp32' else accumulator}",
         "poison": 'float("nan")',
-        "zero": "0" if accumulator == "int32" else "0.0",
+        "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
+        "own": own_values(op.fields, problem),
+        "operands": op.operands(problem),
+        "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
+        "stand_ins": _stand_ins(op.operands(problem)),
+        "no_vendor": op.no_vendor(problem),
         "torch_a": DTYPES[problem.dtype_a].torch,
         "torch_b": DTYPES[problem.dtype_b].torch,
         "torch_c": DTYPES[problem.dtype_c].torch,
         "tolerance": op.worst_row_limit(problem),
-        # What stands before M in a kernel's parameters and arguments.
-        "extra_arguments": "".join(f"{name}_ptr, " for name in op.extra_operands(problem)),
+        "extra_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem)],
+        "step_pointers": [f"{operand.name}_ptr" for operand in op.step_operands(problem)],
+        "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
         "families": families,
@@ -135,7 +143,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
     called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
     used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
-    text = environment.get_template(op.template).render(
+    text = environment.get_template(f"{op.folder}/module.py.j2").render(
         context,
         helpers=used,
         kernels=kernels,
@@ -216,6 +224,12 @@ _PTX_TYPES = {"bf16": "bf16", "fp16": "f16"}
 def _sha256(texts: Sequence[str]) -> str:
     """Of a kernel's text with the helpers that it calls."""
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _stand_ins(operands: Iterable[Operand]) -> dict[str, str]:
+    """Of PyTorch's types that inputs have, those that the interpreter lacks, and what stands for them."""
+    inputs = {operand.dtype for operand in operands if operand.role in ("activation", "weight")}
+    return {DTYPES[name].torch: DTYPES[other].torch for name, other in INTERPRETED_AS.items() if name in inputs}
 
 
 def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:

@@ -117,17 +117,25 @@ class InterpreterChecker:
 
 
 def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
-    """At most two tiles in M and in N and a few blocks of K, overhanging exactly where `problem` does."""
+    """About two tiles in M and in N and a few blocks of K, overhanging exactly where `problem` does.
+
+    Where several elements share a scale, the blocks of these are whole, or overhang, where those of `problem` do.
+    """
+    rows, columns, along_k = get_op(problem.op).shared_scale(problem)
     k_blocks = _INTERPRETED_K_BLOCKS * max(1, config.SPLIT_K // 2)
     return dataclasses.replace(
         problem,
-        M=_shrink(problem.M, config.BLOCK_SIZE_M, 1),
-        N=_shrink(problem.N, config.BLOCK_SIZE_N, 1),
-        K=_shrink(problem.K, config.BLOCK_SIZE_K, k_blocks),
+        M=_shrink(problem.M, config.BLOCK_SIZE_M, 1, rows),
+        N=_shrink(problem.N, config.BLOCK_SIZE_N, 1, columns),
+        K=_shrink(problem.K, config.BLOCK_SIZE_K, k_blocks, along_k),
     )
 
 
-def _shrink(size: int, block: int, blocks: int) -> int:
-    """`blocks` whole blocks and the overhang of `size`, or two blocks more than one when there is no overhang."""
-    rest = size % block
-    return min(size, blocks * block + (rest or block))
+def _shrink(size: int, block: int, blocks: int, shared: int) -> int:
+    """`blocks` whole blocks and the overhang of `size`, or two blocks more than one when there is no overhang.
+
+    Rounded up to what is a whole number of blocks and of the `shared` elements with one scale.
+    """
+    unit = math.lcm(block, shared)
+    rest = size % unit
+    return min(size, -(-blocks * block // unit) * unit + (rest or unit))

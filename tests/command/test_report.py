@@ -20,6 +20,7 @@ from genkern.command.report import (
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
+from genkern.ops.op import bytes_moved
 
 GPU = gpu_for_arch("gfx942")
 WINNERS = [
@@ -92,7 +93,7 @@ def test_shares_of_the_bounds() -> None:
     assert percent_of_peak(at_peak, GPU) == pytest.approx(100)
     assert percent_of_roofline(at_peak, GPU) == pytest.approx(100)
     skinny = winner(1)
-    bound_us = skinny.problem.bytes_moved / GPU.memory_tb_per_s * 1e-6
+    bound_us = bytes_moved(skinny.problem) / GPU.memory_tb_per_s * 1e-6
     assert percent_of_roofline(replace(skinny, duration_us=bound_us), GPU) == pytest.approx(100)
 
 

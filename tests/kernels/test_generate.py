@@ -241,8 +241,8 @@ def test_m_overhang_masks_only_what_it_must() -> None:
         ("b", (64, 48), (48, 1), "b has strides (48, 1): it must be column-major, without overlap"),
         ("b", (64, 48), (2, 128), "column-major, without overlap"),
         ("c", (32, 48), (2**27, 1), "c has strides (134217728, 1): too large for this module's 32-bit offsets"),
-        ("bias", (47,), (1,), "bias must be 48 contiguous elements"),
-        ("bias", (48,), (2,), "bias must be 48 contiguous elements"),
+        ("bias", (47,), (1,), "bias is (47,), this module is for (48,)"),
+        ("bias", (48,), (2,), "bias must be 48 contiguous elements of bfloat16"),
     ],
 )
 def test_operands_that_would_be_misread_are_refused(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -49,8 +49,18 @@ class Product:
 
     @cached_property
     def extra(self) -> tuple[Argument, ...]:
-        """What a kernel that ends with the epilogue takes besides A, B and C."""
-        return tuple(Pointer(f"{operand.name}_ptr", operand.name) for operand in self.operands[3:])
+        """What a kernel that does all of the product takes besides A, B and C."""
+        return _pointers(self.operands[3:])
+
+    @cached_property
+    def in_step(self) -> tuple[Argument, ...]:
+        """What a kernel that leaves partial sums takes besides A and B."""
+        return _pointers(operand for operand in self.operands[3:] if operand.in_step)
+
+    @cached_property
+    def at_end(self) -> tuple[Argument, ...]:
+        """What a kernel that makes C of partial sums takes besides C."""
+        return _pointers(operand for operand in self.operands[3:] if not operand.in_step)
 
     def leading(self, name: str, operand: str) -> Leading:
         """The operand's leading dimension; codegen uses the alignment that it has without gaps between rows."""
@@ -136,6 +146,10 @@ class Family:
     kernels_before: int = 0
 
 
+def _pointers(operands: Iterable[Operand]) -> tuple[Argument, ...]:
+    return tuple(Pointer(f"{operand.name}_ptr", operand.name) for operand in operands)
+
+
 @lru_cache(maxsize=256)
 def product_of(problem: GemmProblem, op: Op, arch: str) -> Product:
     """What kernels see of a problem on `arch`."""
@@ -145,8 +159,7 @@ def product_of(problem: GemmProblem, op: Op, arch: str) -> Product:
 def sums_are_c(problem: GemmProblem) -> bool:
     """Whether the accumulators need no epilogue: neither scale, bias nor activation, and C has their type."""
     op = get_op(problem.op)
-    plain = problem.activation == "none" and not op.extra_operands(problem)
-    return plain and problem.dtype_c == op.accumulator(problem)
+    return not op.finishes(problem) and problem.dtype_c == op.accumulator(problem)
 
 
 def starts_early(arch: str) -> bool:

@@ -112,7 +112,7 @@ def reduction(product: Product, splits: Value) -> Kernel:
     partial = Workspace("partial_ptr", product.accumulator)
     numbers = (*sizes(product)[:2], *leading(product, "c"), Integer("SPLIT_K", splits))
     options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
-    return _over_c(REDUCE, (partial, C_POINTER, *product.extra, *numbers), options)
+    return _over_c(REDUCE, (partial, C_POINTER, *product.at_end, *numbers), options)
 
 
 def zero_fill(product: Product, sums: tuple[Argument, Argument]) -> Kernel:

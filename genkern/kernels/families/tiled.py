@@ -49,7 +49,7 @@ def _call(product: Product, variant: Variant) -> Call:
         arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product), *leading(product, "abc"), GROUP, *xcds)
         return Call((main_kernel(variant, arguments, TILES),), definitions)
     partial = Workspace("partial_ptr", product.accumulator)
-    arguments = (*POINTERS, partial, *sizes(product), *leading(product, "ab"), GROUP, *xcds, SPLITS)
+    arguments = (*POINTERS, partial, *product.in_step, *sizes(product), *leading(product, "ab"), GROUP, *xcds, SPLITS)
     kernels = main_kernel(variant, arguments, TILES, SPLIT_K), reduction(product, SPLIT_K)
     return Call(kernels, definitions, workspace=SPLIT_K * M * N)
 

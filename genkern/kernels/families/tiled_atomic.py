@@ -25,7 +25,7 @@ def _call(product: Product, variant: Variant) -> Call:
     if not product.sums_are_c:
         pointer = Workspace("sum_ptr", product.accumulator)
         ld_sum = Integer("ld_sum", N, aligns=product.problem.N % 16 == 0)
-    arguments = (*POINTERS, pointer, *sizes(product), *leading(product, "ab"), ld_sum, GROUP, SPLITS)
+    arguments = (*POINTERS, pointer, *product.in_step, *sizes(product), *leading(product, "ab"), ld_sum, GROUP, SPLITS)
     kernels = zero_fill(product, (pointer, ld_sum)), main_kernel(variant, arguments, TILES, SPLIT_K)
     if product.sums_are_c:
         return Call(kernels, (TILES_OF_C,))
