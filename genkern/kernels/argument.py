@@ -111,10 +111,18 @@ Argument = Pointer | Descriptor | Descriptors | Integer | Leading | Workspace | 
 
 @dataclass(frozen=True)
 class Parameter:
-    """How a parameter stands in a kernel's header."""
+    """One parameter of a kernel's header, as it stands there in Triton (`tl`) and in Gluon (`gl`)."""
 
     name: str
     constant: bool
+
+    @property
+    def tl(self) -> str:
+        return self.name + ": tl.constexpr" * self.constant
+
+    @property
+    def gl(self) -> str:
+        return self.name + ": gl.constexpr" * self.constant
 
 
 def parameters_of(arguments: Iterable[Argument]) -> Iterator[Parameter]:

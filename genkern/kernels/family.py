@@ -13,7 +13,7 @@ from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
 from genkern.kernels.families.tiled_tma import TILED_TMA, TILED_TMA_SWAPPED
 from genkern.kernels.families.warp_specialized import CLUSTERS, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
-from genkern.kernels.gluon_tile import RING_K
+from genkern.kernels.gluon_tile import ring_k
 
 FAMILIES = {
     family.name: family
@@ -44,9 +44,9 @@ def k_shares(config: Config) -> int:
     return config.SPLIT_K * FAMILIES[config.family].cluster
 
 
-def together(config: Config) -> int:
+def together(config: Config, element_bytes: int = 2) -> int:
     """Buffers of a Gluon kernel's ring that are filled one after the other, with neighbours along K."""
-    return config.BLOCK_SIZE_K // RING_K
+    return config.BLOCK_SIZE_K // ring_k(element_bytes)
 
 
 def block_problem(family: str, field: str, value: int) -> str:
@@ -64,7 +64,9 @@ def block_problem(family: str, field: str, value: int) -> str:
             return f"{value} is not a multiple of {facts.width_step} up to {_WIDEST}"
     elif facts.width_step and field == "BLOCK_SIZE_K":
         if value not in (64, 128, 256):
-            return f"{value} is not 64, 128 or 256: one, two or four times the 128 bytes that a row of the ring has"
+            return (
+                f"{value} is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements"
+            )
     elif value & (value - 1):
         return f"{value} is not a power of two, which Triton needs"
     return ""

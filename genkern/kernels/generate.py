@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +22,7 @@ from genkern.kernels.argument import parameters_of
 from genkern.kernels.families.call import Kernel, product_of, starts_early
 from genkern.kernels.families.common import REDUCE
 from genkern.kernels.family import FAMILIES, GLUON
-from genkern.kernels.gluon_tile import RING_K
+from genkern.kernels.gluon_tile import ring_k
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.fields import own_values
@@ -194,31 +193,39 @@ def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     texts = [kernel]
     while texts:
-        words = {node.id for node in ast.walk(ast.parse(texts.pop())) if isinstance(node, ast.Name)}
+        named, _ = _names(texts.pop())
         for helper in helpers:
-            if helper not in found and words & set(_DEFINED.findall(helper)):
+            if helper not in found and named & _names(helper)[1]:
                 found[helper] = None
                 texts.append(helper)
     # In the module's order: the same whatever else it holds.
     return [helper for helper in helpers if helper in found]
 
 
-_DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
+@lru_cache(maxsize=1024)
+def _names(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """What a text names, and what functions it defines."""
+    nodes = list(ast.walk(ast.parse(text)))
+    named = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
+    return named, frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef))
 
 
 def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
     """What the kernels in Gluon must know of the operands' types."""
     return {
-        "ring_k": RING_K,
+        "ring_k": ring_k(DTYPES[problem.dtype_a].size_bytes),
         "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
         "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
         "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),
-        # wgmma's operands behind its predicate (PTX ISA, "wgmma.mma_async"): neither is negated, nor transposed.
-        "wgmma_flags": ", 1, 1, 0, 0",
+        "wgmma_flags": _WGMMA_FLAGS[problem.dtype_a] if problem.dtype_a in _PTX_TYPES else "",
     }
 
 
-_PTX_TYPES = {"bf16": "bf16", "fp16": "f16"}
+# wgmma's names of the types that it multiplies.
+_PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp8e4m3fn": "e4m3", "fp8e5m2": "e5m2", "int8": "s8"}
+# Its operands behind the predicate (PTX ISA, "wgmma.mma_async"): neither matrix is negated, where floating-point ones
+# could be, nor transposed, where 16-bit ones could be.
+_WGMMA_FLAGS = {"bf16": ", 1, 1, 0, 0", "fp16": ", 1, 1, 0, 0", "fp8e4m3fn": ", 1, 1", "fp8e5m2": ", 1, 1", "int8": ""}
 
 
 def _sha256(texts: Sequence[str]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Elements along K of a buffer of a Gluon kernel's ring: the 128 bytes that are swizzled.
-RING_K = 64
+# Bytes along K of a buffer of a Gluon kernel's ring: those that are swizzled.
+_RING_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,18 @@ def parts_of(width: int, cluster: int = 1) -> tuple[Part, ...]:
     return tuple(parts)
 
 
+def ring_k(element_bytes: int) -> int:
+    """Elements along K of a buffer of a Gluon kernel's ring."""
+    return _RING_BYTES // element_bytes
+
+
 def buffer_bytes(rows: int, width: int) -> int:
-    """Of one buffer of a Gluon kernel's ring: for each row and column of the tile 64 elements of 2 bytes."""
-    return (rows + width) * 128
+    """Of one buffer of a Gluon kernel's ring: 128 for each row and column of the tile."""
+    return (rows + width) * _RING_BYTES
 
 
 def landing_bytes(rows: int, width: int, cluster: int) -> int:
-    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, float32."""
+    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, 4 each."""
     return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
 
 

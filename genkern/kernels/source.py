@@ -56,7 +56,8 @@ def gluon_layout(dtype: str, box: Sequence[int], cluster: int) -> Any:
     """
     from triton.experimental.gluon import language as gl
 
-    element = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}[dtype]
+    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8e4nv": "float8e4nv", "fp8e5": "float8e5"}
+    element = getattr(gl, names.get(dtype, "int8"))
     layout = gl.NVMMASharedLayout.get_default_for(list(box), element)
     if cluster == 1:
         return layout

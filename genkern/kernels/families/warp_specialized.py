@@ -7,6 +7,7 @@ are shared. In the families with a cluster its programs make one tile, each over
 from __future__ import annotations
 
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
@@ -28,7 +29,7 @@ from genkern.kernels.families.call import (
     Product,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
-from genkern.kernels.gluon_tile import RING_K, parts_of, powers_of
+from genkern.kernels.gluon_tile import parts_of, powers_of, ring_k
 from genkern.kernels.variant import Variant
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -49,7 +50,7 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     split = config.SPLIT_K > 1 and facts.split_apart
     width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
     column_boxes, c_parts = len(powers_of(width)), len(parts_of(width, facts.cluster))
-    name = f"matmul_{config.family}_boxes{column_boxes}" + (f"_parts{c_parts}" if facts.cluster > 1 else "")
+    name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster > 1 else "")
     return Variant(
         name + ("_split" if split else ""),
         "gemm/warp_specialized.py.j2",
@@ -61,6 +62,10 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     )
 
 
+def _ring_k(product: Product) -> int:
+    return ring_k(DTYPES[product.problem.dtype_a].size_bytes)
+
+
 def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
     """Descriptors of the operand whose rows the 64 of wgmma go along, of the other one's parts, and of C's."""
     width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if variant.swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
@@ -68,11 +73,12 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
     def box(name: str, operand: str, box: tuple[Value, Value]) -> Descriptor:
         return product.descriptor(name, operand, box, swizzled=True, cluster=variant.cluster)
 
+    depth = _ring_k(product)
     if variant.swapped:
-        rows, columns = box("rows_desc", "b", (RING_K, height)), box("columns_desc", "a", (WIDTH, RING_K))
+        rows, columns = box("rows_desc", "b", (depth, height)), box("columns_desc", "a", (WIDTH, depth))
         c = box("c_desc", "c", (WIDTH, height))
     else:
-        rows, columns = box("rows_desc", "a", (height, RING_K)), box("columns_desc", "b", (RING_K, WIDTH))
+        rows, columns = box("rows_desc", "a", (height, depth)), box("columns_desc", "b", (depth, WIDTH))
         c = box("c_desc", "c", (height, WIDTH))
     # A cluster's programs load all of the columns, and store a share each.
     parts = Descriptors(c, variant.c_parts, width, variant.cluster)
@@ -86,7 +92,7 @@ def _call(product: Product, variant: Variant) -> Call:
     arguments += [*product.extra, *sizes(product), GROUP]
     if variant.split:
         arguments += [Integer("WHOLE_TILES", TILES - REST), Integer("SHARERS", SHARERS)]
-    together = BLOCK_SIZE_K // RING_K
+    together = BLOCK_SIZE_K // _ring_k(product)
     arguments += [
         BINARY_NAME,
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
