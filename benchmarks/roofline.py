@@ -21,7 +21,7 @@ from typing import Any
 from figures import DataFile, table
 from workbench import errors_end
 
-from genkern.formats.tune_gemm_yaml import read_winners
+from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
@@ -166,7 +166,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("-o", "--output", help="bandwidth and peak as JSON lines")
     arguments = parser.parse_args(argv)
     with errors_end():
-        rows = read_winners(arguments.results)
+        rows = read_results(arguments.results)
         dtype = rows[0].problem.dtype_a
         if arguments.measure:
             machine = measured(dtype)

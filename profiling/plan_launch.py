@@ -8,8 +8,8 @@ from typing import Any
 from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Argument, Constant, Counters, Descriptor, Integer, Leading, Pointer
 from genkern.kernels.expression import evaluate
+from genkern.kernels.lowering import gluon_layout
 from genkern.kernels.plan import Launch
-from genkern.kernels.source import gluon_layout
 
 
 def arguments_of(launch: Launch, tensors: Mapping[str, Any], units: int) -> tuple[Any, ...]:
@@ -37,12 +37,12 @@ def _given(argument: Argument, tensors: Mapping[str, Any], units: int) -> Any:
 
 def _descriptor(argument: Descriptor, tensor: Any) -> Any:
     matrix = tensor.T if argument.transposed else tensor
-    box = [evaluate(size, {}) for size in argument.box]
+    outer, inner = (evaluate(size, {}) for size in argument.box)
     if not argument.swizzled:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
-        return TensorDescriptor.from_tensor(matrix, box)
+        return TensorDescriptor.from_tensor(matrix, [outer, inner])
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
     (dtype,) = (each.triton for each in DTYPES.values() if f"torch.{each.torch}" == str(tensor.dtype))
-    return GluonDescriptor.from_tensor(matrix, box, gluon_layout(dtype, box, argument.cluster))
+    return GluonDescriptor.from_tensor(matrix, [outer, inner], gluon_layout(dtype, (outer, inner), argument.cluster))

@@ -32,6 +32,7 @@ TESTED_ELSEWHERE = {
     "genkern/formats/aiter_columns.py": "tests/formats/test_aiter_csv.py",
     "genkern/journal/copy.py": "tests/journal/test_journal_copy.py",
     "genkern/journal/line.py": "tests/journal/test_journal_line.py",
+    "genkern/kernels/lowering.py": "tests/kernels/test_kernel.py",
     "genkern/kernels/source.py": "tests/farm/test_compiler.py",
     "genkern/tuning/interpreter.py": "tests/tuning/test_check.py",
     "genkern/command/setting.py": "tests/command/test_run.py",
@@ -42,6 +43,14 @@ TESTED_ELSEWHERE = {
 # Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
 OTHER_PROGRAMS = {"--kernels", "--no-build-isolation", "--kernel-trace", "--output-format", "--limit", "--config"}
 OTHER_PROGRAMS |= {"--ncu", "--binaries", "--measure", "--clock-control", "--json", "--each", "--warm", "--bounds"}
+
+# Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.
+COLLECTED = (
+    "tests/journal",
+    "tests/profiling/test_server.py",
+    "tests/profiling/rocm/test_rocprof.py",
+    "tests/command/test_report.py",
+)
 
 # Touches what a package could lack: both mapped folders, the GPU table, a space, the templates.
 INSTALLED = """
@@ -213,25 +222,34 @@ def test_setup_lists_every_package() -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A wheel made from the checkout, and one made from the sdist of the checkout."""
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, and beside it the sdist that was made from it, unpacked."""
     pytest.importorskip("setuptools", minversion="77")
     folder = tmp_path_factory.mktemp("built")
     checkout = folder / "checkout"
     checkout.mkdir()
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, checkout)
-    for name in CODE_FOLDERS:
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy(path, checkout)
+    for name in (*FOLDERS, ".ci"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, checkout / name, symlinks=True, ignore=ignored)
-    wheel = _build("wheel", checkout, folder / "from_checkout")
     sdist = _build("sdist", checkout, folder / "sdist")
     with tarfile.open(sdist) as archive:
         # Python before 3.11.4 has no filters; from 3.14 on, this one is the default.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(folder / "unpacked")
-    (unpacked,) = (folder / "unpacked").iterdir()
-    return wheel, _build("wheel", unpacked, folder / "from_sdist")
+    (made,) = (folder / "unpacked").iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def built(unpacked: Path) -> tuple[Path, Path]:
+    """A wheel made from the checkout, and one made from the sdist of the checkout."""
+    folder = unpacked.parents[1]
+    return _build("wheel", folder / "checkout", folder / "from_checkout"), _build(
+        "wheel", unpacked, folder / "from_sdist"
+    )
 
 
 def _build(kind: str, source: Path, out: Path) -> Path:
@@ -247,10 +265,23 @@ def test_wheel_holds_every_file_once(built: tuple[Path, Path]) -> None:
     names = zipfile.ZipFile(built[0]).namelist()
     assert len(names) == len(set(names))
     installed = {name for name in names if ".dist-info/" not in name}
-    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml")}
+    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml", ".typed")}
     expected |= {f"genkern/{path}" for path in files_of("profiling") if path.suffix == ".py"}
     expected |= {f"genkern/{path}" for path in files_of("templates")}
     assert installed == expected
+
+
+def test_sdist_holds_the_tests(unpacked: Path) -> None:
+    """What pytest finds in the checkout it finds in an unpacked sdist; nothing that a test or make reads is missing."""
+    for folder in FOLDERS:
+        assert {path for path in files_of(folder) if not (unpacked / path).exists()} == set()
+    for name in ("Makefile", "constraints.txt", ".ci/setup", ".ci/run", "ARCHITECTURE.md", "CHANGELOG.md"):
+        assert (unpacked / name).exists()
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *COLLECTED]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(argv, cwd=unpacked, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_server.py::test_screening_times_a_call" in done.stdout
 
 
 def test_sdist_makes_the_same_wheel(built: tuple[Path, Path]) -> None:

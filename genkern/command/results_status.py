@@ -8,10 +8,8 @@ from pathlib import Path
 from genkern.command.report import format_text
 from genkern.command.text_table import aligned
 from genkern.files import shown_path
-from genkern.formats import aiter_csv, tune_gemm_yaml
-from genkern.gemm.config import Config
-from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import PREDICTED
+from genkern.formats.kind import read_results
+from genkern.formats.tuned_row import TunedRow
 
 
 def results_lines(path: str) -> list[str]:
@@ -19,7 +17,7 @@ def results_lines(path: str) -> list[str]:
 
     Raises ResultsError when it is no results file.
     """
-    rows = _csv_rows(path) if path.lower().endswith(".csv") else _yaml_rows(path)
+    rows = [_cells(row) for row in read_results(path)]
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(Path(path).stat().st_mtime))
     sizes = f"{len(rows)} size{'' if len(rows) == 1 else 's'}"
     head = ["size", "format", "us", "source", "device", "Triton", "config"]
@@ -29,26 +27,11 @@ def results_lines(path: str) -> list[str]:
     ]
 
 
-def _yaml_rows(path: str) -> list[list[str]]:
-    rows = []
-    for row in tune_gemm_yaml.read_winners(path):
-        device, triton = row.device or row.arch or "", row.versions.get("triton", "")
-        rows.append(_row(row.problem, row.duration_us, row.time_source or "", device, triton, row.config))
-    return rows
-
-
-def _csv_rows(path: str) -> list[list[str]]:
-    rows = []
-    for row in aiter_csv.read_rows(path):
-        units = f"{row.cu_num} compute units" if row.cu_num else ""
-        device = ", ".join(part for part in (row.gfx, units) if part)
-        source = PREDICTED if row.predicted else row.libtype
-        rows.append(_row(row.problem, row.duration_us, source, device, "", row.config or row.kernel_name))
-    return rows
-
-
-def _row(
-    problem: GemmProblem, us: float | None, source: str, device: str, triton: str, config: Config | str
-) -> list[str]:
-    name = config.name if isinstance(config, Config) else config
-    return [problem.size, format_text(problem), "" if us is None else f"{us:.2f}", source, device, triton, name]
+def _cells(row: TunedRow) -> list[str]:
+    units = f"{row.compute_units} compute units" if row.compute_units else ""
+    device = ", ".join(part for part in (row.device or row.arch, units) if part)
+    name = row.config.name if row.config is not None else row.kernel_name
+    us = "" if row.duration_us is None else f"{row.duration_us:.2f}"
+    # tune_gemm's rows have no source, and genkern's of a CSV no more than that they are measured or predicted.
+    source = row.time_source or (row.library if row.config is None else "")
+    return [row.problem.size, format_text(row.problem), us, source, device, row.versions.get("triton", ""), name]

@@ -17,7 +17,8 @@ _FINISHED = ".journal.previous"
 class RunFiles:
     """`journal` is there while a run is unfinished, `finished_journal` afterwards, `lock` while it is going on.
 
-    `replaced_journal` is a free name for the journal of an unfinished run that another one takes the place of.
+    `bug_log` is there when genkern itself was at fault. `replaced_journal` is a free name for the journal of an
+    unfinished run that another one takes the place of.
     """
 
     results: str
@@ -47,6 +48,10 @@ class RunFiles:
         numbers = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
         paths = (Path(f"{self.journal}.replaced{number}") for number in numbers)
         return next(path for path in paths if not path.exists())
+
+    @property
+    def bug_log(self) -> Path:
+        return Path(f"{self.results}.bug.log")
 
     @property
     def lock(self) -> Path:

@@ -31,11 +31,16 @@ from genkern.ops.op import get_op
 
 @dataclass(frozen=True)
 class GeneratedModule:
-    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name."""
+    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name.
+
+    `kernels_text` is the module without its table of configs and what launches them: all that a compile worker needs.
+    Importing 20,000 configs takes half a second, in each of the workers and for each size.
+    """
 
     problem: GemmProblem
     arch: str
     text: str
+    kernels_text: str
     source_sha256: dict[str, str]
 
     @property
@@ -142,18 +147,23 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
     called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
     used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
-    text = environment.get_template(f"{op.folder}/module.py.j2").render(
-        context,
-        helpers=used,
-        kernels=kernels,
-        rows=rows,
-        forms=[forms[form] for form in sorted(forms)],
-        form_of=dict(sorted(form_of.items())),
-        with_workspace=[form for form in forms if forms[form].has_workspace],
-        has_workspace=any(forms[form].has_workspace for form in forms),
-    )
+    whole_context = {
+        **context,
+        "helpers": used,
+        "kernels": kernels,
+        "rows": rows,
+        "forms": [forms[form] for form in sorted(forms)],
+        "form_of": dict(sorted(form_of.items())),
+        "with_workspace": [form for form in forms if forms[form].has_workspace],
+        "has_workspace": any(forms[form].has_workspace for form in forms),
+    }
+    module = environment.get_template(f"{op.folder}/module.py.j2")
+    whole = module.new_context(whole_context)
+    text = "".join(module.root_render_func(whole))
+    # Rendering the whole has found the blocks of the template that it extends.
+    kernels_text = "".join(whole.blocks["kernels"][0](whole))
     hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
-    return GeneratedModule(problem, arch, text, hashes)
+    return GeneratedModule(problem, arch, text, kernels_text, hashes)
 
 
 def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:

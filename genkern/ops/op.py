@@ -84,6 +84,7 @@ def bias_of(problem: GemmProblem) -> tuple[Operand, ...]:
     return (Operand("bias", "bias", (problem.N,), problem.dtype_c),) if problem.bias else ()
 
 
+@functools.lru_cache(maxsize=1)
 def op_names() -> tuple[str, ...]:
     """The formats there are: one folder each in genkern/ops."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(genkern.ops.__path__) if module.ispkg))

@@ -52,8 +52,8 @@ _INSTRUCTION_EDGE = 16
 _SHORT_EDGE = 8
 # Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
 _VECTOR_FLOPS_PER_CLOCK = 256
-# The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures at server.py's
-# _SIBLING_FACTOR), where 1 took up to 1.68 times the best.
+# The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures in screening.py),
+# where 1 took up to 1.68 times the best.
 _USUAL_GROUP_SIZE_M = 8
 _BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
 

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from genkern.errors import BugError
 from genkern.files import write_whole
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.gemm.session import Session
@@ -111,9 +113,13 @@ class InterpreterChecker:
         if ended.returncode != 0:
             return failed(f"the interpreter failed: {ended.last_line or ended.description}")
         answer = json.loads(out.read_text().splitlines()[-1])
+        if "bug" in answer:
+            raise BugError(f"interpreting {config.name}: {answer['bug']}", answer["details"])
         ratio, row = answer["error_ratio"], answer["worst_row_error"]
         passed = ratio <= self._err_ratio and row <= get_op(problem.op).worst_row_limit(problem)
-        return Check(config.name, passed, ratio, row, problem.size, "interpreter")
+        same = answer["dtype_a"] == DTYPES[problem.dtype_a].torch
+        stand_in = "" if same else parse_dtype(answer["dtype_a"], "").name
+        return Check(config.name, passed, ratio, row, problem.size, "interpreter", stand_in=stand_in)
 
 
 def reduced(problem: GemmProblem, config: Config) -> GemmProblem:

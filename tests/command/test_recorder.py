@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,21 +13,25 @@ from rich.console import Console
 
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.recorder import Recorder
+from genkern.errors import BugError
 from genkern.farm.farm import FarmCounts
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.results import ResultsFile, RunFacts
+from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.journal.bug_log import BugLog
 
 PROBLEMS = [winner(m).problem for m in (8, 4, 2, 1)]
 
 
 def recorder(path: Path, output: io.StringIO, **options: object) -> Recorder:
-    facts = RunFacts("gfx942", 304, {"triton": "3.7.0"}, predicted=False)
+    facts = RunFacts(DeviceKey("gfx942", "AMD Instinct MI300X", 304), {"triton": "3.7.0"}, predicted=False)
     console = Console(file=output, soft_wrap=True, **options.pop("console", {}))  # type: ignore[arg-type]
     results = ResultsFile(str(path / "r.yaml"), facts, GemmDefaults())
     candidates = CandidatesFile(str(path / "c.csv"), PROBLEMS)
-    return Recorder(PROBLEMS, results, candidates, console, **options)  # type: ignore[arg-type]
+    bug_log = BugLog(path / "r.yaml.bug.log", facts.versions, "genkern -i sizes.yaml")
+    return Recorder(PROBLEMS, results, candidates, console, bug_log, **options)  # type: ignore[arg-type]
 
 
 def written(path: Path) -> list[int]:
@@ -67,6 +72,21 @@ def test_a_size_without_a_winner_is_told_and_counted(tmp_path: Path) -> None:
     assert "8x4096x4096: no winner: no way\n" in output.getvalue()
 
 
+def test_a_bug_is_told_logged_and_counted(tmp_path: Path) -> None:
+    """One line says which size, what, where the rest is, and to report it; the log has traceback and command."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output)
+    made.finished(replace(report(None, PROBLEMS[0]), bug=BugError("KeyError: 'x'", "Traceback: at line 3\n")))
+    made.finished(replace(report(winner(4)), warnings=("no gemv config ran (launch_failed 2): out of resource",)))
+    assert (made.failed, made.bugs, written(tmp_path)) == (1, 1, [4])
+    first, _, warning = output.getvalue().splitlines()
+    log = tmp_path / "r.yaml.bug.log"
+    assert first == f"8x4096x4096: a bug in genkern: KeyError: 'x'; {log} has the rest: please report it"
+    assert warning == "4x4096x4096: warning: no gemv config ran (launch_failed 2): out of resource"
+    for part in ("8x4096x4096", "genkern -i sizes.yaml", "triton 3.7.0", "KeyError: 'x'", "Traceback: at line 3"):
+        assert part in log.read_text()
+
+
 @pytest.mark.parametrize(("console", "narrow"), [({"force_terminal": True, "width": 80}, True), ({"width": 80}, False)])
 def test_the_summary_fits_its_reader(console: dict[str, object], narrow: bool, tmp_path: Path) -> None:
     """On a terminal no line of the table is longer than it; in a pipe a size has one line, to be searched for."""
@@ -86,6 +106,16 @@ def test_the_summary_fits_its_reader(console: dict[str, object], narrow: bool, t
     assert "binaries: 1,234 compiled, 5 from the cache, 6 refused" in lines
     assert f"results: {tmp_path / 'r.yaml'}" in [line.strip() for line in lines]
     assert any(line.startswith("check: under Triton's interpreter") for line in lines)
+
+
+def test_what_stood_in_for_the_operands_is_told(tmp_path: Path) -> None:
+    """In the table, at the end, and in the file: a check of other types is no check of these."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output)
+    made.finished(report(winner(8, check=checked("8x256x256", "interpreter", "fp16"))))
+    made.summary(gpu_for_arch("gfx942"), FarmCounts())
+    assert "check: with operands in fp16, which is not the type of these sizes" in output.getvalue()
+    assert yaml.safe_load((tmp_path / "r.yaml").read_text())[0]["check"] == "interpreter with fp16 operands"
 
 
 def test_nothing_to_show_is_short(tmp_path: Path) -> None:

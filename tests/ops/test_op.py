@@ -99,3 +99,14 @@ def test_limits_allow_a_rounding_but_not_a_wrong_result(name: str) -> None:
     for dtype, rounding in (("bf16", 2**-9), ("fp16", 2**-12), ("fp32", 2**-25)):
         limit = get_op(name).worst_row_limit(GemmProblem(1, 1, 1, name, dtype_c=dtype))
         assert rounding < limit < 0.05
+
+
+def test_folders_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every problem asks for its op, many times a size: that reads no folder."""
+    get_op("a16w16")
+
+    def listed(*_: object) -> None:
+        raise AssertionError("a folder is listed")
+
+    monkeypatch.setattr("pkgutil.iter_modules", listed)
+    assert get_op("a8w8").name == "a8w8"
