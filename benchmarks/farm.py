@@ -33,11 +33,11 @@ from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.gemm.session import Budget
-from genkern.kernels.families import kernel_specs
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.refusal import refused_by_compiler
 from genkern.kernels.source import ast_source, load_module
+from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from figures import percentile, table
 from workbench import Bench, argument_parser, rows_of, said, until, versions_line, workbench
 
+from genkern.profiling.loaded_gemm import Launchable
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 
@@ -40,7 +41,8 @@ def measure(bench: Bench) -> list[Launches]:
     found = []
     for name, candidate in bench.candidates.items():
         with said(f"{bench.problem.size} {name}"):
-            call = bench.gemm.bind(name, [binary.path for binary in candidate.binaries])
+            paths = tuple(binary.path for binary in candidate.binaries)
+            call = bench.gemm.bind(Launchable(name, paths, candidate.plan))
             torch.cuda.synchronize()
             launches_us = [bench.timer.launch_us(call, copy) for copy in range(LAUNCHES)]
             found.append(Launches(launches_us, bench.timer.prepare(call, [LAUNCHES, LAUNCHES + 1])()))

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from figures import spread_order
@@ -30,7 +31,7 @@ from genkern.gemm.session import VENDOR
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Finals, Rounds, run_finals
-from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 
 # As in the measured process (profiling/server.py): a sample of about so long, of so many calls at most.
 SAMPLE_US = 100.0
@@ -61,8 +62,8 @@ class Bench:
         """A call for each candidate, and one for the vendor library; without those that cannot be launched."""
         binds: dict[str, Callable[[], Call]] = {VENDOR: self.gemm.vendor}
         for name, candidate in self.candidates.items():
-            paths = [binary.path for binary in candidate.binaries]
-            binds[name] = lambda name=name, paths=paths: self.gemm.bind(name, paths)  # type: ignore[misc]
+            paths = tuple(binary.path for binary in candidate.binaries)
+            binds[name] = partial(self.gemm.bind, Launchable(name, paths, candidate.plan))
         calls = {}
         for name, bind in binds.items():
             with said(f"{self.problem.size} {name}"):

@@ -20,7 +20,7 @@ from genkern.errors import one_line
 from genkern.gemm.session import VENDOR, Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.profiling.clocks import AmdSmiClock
-from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.server import Server
 
@@ -88,7 +88,7 @@ def _launch_all(job: dict[str, Any], log: IO[str]) -> None:
             if name == VENDOR:
                 call = vendor = vendor or _fenced_vendor(gemm)
             else:
-                call = gemm.bind(name, entry["binaries"])
+                call = gemm.bind(Launchable.of(entry))
         except Exception as error:
             if not (refused_by_library(error) if name == VENDOR else refused_by_device(error)):
                 raise

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from genkern.farm.cache import read_spec
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.session import Session
+from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.source import ast_source, load_module
+from genkern.profiling.plan_launch import arguments_of
 
 Call = Callable[[int], None]
 # More copies than this no longer make B colder, and each costs host memory for its launch arguments.
@@ -20,6 +24,49 @@ _SPOILED = 0x35A5A5A5
 def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
     """How many copies together exceed `rotating_mb` MiB (tune_gemm's rule, rounded up); at least 1."""
     return max(1, min(_MAX_COPIES, -(-int(rotating_mb * 2**20) // bytes_per_copy))) if rotating_mb else 1
+
+
+@dataclass(frozen=True)
+class Launchable:
+    """A config that can be launched: its name, folders of its binaries in the cache, and its launch plan as JSON."""
+
+    name: str
+    binaries: tuple[str, ...]
+    plan: str
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> Launchable:
+        """As a request says it; the vendor library's name comes without a plan."""
+        return cls(request["config"], tuple(request["binaries"]), request.get("plan", ""))
+
+
+class SharedWorkspace:
+    """Workspace and counters for all configs, as large as the largest needed so far."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._tensors: dict[str, Any] = {}
+
+    def for_plan(self, plan: LaunchPlan, units: int) -> dict[str, Any]:
+        """The "workspace" and the "counters", which are zero, for the plan on so many units."""
+        import torch
+
+        elements, counters = plan.workspace_elements(units)
+        dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
+        # What is larger stays; what is new replaces the smaller. 16 bytes where a kernel needs none.
+        if self._size("workspace") < max(elements, 4):
+            self._tensors["workspace"] = torch.empty(max(elements, 4), dtype=dtype, device=self._device)
+        if self._size("counters") < max(counters, 4):
+            self._tensors["counters"] = torch.zeros(max(counters, 4), dtype=torch.int32, device=self._device)
+        return dict(self._tensors)
+
+    def spoil(self) -> None:
+        """Fill the workspace with what gives no right result."""
+        if (workspace := self._tensors.get("workspace")) is not None:
+            workspace.fill_(float("nan") if workspace.is_floating_point() else _SPOILED)
+
+    def _size(self, name: str) -> int:
+        return int(self._tensors[name].numel()) if name in self._tensors else 0
 
 
 class LoadedGemm:
@@ -42,24 +89,26 @@ class LoadedGemm:
         for _ in range(self.copies - 1):
             # clone() of a transposed matrix keeps its strides.
             self._weights.append({name: x.clone() for name, x in rotating.items()})
-        self._workspace: dict[str, Any] = {}
-        self._elements = self._counters = 0
+        self._workspace = SharedWorkspace("cuda")
 
-    def bind(self, config_name: str, binaries: Sequence[str]) -> Call:
-        """A function that launches one call of the config with the binaries in these cache entries.
+    def bind(self, launchable: Launchable) -> Call:
+        """A function that launches one call of the config, by its plan.
 
-        Raises whatever Triton raises when a binary cannot be loaded.
+        Raises whatever Triton raises when a binary cannot be loaded, and InputError for a plan that is none.
         """
-        config = self.module.CONFIGS[config_name]
-        kernels = [load_binary(self.module, path) for path in binaries]
-        operands = self._with_workspace(config)
+        plan = LaunchPlan.from_json(launchable.plan)
+        kernels = [load_binary(self.module, path) for path in launchable.binaries]
+        tensors = {**self.operands, **self._workspace.for_plan(plan, self.units)}
         bound: dict[int, list[Callable[[], None]]] = {}
 
         def call(copy: int) -> None:
             copy %= self.copies
             if copy not in bound:
-                launches = self.module.launches(config, {**operands, **self._weights[copy]}, self.units)
-                bound[copy] = [_bound_launch(kernel, launch) for kernel, launch in zip(kernels, launches, strict=True)]
+                given = {**tensors, **self._weights[copy]}
+                bound[copy] = [
+                    _bound_launch(kernel, launch.programs(self.units), arguments_of(launch, given, self.units))
+                    for kernel, launch in zip(kernels, plan.launches, strict=True)
+                ]
             for launch in bound[copy]:
                 launch()
 
@@ -76,25 +125,7 @@ class LoadedGemm:
 
     def spoil_workspace(self) -> None:
         """Fill it with what gives no right result. What earlier calls left there would: all have the same operands."""
-        workspace = self._workspace.get("workspace")
-        if workspace is not None:
-            workspace.fill_(float("nan") if workspace.is_floating_point() else _SPOILED)
-
-    def _with_workspace(self, config: Any) -> dict[str, Any]:
-        """The operands with a workspace that is shared by all configs, as large as the largest needed so far."""
-        if not hasattr(self.module, "workspace_elements"):
-            return dict(self.operands)
-        elements, counters = self.module.workspace_elements(config, self.units)
-        if elements > self._elements or counters > self._counters or not self._workspace:
-            made = self.module.with_workspace(config, {"c": self.operands["c"]}, self.units)
-            self._elements, self._counters = max(elements, self._elements), max(counters, self._counters)
-            # What is larger stays; what is new replaces the smaller.
-            self._workspace |= {
-                name: tensor
-                for name, tensor in made.items()
-                if name not in self._workspace or tensor.numel() > self._workspace[name].numel()
-            }
-        return {**self._workspace, **self.operands}
+        self._workspace.spoil()
 
 
 _kernels: dict[str, Any] = {}
@@ -113,12 +144,10 @@ def load_binary(module: Any, path: str) -> Any:
     return _kernels[path]
 
 
-def _bound_launch(kernel: Any, launch: Any) -> Callable[[], None]:
+def _bound_launch(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any]) -> Callable[[], None]:
     from triton import knobs
     from triton.runtime import driver
 
-    arguments = (*launch.args, *launch.constants.values())
-    grid = launch.grid
     run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
     device = driver.active.get_current_device()
     get_stream = driver.active.get_current_stream

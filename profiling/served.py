@@ -314,7 +314,8 @@ def _number(answer: dict[str, Any], key: str) -> float:
 
 
 def _names(candidate: Candidate) -> dict[str, Any]:
-    return {"config": candidate.config.name, "binaries": [binary.path for binary in candidate.binaries]}
+    paths = [binary.path for binary in candidate.binaries]
+    return {"config": candidate.config.name, "binaries": paths, "plan": candidate.plan}
 
 
 def _screen_request(candidate: Candidate, best_us: float | None) -> dict[str, Any]:

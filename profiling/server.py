@@ -21,7 +21,7 @@ from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, SampleFailed, run_finals
-from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 
 # A graph of calls runs for about this long, so that the 1 to 2 us between an event and the first kernel
 # stay below 2 % of it; short calls are repeated up to so many times.
@@ -69,11 +69,11 @@ class Server:
             raise ValueError("no session is open")
         if command == "screen":
             self._best_us = min(self._best_us, request.get("best_us", math.inf))
-            return self._screen(self._gemm, self._timer, request["config"], request["binaries"])
+            return self._screen(self._gemm, self._timer, Launchable.of(request))
         if command == "retime":
             return self._retime(self._gemm, self._timer, request, tell)
         if command == "check":
-            return self._check(self._gemm, request["config"], request["binaries"])
+            return self._check(self._gemm, Launchable.of(request))
         raise ValueError(f"unknown command {command!r}")
 
     def _open(self, session: Session) -> Answer:
@@ -96,20 +96,22 @@ class Server:
         self._gemm = gemm
         return {"device": torch.cuda.get_device_name(0), "copies": gemm.copies, "torch": torch.__version__}
 
-    def _screen(self, gemm: LoadedGemm, timer: Timer, name: str, binaries: list[str]) -> Answer:
-        siblings = (tuple(binaries), Config.parse(name).SPLIT_K)
+    def _screen(self, gemm: LoadedGemm, timer: Timer, launchable: Launchable) -> Answer:
+        name = launchable.name
+        siblings = (launchable.binaries, Config.parse(name).SPLIT_K)
         sibling_us = self._first_us.get(siblings, 0.0)
         if gemm.session.screening.leaves_siblings(sibling_us, self._best_us):
             ratio = sibling_us / self._best_us
             return {"config": name, "left_out": f"another GROUP_SIZE_M of it took {ratio:.1f} times the best"}
-        answer = self._sampled(gemm, timer, name, binaries)
+        answer = self._sampled(gemm, timer, launchable)
         if samples_us := answer.get("samples_us"):
             self._first_us.setdefault(siblings, samples_us[-1])
         return answer
 
-    def _sampled(self, gemm: LoadedGemm, timer: Timer, name: str, binaries: list[str]) -> Answer:
+    def _sampled(self, gemm: LoadedGemm, timer: Timer, launchable: Launchable) -> Answer:
+        name = launchable.name
         try:
-            sample_us, hopeless = self._sample(gemm, timer, gemm.bind(name, binaries))
+            sample_us, hopeless = self._sample(gemm, timer, gemm.bind(launchable))
         except Exception as error:  # Triton's OutOfResources and the driver's refusals have no common base
             return self._failed(name, error)
         if hopeless:
@@ -144,7 +146,7 @@ class Server:
         import torch
 
         binds: dict[str, Callable[[], Call]] = {
-            entry["config"]: partial(gemm.bind, entry["config"], entry["binaries"]) for entry in request["candidates"]
+            entry["config"]: partial(gemm.bind, Launchable.of(entry)) for entry in request["candidates"]
         }
         if request["vendor"]:
             binds[VENDOR] = gemm.vendor
@@ -195,14 +197,15 @@ class Server:
             self._flush = InstructionCacheFlush(gemm.units)
         return timer.prepare_flushed(call, lambda: self._copies(_FLUSHED_CALLS), self._flush.launch)
 
-    def _check(self, gemm: LoadedGemm, name: str, binaries: list[str]) -> Answer:
+    def _check(self, gemm: LoadedGemm, launchable: Launchable) -> Answer:
         import torch
 
+        name = launchable.name
         c = gemm.operands["c"]
         try:
             if self._expected is None:
                 self._expected = gemm.module.reference(gemm.operands)
-            call = gemm.vendor() if name == VENDOR else gemm.bind(name, binaries)
+            call = gemm.vendor() if name == VENDOR else gemm.bind(launchable)
             c.fill_(float("nan"))
             gemm.spoil_workspace()
             call(0)

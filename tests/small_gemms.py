@@ -15,10 +15,10 @@ from genkern.farm.compiler import CompileJob
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families import kernel_specs
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.source import load_module
+from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
 
 TRITON_VERSION = importlib.metadata.version("triton")

@@ -22,9 +22,11 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
 from genkern.gemm.session import Budget, Session
-from genkern.kernels.families import kernel_specs, main_binary
+from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.plan import launch_plan
+from genkern.kernels.specs import kernel_specs, main_binary
 from genkern.ops.op import get_op
 
 
@@ -167,11 +169,15 @@ class Workshop:
                 job.on_unfit(new, unfit)
         for config in configs:
             if len(binaries) == len(made):
-                candidate = Candidate(config, tuple(binaries))
+                candidate = Candidate(config, tuple(binaries), self._plan(job.session.problem, config))
                 job.binaries[config.name] = main_binary(config, binaries)
                 if config.name not in job.unfit and self._is_to_be_measured(candidate, job, first):
                     job.ready[config.name] = candidate
                     yield candidate
+
+    def _plan(self, problem: GemmProblem, config: Config) -> str:
+        product = product_of(problem, get_op(problem.op), self.arch)
+        return launch_plan(product, config, self.gpu).to_json()
 
     def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
         """Why configs with these binaries cannot run; `config` is any of them."""

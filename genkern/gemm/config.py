@@ -9,7 +9,7 @@ from functools import lru_cache
 from genkern.errors import InputError
 
 # Field -> prefix in the name. The order is tune_gemm's (BM BN BK GM SK nW nS EU kP mfma sched).
-_PREFIXES = {
+PREFIXES = {
     "BLOCK_SIZE_M": "BM",
     "BLOCK_SIZE_N": "BN",
     "BLOCK_SIZE_K": "BK",
@@ -34,7 +34,7 @@ _MOST = 2**31 - 1
 
 
 def _pattern() -> re.Pattern[str]:
-    parts = {field: f"_{prefix}(?P<{field}>0|[1-9][0-9]{{0,9}})" for field, prefix in _PREFIXES.items()}
+    parts = {field: f"_{prefix}(?P<{field}>0|[1-9][0-9]{{0,9}})" for field, prefix in PREFIXES.items()}
     parts["schedule_hint"] = r"_sched(?P<schedule_hint>\w+)"
     amd = "".join(parts.pop(field) for field in AMD_NEUTRAL)
     modifiers = "|".join(modifier[1:] for modifier in CACHE_MODIFIERS if modifier != "none")

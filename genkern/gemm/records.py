@@ -65,10 +65,14 @@ class Binary:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config with the binaries of its kernels, ready to be measured."""
+    """A config with the binaries of its kernels, ready to be measured: `plan` says how they are launched.
+
+    That is a LaunchPlan (genkern.kernels.plan) as JSON; without binaries there is none.
+    """
 
     config: Config
     binaries: tuple[Binary, ...]
+    plan: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,24 +14,18 @@ from typing import Any
 import jinja2
 
 from genkern import __version__
-from genkern.gemm.config import AMD_NEUTRAL, Config
+from genkern.gemm.config import AMD_NEUTRAL, PREFIXES, Config
 from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families import (
-    REDUCE,
-    REDUCE_BLOCK_SIZE,
-    ZERO_FILL_OPTIONS,
-    main_variant,
-    reduce_options,
-    starts_early,
-    sums_are_c,
-    variants_of,
-    wide_operands,
-)
-from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, ring_k
-from genkern.kernels.variant import Variant
+from genkern.kernels.argument import parameters_of
+from genkern.kernels.families.call import Kernel, product_of, starts_early
+from genkern.kernels.families.common import REDUCE
+from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.gluon_tile import ring_k
+from genkern.kernels.launch_text import CallText, call_text
+from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.fields import own_values
 from genkern.ops.op import get_op, op_folders
 
@@ -56,7 +50,7 @@ class GeneratedModule:
 
 
 @lru_cache(maxsize=4)
-def _environment(outside: tuple[tuple[str, Path], ...] = ()) -> jinja2.Environment:
+def _environment(outside: tuple[tuple[str, Path], ...]) -> jinja2.Environment:
     """genkern's templates; those of other formats lie in their folders, by the formats' names."""
     others = {name: jinja2.FileSystemLoader(folder) for name, folder in outside}
     return jinja2.Environment(
@@ -95,6 +89,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "version": __version__,
         "arch": arch,
         "amd": amd,
+        "prefixes": {field: prefix for field, prefix in PREFIXES.items() if field not in AMD_NEUTRAL},
         "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
         "has_xcd_remap": xcd_remap,
         "has_load_fields": loads,
@@ -119,59 +114,64 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "torch_b": DTYPES[problem.dtype_b].torch,
         "torch_c": DTYPES[problem.dtype_c].torch,
         "tolerance": op.worst_row_limit(problem),
-        "extra_operands": _names_text(op.extra_operands(problem)),
-        "step_operands": _names_text(op.step_operands(problem)),
-        "finish_operands": _names_text(op.finish_operands(problem)),
         "extra_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem)],
         "step_pointers": [f"{operand.name}_ptr" for operand in op.step_operands(problem)],
         "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
         "families": families,
-        # Their last program of a tile adds up the splits.
-        "has_semaphore": any(FAMILIES[name].has_semaphore for name in families),
-        "has_stream_k": "stream_k" in families,
-        "has_workspace": any(
-            config.SPLIT_K > 1 or config.family in ("tiled_atomic", "stream_k") or FAMILIES[config.family].has_semaphore
-            for config in configs
-        ),
-        "has_pointer_semaphore": bool(families & {"tiled_semaphore", "tiled_swapped", "skinny"}),
-        "sums_are_c": sums_are_c(problem),
         "has_gemv": "gemv" in families,
         "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma],
-        "has_tma": any(FAMILIES[name].uses_tma for name in families),
-        "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
-        "has_persistent_tma": bool(families & {*PERSISTENT_TMA}),
+        "has_tma_in_triton": any(FAMILIES[name].uses_tma and name not in GLUON for name in families),
         "has_gluon": any(name in GLUON for name in families),
-        "has_gluon_swapped": any(name in GLUON and FAMILIES[name].swaps_operands for name in families),
         "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
-        "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
         **_gluon_context(problem, accumulator),
-        "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(reduce_options(arch))},
-        "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),
         "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),
     }
-    variants: dict[str, Variant] = {}
+    product = product_of(problem, op, arch)
+    made_of: dict[str, Kernel] = {}
     rows = []
+    # How calls are launched by form, and the form by the kernel that multiplies.
+    forms: dict[str, CallText] = {}
+    form_of: dict[str, str] = {}
     for config in configs:
-        for variant in variants_of(problem, config):
-            variants.setdefault(variant.name, variant)
-        rows.append(_row(main_variant(problem, config).name, config, amd, loads))
+        call = call_of(product, config)
+        main = call.kernels[FAMILIES[config.family].kernels_before].variant
+        rows.append(_row(main.name, config, amd, loads))
+        if main.name not in form_of:
+            made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
+            form_of[main.name] = form = config.family + "_split" * main.split + "_xcd" * main.xcd
+            forms.setdefault(form, call_text(form, call, main))
     environment = _environment(tuple(op_folders().items()))
     # The reduction comes last: it is the second kernel of every split-K config.
-    ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
-    kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
+    ordered = sorted(made_of, key=lambda name: (name == REDUCE.name, name))
+    kernels = {name: _kernel_text(made_of[name], context) for name in ordered}
     helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
     called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
     used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
+    whole_context = {
+        **context,
+        "helpers": used,
+        "kernels": kernels,
+        "rows": rows,
+        "forms": [forms[form] for form in sorted(forms)],
+        "form_of": dict(sorted(form_of.items())),
+        "with_workspace": [form for form in forms if forms[form].has_workspace],
+        "has_workspace": any(forms[form].has_workspace for form in forms),
+    }
     module = environment.get_template(f"{op.folder}/module.py.j2")
-    whole = module.new_context({**context, "helpers": used, "kernels": kernels, "rows": rows})
+    whole = module.new_context(whole_context)
     text = "".join(module.root_render_func(whole))
     # Rendering the whole has found the blocks of the template that it extends.
     kernels_text = "".join(whole.blocks["kernels"][0](whole))
     hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
     return GeneratedModule(problem, arch, text, kernels_text, hashes)
+
+
+def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
+    template = _environment(tuple(op_folders().items())).get_template(kernel.variant.template)
+    return template.render(context, v=kernel.variant, parameters=list(parameters_of(kernel.arguments))).strip()
 
 
 # Functions that kernels call, and one another.
@@ -250,10 +250,6 @@ def _stand_ins(operands: Iterable[Operand]) -> dict[str, str]:
     """Of PyTorch's types that inputs have, those that the interpreter lacks, and what stands for them."""
     inputs = {operand.dtype for operand in operands if operand.role in ("activation", "weight")}
     return {DTYPES[name].torch: DTYPES[other].torch for name, other in INTERPRETED_AS.items() if name in inputs}
-
-
-def _names_text(operands: Iterable[Operand]) -> str:
-    return "[" + ", ".join(f'"{operand.name}"' for operand in operands) + "]"
 
 
 def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:

@@ -1,15 +1,16 @@
-"""What the tiles of the kernels in Gluon are made of, beside their sides (family.py): parts that copies take to C."""
+"""What the tiles of the kernels in Gluon are made of: buffers of a ring, and parts that copies take to C."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from genkern.kernels.family import powers_of
+# Bytes along K of a buffer of a Gluon kernel's ring: those that are swizzled.
+_RING_BYTES = 128
 
 
 @dataclass(frozen=True)
 class Part:
-    """Columns of a tile that one copy takes to C, from `offset` on; `owner` is a program of the cluster."""
+    """Columns of a tile that a copy takes to C: the first of them and how many; `owner` is a program of the cluster."""
 
     owner: int
     offset: int
@@ -34,3 +35,23 @@ def parts_of(width: int, cluster: int = 1) -> tuple[Part, ...]:
             parts.append(Part(owner, offset, size))
             offset += size
     return tuple(parts)
+
+
+def ring_k(element_bytes: int) -> int:
+    """Elements along K of a buffer of a Gluon kernel's ring."""
+    return _RING_BYTES // element_bytes
+
+
+def buffer_bytes(rows: int, width: int) -> int:
+    """Of one buffer of a Gluon kernel's ring: 128 for each row and column of the tile."""
+    return (rows + width) * _RING_BYTES
+
+
+def landing_bytes(rows: int, width: int, cluster: int) -> int:
+    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, 4 each."""
+    return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
+
+
+def powers_of(width: int) -> tuple[int, ...]:
+    """The powers of two, largest first, that add up to a multiple of 8 up to 256."""
+    return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))

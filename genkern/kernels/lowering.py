@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 # For every compile, whatever the user has set: no file of Triton's but the binary, and no place of the source in it.
 SETTINGS = {"TRITON_STORE_BINARY_ONLY": "1", "TRITON_DISABLE_LINE_INFO": "1"}
@@ -25,25 +26,30 @@ LOWERING = digest_of(Path(__file__).with_name(name) for name in ("lowering.py", 
 
 
 @lru_cache(maxsize=1024)
-def with_layout(kind: str, cluster: int) -> str:
-    """Gluon's form of a descriptor type, which names its layout in shared memory as this Triton writes it.
+def gluon_layout(dtype: str, box: tuple[int, int], cluster: int) -> Any:
+    """How a box of elements of this type (Triton's name) lies in shared memory for wgmma, as this Triton says it.
 
-    Each of the `cluster` programs of a cluster has all of it. Another type is returned as it is.
+    Each of the `cluster` programs of a cluster has all of it.
     """
-    if not kind.startswith("tensordesc<"):
-        return kind
     from triton.experimental.gluon import language as gl
 
-    dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
     element = gl.dtype(_TYPES.get(dtype, dtype))
-    layout = gl.NVMMASharedLayout.get_default_for([int(size) for size in shape.split(",")], element)
-    if cluster > 1:
-        # Not for get_default_for: Triton 3.6 takes it for a block that is cut into pieces.
-        everywhere = [[0, 0]] * (cluster.bit_length() - 1)
-        layout = gl.NVMMASharedLayout(
-            layout.swizzle_byte_width, element.primitive_bitwidth, rank=2, cga_layout=everywhere
-        )
-    return f"{kind.removesuffix('>')},{layout!r}>"
+    layout = gl.NVMMASharedLayout.get_default_for(list(box), element)
+    if cluster == 1:
+        return layout
+    # Not for get_default_for: Triton 3.6 takes it for a block that is cut into pieces.
+    everywhere = [[0, 0]] * (cluster.bit_length() - 1)
+    return gl.NVMMASharedLayout(layout.swizzle_byte_width, element.primitive_bitwidth, rank=2, cga_layout=everywhere)
+
+
+@lru_cache(maxsize=1024)
+def with_layout(kind: str, cluster: int) -> str:
+    """Gluon's form of a descriptor type, which names its layout in shared memory; another type is returned as it is."""
+    if not kind.startswith("tensordesc<"):
+        return kind
+    dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
+    outer, inner = map(int, shape.split(","))
+    return f"{kind.removesuffix('>')},{gluon_layout(dtype, (outer, inner), cluster)!r}>"
 
 
 def with_layouts(

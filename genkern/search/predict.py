@@ -21,8 +21,8 @@ from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.gemm.session import Session
-from genkern.kernels.families import main_binary
 from genkern.kernels.family import FAMILIES, k_shares
+from genkern.kernels.specs import main_binary
 from genkern.ops.op import bytes_moved
 from genkern.search.predict_splits import (
     KERNEL_US,

@@ -15,7 +15,8 @@ import yaml
 
 from genkern.errors import InputError
 from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
-from genkern.kernels.family import FAMILIES, Family, block_problem
+from genkern.kernels.families.call import Family
+from genkern.kernels.family import FAMILIES, block_problem
 from genkern.ops.op import op_folders, op_names
 from genkern.space.rules.registry import RULE_NAMES
 

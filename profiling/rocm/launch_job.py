@@ -136,6 +136,7 @@ def write_job(session: Session, visits: Sequence[Visit], paths: LaunchPaths) -> 
             {
                 "config": visit.name,
                 "binaries": [binary.path for binary in visit.candidate.binaries] if visit.candidate else [],
+                "plan": visit.candidate.plan if visit.candidate else "",
                 "calls": visit.calls,
                 "round": visit.round,
             }

@@ -23,8 +23,8 @@ from genkern.farm.code_object import _Elf, read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families import binary_name
 from genkern.kernels.source import ast_source
+from genkern.kernels.specs import binary_name
 
 # 256x256 with 4 warps spills on all of them, which is the point.
 BLOCKS = [(128, 128, 64), (256, 256, 32)]

@@ -43,9 +43,9 @@ from genkern.farm.compiler import CompileProcess
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
-from genkern.kernels.families import binary_name
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
+from genkern.kernels.specs import binary_name
 from genkern.profiling.supervisor import group_members
 
 BIASED = GemmProblem(100, 64, 4097, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16", bias=True)

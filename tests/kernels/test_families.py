@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,11 +20,15 @@ from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families import binary_name, compile_options, kernel_specs, variants_of, wide_operands
-from genkern.kernels.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, sides, together
+from genkern.kernels.families.call import product_of
+from genkern.kernels.family import FAMILIES, GLUON, sides, together
 from genkern.kernels.generate import generate
+from genkern.kernels.gluon_tile import buffer_bytes, landing_bytes
+from genkern.kernels.plan import LaunchPlan, launch_plan
 from genkern.kernels.source import load_module
+from genkern.kernels.specs import binary_name, call_of, compile_options, kernel_specs, variants_of, wide_operands
 from genkern.ops.op import get_op
+from genkern.profiling.plan_launch import arguments_of
 
 SIZES = st.integers(1, 300)
 POWERS = st.sampled_from([16, 32, 64, 128])
@@ -69,7 +74,8 @@ def test_names_in_the_module_are_those_of_config(tmp_path: Path, configs: list[C
         row = module.CONFIGS[config.name]
         assert module._binary_of(row) == binary_name(config)
         assert row._replace(kernel="")[1:8] == dataclasses.astuple(config)[:7]
-        assert module._options_of(row) == dict(compile_options(config))
+        (kernel, *_) = call_of(product_of(GemmProblem(100, 96, 4097), get_op("a16w16"), "gfx942"), config).kernels
+        assert module._options_of(row) == dict(compile_options(kernel, config))
         assert getattr(module, f"matmul_{config.name}").args == (row,)
         assert getattr(module, f"try_config_{config.name}").args == (row,)
 
@@ -86,12 +92,13 @@ def test_binaries_with_one_name_are_one(one: Config, other: Config) -> None:
 
 @pytest.mark.parametrize(("op", "dtype", "dtype_c"), ALL_TYPES)
 @pytest.mark.parametrize("bias", [False, True])
-def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: str, dtype_c: str, bias: bool) -> None:
-    """For every layout: the same kernels in order, the same arguments, constants, options, and true promises.
+def test_farm_compiles_what_is_launched(tmp_path: Path, op: str, dtype: str, dtype_c: str, bias: bool) -> None:
+    """For every layout: the compiled kernels, the launch plan and the module have the same arguments, in order.
 
-    A promise is a run-time argument that is compiled as a multiple of 16; a false one makes a wrong kernel.
+    So have they the same constants, options, grids and workspaces; and what kernels rely on is true.
     """
     torch = pytest.importorskip("torch")
+    gpu = gpu_for_arch("gfx942")
     for row_major_a, row_major_b, (m, n, k) in itertools.product(
         (True, False), (True, False), ((128, 64, 256), (1, 48, 4096), (17, 100, 97), (48, 33, 64))
     ):
@@ -100,31 +107,49 @@ def test_farm_compiles_what_the_module_launches(tmp_path: Path, op: str, dtype: 
         module = imported(tmp_path, problem, configs)
         operands = module.make_operands("cpu")
         generated = generate(problem, configs, "gfx942")
+        product = product_of(problem, get_op(op), "gfx942")
         for config in configs:
             row = module.CONFIGS[config.name]
             given = module.with_workspace(row, operands, 132)
             launches = module.launches(row, given, 132)
             specs = kernel_specs(problem, config, get_op(op), generated.source_sha256, generated.arch)
-            assert len(specs) == len(launches)
-            for spec, launch in zip(specs, launches, strict=True):
+            plan = LaunchPlan.from_json(launch_plan(product, config, gpu).to_json())
+            assert plan == launch_plan(product, config, gpu)
+            if "workspace" in given:
+                assert plan.workspace_elements(132) == module.workspace_elements(row, 132)
+            for spec, launch, planned in zip(specs, launches, plan.launches, strict=True):
                 assert launch.kernel.__name__ == spec.function
+                assert planned.symbol == f"{spec.function}_{dict(spec.constants)['BINARY']}"
                 assert launch.constants == dict(spec.constants)
                 assert launch.options == dict(spec.options)
+                assert planned.num_warps == launch.options["num_warps"]
+                assert planned.cluster == launch.options.get("num_ctas", 1)
+                assert planned.programs(132) == launch.grid
                 names = [name for name, _ in (*spec.signature, *spec.constants)]
+                assert [argument.name for argument in planned.arguments] == names
                 assert launch.kernel.arg_names == names
+                (*values,) = arguments_of(planned, given, 132)
+                for value, other in zip(values, (*launch.args, *launch.constants.values()), strict=True):
+                    assert value is other or _described(value) == _described(other)
                 for (name, kind), value in zip(spec.signature, launch.args, strict=True):
                     promised = name in spec.divisible_by_16
                     if isinstance(value, int):
                         assert kind == "i32"
                         assert value < 2**31
                         assert not promised or value % 16 == 0
-                    elif value is given.get("unused"):
-                        assert kind in ("*fp32", "*i32")
                     elif isinstance(value, torch.Tensor):
                         assert kind == "*" + TRITON_NAMES[value.dtype]
                         assert promised
                     else:
                         assert kind == f"tensordesc<{TRITON_NAMES[value.base.dtype]}{list(value.block_shape)}>"
+
+
+def _described(value: Any) -> object:
+    """A number or a text as it is; of a descriptor, what it is encoded from."""
+    if isinstance(value, (int, str)):
+        return value
+    matrix = value.base.data_ptr(), tuple(value.base.shape), tuple(value.base.stride())
+    return *matrix, tuple(value.block_shape), getattr(value, "layout", None)
 
 
 @pytest.mark.parametrize(
@@ -246,19 +271,17 @@ def test_offsets_past_32_bits_are_wide(size: tuple[int, int, int], split: int, w
 
 def test_options_left_to_triton() -> None:
     """AMD's fields reach the compiler when they are set, one by one, and not otherwise."""
-    assert compile_options(TILED) == (("num_warps", 4), ("num_stages", 2))
-    assert dict(compile_options(dataclasses.replace(TILED, waves_per_eu=2))) == {
-        "num_warps": 4,
-        "num_stages": 2,
-        "waves_per_eu": 2,
-    }
-    full = dataclasses.replace(AMD, schedule_hint="attention")
-    assert compile_options(full)[2:] == (
-        ("waves_per_eu", 2),
-        ("matrix_instr_nonkdim", 16),
-        ("kpack", 1),
-        ("schedule_hint", "attention"),
-    )
+
+    def options(**fields: Any) -> dict[str, int | str]:
+        config = dataclasses.replace(TILED, **fields)
+        (kernel,) = call_of(product_of(GemmProblem(64, 64, 64), get_op("a16w16"), "gfx942"), config).kernels
+        return dict(compile_options(kernel, config))
+
+    triton = {"num_warps": 4, "num_stages": 2}
+    amd = {"waves_per_eu": 2, "matrix_instr_nonkdim": 16, "kpack": 1, "schedule_hint": "attention"}
+    assert options() == triton
+    assert options(waves_per_eu=2) == {**triton, "waves_per_eu": 2}
+    assert options(**amd) == {**triton, **amd}
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)

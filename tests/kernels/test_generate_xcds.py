@@ -12,8 +12,13 @@ from small_gemms import AMD, SPLIT, TILED, XCD, kernels_of
 
 from genkern.gemm.gpus import gpu_for_device
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Integer
+from genkern.kernels.expression import evaluate
+from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import generate
+from genkern.kernels.plan import launch_plan
 from genkern.kernels.source import load_module
+from genkern.ops.op import get_op
 
 
 def test_modules_without_remapping_know_nothing_of_it() -> None:
@@ -43,10 +48,17 @@ def test_modules_without_remapping_know_nothing_of_it() -> None:
 )
 def test_xcds_are_the_devices(tmp_path: Path, device: str, units: int, xcds: int) -> None:
     """NUM_XCDS follows from the GPU table and the CUs that the runtime shows: a partition has fewer (DPX, CPX)."""
-    module = generate(GemmProblem(64, 64, 64), [XCD], "gfx942", gpu_for_device(device, "gfx942"))
+    pytest.importorskip("torch")
+    problem, gpu = GemmProblem(64, 64, 64), gpu_for_device(device, "gfx942")
     path = tmp_path / f"{device.split()[-1]}.py"
-    path.write_text(module.text)
-    assert load_module(str(path))._xcds_of(units) == xcds
+    path.write_text(generate(problem, [XCD], "gfx942", gpu).text)
+    module = load_module(str(path))
+    (launch,) = module.launches(module.CONFIGS[XCD.name], module.make_operands("cpu"), units)
+    assert launch.args[launch.kernel.arg_names.index("NUM_XCDS")] == xcds
+    (planned,) = launch_plan(product_of(problem, get_op(problem.op), "gfx942"), XCD, gpu).launches
+    (argument,) = (each for each in planned.arguments if each.name == "NUM_XCDS")
+    assert isinstance(argument, Integer)
+    assert evaluate(argument.value, {"units": units}) == xcds
 
 
 @given(count=st.integers(1, 3000), xcds=st.integers(1, 40))

@@ -6,8 +6,7 @@ import pytest
 from gluon_cases import fp16_problem, made, text_of
 from gluon_stand_in import functions_of
 
-from genkern.kernels.family import landing_bytes
-from genkern.kernels.gluon_tile import owned_eights, parts_of
+from genkern.kernels.gluon_tile import landing_bytes, owned_eights, parts_of
 
 WIDTHS = range(8, 257, 8)
 

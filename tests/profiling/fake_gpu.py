@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from genkern.gemm.session import Session
+from genkern.profiling.loaded_gemm import Launchable
 
 CYCLES_PER_US = 2000.0
 API_US = 4.0
@@ -143,8 +144,8 @@ class FakeGemm:
 
     the_gpu: FakeGpu
 
-    def bind(self, name: str, binaries: list[str]) -> Any:
-        name = name.partition("_BM")[0]
+    def bind(self, launchable: Launchable) -> Any:
+        name = launchable.name.partition("_BM")[0]
         if name == "refused":
             raise RuntimeError("out of resource:\n  shared memory")
 
@@ -159,7 +160,7 @@ class FakeGemm:
         return call
 
     def vendor(self) -> Any:
-        return self.bind("us20", [])
+        return self.bind(Launchable("us20", (), ""))
 
     def spoil_workspace(self) -> None:
         self.calls.append(("spoiled", 0))

@@ -8,19 +8,20 @@ with the suffix .late is there.
 import ctypes
 import os
 import signal
-from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
 import triton
 import triton.language as tl
 
+from genkern.kernels.argument import Constant, Integer, Pointer
+from genkern.kernels.plan import Launch, LaunchPlan
+
 SIZE = 1 << 20
 BLOCK = 1024
 SIGNATURE = (("a_ptr", "*fp32"), ("c_ptr", "*fp32"), ("n", "i32"))
 ON_GPU = ("good", "spin", "illegal", "misaligned", "trap")
-Config = namedtuple("Config", "family")
-Launch = namedtuple("Launch", "kernel grid args constants options")
+ON_HOST = ("killed", "exits", "segfault")
 
 
 @triton.jit
@@ -55,28 +56,31 @@ def trap(a_ptr, c_ptr, n, BLOCK: tl.constexpr):
     tl.store(c_ptr, value.to(tl.float32))
 
 
-class _Configs:
-    """Every family is known, by the name of its config."""
+class Faulty:
+    """C, but for whoever asks for its address: then the process ends as `kind` says."""
 
-    def __getitem__(self, name):
-        return Config(name.partition("_BM")[0])
+    def __init__(self, kind, c):
+        self._kind, self._c = kind, c
+
+    def data_ptr(self):
+        kind = self._kind
+        if kind.startswith("late_"):
+            kind = kind.removeprefix("late_") if Path(__file__).with_suffix(".late").exists() else ""
+        if kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif kind == "exits":
+            os._exit(0)
+        elif kind == "segfault":
+            ctypes.string_at(0)
+        return self._c.data_ptr()
 
 
-CONFIGS = _Configs()
-
-
-def launches(config, operands, units):
-    family = config.family
-    if family.startswith("late_"):
-        family = family.removeprefix("late_") if Path(__file__).with_suffix(".late").exists() else "good"
-    if family == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif family == "exits":
-        os._exit(0)
-    elif family == "segfault":
-        ctypes.string_at(0)
-    args = [operands["a"], operands["c"], SIZE]
-    return [Launch(None, (SIZE // BLOCK, 1, 1), args, {"BLOCK": BLOCK}, {})]
+def plan(family):
+    """How a config of this family is launched, as JSON."""
+    c = "c" if family.removeprefix("late_") in ON_GPU else family
+    arguments = (Pointer("a_ptr", "a"), Pointer("c_ptr", c), Integer("n", SIZE), Constant("BLOCK", BLOCK))
+    kernel = family.removeprefix("late_") if c == "c" else "good"
+    return LaunchPlan((Launch(kernel, (SIZE // BLOCK, 1, 1), 4, 1, False, arguments),), 0, "fp32", 0).to_json()
 
 
 # The weights, which take many copies, are what a call finds cold.
@@ -88,7 +92,9 @@ def make_operands(device, seed=0, init="randn"):
 
     generator = torch.Generator(device=device).manual_seed(seed)
     a = torch.randn((1, SIZE), generator=generator, device=device)
-    return {"a": a, "b": torch.zeros((1024, 1024), device=device), "c": torch.empty_like(a)}
+    c = torch.empty_like(a)
+    faulty = {kind: Faulty(kind, c) for late in ("", "late_") for kind in (f"{late}{end}" for end in ON_HOST)}
+    return {"a": a, "b": torch.zeros((1024, 1024), device=device), "c": c, **faulty}
 
 
 def reference(operands):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_gemms import SEMAPHORE, make_module, taking
+from small_gemms import SEMAPHORE, taking
 
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.profiling.loaded_gemm import LoadedGemm, rotating_copies
+from genkern.kernels.families.call import product_of
+from genkern.kernels.plan import LaunchPlan, launch_plan
+from genkern.ops.op import get_op
+from genkern.profiling.loaded_gemm import SharedWorkspace, rotating_copies
 
 
 @given(st.integers(1, 2**40), st.floats(0.001, 65_536))
@@ -29,36 +32,34 @@ def test_zero_turns_rotation_off(bytes_per_copy: int) -> None:
     assert rotating_copies(bytes_per_copy, 0) == 1
 
 
-def test_configs_share_a_workspace_that_is_large_enough(tmp_path: Path) -> None:
+def plan_of(problem: GemmProblem, config: Config) -> LaunchPlan:
+    return launch_plan(product_of(problem, get_op(problem.op), "sm_90"), config, gpu_for_arch("sm_90"))
+
+
+def test_configs_share_a_workspace_that_is_large_enough() -> None:
     """Whatever was bound before, a config finds what it needs, and counters that were never anything but zero."""
     pytest.importorskip("torch")
     problem = GemmProblem(48, 96, 512)
-    _, module = make_module(tmp_path, problem, taking(problem), "sm_90")
-    gemm = LoadedGemm.__new__(LoadedGemm)
-    gemm.module, gemm.units, gemm.operands = module, 5, module.make_operands("cpu")
-    gemm._workspace, gemm._elements, gemm._counters = {}, 0, 0
-    for config in [*module.CONFIGS.values(), *reversed(module.CONFIGS.values())]:
-        operands = gemm._with_workspace(config)
-        elements, counters = module.workspace_elements(config, gemm.units)
-        assert elements == 0 or operands["workspace"].numel() >= elements
-        assert counters == 0 or operands["counters"].numel() >= counters
-        assert "counters" not in operands or not operands["counters"].any()
-        assert module.launches(config, operands, gemm.units)
+    workspace = SharedWorkspace("cpu")
+    for config in [*taking(problem), *reversed(taking(problem))]:
+        plan = plan_of(problem, config)
+        tensors = workspace.for_plan(plan, 5)
+        elements, counters = plan.workspace_elements(5)
+        assert tensors["workspace"].numel() >= elements
+        assert tensors["counters"].numel() >= counters
+        assert not tensors["counters"].any()
 
 
 @pytest.mark.parametrize("op", ["a16w16", "a8w8"])
-def test_a_spoiled_workspace_says_nothing_of_earlier_calls(tmp_path: Path, op: str) -> None:
+def test_a_spoiled_workspace_says_nothing_of_earlier_calls(op: str) -> None:
     """Every partial sum is NaN, or a large number where sums are integers; the counters stay at zero."""
     pytest.importorskip("torch")
     types = ("int8", "int8", "bf16") if op == "a8w8" else ("bf16", "bf16", "bf16")
-    _, module = make_module(tmp_path, GemmProblem(48, 96, 512, op, *types), [SEMAPHORE], "sm_90")
-    gemm = LoadedGemm.__new__(LoadedGemm)
-    gemm.module, gemm.units, gemm.operands = module, 5, module.make_operands("cpu")
-    gemm._workspace, gemm._elements, gemm._counters = {}, 0, 0
-    gemm.spoil_workspace()
-    operands = gemm._with_workspace(module.CONFIGS[SEMAPHORE.name])
-    operands["workspace"].zero_()
-    gemm.spoil_workspace()
-    spoiled = operands["workspace"]
+    workspace = SharedWorkspace("cpu")
+    workspace.spoil()
+    tensors = workspace.for_plan(plan_of(GemmProblem(48, 96, 512, op, *types), SEMAPHORE), 5)
+    tensors["workspace"].zero_()
+    workspace.spoil()
+    spoiled = tensors["workspace"]
     assert bool((spoiled.abs() > 2**29).all() if op == "a8w8" else spoiled.isnan().all())
-    assert not operands["counters"].any()
+    assert not tensors["counters"].any()

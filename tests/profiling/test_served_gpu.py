@@ -24,11 +24,14 @@ from small_gemms import TRITON_VERSION, job_for, make_module, specs_of, target_o
 
 from genkern.farm.compiler import CompileJob, run_job
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import detect_devices
+from genkern.gemm.gpus import detect_devices, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Measurement, Outcome
 from genkern.gemm.session import VENDOR, Budget, Session
+from genkern.kernels.families.call import product_of
 from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.plan import launch_plan
+from genkern.ops.op import get_op
 from genkern.profiling.served import ServedProfiler
 
 # Beside 14 processes that import PyTorch, restarts took 5.2 to 7.3 s (H200).
@@ -91,7 +94,8 @@ class Bench:
 
     def candidate(self, family: str, number: int = 16) -> Candidate:
         kernel = family.removeprefix("late_")
-        return Candidate(Config(family, number, 16, 16), (self._binaries.get(kernel, self._binaries["good"]),))
+        binary = self._binaries.get(kernel, self._binaries["good"])
+        return Candidate(Config(family, number, 16, 16), (binary,), faulty_kernels.plan(family))
 
     def break_late_ones(self) -> None:
         self.module.with_suffix(".late").touch()
@@ -215,8 +219,9 @@ def gemm(tmp_path: Path) -> tuple[Session, Candidate]:
     jobs = [job_for(spec, path, arch, tmp_path / "binaries") for spec in specs_of(module, config)]
     results = [run_job(job, os.getpid()) for job in jobs]
     binaries = tuple(result for result in results if isinstance(result, Binary))
+    plan = launch_plan(product_of(problem, get_op(problem.op), arch), config, gpu_for_arch(arch)).to_json()
     assert len(binaries) == len(results)
-    return Session(str(path), problem, arch, 0, str(tmp_path), Budget(timeout_s=60)), Candidate(config, binaries)
+    return Session(str(path), problem, arch, 0, str(tmp_path), Budget(timeout_s=60)), Candidate(config, binaries, plan)
 
 
 @pytest.mark.gpu

@@ -16,8 +16,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.gemm.session import Budget, Session
-from genkern.kernels.families import variants_of
 from genkern.kernels.generate import generate
+from genkern.kernels.specs import variants_of
 from genkern.tuning.check import DeviceChecker, InterpreterChecker, reduced
 
 SIZES = st.integers(1, 10_000) | st.sampled_from([1, 16, 4096, 4097, MAX_DIMENSION])

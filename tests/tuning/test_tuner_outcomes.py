@@ -24,9 +24,9 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit
 from genkern.gemm.session import Budget, Session
 from genkern.journal.journal import Journal
-from genkern.kernels.families import kernel_specs
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
 from genkern.search.predict import promising_first
 from genkern.space.prune import prune

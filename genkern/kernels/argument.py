@@ -1,0 +1,186 @@
+"""Argument: one parameter of a kernel and what it is given; of the ordered list, header, signature and launch are made.
+
+Numbers and boxes may hang on a config's fields (genkern.kernels.expression). What stands for several parameters
+(Descriptors) is `expanded` once the config is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.operand import Operand
+from genkern.kernels.expression import Expression, Value, evaluate, fold, name
+from genkern.kernels.gluon_tile import parts_of
+
+# In the boxes of Descriptors: how many columns the part has.
+WIDTH = name("WIDTH")
+# The compile-time part of the config's name, a text, as the value of a Constant.
+BINARY = name("BINARY")
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Address of the operand's first element; the kernel relies on its being a multiple of 16 bytes."""
+
+    name: str
+    operand: str
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """TMA descriptor of the operand as it is stored, for boxes of `box` elements, the contiguous dimension last.
+
+    `transposed`: the operand is stored as its transpose. `swizzled`: a box lies in shared memory as wgmma reads it
+    (Gluon's NVMMASharedLayout), in each program of a cluster of `cluster`.
+    """
+
+    name: str
+    operand: str
+    box: tuple[Value, Value]
+    transposed: bool
+    swizzled: bool = False
+    cluster: int = 1
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """`count` parameters, `each` with the width of another part of `width` columns as WIDTH in its box.
+
+    The parts are those of parts_of, for so many `owners`. Names are that of `each` and a number.
+    """
+
+    each: Descriptor
+    count: int
+    width: Value
+    owners: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.each.name
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A number of 32 bits. `aligns`: the kernel relies on its being a multiple of 16."""
+
+    name: str
+    value: Value
+    aligns: bool = False
+
+
+@dataclass(frozen=True)
+class Leading:
+    """Leading dimension of an operand in elements, 32 bits: what lies between neighbouring rows as they are stored.
+
+    `aligns`: the kernel relies on its being a multiple of 16.
+    """
+
+    name: str
+    operand: str
+    aligns: bool = False
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Address of the workspace: what a call may write, of the accumulators' type."""
+
+    name: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Address of the counters (int32), which are zero before a call and after it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Known when the kernel is compiled. `value` may be BINARY until the config is known."""
+
+    name: str
+    value: Value | str
+
+
+# In what follows `expanded`, the values of Integers may hang on the number of units; no other argument's do.
+Argument = Pointer | Descriptor | Descriptors | Integer | Leading | Workspace | Counters | Constant
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel's header, as it stands there in Triton (`tl`) and in Gluon (`gl`)."""
+
+    name: str
+    constant: bool
+
+    @property
+    def tl(self) -> str:
+        return self.name + ": tl.constexpr" * self.constant
+
+    @property
+    def gl(self) -> str:
+        return self.name + ": gl.constexpr" * self.constant
+
+
+def parameters_of(arguments: Iterable[Argument]) -> Iterator[Parameter]:
+    """The header's parameters, in order."""
+    for argument in arguments:
+        if isinstance(argument, Descriptors):
+            yield from (Parameter(f"{argument.name}_{number}", False) for number in range(argument.count))
+        else:
+            yield Parameter(argument.name, isinstance(argument, Constant))
+
+
+def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: str) -> Iterator[Argument]:
+    """One argument for each parameter, in order, with what is known put in: boxes and constants are known then.
+
+    `binary` stands for BINARY.
+    """
+    for argument in arguments:
+        if isinstance(argument, Descriptors):
+            each = argument.each
+            parts = parts_of(evaluate(argument.width, known), argument.owners)
+            for number, part in enumerate(parts):
+                box = _box(each, {**known, "WIDTH": part.width})
+                yield replace(each, name=f"{each.name}_{number}", box=box)
+        elif isinstance(argument, Descriptor):
+            yield replace(argument, box=_box(argument, known))
+        elif isinstance(argument, Integer):
+            yield replace(argument, value=fold(argument.value, known))
+        elif isinstance(argument, Constant) and isinstance(argument.value, Expression):
+            yield replace(argument, value=binary if argument.value == BINARY else evaluate(argument.value, known))
+        else:
+            yield argument
+
+
+def _box(descriptor: Descriptor, known: Mapping[str, Value]) -> tuple[int, int]:
+    outer, inner = descriptor.box
+    return evaluate(outer, known), evaluate(inner, known)
+
+
+def triton_type(argument: Argument, operands: Mapping[str, Operand]) -> str:
+    """Triton's name for the type of an expanded argument that is no constant."""
+    if isinstance(argument, Pointer):
+        return f"*{DTYPES[operands[argument.operand].dtype].triton}"
+    if isinstance(argument, Descriptor):
+        outer, inner = argument.box
+        return f"tensordesc<{DTYPES[operands[argument.operand].dtype].triton}[{outer}, {inner}]>"
+    if isinstance(argument, Workspace):
+        return f"*{DTYPES[argument.dtype].triton}"
+    return "*i32" if isinstance(argument, Counters) else "i32"
+
+
+def promised(argument: Argument) -> bool:
+    """Whether the kernel is compiled for a multiple of 16: an address in bytes, or a number."""
+    if isinstance(argument, (Integer, Leading)):
+        return argument.aligns
+    return isinstance(argument, (Pointer, Workspace, Counters))
+
+
+def constants_of(arguments: Iterable[Argument]) -> tuple[tuple[str, int | str], ...]:
+    """Names and values of the constants among expanded arguments."""
+    constants = (argument for argument in arguments if isinstance(argument, Constant))
+    return tuple((each.name, each.value) for each in constants if not isinstance(each.value, Expression))

@@ -1,0 +1,168 @@
+"""Expression: a whole number that follows from a config, a size and a device, as data: grids, boxes, workspaces.
+
+Written with Python's operators where a family says them, evaluated by one pure function, stored as JSON, and spelled as
+Python in generated modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from genkern.errors import InputError
+
+# Of a number nothing is left to say; a name or an operation is an Expression.
+Value = Union[int, "Expression"]
+# How many operands each operation takes.
+OPERATIONS = {"+": 2, "-": 2, "*": 2, "//": 2, "%": 2, ">": 2, "cdiv": 2, "min": 2, "max": 2, "if": 3}
+# How tightly Python binds the operators; the others are calls, or stand in brackets.
+_BINDING = {">": 1, "+": 2, "-": 2, "*": 3, "//": 3, "%": 3}
+# Nothing that a family says is nested deeper; bounds the recursion on what a file says.
+_MOST_DEPTH = 32
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An operation on values; with the operation "name", that name in `name`.
+
+    `if` is its second operand where the first is not 0, else its third. `cdiv` divides and rounds up.
+    """
+
+    operation: str
+    operands: tuple[Value, ...] = ()
+    name: str = ""
+
+    def __add__(self, other: Value) -> Expression:
+        return Expression("+", (self, other))
+
+    def __sub__(self, other: Value) -> Expression:
+        return Expression("-", (self, other))
+
+    def __mul__(self, other: Value) -> Expression:
+        return Expression("*", (self, other))
+
+    def __floordiv__(self, other: Value) -> Expression:
+        return Expression("//", (self, other))
+
+    def __rfloordiv__(self, other: int) -> Expression:
+        return Expression("//", (other, self))
+
+    def __mod__(self, other: Value) -> Expression:
+        return Expression("%", (self, other))
+
+    def __gt__(self, other: Value) -> Expression:
+        return Expression(">", (self, other))
+
+
+def name(text: str) -> Expression:
+    """What is known by this name only later."""
+    return Expression("name", (), text)
+
+
+def cdiv(value: Value, by: Value) -> Expression:
+    """Divided and rounded up."""
+    return Expression("cdiv", (value, by))
+
+
+def least(one: Value, other: Value) -> Expression:
+    """The smaller one."""
+    return Expression("min", (one, other))
+
+
+def most(one: Value, other: Value) -> Expression:
+    """The larger one."""
+    return Expression("max", (one, other))
+
+
+def where(condition: Value, then: Value, otherwise: Value) -> Expression:
+    """`then` where the condition is not 0, else `otherwise`."""
+    return Expression("if", (condition, then, otherwise))
+
+
+def fold(value: Value, known: Mapping[str, Value]) -> Value:
+    """The value with the names that are known replaced, and computed where nothing else is left."""
+    if isinstance(value, int):
+        return value
+    if value.operation == "name":
+        return known.get(value.name, value)
+    if value.operation == "if":
+        condition, *branches = value.operands
+        condition = fold(condition, known)
+        if isinstance(condition, int):
+            return fold(branches[0 if condition else 1], known)
+        return Expression("if", (condition, *(fold(branch, known) for branch in branches)))
+    left, right = (fold(operand, known) for operand in value.operands)
+    if isinstance(left, int) and isinstance(right, int):
+        return _computed(value.operation, left, right)
+    return Expression(value.operation, (left, right))
+
+
+def evaluate(value: Value, known: Mapping[str, Value]) -> int:
+    """The number. Raises InputError where a name is not known."""
+    result = fold(value, known)
+    if isinstance(result, int):
+        return result
+    raise InputError(f"nothing is known of {', '.join(sorted(names_in(result)))}: give their values")
+
+
+def _computed(operation: str, left: int, right: int) -> int:
+    if operation in ("//", "%", "cdiv") and right < 1:
+        raise InputError(f"{left} {operation} {right}: sizes are divided by 1 or more only")
+    results: dict[str, Callable[[], int]] = {
+        "+": lambda: left + right,
+        "-": lambda: left - right,
+        "*": lambda: left * right,
+        "//": lambda: left // right,
+        "%": lambda: left % right,
+        ">": lambda: int(left > right),
+        "cdiv": lambda: -(-left // right),
+        "min": lambda: min(left, right),
+        "max": lambda: max(left, right),
+    }
+    return results[operation]()
+
+
+def names_in(value: Value) -> frozenset[str]:
+    """The names that a value is not known without."""
+    if isinstance(value, int):
+        return frozenset()
+    return frozenset({value.name} if value.name else ()).union(*map(names_in, value.operands))
+
+
+def spelled(value: Value, spell: Callable[[str], str], outer: int = 0) -> str:
+    """As Python; `spell` says how a name is written. `outer` is how tightly what is around it binds."""
+    if isinstance(value, int):
+        return str(value)
+    if value.operation == "name":
+        return spell(value.name)
+    if value.operation == "if":
+        condition, then, otherwise = (spelled(operand, spell, 1) for operand in value.operands)
+        return f"({then} if {condition} else {otherwise})"
+    if value.operation not in _BINDING:
+        function = "triton.cdiv" if value.operation == "cdiv" else value.operation
+        return f"{function}({', '.join(spelled(operand, spell) for operand in value.operands)})"
+    binding = _BINDING[value.operation]
+    left, right = value.operands
+    text = f"{spelled(left, spell, binding)} {value.operation} {spelled(right, spell, binding + 1)}"
+    return f"({text})" if binding < outer else text
+
+
+def to_json(value: Value) -> Any:
+    """A number, a name, or a list of an operation and its operands."""
+    if isinstance(value, int):
+        return value
+    return value.name or [value.operation, *map(to_json, value.operands)]
+
+
+def from_json(data: Any, names: frozenset[str], depth: int = 0) -> Value:
+    """Inverse of to_json. Raises InputError for what it does not give, and for names besides `names`."""
+    if isinstance(data, int) and not isinstance(data, bool):
+        return data
+    if isinstance(data, str) and data in names:
+        return name(data)
+    if isinstance(data, list) and data and isinstance(data[0], str) and depth < _MOST_DEPTH:
+        operation, *operands = data
+        if OPERATIONS.get(operation) == len(operands):
+            return Expression(operation, tuple(from_json(operand, names, depth + 1) for operand in operands))
+    raise InputError(f"{str(data)[:80]!r} is no number, none of {', '.join(sorted(names))}, and no operation on them")

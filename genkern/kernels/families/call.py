@@ -1,0 +1,170 @@
+"""Family, and the Call of a config of it: what a family says of itself, in records that hang on no config's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from genkern.gemm.config import Config
+from genkern.gemm.operand import Operand
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Argument, Descriptor, Leading, Pointer
+from genkern.kernels.expression import Value, cdiv, name
+from genkern.kernels.variant import Variant
+from genkern.ops.op import Op, get_op
+
+# What hangs on the config, by its fields' names.
+BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K = (name(f"BLOCK_SIZE_{letter}") for letter in "MNK")
+GROUP_SIZE_M, SPLIT_K, NUM_WARPS, NUM_STAGES = map(name, ("GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages"))
+# The problem's sizes.
+M, N, K = map(name, "MNK")
+# SMs or CUs of the device; XCDs of the kind of device that one works for, and how many CUs each has.
+UNITS, XCDS, UNITS_PER_XCD = map(name, ("units", "XCDS", "UNITS_PER_XCD"))
+# Tiles of C: the first of a call's definitions, where it uses them.
+TILES = name("tiles")
+TILES_OF_C = ("tiles", cdiv(M, BLOCK_SIZE_M) * cdiv(N, BLOCK_SIZE_N))
+
+Options = tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True)
+class Product:
+    """A GEMM as kernels see it: `operands` are A, B, C and the others in the order in which kernels take them.
+
+    `accumulator` is "fp32" or "int32". `sums_are_c`: accumulators need no epilogue, and C has their type.
+    `starts_early`: as the function of that name says of the architecture.
+    """
+
+    problem: GemmProblem
+    operands: tuple[Operand, ...]
+    accumulator: str
+    sums_are_c: bool
+    starts_early: bool
+
+    @cached_property
+    def by_name(self) -> dict[str, Operand]:
+        """The operands by their names."""
+        return {operand.name: operand for operand in self.operands}
+
+    @cached_property
+    def extra(self) -> tuple[Argument, ...]:
+        """What a kernel that does all of the product takes besides A, B and C."""
+        return _pointers(self.operands[3:])
+
+    @cached_property
+    def in_step(self) -> tuple[Argument, ...]:
+        """What a kernel that leaves partial sums takes besides A and B."""
+        return _pointers(operand for operand in self.operands[3:] if operand.in_step)
+
+    @cached_property
+    def at_end(self) -> tuple[Argument, ...]:
+        """What a kernel that makes C of partial sums takes besides C."""
+        return _pointers(operand for operand in self.operands[3:] if not operand.in_step)
+
+    def leading(self, name: str, operand: str) -> Leading:
+        """The operand's leading dimension; codegen uses the alignment that it has without gaps between rows."""
+        return Leading(name, operand, aligns=self.by_name[operand].stored_shape[-1] % 16 == 0)
+
+    def descriptor(
+        self, name: str, operand: str, box: tuple[Value, Value], *, swizzled: bool = False, cluster: int = 1
+    ) -> Descriptor:
+        """A descriptor for boxes of these rows and columns of the operand, however it is stored."""
+        row_major = self.by_name[operand].row_major
+        stored = box if row_major else (box[1], box[0])
+        return Descriptor(name, operand, stored, not row_major, swizzled, cluster)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a call.
+
+    `arguments` are those of its parameters, constants last. `grid` is how many programs there are in three dimensions.
+    `options` are Triton's; with `takes_amd_options` those of a config's AMD fields that are set come after them.
+    """
+
+    variant: Variant
+    arguments: tuple[Argument, ...]
+    grid: tuple[Value, Value, Value]
+    options: Options
+    takes_amd_options: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call of a config launches, in order, and what it needs.
+
+    `definitions` are values by name, each in terms of those before it, that the others are in terms of. `workspace` is
+    in elements of the accumulators' type, `counters` in elements of int32.
+    """
+
+    kernels: tuple[Kernel, ...]
+    definitions: tuple[tuple[str, Value], ...] = ()
+    workspace: Value = 0
+    counters: Value = 0
+
+
+@dataclass(frozen=True)
+class Family:
+    """Facts of one family, the text of its main kernel for a config (`variant`), and what a `call` of it launches.
+
+    `uses_tma`: loads through descriptors (sm_90 and later). `splits_k`: takes SPLIT_K above 1.
+    `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
+    `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
+    `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
+    two (0: it may not). That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
+    `helper_warps`: warps that it runs beyond num_warps.
+    `places_loads`: takes xcd_remap and cache_modifier.
+    `has_semaphore`: one program of a tile adds up its splits, in a fixed order, in the same kernel.
+    `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
+    `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
+    `split_apart`: has a kernel of its own for SPLIT_K above 1.
+    `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
+    `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
+    `kernels_before`: kernels that it launches before its main one.
+    """
+
+    name: str
+    variant: Callable[[GemmProblem, Config], Variant]
+    call: Callable[[Product, Variant], Call]
+    uses_tma: bool = False
+    splits_k: bool = False
+    runs_on_amd: bool = False
+    interpreted: bool = True
+    uses_dot: bool = True
+    width_step: int = 0
+    helper_warps: int = 0
+    places_loads: bool = False
+    has_semaphore: bool = False
+    deterministic: bool = True
+    swaps_operands: bool = False
+    split_apart: bool = False
+    cluster: int = 1
+    least_block_m: int = 16
+    most_block_m: int = 1024
+    most_block_k: int = 1024
+    kernels_before: int = 0
+
+
+def _pointers(operands: Iterable[Operand]) -> tuple[Argument, ...]:
+    return tuple(Pointer(f"{operand.name}_ptr", operand.name) for operand in operands)
+
+
+@lru_cache(maxsize=256)
+def product_of(problem: GemmProblem, op: Op, arch: str) -> Product:
+    """What kernels see of a problem on `arch`."""
+    return Product(problem, op.operands(problem), op.accumulator(problem), sums_are_c(problem), starts_early(arch))
+
+
+def sums_are_c(problem: GemmProblem) -> bool:
+    """Whether the accumulators need no epilogue: neither scale, bias nor activation, and C has their type."""
+    op = get_op(problem.op)
+    return not op.finishes(problem) and problem.dtype_c == op.accumulator(problem)
+
+
+def starts_early(arch: str) -> bool:
+    """Whether a kernel may be on the device, and wait there, before the one that it depends on has ended.
+
+    CUDA's programmatic dependent launch, from sm_90 on. Triton's option is launch_pdl.
+    """
+    return arch.startswith("sm_") and int(arch[3:]) >= 90

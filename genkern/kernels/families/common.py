@@ -1,0 +1,134 @@
+"""What several families share: runs of arguments, masks, and the kernels around one that leaves C unfinished."""
+
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import (
+    BINARY,
+    Argument,
+    Constant,
+    Counters,
+    Integer,
+    Pointer,
+    Workspace,
+)
+from genkern.kernels.expression import Value, cdiv, where
+from genkern.kernels.families.call import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    GROUP_SIZE_M,
+    NUM_STAGES,
+    NUM_WARPS,
+    SPLIT_K,
+    TILES,
+    K,
+    Kernel,
+    M,
+    N,
+    Options,
+    Product,
+)
+from genkern.kernels.variant import Variant
+
+Arguments = tuple[Argument, ...]
+# One program of the split-K reduction, or of the filling with zeros, takes this many elements of C, two per thread of
+# four warps on AMD and four on NVIDIA: enough for 16-byte accesses, small enough to fill the GPU when M is 1.
+REDUCE_BLOCK_SIZE = 512
+REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
+ZERO_FILL = Variant("zero_fill", "gemm/zero_fill.py.j2")
+ZERO_FILL_OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
+# The config's own; AMD's come after them.
+CONFIG_OPTIONS: Options = (("num_warps", NUM_WARPS), ("num_stages", NUM_STAGES))
+
+BINARY_NAME = Constant("BINARY", BINARY)
+CONSTANTS: Arguments = (
+    BINARY_NAME,
+    Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
+    Constant("BLOCK_SIZE_N", BLOCK_SIZE_N),
+    Constant("BLOCK_SIZE_K", BLOCK_SIZE_K),
+)
+POINTERS: Arguments = (Pointer("a_ptr", "a"), Pointer("b_ptr", "b"))
+C_POINTER = Pointer("c_ptr", "c")
+GROUP = Integer("GROUP_SIZE_M", GROUP_SIZE_M)
+SPLITS = Integer("SPLIT_K", SPLIT_K)
+
+
+def sizes(product: Product) -> Arguments:
+    """M, N and K. Codegen uses the alignment of those along which memory runs: M where A's columns are contiguous."""
+    problem = product.problem
+    return (
+        Integer("M", M, aligns=not problem.row_major_a and problem.M % 16 == 0),
+        Integer("N", N, aligns=problem.N % 16 == 0),
+        Integer("K", K, aligns=problem.K % 16 == 0),
+    )
+
+
+def leading(product: Product, operands: str) -> Arguments:
+    """Leading dimensions: of operands with names of one letter."""
+    return tuple(product.leading(f"ld{operand}", operand) for operand in operands)
+
+
+def sums(product: Product) -> Arguments:
+    """Where programs leave partial sums for one another, and count who has come."""
+    return Workspace("partial_ptr", product.accumulator), Counters("arrived_ptr")
+
+
+def masked_variant(
+    problem: GemmProblem, config: Config, *, split: bool = False, rows: int = 0, clips_k: bool = False
+) -> Variant:
+    """The kernel of a config with one program for each tile: it masks what overhangs.
+
+    `clips_k`: what lies beyond K is loaded as zeros without masks, by TMA.
+    """
+    overhangs = {
+        "m": problem.M % config.BLOCK_SIZE_M != 0,
+        "n": problem.N % config.BLOCK_SIZE_N != 0,
+        "k": problem.K % config.BLOCK_SIZE_K != 0 and not clips_k,
+    }
+    masked = "".join(letter for letter, needed in overhangs.items() if needed)
+    placed = "_xcd" * config.xcd_remap + config.cache_modifier.replace("none", "").replace(".", "_")
+    name = (
+        f"matmul_{config.family}"
+        + (f"_rows{rows}" if rows else "")
+        + ("_split" if split else "")
+        + placed
+        + (f"_mask_{masked}" if masked else "")
+    )
+    masks = overhangs["m"], overhangs["n"], overhangs["k"]
+    template = f"gemm/{config.family}.py.j2"
+    return Variant(name, template, *masks, split, bool(config.xcd_remap), config.cache_modifier, rows)
+
+
+def main_kernel(variant: Variant, arguments: Arguments, *grid: Value) -> Kernel:
+    """A kernel in Triton that is compiled with the config's blocks and options."""
+    x, y, z = (*grid, 1, 1)[:3]
+    return Kernel(variant, (*arguments, *CONSTANTS), (x, y, z), CONFIG_OPTIONS, takes_amd_options=True)
+
+
+def reduction(product: Product, splits: Value) -> Kernel:
+    """C from the sums in the workspace, [splits, M, N]."""
+    partial = Workspace("partial_ptr", product.accumulator)
+    numbers = (*sizes(product)[:2], *leading(product, "c"), Integer("SPLIT_K", splits))
+    options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
+    return _over_c(REDUCE, (partial, C_POINTER, *product.at_end, *numbers), options)
+
+
+def zero_fill(product: Product, sums: tuple[Argument, Argument]) -> Kernel:
+    """Zeros in the matrix that programs add to: its pointer and leading dimension are `sums`."""
+    return _over_c(ZERO_FILL, (sums[0], *sizes(product)[:2], sums[1]), ZERO_FILL_OPTIONS)
+
+
+def _over_c(variant: Variant, arguments: Arguments, options: Options) -> Kernel:
+    constants = (Constant("BINARY", f"B{REDUCE_BLOCK_SIZE}"), Constant("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
+    return Kernel(variant, (*arguments, *constants), (cdiv(M * N, REDUCE_BLOCK_SIZE), 1, 1), options)
+
+
+# Elements of the partial sums of all tiles, whole tiles of them.
+SPLIT_TILES = TILES * SPLIT_K * BLOCK_SIZE_M * BLOCK_SIZE_N
+
+
+def when_split(elements: Value) -> Value:
+    """What is needed with SPLIT_K above 1 only."""
+    return where(SPLIT_K > 1, elements, 0)

@@ -1,0 +1,57 @@
+"""tiled: one program for each tile of C, and of K's splits, which a second kernel adds up."""
+
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Integer, Workspace
+from genkern.kernels.expression import name, where
+from genkern.kernels.families.call import (
+    SPLIT_K,
+    TILES,
+    TILES_OF_C,
+    UNITS,
+    UNITS_PER_XCD,
+    XCDS,
+    Call,
+    Family,
+    M,
+    N,
+    Product,
+)
+from genkern.kernels.families.common import (
+    C_POINTER,
+    GROUP,
+    POINTERS,
+    SPLITS,
+    leading,
+    main_kernel,
+    masked_variant,
+    reduction,
+    sizes,
+)
+from genkern.kernels.variant import Variant
+
+# A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
+# the whole device.
+NUM_XCDS = Integer("NUM_XCDS", name("xcds"))
+XCDS_OF_UNITS = ("xcds", where(UNITS // UNITS_PER_XCD, UNITS // UNITS_PER_XCD, XCDS))
+
+
+def _variant(problem: GemmProblem, config: Config) -> Variant:
+    return masked_variant(problem, config, split=config.SPLIT_K > 1)
+
+
+def _call(product: Product, variant: Variant) -> Call:
+    xcds = (NUM_XCDS,) if variant.xcd else ()
+    definitions = (TILES_OF_C, XCDS_OF_UNITS) if variant.xcd else (TILES_OF_C,)
+    if not variant.split:
+        arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product), *leading(product, "abc"), GROUP, *xcds)
+        return Call((main_kernel(variant, arguments, TILES),), definitions)
+    partial = Workspace("partial_ptr", product.accumulator)
+    arguments = (*POINTERS, partial, *product.in_step, *sizes(product), *leading(product, "ab"), GROUP, *xcds, SPLITS)
+    kernels = main_kernel(variant, arguments, TILES, SPLIT_K), reduction(product, SPLIT_K)
+    return Call(kernels, definitions, workspace=SPLIT_K * M * N)
+
+
+TILED = Family("tiled", _variant, _call, splits_k=True, split_apart=True, runs_on_amd=True, places_loads=True)

@@ -1,0 +1,158 @@
+"""How a generated module launches: a Call in Python, for every config that has its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from genkern.gemm.config import CONFIG_FIELDS
+from genkern.kernels.argument import (
+    BINARY,
+    Argument,
+    Constant,
+    Counters,
+    Descriptor,
+    Descriptors,
+    Integer,
+    Leading,
+    Pointer,
+    Workspace,
+)
+from genkern.kernels.expression import Value, names_in, spelled
+from genkern.kernels.families.call import Call, Kernel
+from genkern.kernels.families.common import CONSTANTS
+from genkern.kernels.variant import Variant
+
+# Columns of a line of arguments.
+_LINE = 100
+
+
+@dataclass(frozen=True)
+class LaunchText:
+    """One launch: Python texts of the kernel and its grid; lines of its arguments, and of its constants and options."""
+
+    kernel: str
+    grid: str
+    arguments: tuple[str, ...]
+    constants: tuple[str, ...]
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CallText:
+    """One call: its `name`, and texts of `launches`, of what they and the workspace are in terms of, and of its sizes.
+
+    Equal for calls that differ in the text of their main kernel only.
+    """
+
+    name: str
+    definitions: tuple[tuple[str, str], ...]
+    launches: tuple[LaunchText, ...]
+    workspace_definitions: tuple[tuple[str, str], ...]
+    workspace: str
+    counters: str
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether a call may need any."""
+        return (self.workspace, self.counters) != ("0", "0")
+
+
+def call_text(name: str, call: Call, main: Variant) -> CallText:
+    """The Python of a call whose main kernel, `main`, is the config's own."""
+    launches = tuple(_launch(kernel, kernel.variant == main) for kernel in call.kernels)
+    launched = [value for kernel in call.kernels for value in _values(kernel)]
+    return CallText(
+        name,
+        _needed(call, launched),
+        launches,
+        _needed(call, [call.workspace, call.counters]),
+        _text(call.workspace),
+        _text(call.counters),
+    )
+
+
+def _needed(call: Call, values: list[Value]) -> tuple[tuple[str, str], ...]:
+    """Those of the call's definitions that the values are in terms of."""
+    needed = frozenset().union(*map(names_in, values)) if values else frozenset[str]()
+    for name, value in reversed(call.definitions):
+        if name in needed:
+            needed |= names_in(value)
+    return tuple((name, _text(value)) for name, value in call.definitions if name in needed)
+
+
+def _values(kernel: Kernel) -> list[Value]:
+    numbers = [argument.value for argument in kernel.arguments if isinstance(argument, Integer)]
+    return [*kernel.grid, *numbers]
+
+
+def _launch(kernel: Kernel, is_main: bool) -> LaunchText:
+    options = [f'"{name}": {_text(value)}' for name, value in kernel.options]
+    return LaunchText(
+        "globals()[config.kernel]" if is_main else kernel.variant.name,
+        f"({', '.join(map(_text, kernel.grid))})",
+        _lines([_given(argument) for argument in kernel.arguments if not isinstance(argument, Constant)]),
+        _constants(kernel),
+        ("_options_of(config)",) if kernel.takes_amd_options else _dictionary(options),
+    )
+
+
+def _lines(texts: Sequence[str]) -> tuple[str, ...]:
+    """The texts with commas between and after them, as many to a line as fit."""
+    lines: list[str] = []
+    for text in texts:
+        if "\n" in text:
+            lines += f"{text},".split("\n")
+        elif lines and len(lines[-1]) + len(text) < _LINE:
+            lines[-1] += f" {text},"
+        else:
+            lines.append(f"{text},")
+    return tuple(lines)
+
+
+def _constants(kernel: Kernel) -> tuple[str, ...]:
+    constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
+    if constants == CONSTANTS:
+        return ("_constants_of(config)",)
+    return _dictionary([f'"{constant.name}": {_constant(constant)}' for constant in constants])
+
+
+def _dictionary(items: Sequence[str]) -> tuple[str, ...]:
+    *lines, last = _lines(["{" + items[0], *items[1:]])
+    return (*lines, last.removesuffix(",") + "}")
+
+
+def _constant(constant: Constant) -> str:
+    if constant.value == BINARY:
+        return "_binary_of(config)"
+    return f'"{constant.value}"' if isinstance(constant.value, str) else _text(constant.value)
+
+
+def _given(argument: Argument) -> str:
+    if isinstance(argument, Pointer):
+        return f'operands["{argument.operand}"]'
+    if isinstance(argument, Descriptor):
+        return _descriptor(argument)
+    if isinstance(argument, Descriptors):
+        owners = f", {argument.owners}" if argument.owners > 1 else ""
+        each = _descriptor(argument.each)
+        return f"*({each}\n  for *_, WIDTH in parts_of({_text(argument.width)}{owners}))"
+    if isinstance(argument, Integer):
+        return _text(argument.value)
+    if isinstance(argument, Leading):
+        return f'_leading(operands["{argument.operand}"])'
+    assert isinstance(argument, (Workspace, Counters))
+    return 'operands["workspace"]' if isinstance(argument, Workspace) else 'operands["counters"]'
+
+
+def _descriptor(descriptor: Descriptor) -> str:
+    matrix = f'operands["{descriptor.operand}"]' + ".T" * descriptor.transposed
+    outer, inner = map(_text, descriptor.box)
+    if not descriptor.swizzled:
+        return f"TensorDescriptor.from_tensor({matrix}, [{outer}, {inner}])"
+    cluster = f", {descriptor.cluster}" if descriptor.cluster > 1 else ""
+    return f"_gluon_descriptor({matrix}, [{outer}, {inner}]{cluster})"
+
+
+def _text(value: Value) -> str:
+    return spelled(value, lambda name: f"config.{name}" if name in CONFIG_FIELDS else name)

@@ -1,0 +1,227 @@
+"""LaunchPlan: one call of a config as data, for whoever launches its binaries without Triton or a generated module.
+
+A plan hangs on the number of units (SMs or CUs) of the device alone, and on where the operands lie.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from genkern.errors import InputError
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.kernels.argument import (
+    Argument,
+    Constant,
+    Counters,
+    Descriptor,
+    Integer,
+    Leading,
+    Pointer,
+    Workspace,
+    expanded,
+)
+from genkern.kernels.expression import Expression, Value, evaluate, fold, from_json, to_json
+from genkern.kernels.families.call import Call, Kernel, Product
+from genkern.kernels.specs import binary_name, call_of, known_of
+
+# Of plans as JSON; another number means other fields, or other meanings.
+VERSION = 1
+_FREE = frozenset({"units"})
+_Grid = tuple[Value, Value, Value]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: programs in three dimensions, warps of each, and its arguments in order, constants last.
+
+    `symbol` is the kernel's name in its binary. `cluster` programs share their memory and start together.
+    `starts_early`: it may be on the device while the launch before it runs (CUDA's programmatic dependent launch).
+    """
+
+    symbol: str
+    grid: _Grid
+    num_warps: int
+    cluster: int
+    starts_early: bool
+    arguments: tuple[Argument, ...]
+
+    def programs(self, units: int) -> tuple[int, int, int]:
+        """The grid on a device with so many units."""
+        x, y, z = (evaluate(value, {"units": units}) for value in self.grid)
+        return x, y, z
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One call: `launches` in order, one binary for each, and what they share.
+
+    The workspace has `workspace` elements of `workspace_dtype`, and there are so many `counters` (int32), which are
+    zero before the first call; each call leaves them so. Kernels that take one and need none take any 16 bytes.
+    """
+
+    launches: tuple[Launch, ...]
+    workspace: Value
+    workspace_dtype: str
+    counters: Value
+
+    def workspace_elements(self, units: int) -> tuple[int, int]:
+        """Elements of the workspace and of the counters, on a device with so many units."""
+        return evaluate(self.workspace, {"units": units}), evaluate(self.counters, {"units": units})
+
+    def to_json(self) -> str:
+        """As text, for files and other processes."""
+        return json.dumps(
+            {
+                "version": VERSION,
+                "launches": [_launch_data(launch) for launch in self.launches],
+                "workspace": to_json(self.workspace),
+                "workspace_dtype": self.workspace_dtype,
+                "counters": to_json(self.counters),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> LaunchPlan:
+        """Inverse of to_json. Raises InputError for anything that it does not give."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            raise InputError(f"{text[:80]!r} is no launch plan: it is not JSON") from None
+        names = {"version", "launches", "workspace", "workspace_dtype", "counters"}
+        if not isinstance(data, dict) or set(data) != names or data["version"] != VERSION:
+            raise InputError(f"{text[:80]!r} is no launch plan of version {VERSION}")
+        launches = _checked(data["launches"], "a list", lambda it: isinstance(it, list) and bool(it))
+        return cls(
+            tuple(_launch(launch) for launch in launches),
+            from_json(data["workspace"], _FREE),
+            _checked(data["workspace_dtype"], "a dtype", lambda it: isinstance(it, str) and it in DTYPES),
+            from_json(data["counters"], _FREE),
+        )
+
+
+def launch_plan(product: Product, config: Config, gpu: Gpu) -> LaunchPlan:
+    """The plan of one call of `config` on devices of this kind, or on partitions of them."""
+    call, known = call_of(product, config), known_of(product.problem, config)
+    known |= {"XCDS": gpu.xcds, "UNITS_PER_XCD": gpu.compute_units // gpu.xcds}
+    for name, value in call.definitions:
+        known[name] = fold(value, known)
+    return _planned(call, known, binary_name(config), product.accumulator)
+
+
+def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str) -> LaunchPlan:
+    launches = tuple(_of_kernel(kernel, known, binary) for kernel in call.kernels)
+    return LaunchPlan(launches, fold(call.workspace, known), accumulator, fold(call.counters, known))
+
+
+def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str) -> Launch:
+    arguments = tuple(expanded(kernel.arguments, known, binary))
+    # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
+    (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
+    options = dict(kernel.options)
+    x, y, z = (fold(value, known) for value in kernel.grid)
+    return Launch(
+        f"{kernel.variant.name}_{name}",
+        (x, y, z),
+        evaluate(options["num_warps"], known),
+        evaluate(options.get("num_ctas", 1), known),
+        "launch_pdl" in options,
+        arguments,
+    )
+
+
+# How arguments are called in JSON.
+_KINDS: dict[str, type[Argument]] = {
+    "pointer": Pointer,
+    "descriptor": Descriptor,
+    "integer": Integer,
+    "leading": Leading,
+    "workspace": Workspace,
+    "counters": Counters,
+    "constant": Constant,
+}
+_KIND_OF = {kind: name for name, kind in _KINDS.items()}
+
+
+def _launch_data(launch: Launch) -> dict[str, Any]:
+    return {
+        "symbol": launch.symbol,
+        "grid": [to_json(value) for value in launch.grid],
+        "num_warps": launch.num_warps,
+        "cluster": launch.cluster,
+        "starts_early": launch.starts_early,
+        "arguments": [_argument_data(argument) for argument in launch.arguments],
+    }
+
+
+def _argument_data(argument: Argument) -> dict[str, Any]:
+    values = {field.name: getattr(argument, field.name) for field in fields(argument)}
+    data = {name: to_json(value) if isinstance(value, Expression) else value for name, value in values.items()}
+    return {"kind": _KIND_OF[type(argument)], **data}
+
+
+def _launch(data: Any) -> Launch:
+    names = [field.name for field in fields(Launch)]
+    if not isinstance(data, dict) or sorted(data) != sorted(names):
+        raise InputError(f"{str(data)[:80]!r} is no launch: it has other fields than {', '.join(names)}")
+    grid = _checked(data["grid"], "three values", lambda it: isinstance(it, list) and len(it) == 3)
+    x, y, z = (from_json(value, _FREE) for value in grid)
+    return Launch(
+        _checked(data["symbol"], "a name", _is_name),
+        (x, y, z),
+        _checked(data["num_warps"], "a number from 1", _is_count),
+        _checked(data["cluster"], "a number from 1", _is_count),
+        _checked(data["starts_early"], "true or false", lambda it: isinstance(it, bool)),
+        tuple(map(_argument, _checked(data["arguments"], "a list", lambda it: isinstance(it, list)))),
+    )
+
+
+def _argument(data: Any) -> Argument:
+    kind = _KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
+    if kind is None or set(data) != {"kind", *(field.name for field in fields(kind))}:
+        raise InputError(f"{str(data)[:80]!r} is no argument of a kernel: its kind or its fields are unknown")
+    values = {name: value for name, value in data.items() if name != "kind"}
+    for name, value in values.items():
+        said, holds = ("a number or a name", _is_constant) if kind is Constant and name == "value" else _FIELDS[name]
+        _checked(value, said, holds)
+    if kind is Descriptor:
+        values["box"] = tuple(values["box"])
+    if kind is Integer:
+        values["value"] = from_json(values["value"], _FREE)
+    return kind(**values)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isidentifier()
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
+def _is_constant(value: object) -> bool:
+    return _is_name(value) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _is_box(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))
+
+
+_FIELDS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(("name", "operand"), ("a name", _is_name)),
+    **dict.fromkeys(("transposed", "swizzled", "aligns"), ("true or false", lambda value: isinstance(value, bool))),
+    "box": ("two numbers from 1", _is_box),
+    "cluster": ("a number from 1", _is_count),
+    "dtype": ("a dtype", lambda value: isinstance(value, str) and value in DTYPES),
+    "value": ("a value", lambda value: True),
+}
+
+
+def _checked(value: Any, said: str, holds: Callable[[Any], bool]) -> Any:
+    if not holds(value):
+        raise InputError(f"a launch plan has {str(value)[:80]!r} where {said} belongs")
+    return value

@@ -1,0 +1,121 @@
+"""Which kernels a config consists of, and what each is compiled with.
+
+A kernel's text depends on the problem's layout and on where tiles overhang, not on its size: so equal
+kernels of different sizes share one binary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Binary
+from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
+from genkern.kernels.expression import Value, evaluate
+from genkern.kernels.families.call import Call, Kernel, Product, product_of
+from genkern.kernels.family import FAMILIES
+from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.variant import Variant
+from genkern.ops.op import Op, get_op
+
+# From here on, an element's offset no longer fits 32 bits.
+_WIDE = 2**31
+_NUMBERS = tuple(field for field in CONFIG_FIELDS if field not in ("family", "schedule_hint", "cache_modifier"))
+
+
+@lru_cache(maxsize=1024)
+def _call(family: str, product: Product, variant: Variant) -> Call:
+    return FAMILIES[family].call(product, variant)
+
+
+def call_of(product: Product, config: Config) -> Call:
+    """What one call of `config` launches; one object for all configs that have the same kernels."""
+    return _call(config.family, product, FAMILIES[config.family].variant(product.problem, config))
+
+
+def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
+    """The kernels of one call of `config`, in launch order."""
+    # How they depend on each other, which the architecture decides, is nothing of theirs.
+    product = product_of(problem, get_op(problem.op), "")
+    return tuple(kernel.variant for kernel in call_of(product, config).kernels)
+
+
+def main_variant(problem: GemmProblem, config: Config) -> Variant:
+    """The kernel of `config` that multiplies."""
+    return FAMILIES[config.family].variant(problem, config)
+
+
+def main_binary(config: Config, binaries: Sequence[Binary]) -> Binary:
+    """Of the binaries of `config`, in launch order, that of the kernel that multiplies."""
+    return binaries[FAMILIES[config.family].kernels_before]
+
+
+def binary_name(config: Config) -> str:
+    """The compile-time part of the config's name; the kernel's symbol ends in it."""
+    one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
+    return one.name.removeprefix(f"{one.family}_").replace("_GM1_SK1", "", 1)
+
+
+def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
+    """Which operands have elements that 32-bit offsets do not reach."""
+    return {
+        "wide_a": problem.M * problem.K >= _WIDE,
+        "wide_b": problem.K * problem.N >= _WIDE,
+        "wide_c": problem.M * problem.N >= _WIDE,
+        "wide_partial": problem.M * problem.N * max_split_k >= _WIDE,
+    }
+
+
+def compile_options(kernel: Kernel, config: Config) -> tuple[tuple[str, int | str], ...]:
+    """Triton's options of a kernel; AMD's at their neutral values are left to Triton."""
+    known = _numbers(config)
+    options = tuple((name, evaluate(value, known)) for name, value in kernel.options)
+    if not kernel.takes_amd_options:
+        return options
+    amd = ((name, getattr(config, name)) for name in AMD_NEUTRAL)
+    return (*options, *((name, value) for name, value in amd if value != AMD_NEUTRAL[name]))
+
+
+def known_of(problem: GemmProblem, config: Config) -> dict[str, Value]:
+    """What a problem and a config say of the names in a call's values."""
+    return {"M": problem.M, "N": problem.N, "K": problem.K, **_numbers(config)}
+
+
+def _numbers(config: Config) -> Mapping[str, Value]:
+    return {field: getattr(config, field) for field in _NUMBERS}
+
+
+@lru_cache(maxsize=8192)
+def _specs(product: Product, one: Config, split: bool, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
+    source = dict(hashes)
+    config = replace(one, SPLIT_K=2) if split else one
+    known, operands, binary = known_of(product.problem, config), product.by_name, binary_name(config)
+    specs = []
+    for kernel in call_of(product, config).kernels:
+        arguments = tuple(expanded(kernel.arguments, known, binary))
+        given = [argument for argument in arguments if not isinstance(argument, Constant)]
+        specs.append(
+            KernelSpec(
+                kernel.variant.name,
+                source[kernel.variant.name],
+                tuple((argument.name, triton_type(argument, operands)) for argument in given),
+                constants_of(arguments),
+                tuple(argument.name for argument in given if promised(argument)),
+                compile_options(kernel, config),
+            )
+        )
+    return tuple(specs)
+
+
+def kernel_specs(
+    problem: GemmProblem, config: Config, op: Op, source_sha256: dict[str, str], arch: str
+) -> tuple[KernelSpec, ...]:
+    """What to compile for one call of `config` on `arch`; `source_sha256` is by kernel name.
+
+    GROUP_SIZE_M and SPLIT_K are run-time arguments, so configs that differ only there share their specs.
+    """
+    one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
+    return _specs(product_of(problem, op, arch), one, config.SPLIT_K > 1, tuple(source_sha256.items()))
