@@ -25,7 +25,7 @@ from genkern.errors import ResultsError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.journal.journal import read_journal
+from genkern.journal.facts import read_journal
 from genkern.search.predict import promising_first
 from genkern.space.prune import prune
 from genkern.space.space import load_space

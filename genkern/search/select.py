@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.gemm.config import Config
-from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Measurement, Outcome, Winner
+from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.statistics import Estimate, estimate, tied
 from genkern.kernels.family import FAMILIES
 
@@ -49,17 +47,6 @@ def choice(winner: Measurement, vendor: Measurement | None) -> str:
     return "config" if _beats(winner, vendor) else "vendor"
 
 
-def neighbour_wins(problem: GemmProblem, winners: Iterable[Winner]) -> Counter[str]:
-    """How many neighbours of `problem` each config won: sizes of its formats with the same N and K, or the same M."""
-    wins: Counter[str] = Counter()
-    for winner in winners:
-        other = winner.problem
-        near = (other.N, other.K) == (problem.N, problem.K) or other.M == problem.M
-        if near and other != problem and _format(other) == _format(problem):
-            wins[winner.config.name] += 1
-    return wins
-
-
 def estimate_of(measurement: Measurement) -> Estimate:
     """Median and interval of a measurement's samples; without samples, its time without an interval's width."""
     samples_us: Sequence[float] = measurement.samples_us or (measurement.duration_us or 0.0,)
@@ -88,11 +75,6 @@ def _beats(config: Measurement, vendor: Measurement | None) -> bool:
         return True
     ours, theirs = estimate_of(config), estimate_of(vendor)
     return ours.median_us < theirs.median_us and not tied(ours, theirs)
-
-
-def _format(problem: GemmProblem) -> tuple[object, ...]:
-    layout = (problem.row_major_a, problem.row_major_b)
-    return problem.op, problem.dtype_a, problem.dtype_b, problem.dtype_c, *layout, problem.bias, problem.activation
 
 
 def _complexity(config: Config) -> tuple[int, ...]:
