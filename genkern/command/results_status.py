@@ -7,7 +7,8 @@ from pathlib import Path
 
 from genkern.command.report import format_text
 from genkern.command.text_table import aligned
-from genkern.files import shown_path
+from genkern.errors import ResultsError
+from genkern.files import read_text, shown_path
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
@@ -19,12 +20,14 @@ def results_lines(path: str) -> list[str]:
 
     Raises ResultsError when it is no results file.
     """
-    rows = _csv_rows(path) if path.lower().endswith(".csv") else _yaml_rows(path)
+    read = _csv_rows if path.lower().endswith(".csv") else _yaml_rows
+    # As a run takes it: one that has no rows yet.
+    rows = read(path) if read_text(path, ResultsError).strip() else []
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(Path(path).stat().st_mtime))
     sizes = f"{len(rows)} size{'' if len(rows) == 1 else 's'}"
     head = ["size", "format", "us", "source", "device", "Triton", "config"]
     return [
-        f"{shown_path(path)}: results of {sizes}, written {written}; no journal is beside it",
+        f"{shown_path(path)}: results of {sizes}, written {written}; no journal that can be read is beside it",
         *(aligned([head, *rows], ["us"]) if rows else []),
     ]
 

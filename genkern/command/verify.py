@@ -11,12 +11,13 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
+from genkern.command.pace import Pace
 from genkern.command.report import format_text
 from genkern.command.setting import Setting
 from genkern.command.target import NOT_PRESENT, RunTarget, make_device_checker
 from genkern.errors import OutputError, ResultsError
 from genkern.farm.workshop import Workshop
-from genkern.files import shown_path, write_whole
+from genkern.files import is_stream, require_writable, shown_path, write_whole
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.gemm.config import Config
@@ -99,17 +100,31 @@ def benchmark(setting: Setting, console: Console) -> int:
     options = setting.options
     named = options.tuning_results_file if options.gemm_size_file else None
     output = named or "output/benchmarking_results.csv"
-    _refuse_other_content(output)
-    rows = []
+    require_writable(output)
+    whole = not is_stream(output)
+    if whole:
+        _refuse_other_content(output)
+    rows: list[dict[str, object]] = []
+    pace = Pace()
+
+    def write() -> None:
+        with pace.writing():
+            write_whole(output, pd.DataFrame(rows, columns=list(TIME_COLUMNS)).to_csv(index=False))
+
     index = setting.device_indices[0]
     with setting.workshop() as workshop, contextlib.closing(setting.profiler(index, workshop)) as profiler:
-        for claim in claims:
-            row = _time(claim, workshop, profiler, index)
-            rows.append(row)
-            console.print(_time_line(claim, row))
-            # Whole after every size: a later one may fail.
-            write_whole(output, pd.DataFrame(rows, columns=list(TIME_COLUMNS)).to_csv(index=False))
-    console.print(f"{len(rows)} times in {output}")
+        try:
+            for claim in claims:
+                row = _time(claim, workshop, profiler, index)
+                rows.append(row)
+                console.print(_time_line(claim, row))
+                if whole and pace.due:
+                    write()
+        finally:
+            # A later size may have failed.
+            if rows:
+                write()
+    console.print(f"{len(rows)} time{'' if len(rows) == 1 else 's'} in {output}")
     if options.keep:
         console.print(f"modules: {workshop.module_dir}")
     return 1 if any(row["us"] is None for row in rows) else 0

@@ -1,4 +1,4 @@
-"""ResultsFile: the winners so far in a file that others read, rewritten whole after every size."""
+"""ResultsFile: the winners so far in a file that others read, always written whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from genkern.errors import InputError, ResultsError
-from genkern.files import read_text, shown_path, write_whole
+from genkern.files import is_stream, read_text, shown_path, write_whole
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.formats.flat_yaml import Entry, read_entries
 from genkern.formats.gemm_entry import GemmDefaults
@@ -45,7 +45,8 @@ class _Kept:
 class ResultsFile:
     """One results file, YAML (tune_gemm's) or CSV (AITER's) by its suffix.
 
-    Entries that were there before stay as they are, unless their problem is tuned again. Raises
+    Entries that were there before stay as they are, unless their problem is tuned again; an empty file has none, and
+    neither has a stream, whose results are gone when they are written. Raises
     ResultsError when the file is not a results file, or holds results of another architecture, or, but for
     the problems in `again`, of another Triton version or predicted times where this run measures (and the
     other way round).
@@ -67,7 +68,8 @@ class ResultsFile:
         self._is_csv = path.lower().endswith(".csv")
         self._head = ""
         self._kept: list[_Kept] = []
-        if Path(path).exists():
+        self.is_stream = is_stream(path)
+        if not self.is_stream and Path(path).exists() and read_text(path, ResultsError).strip():
             if self._is_csv:
                 self._read_csv(defaults)
             else:
