@@ -36,7 +36,7 @@ POLICIES = (("space", 2.0), ("space", 1.5), ("predicted", 2.0), ("predicted", 1.
 
 @dataclass(frozen=True)
 class Screening:
-    """One size on one GPU: the microseconds of each config that was measured, in the order of the run."""
+    """One size on one GPU: the microseconds of each config that was measured."""
 
     problem: GemmProblem
     gpu: Gpu

@@ -15,8 +15,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED
 
 
-def results_lines(path: str) -> list[str]:
+def results_lines(path: str, journal: str = "; no journal is beside it") -> list[str]:
     """How many sizes the file holds and when it was written, then each with its time, source, device and config.
+
+    `journal` ends the first line.
 
     Raises ResultsError when it is no results file.
     """
@@ -27,7 +29,7 @@ def results_lines(path: str) -> list[str]:
     sizes = f"{len(rows)} size{'' if len(rows) == 1 else 's'}"
     head = ["size", "format", "us", "source", "device", "Triton", "config"]
     return [
-        f"{shown_path(path)}: results of {sizes}, written {written}; no journal that can be read is beside it",
+        f"{shown_path(path)}: results of {sizes}, written {written}{journal}",
         *(aligned([head, *rows], ["us"]) if rows else []),
     ]
 

@@ -190,7 +190,7 @@ def lines_of(run: RunFiles) -> list[str]:
     except OldJournal as error:
         if not Path(run.results).is_file():
             raise
-        return [error.reason, *results_lines(run.results)]
+        return [error.reason, *results_lines(run.results, "")]
 
 
 def read_status(run: RunFiles) -> RunStatus:

@@ -130,6 +130,8 @@ class Facts(JournalFacts, ABC):
     def _lines_of(
         self, problem: GemmProblem, screened: Sequence[Measurement], unfit: Sequence[tuple[Sequence[str], Unfit]]
     ) -> list[bytes]:
+        # In the order of their names, of which the next then says little; of one moment, the order says nothing.
+        screened = sorted(screened, key=lambda measurement: measurement.config)
         lines = self._lines("unfit", unfit_columns(unfit), problem) if unfit else []
         return lines + (self._lines("screened", columns(screened), problem) if screened else [])
 
