@@ -28,7 +28,7 @@ from genkern.command.target import versions
 from genkern.farm.cache import BinaryCache
 from genkern.farm.compiler import use_quiet_triton
 from genkern.farm.farm import Farm
-from genkern.farm.workshop import Workshop, kernels_only
+from genkern.farm.workshop import Workshop
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
@@ -36,6 +36,7 @@ from genkern.gemm.session import Budget
 from genkern.kernels.families import kernel_specs
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target
+from genkern.kernels.refusal import refused_by_compiler
 from genkern.kernels.source import ast_source, load_module
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
@@ -87,9 +88,12 @@ def bare_loop(chunk: Chunk) -> float:
         module = load_module(chunk.module_path)
         started = time.perf_counter()
         for spec in chunk.specs:
-            # A kernel that the compiler refuses costs both contenders the same.
-            with contextlib.suppress(Exception):
+            try:
                 triton_compile(ast_source(module, spec), target=gpu_target, options=dict(spec.options))
+            except Exception as error:
+                # A kernel that the compiler refuses costs both contenders the same.
+                if not refused_by_compiler(error, chunk.module_path):
+                    raise
         return time.perf_counter() - started
 
 
@@ -108,7 +112,7 @@ def all_specs(problem: GemmProblem, space: Space, arch: str) -> tuple[str, tuple
     specs = dict.fromkeys(
         spec for config in configs for spec in kernel_specs(problem, config, op, module.source_sha256, module.arch)
     )
-    return kernels_only(module.text), tuple(specs)
+    return module.kernels_text, tuple(specs)
 
 
 def rate(kernels: int, jobs: int, folder: Path) -> None:

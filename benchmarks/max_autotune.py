@@ -23,8 +23,8 @@ from typing import Any
 from figures import DataFile, geomean, spread_order, table
 from workbench import Bench, argument_parser, said, say, until, versions_line, workbench
 
+from genkern.formats.kind import read_results
 from genkern.formats.sizes import GemmDefaults, read_sizes
-from genkern.formats.tune_gemm_yaml import read_winners
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import VENDOR
@@ -137,7 +137,7 @@ def compiled_call(bench: Bench) -> Call:
     row_major_b = bench.problem.row_major_b
     function = torch.compile(product(row_major_b), mode="max-autotune-no-cudagraphs", dynamic=False)
     x = bench.gemm.operands["a"]
-    weights = bench.gemm._weights if row_major_b else [b.T for b in bench.gemm._weights]
+    weights = [copy["b"] if row_major_b else copy["b"].T for copy in bench.gemm._weights]
     with torch.no_grad():
         function(x, weights[0])
     torch.cuda.synchronize()
@@ -173,7 +173,7 @@ def main(argv: Sequence[str]) -> None:
             # Inductor leaves one that is set alone, and its binaries have no place in genkern's cache.
             os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
             sizes = read_sizes(arguments.sizes, GemmDefaults(), at.setting.target.arch)
-            rows = spread_order(taken(read_winners(arguments.results), sizes.problems), arguments.limit)
+            rows = spread_order(taken(read_results(arguments.results), sizes.problems), arguments.limit)
             say(f"{len(rows)} sizes")
             listen(chosen)
             for row in until(arguments.seconds, rows):

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from figures import DataFile, median, summary, table
 from workbench import errors_end
 
-from genkern.formats.tune_gemm_yaml import read_winners
+from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 
 # What counts as the same time.
@@ -139,7 +139,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("-o", "--output", help="full data as JSON lines")
     arguments = parser.parse_args(argv)
     with errors_end(), open(arguments.candidates, encoding="utf-8", newline="") as file:
-        repeats = compare(read_winners(arguments.a), read_winners(arguments.b), read_finals(file))
+        repeats = compare(read_results(arguments.a), read_results(arguments.b), read_finals(file))
     data = DataFile(arguments.output)
     for repeat in repeats:
         data.add(asdict(repeat))

@@ -21,13 +21,14 @@ from typing import Any
 from figures import DataFile, table
 from workbench import errors_end
 
-from genkern.formats.tune_gemm_yaml import read_winners
+from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import k_shares
+from genkern.ops.op import bytes_moved
 
 COPY_BYTES = 2**31
 PEAK_SIZE = 8192
@@ -63,7 +64,7 @@ class Bounds:
 def bounds(problem: GemmProblem, machine: Machine) -> Bounds:
     """Each operand moved once, each multiplication and addition done once."""
     return Bounds(
-        problem.bytes_moved / machine.memory_tb_per_s * 1e-6,
+        bytes_moved(problem) / machine.memory_tb_per_s * 1e-6,
         problem.flops / machine.peak_tflops * 1e-6,
     )
 
@@ -165,7 +166,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("-o", "--output", help="bandwidth and peak as JSON lines")
     arguments = parser.parse_args(argv)
     with errors_end():
-        rows = read_winners(arguments.results)
+        rows = read_results(arguments.results)
         dtype = rows[0].problem.dtype_a
         if arguments.measure:
             machine = measured(dtype)

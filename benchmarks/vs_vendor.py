@@ -16,7 +16,7 @@ from figures import geomean, table
 from workbench import errors_end
 
 from genkern.errors import ResultsError
-from genkern.formats.tune_gemm_yaml import read_winners
+from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
     distinct = {}
     with errors_end():
         for path in paths:
-            compared = ratios(read_winners(path))
+            compared = ratios(read_results(path))
             if not compared:
                 raise ResultsError(f"{path}: no size has the vendor library's time; tune again with a GPU")
             print(f"{path}\n\n{sizes_table(compared)}\n\n{means_table(compared)}\n")

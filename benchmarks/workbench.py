@@ -21,7 +21,7 @@ from genkern.command.options import parse
 from genkern.command.setting import Setting, make_setting
 from genkern.errors import GenkernError
 from genkern.farm.workshop import Workshop
-from genkern.formats.tune_gemm_yaml import read_winners
+from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
@@ -150,7 +150,7 @@ def workbench(arguments: argparse.Namespace, time_source: str = "cudagraph") -> 
 def rows_of(arguments: argparse.Namespace) -> list[TunedRow]:
     """The sizes to take, each beginning of which is spread over the file."""
     with errors_end():
-        return spread_order(read_winners(arguments.results), arguments.limit)
+        return spread_order(read_results(arguments.results), arguments.limit)
 
 
 def until(seconds: float, rows: Sequence[TunedRow]) -> Iterator[TunedRow]:

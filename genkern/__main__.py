@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from genkern.errors import GenkernError
+from genkern.errors import BugError, GenkernError, bugs_told
 from genkern.files import own_descriptor
 from genkern.outlet import outlet
 
@@ -23,33 +23,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
     0 when all went well, 1 for a size without a winner or a config that is wrong, 2 for what a user must
-    put right (one line on standard error says what), 130 when stopped by Ctrl-C or SIGTERM.
+    put right (one line on standard error says what), 3 when genkern itself was at fault, 130 when stopped by Ctrl-C or
+    SIGTERM.
     """
     _prepare_process()
     stopped = "stopped"
     try:
-        # Imported when a signal is answered already: this takes half a second.
+        # Imported when a signal is answered already, and no more than is needed: all of it takes half a second.
         from rich.console import Console
 
         from genkern.command.options import parse, parse_status
-        from genkern.command.run import run
-        from genkern.command.status import show_status
 
         arguments = sys.argv[1:] if argv is None else list(argv)
         # No other use of the command has a word in front that is not an option, so tuning needs none.
         try:
             if arguments[:1] == ["status"]:
-                return show_status(parse_status(arguments[1:]), Console(**PLAIN))
+                named = parse_status(arguments[1:])
+                from genkern.command.status import show_status
+
+                return show_status(named, Console(**PLAIN))
             options = parse(arguments)
             # Results that go to standard output have it for themselves.
             console = Console(stderr=own_descriptor(options.tuning_results_file or "") == 1, **PLAIN)
             stopped += "; run the same command again to go on" if options.tunes else "; the same command begins anew"
-            return run(options, console)
+            from genkern.command.run import run
+
+            with bugs_told():
+                return run(options, console)
         finally:
             # Python's own flush at the end would complain about a reader that left, also after --help.
             sys.stdout.flush()
     except GenkernError as error:
         return _fail(str(error))
+    except BugError as bug:
+        print(bug.details, file=sys.stderr)
+        _say(f"a bug in genkern: {bug}; what stands above says where: please report it")
+        return 3
     except KeyboardInterrupt:
         _say(stopped)
         return 130

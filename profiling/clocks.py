@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import statistics
+import sys
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -13,6 +14,8 @@ from typing import Any, Protocol
 THROTTLED_SHARE = 0.75
 _READINGS = 1000
 _NVML = "libnvidia-ml.so.1"
+# No package, no driver, a package that does not fit its library, or an answer that is no number.
+_NO_CLOCK = (ImportError, OSError, RuntimeError, AttributeError, LookupError, ValueError)
 _NVML_CLOCK_SM = 1  # nvmlClockType_t, nvml.h
 
 
@@ -65,8 +68,16 @@ class AmdSmiClock:
 
         try:
             return float(torch.cuda.clock_rate()) or None
-        except Exception:  # no package, no driver, or the library's own errors, which have no common base
+        except Exception as error:
+            if not isinstance(error, (*_NO_CLOCK, *_amdsmi_errors())):
+                raise
             return None
+
+
+def _amdsmi_errors() -> tuple[type, ...]:
+    """The base of amdsmi's own errors, where it is imported: no builtin of Python's."""
+    error = getattr(sys.modules.get("amdsmi"), "AmdSmiException", None)
+    return (error,) if isinstance(error, type) else ()
 
 
 def open_clock(uuid: str) -> Clock | None:

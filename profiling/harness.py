@@ -16,11 +16,13 @@ import sys
 import traceback
 from typing import IO, Any
 
+from genkern.errors import one_line
 from genkern.gemm.session import VENDOR, Session
+from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.profiling.clocks import AmdSmiClock
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
 from genkern.profiling.rocm.launch_job import FENCE
-from genkern.profiling.server import Server, one_line
+from genkern.profiling.server import Server
 
 
 def serve(requests: IO[str], answers: IO[str], time_source: str) -> None:
@@ -50,12 +52,23 @@ def serve(requests: IO[str], answers: IO[str], time_source: str) -> None:
 def launch_schedule(job_path: str) -> None:
     """Launch every call of a job's schedule in order, logging each before and after; the profiler times them.
 
-    The clock is read, and logged, before each round of the finals and after the last.
+    The clock is read, and logged, before each round of the finals and after the last. So is what shows a bug of
+    genkern's, which ends it.
     """
-    import torch
-
     with open(job_path) as file:
         job = json.load(file)
+    with open(job["launch_log"], "a", buffering=1) as log:
+        try:
+            _launch_all(job, log)
+        except Exception as error:
+            if not refused_by_device(error):
+                log.write(json.dumps({"bug": one_line(error), "details": traceback.format_exc()}) + "\n")
+            raise
+
+
+def _launch_all(job: dict[str, Any], log: IO[str]) -> None:
+    import torch
+
     gemm = LoadedGemm(Session.from_json(json.dumps(job["session"])))
     next_copy = 0
     vendor: Call | None = None
@@ -65,29 +78,30 @@ def launch_schedule(job_path: str) -> None:
     def read_clock(before: int) -> None:
         log.write(json.dumps({"clock_mhz": clock.mhz(), "round": before}) + "\n")
 
-    with open(job["launch_log"], "a", buffering=1) as log:
-        for entry in job["schedule"]:
-            name = entry["config"]
-            if entry["round"] != under_way:
-                under_way = entry["round"]
-                read_clock(under_way)
-            log.write(json.dumps({"config": name, "start": True}) + "\n")
-            try:
-                if name == VENDOR:
-                    call = vendor = vendor or _fenced_vendor(gemm)
-                else:
-                    call = gemm.bind(name, entry["binaries"])
-            except Exception as error:
-                log.write(json.dumps({"config": name, "error": one_line(error)}) + "\n")
-                continue
-            for _ in range(entry["calls"]):
-                call(next_copy)
-                next_copy += 1
-            torch.cuda.synchronize()
-            symbols = [FENCE, FENCE] if name == VENDOR else [_symbol(path) for path in entry["binaries"]]
-            log.write(json.dumps({"config": name, "symbols": symbols, "calls": entry["calls"]}) + "\n")
-        if under_way is not None:
-            read_clock(under_way + 1)
+    for entry in job["schedule"]:
+        name = entry["config"]
+        if entry["round"] != under_way:
+            under_way = entry["round"]
+            read_clock(under_way)
+        log.write(json.dumps({"config": name, "start": True}) + "\n")
+        try:
+            if name == VENDOR:
+                call = vendor = vendor or _fenced_vendor(gemm)
+            else:
+                call = gemm.bind(name, entry["binaries"])
+        except Exception as error:
+            if not (refused_by_library(error) if name == VENDOR else refused_by_device(error)):
+                raise
+            log.write(json.dumps({"config": name, "error": one_line(error)}) + "\n")
+            continue
+        for _ in range(entry["calls"]):
+            call(next_copy)
+            next_copy += 1
+        torch.cuda.synchronize()
+        symbols = [FENCE, FENCE] if name == VENDOR else [_symbol(path) for path in entry["binaries"]]
+        log.write(json.dumps({"config": name, "symbols": symbols, "calls": entry["calls"]}) + "\n")
+    if under_way is not None:
+        read_clock(under_way + 1)
 
 
 def _fenced_vendor(gemm: LoadedGemm) -> Call:

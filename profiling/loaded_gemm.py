@@ -18,14 +18,14 @@ _SPOILED = 0x35A5A5A5
 
 
 def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
-    """How many copies of the weights together exceed `rotating_mb` MiB (tune_gemm's rule, rounded up); at least 1."""
+    """How many copies together exceed `rotating_mb` MiB (tune_gemm's rule, rounded up); at least 1."""
     return max(1, min(_MAX_COPIES, -(-int(rotating_mb * 2**20) // bytes_per_copy))) if rotating_mb else 1
 
 
 class LoadedGemm:
-    """Operands on the current device, `copies` of the weights, and launchers for configs.
+    """Operands on the current device, `copies` of those that rotate (the weights), and launchers for configs.
 
-    A call takes the number of the copy of B to use, so that successive calls find it cold in the cache.
+    A call takes the number of the copy to use, so that successive calls find it cold in the cache.
     """
 
     def __init__(self, session: Session) -> None:
@@ -35,12 +35,13 @@ class LoadedGemm:
         self.module = load_module(session.module_path)
         self.units = torch.cuda.get_device_properties(0).multi_processor_count
         self.operands = self.module.make_operands("cuda", session.seed, session.init_type)
-        b = self.operands["b"]
-        self.copies = rotating_copies(b.numel() * b.element_size(), session.budget.rotating_mb)
-        self._weights = [b]
+        rotating = {name: self.operands[name] for name, operand in self.module.OPERANDS.items() if operand.rotates}
+        bytes_per_copy = sum(x.numel() * x.element_size() for x in rotating.values())
+        self.copies = rotating_copies(bytes_per_copy, session.budget.rotating_mb)
+        self._weights = [rotating]
         for _ in range(self.copies - 1):
             # clone() of a transposed matrix keeps its strides.
-            self._weights.append(b.clone())
+            self._weights.append({name: x.clone() for name, x in rotating.items()})
         self._workspace: dict[str, Any] = {}
         self._elements = self._counters = 0
 
@@ -57,7 +58,7 @@ class LoadedGemm:
         def call(copy: int) -> None:
             copy %= self.copies
             if copy not in bound:
-                launches = self.module.launches(config, {**operands, "b": self._weights[copy]}, self.units)
+                launches = self.module.launches(config, {**operands, **self._weights[copy]}, self.units)
                 bound[copy] = [_bound_launch(kernel, launch) for kernel, launch in zip(kernels, launches, strict=True)]
             for launch in bound[copy]:
                 launch()
@@ -66,7 +67,7 @@ class LoadedGemm:
 
     def vendor(self) -> Call:
         """The vendor library's call on the same operands."""
-        operands = [{**self.operands, "b": b} for b in self._weights]
+        operands = [{**self.operands, **weights} for weights in self._weights]
 
         def call(copy: int) -> None:
             self.module.vendor(operands[copy % self.copies])

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from genkern.errors import ProfilerError
+from genkern.errors import BugError, ProfilerError
 from genkern.gemm.records import Outcome
 from genkern.gemm.session import Session
 from genkern.profiling.supervisor import (
@@ -73,10 +73,16 @@ class MeasuredProcess:
         return True
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The next answer. Raises ChildTimedOut, ChildDied, or ChildGarbled for anything that is not an object."""
+        """The next answer. Raises ChildTimedOut, ChildDied, or ChildGarbled for anything that is not an object.
+
+        BugError for one that tells of a bug; then the process is ended, with what else it was asked.
+        """
         answer = self._live().receive(timeout_s)
         if not isinstance(answer, dict):
             raise ChildGarbled(f"the measured process answered {str(answer)[:100]!r}, which is not an object")
+        if "bug" in answer:
+            self.lost()
+            raise BugError(str(answer["bug"]), str(answer.get("details", "")))
         return answer
 
     def lost(self) -> None:

@@ -1,17 +1,21 @@
 """Server: answers the requests of one parent in the measured process. A request and its answer are JSON objects.
 
-A request that breaks the device raises, which ends the process; one that merely fails has an answer with "error".
+A request that breaks the device raises, which ends the process; one that device or driver refuse has an answer with
+"error", one that shows a bug of genkern's an answer with "bug" and its "details".
 """
 
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from genkern.errors import one_line
 from genkern.gemm.config import Config
 from genkern.gemm.session import VENDOR, Session
+from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.profiling.accuracy import error_ratio, worst_row_error
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
@@ -25,17 +29,6 @@ _SAMPLE_US = 100.0
 _MAX_REPEATS = 32
 # Long calls vary little: so much time is enough for a first impression, whatever the budget's launches.
 _ENOUGH_US = 1000.0
-# Where the best takes longer than this, the first launch of a candidate is its sample too: cold code costs it some
-# microseconds, and a second launch of thousands of candidates would cost minutes.
-_LONG_US = 500.0
-# A candidate whose single launch takes this much longer than the best sample so far is not timed further.
-_HOPELESS_FACTOR = 1.6
-_HOPELESS_SLACK_US = 40.0
-# Configs that differ in GROUP_SIZE_M alone are not launched once the first of them, the one nearest to 8
-# (`promising_first`), took this many times the best sample. On an H200 (2026-11-21, Triton 3.6.0; journals of runs that
-# left siblings out at twice the best), 11 sizes with M of 1024 and 4096: it took at most 1.03 times the best for the 31
-# binaries whose fastest group size was within 3 % of the best, and 1.24 times for the 249 within 10 %.
-_SIBLING_FACTOR = 1.5
 # Calls in one sample when each follows a flush of the instruction caches.
 _FLUSHED_CALLS = 8
 
@@ -61,6 +54,14 @@ class Server:
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
         """The answer to `request`, whose "command" is open, screen, retime or check."""
+        try:
+            return self._answer(request, tell)
+        except Exception as error:
+            if refused_by_device(error):
+                raise
+            return {"bug": one_line(error), "details": traceback.format_exc()}
+
+    def _answer(self, request: dict[str, Any], tell: Tell) -> Answer:
         command = request["command"]
         if command == "open":
             return self._open(Session.from_json(request["session"]))
@@ -98,8 +99,7 @@ class Server:
     def _screen(self, gemm: LoadedGemm, timer: Timer, name: str, binaries: list[str]) -> Answer:
         siblings = (tuple(binaries), Config.parse(name).SPLIT_K)
         sibling_us = self._first_us.get(siblings, 0.0)
-        budget = gemm.session.budget
-        if sibling_us > _SIBLING_FACTOR * self._best_us and not budget.every:
+        if gemm.session.screening.leaves_siblings(sibling_us, self._best_us):
             ratio = sibling_us / self._best_us
             return {"config": name, "left_out": f"another GROUP_SIZE_M of it took {ratio:.1f} times the best"}
         answer = self._sampled(gemm, timer, name, binaries)
@@ -125,16 +125,19 @@ class Server:
         torch.cuda.synchronize()
         budget = gemm.session.budget
         warmup = self._copies(max(1, budget.warmup))
-        if len(warmup) == 1 and _LONG_US < self._best_us < math.inf and budget.protocol == "genkern":
+        screening = gemm.session.screening
+        if len(warmup) == 1 and screening.is_long(self._best_us) and budget.protocol == "genkern":
             launch_us = timer.launch_us(call, *warmup)
-            return launch_us, self._hopeless(launch_us)
+            return launch_us, screening.is_hopeless(launch_us, self._best_us)
         for copy in warmup:
             first_us = timer.rough_us(call, copy)
         if budget.protocol == "tune_gemm":
             return [timer.prepare(call, [copy])() for copy in self._copies(10)][-1], False
         # The first launch has host time in it: nobody is turned away for that.
-        if self._hopeless(first_us) and self._hopeless(first_us := timer.launch_us(call, *self._copies(1))):
-            return first_us, True
+        if screening.is_hopeless(first_us, self._best_us):
+            first_us = timer.launch_us(call, *self._copies(1))
+            if screening.is_hopeless(first_us, self._best_us):
+                return first_us, True
         return timer.prepare(call, self._copies(self._repeats(gemm, first_us)))(), False
 
     def _retime(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
@@ -210,14 +213,13 @@ class Server:
         return {"config": name, "error_ratio": ratio, "worst_row_error": row}
 
     def _failed(self, name: str, error: Exception) -> Answer:
-        """A refusal leaves the device as it was; after a fault this raises."""
+        """A refusal leaves the device as it was; after a fault this raises, and for what is a bug."""
         import torch
 
         torch.cuda.synchronize()
+        if not (refused_by_library(error) if name == VENDOR else refused_by_device(error)):
+            raise error
         return {"config": name, "error": one_line(error)}
-
-    def _hopeless(self, call_us: float) -> bool:
-        return call_us > _HOPELESS_FACTOR * self._best_us + _HOPELESS_SLACK_US
 
     def _repeats(self, gemm: LoadedGemm, call_us: float) -> int:
         call_us = max(call_us, 1.0)
@@ -241,11 +243,8 @@ def _told(name: str, sampler: Sampler, tell: Tell) -> Sampler:
             return sampler()
         except Exception as error:
             torch.cuda.synchronize()
+            if not refused_by_device(error):
+                raise
             raise SampleFailed(one_line(error)) from None
 
     return sample
-
-
-def one_line(error: Exception) -> str:
-    """The error's type and message on one line of at most 300 characters."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from gluon_machine import SHARED_BYTES
 from gluon_stand_in import run_module
+from gluon_wgmma import encoded
 from numpy.typing import NDArray
 
 from genkern.gemm.config import Config
@@ -18,6 +20,8 @@ from genkern.kernels.generate import generate
 SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
 CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]
 NUMPY = {"fp16": np.float16, "fp32": np.float32}
+# What wgmma calls the types.
+PTX = {"fp16": "f16", "int8": "s8", "fp8e4m3fn": "e4m3", "fp8e5m2": "e5m2"}
 
 
 @lru_cache(maxsize=4)
@@ -31,13 +35,17 @@ def product(
 ) -> dict[str, NDArray[Any]]:
     """C of one call, NaN before it, with the exact product as `expected`; of another `text` than the generated one.
 
-    A and B are whole numbers from -largest to largest. float16 holds the sums of those up to 1.
+    A and B are whole numbers from -largest to largest, scales powers of two. float16 holds the sums of those up to 1.
     """
     draw = np.random.default_rng(seed)
-    a = draw.integers(-largest, largest + 1, (problem.M, problem.K)).astype(np.float16)
-    b = draw.integers(-largest, largest + 1, (problem.N, problem.K)).astype(np.float16).T
-    operands = {"a": a, "b": b, "c": np.full((problem.M, problem.N), np.nan, NUMPY[problem.dtype_c])}
-    expected = a.astype(np.float64) @ b.astype(np.float64)
+    a = draw.integers(-largest, largest + 1, (problem.M, problem.K)).astype(np.float64)
+    b = draw.integers(-largest, largest + 1, (problem.N, problem.K)).astype(np.float64)
+    operands = {"a": encoded(a, PTX[problem.dtype_a]), "b": encoded(b, PTX[problem.dtype_b]).T}
+    operands["c"] = np.full((problem.M, problem.N), np.nan, NUMPY[problem.dtype_c])
+    expected = a @ b.T
+    if problem.op == "a8w8":
+        operands |= {"scale_a": np.full(1, 0.5, np.float32), "scale_b": np.full(1, 4.0, np.float32)}
+        expected *= 2
     if problem.bias:
         operands["bias"] = draw.integers(-8, 9, problem.N).astype(NUMPY[problem.dtype_c])
         expected += operands["bias"]
@@ -54,6 +62,11 @@ def assert_exact(found: dict[str, NDArray[Any]]) -> None:
 def fp16_problem(m: int, n: int, k: int, **changes: Any) -> GemmProblem:
     """A problem in fp16, with C in fp16 as well unless `changes` says otherwise."""
     return GemmProblem(m, n, k, **{"dtype_a": "fp16", "dtype_b": "fp16", "dtype_c": "fp16", **changes})
+
+
+def problem_8_bit(m: int, n: int, k: int, dtype_a: str, dtype_b: str, **changes: Any) -> GemmProblem:
+    """A problem in 8 bits with one scale for each operand, with C in fp32 unless `changes` says otherwise."""
+    return GemmProblem(m, n, k, **{"op": "a8w8", "dtype_a": dtype_a, "dtype_b": dtype_b, "dtype_c": "fp32", **changes})
 
 
 def made(
@@ -77,3 +90,21 @@ def shared_case(family: str) -> tuple[GemmProblem, Config]:
     config = made(family, 64, 80, 3, 4, 3)
     assert sides(config) == (64, 80)
     return fp16_problem(m, n, 512), config
+
+
+def changed(problem: GemmProblem, config: Config, before: str, after: str) -> str:
+    """The generated module with this text, which it has, replaced."""
+    text = text_of(problem, config)
+    assert before in text, before
+    return text.replace(before, after)
+
+
+def said_to(text: str, problem: GemmProblem, config: Config, units: int, seeds: Iterable[int]) -> list[str]:
+    """What the stand-in says to this text with each seed, where it says something."""
+    found = []
+    for seed in seeds:
+        try:
+            assert_exact(product(problem, config, units, seed=seed, text=text))
+        except AssertionError as error:
+            found.append(str(error))
+    return found

@@ -109,6 +109,10 @@ class Descriptor:
         row_bytes = self.box[1] * self.dtype.numpy.itemsize
         self.layout = next((width for width in (128, 64, 32) if row_bytes % width == 0), 0)
 
+    @property
+    def block_shape(self) -> list[int]:
+        return list(self.box)
+
     def _part(self, matrix: NDArray[Any], corner: Sequence[int]) -> NDArray[Any]:
         assert min(corner) >= 0
         return matrix[corner[0] : corner[0] + self.box[0], corner[1] : corner[1] + self.box[1]]

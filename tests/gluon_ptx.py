@@ -43,7 +43,8 @@ _WAITS = {
     "mbarrier.try_wait.parity.shared::cta.b64": False,
     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64": True,
 }
-_SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+_SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4"
+_SUMS = {"f32": np.float32, "s32": np.int32}
 Mask = NDArray[np.bool_]
 
 
@@ -201,10 +202,10 @@ class _Threads:
             corner = [self.uniform(part, taken) for part in place.strip(" {}").split(",")]
             to, barrier = (self.one_address(field, taken) for field in (fields[0], fields[2]))
             machine.copy(self.inputs[int(matrix.strip(" $"))], corner[::-1], to, barrier, thread, policy)
-        elif name in (_SEND, "ld.shared.v4.f32"):
+        elif name.rpartition(".")[0] in (_SEND, "ld.shared.v4"):
             self.move(name, fields, taken)
-        elif name == "add.f32":
-            left, right = (self.read_float(field, taken).astype(np.float32) for field in fields[1:])
+        elif name in ("add.f32", "add.s32"):
+            left, right = (self.read_float(field, taken).astype(_SUMS[name[4:]]) for field in fields[1:])
             self.write_float(fields[0], left + right, taken)
         else:
             raise AssertionError(f"unknown PTX: {name}")
@@ -237,12 +238,14 @@ class _Threads:
             self.products.wait(int(fields[0]))
         else:
             assert np.all(self.value(fields[3], taken)), "products that replace an accumulator"
-            assert fields[4:] == ("1", "1", "0", "0")
+            flags = {"f16": ("1", "1", "0", "0"), "s8": ()}
+            assert fields[4:] == flags.get(name.rpartition(".")[2], ("1", "1"))
             self.products.multiply(name, fields[0], *(self.uniform(field, taken) for field in fields[1:3]))
 
     def move(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         """16 bytes of each thread, which must lie side by side, in any order."""
         assert taken.all(), "sums of some of the threads"
+        name, _, kind = name.rpartition(".")
         place, registers = fields[:2] if name == _SEND else fields[1::-1]
         names = [each.strip() for each in registers.strip("{}").split(",")]
         addresses = self.address(place, taken)
@@ -250,14 +253,14 @@ class _Threads:
         start = int(addresses[order[0]])
         assert np.array_equal(addresses[order], start + 16 * np.arange(len(order))), "sums that are not side by side"
         if name == _SEND:
-            data = np.stack([self.read_float(each, taken) for each in names], axis=1)[order].astype(np.float32)
+            data = np.stack([self.read_float(each, taken) for each in names], axis=1)[order].astype(_SUMS[kind])
             barrier = self.one_address(fields[2], taken)
             self.machine.send(start, data.reshape(-1).view(np.uint8), barrier, self.known())
             return
         allocation, at = self.machine.at(start)
         allocation.reads(self.machine.cluster.new_bit(), at, 16 * len(order), self.known())
-        data = np.empty((len(order), 4), np.float32)
-        data[order] = allocation.bytes[at : at + 16 * len(order)].view(np.float32).reshape(-1, 4)
+        data = np.empty((len(order), 4), _SUMS[kind])
+        data[order] = allocation.bytes[at : at + 16 * len(order)].view(_SUMS[kind]).reshape(-1, 4)
         for each, values in zip(names, data.T, strict=True):
             self.write_float(each, values, taken)
 
@@ -306,7 +309,7 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
         accs = [type(acc)(acc.values.copy(), acc.warps) for acc in accs]
     if accs:
         assert pack == accs[0].registers, "a thread's registers in more than one piece"
-        assert outputs == ["=f"] * (pack * len(dtype))
+        assert outputs == ["=r" if dtype[0] is np.int32 else "=f"] * (pack * len(dtype))
         assert len(dtype) == len(accs)
         assert inputs[: len(outputs)] == [str(number) for number in range(len(outputs))], "inputs that are not outputs"
     else:

@@ -246,6 +246,11 @@ def _module(text: str, now: _Running) -> dict[str, Any]:
     return module
 
 
+def functions_of(text: str) -> dict[str, Any]:
+    """What a generated module defines."""
+    return _module(text, _Running())
+
+
 def _run_program(now: _Running, launch: Any, number: int, seed: int) -> None:
     machine = Machine(seed, launch.constants["num_warps"])
     now.program = Program(number, launch.grid[0], launch.constants["num_warps"], machine, launch)

@@ -47,13 +47,17 @@ class Tensor:
 
 @dataclass(frozen=True)
 class _Product:
-    """64 rows times `width` columns, 16 deep, added to `accs` at the operands `registers` of one warpgroup."""
+    """64 rows times `width` columns, 32 bytes deep, added to `accs` at the operands `registers` of one warpgroup.
+
+    `kinds` are the types of rows and columns.
+    """
 
     registers: tuple[int, ...]
     rows: tuple[Allocation, int]
     columns: tuple[Allocation, int]
     accs: Sequence[Tensor]
     group: int
+    kinds: tuple[str, str]
 
     @property
     def chunks(self) -> list[tuple[Tensor, int]]:
@@ -70,9 +74,9 @@ class _Product:
 
     def finish(self) -> None:
         width = 2 * len(self.registers)
-        product = _matrix(*self.rows, 64) @ _matrix(*self.columns, width).T
+        product = _matrix(*self.rows, 64, self.kinds[0]) @ _matrix(*self.columns, width, self.kinds[1]).T
         for number, (acc, first) in enumerate(self.chunks):
-            acc.held[first : first + 64] += product[:, 8 * number : 8 * number + 8]
+            acc.held[first : first + 64] += product[:, 8 * number : 8 * number + 8].astype(acc.held.dtype)
             acc.pending -= 1
 
 
@@ -84,11 +88,35 @@ class _Group:
     accesses: list[int]
 
 
-def _matrix(allocation: Allocation, start: int, rows: int) -> NDArray[Any]:
-    """[rows, 16] in float64, from rows of 128 bytes: the 16 from `start` on."""
+def _matrix(allocation: Allocation, start: int, rows: int, kind: str) -> NDArray[Any]:
+    """[rows, 16 or 32] in float64, from rows of 128 bytes: the 32 bytes from `start` on, which are of this PTX type."""
     block, within = divmod(start, 1024)
     lines = allocation.bytes.reshape(-1, 128)[block * 8 : block * 8 + rows, within : within + 32]
-    return np.ascontiguousarray(lines).view(np.float16).astype(np.float64)
+    return decoded(np.ascontiguousarray(lines), kind)
+
+
+# By how much e4m3's bits in the place of float16's are too small: their exponents are biased by 7 and by 15.
+_E4M3_SCALE = 256
+
+
+def encoded(values: NDArray[Any], kind: str) -> NDArray[Any]:
+    """Numbers that the type has exactly, as memory holds them: fp8 as bytes."""
+    if kind == "e5m2":
+        return (values.astype(np.float16).view(np.uint16) >> 8).astype(np.uint8)
+    if kind == "e4m3":
+        bits = (values / _E4M3_SCALE).astype(np.float16).view(np.uint16)
+        return (bits >> 8 & 0x80 | bits >> 7 & 0x7F).astype(np.uint8)
+    return values.astype({"f16": np.float16, "s8": np.int8}[kind])
+
+
+def decoded(data: NDArray[np.uint8], kind: str) -> NDArray[np.float64]:
+    """What `encoded` was given, of its bytes side by side."""
+    wide = data.astype(np.uint16)
+    if kind == "e5m2":
+        return (wide << 8).view(np.float16).astype(np.float64)
+    if kind == "e4m3":
+        return ((wide & 0x80) << 8 | (wide & 0x7F) << 7).view(np.float16).astype(np.float64) * _E4M3_SCALE
+    return data.view({"f16": np.float16, "s8": np.int8}[kind]).astype(np.float64)
 
 
 def _started(machine: Machine, descriptor: int, access: int, rows: int, known: int) -> tuple[Allocation, int]:
@@ -102,6 +130,14 @@ def _started(machine: Machine, descriptor: int, access: int, rows: int, known: i
     assert start % 1024 <= 96, "a descriptor that begins between two rows"
     allocation.reads(access, start // 1024 * 1024, rows * 128, known)
     return allocation, start
+
+
+# Types of rows and columns, K of an instruction, and type of the sums.
+_FORMS = {
+    ("f16", "f16", "16", "f32"),
+    ("s8", "s8", "32", "s32"),
+    *((rows, columns, "32", "f32") for rows in ("e4m3", "e5m2") for columns in ("e4m3", "e5m2")),
+}
 
 
 class Products:
@@ -130,8 +166,11 @@ class Products:
                 self.agent.known[warp] |= access
 
     def multiply(self, name: str, registers: str, rows: int, columns: int) -> None:
-        match = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.f16\.f16", name)
+        match = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)", name)
         assert match, f"unknown PTX: {name}"
+        kinds = match[4], match[5]
+        assert (*kinds, match[2], match[3]) in _FORMS, f"unknown PTX: {name}"
+        assert kinds[0] != "s8" or int(match[1]) <= 32 or int(match[1]) % 16 == 0, "a width that int8 has not"
         assert self.fenced, "products without a wgmma.fence before them"
         numbers = tuple(int(part.strip(" $")) for part in registers.strip("{}").split(","))
         width = int(match[1])
@@ -142,7 +181,7 @@ class Products:
         known, access = self.agent.all_know(self.warps), functools.reduce(operator.or_, accesses)
         first = _started(self.machine, rows, access, 64, known)
         second = _started(self.machine, columns, access, width, known)
-        product = _Product(numbers, first, second, self.accs, self.group)
+        product = _Product(numbers, first, second, self.accs, self.group, kinds)
         products.append(product)
         for acc, _ in product.chunks:
             acc.pending += 1

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from genkern.files import write_whole
+from genkern.formats.kind import kind_of
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Winner
@@ -22,8 +26,19 @@ def winner(m: int = 16, us: float = 10.0, config: Config = CONFIG, **changes: ob
     return replace(made, **{k: v for k, v in changes.items() if k not in fields})  # type: ignore[arg-type]
 
 
-def checked(size: str = "16x4096x4096", method: str = "gpu") -> Check:
-    return Check(CONFIG.name, True, 0.0, 0.001, size, method)
+def results_text(winners: Sequence[Winner], name: str = "r.yaml", compute_units: int = 304) -> str:
+    """A results file of the kind that the suffix of its name says, as a run writes it."""
+    kind = kind_of(name)
+    head, lines = kind.render(winners, compute_units, "")
+    return head + ("".join(lines) or kind.EMPTY)
+
+
+def write_results(path: str | Path, winners: Sequence[Winner], compute_units: int = 304) -> None:
+    write_whole(str(path), results_text(winners, str(path), compute_units))
+
+
+def checked(size: str = "16x4096x4096", method: str = "gpu", stand_in: str = "") -> Check:
+    return Check(CONFIG.name, True, 0.0, 0.001, size, method, stand_in=stand_in)
 
 
 def report(found: Winner | None, problem: GemmProblem | None = None) -> Report:

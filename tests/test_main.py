@@ -13,6 +13,8 @@ import pytest
 from command import ended, environment, run, run_here, start
 
 from genkern.errors import InputError, OutputError, ProfilerError, ResultsError
+from genkern.journal.journal import SCHEMA
+from genkern.journal.line import journal_line
 
 
 @pytest.fixture
@@ -132,3 +134,20 @@ def test_names_that_no_encoding_knows(tmp_path: Path) -> None:
     ran = ended(start("-i", name, env={"PYTHONIOENCODING": "ascii"}))
     assert "caf\\udce9\\udcff.yaml" in ran.refusal
     assert "no such file" in ran.refusal
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["status", "--help"], ["status", "."]])
+def test_help_and_status_import_little(argv: list[str], tmp_path: Path) -> None:
+    """What takes long to import is for those who tune: neither the help nor the status of a run needs it."""
+    journal = tmp_path / "r.yaml.journal"
+    journal.write_bytes(journal_line("header", {"schema": SCHEMA}))
+    program = (
+        "import sys; from genkern.__main__ import main\n"
+        "try: print(main(sys.argv[1:]))\n"
+        "except SystemExit as end: print(end.code)\n"
+        "print(*(name for name in ('pandas', 'torch', 'triton', 'jinja2', 'joblib', 'numpy') if name in sys.modules))"
+    )
+    argv = [sys.executable, "-c", program, *argv]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment(), cwd=tmp_path)
+    *_, status, imported = done.stdout.split("\n")[:-1]
+    assert (status, imported, done.stderr) == ("0", "", "")

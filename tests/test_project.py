@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from genkern.command.options import parser
+from genkern.ops.op import op_names
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE_FOLDERS = ("genkern", "profiling", "templates")
@@ -31,6 +32,7 @@ TESTED_ELSEWHERE = {
     "genkern/formats/aiter_columns.py": "tests/formats/test_aiter_csv.py",
     "genkern/journal/copy.py": "tests/journal/test_journal_copy.py",
     "genkern/journal/line.py": "tests/journal/test_journal_line.py",
+    "genkern/kernels/lowering.py": "tests/kernels/test_kernel.py",
     "genkern/kernels/source.py": "tests/farm/test_compiler.py",
     "genkern/tuning/interpreter.py": "tests/tuning/test_check.py",
     "genkern/command/setting.py": "tests/command/test_run.py",
@@ -41,6 +43,14 @@ TESTED_ELSEWHERE = {
 # Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
 OTHER_PROGRAMS = {"--kernels", "--no-build-isolation", "--kernel-trace", "--output-format", "--limit", "--config"}
 OTHER_PROGRAMS |= {"--ncu", "--binaries", "--measure", "--clock-control", "--json", "--each", "--warm", "--bounds"}
+
+# Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.
+COLLECTED = (
+    "tests/journal",
+    "tests/profiling/test_server.py",
+    "tests/profiling/rocm/test_rocprof.py",
+    "tests/command/test_report.py",
+)
 
 # Touches what a package could lack: both mapped folders, the GPU table, a space, the templates.
 INSTALLED = """
@@ -124,7 +134,8 @@ def test_architecture_maps_every_folder() -> None:
     section = text.partition("\n## The map\n")[2].partition("\n## ")[0]
     named = {name for line in section.splitlines() for name in re.findall(r"^\| `([^`]+)/`", line)}
     found = {str(path.parent) for folder in CODE_FOLDERS for path in files_of(folder)}
-    assert named >= found
+    formats = {name for op in op_names() for name in (f"genkern/ops/{op}", f"templates/{op}")}
+    assert named >= found - formats
     assert all((ROOT / name).is_dir() for name in named)
 
 
@@ -134,6 +145,12 @@ def test_rooms_are_small(folder: str) -> None:
     for at in {path.parent for path in files_of(folder)}:
         files = [path for path in (ROOT / at).glob("*.py") if not path.name.startswith("__")]
         assert len(files) <= 12, f"{at} has {len(files)}"
+
+
+@pytest.mark.parametrize(("document", "most"), [("README.md", 1500), ("ARCHITECTURE.md", 2500)])
+def test_documents_are_short(document: str, most: int) -> None:
+    """What one reads first can be read at once."""
+    assert len((ROOT / document).read_text(encoding="utf-8").split()) <= most
 
 
 def test_no_file_is_long() -> None:
@@ -178,9 +195,9 @@ def test_reliability_names_real_tests() -> None:
                 assert f'"{kind[1]}"' in sources[file], word
 
 
-def test_readme_names_every_option() -> None:
-    """The README's table of options leaves none out."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_option_is_documented() -> None:
+    """The table of docs/options.md leaves none out."""
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     options = [action.option_strings for action in parser()._actions if action.dest not in ("help", "version")]
     assert not [names for names in options if not any(f"`{name}" in text for name in names)]
 
@@ -194,35 +211,45 @@ def test_make_targets(target: str) -> None:
 
 
 def test_setup_lists_every_package() -> None:
-    """setup.cfg names every package there is, so that none is left out of an install."""
+    """setup.cfg names every package there is but the formats, so that none is left out of an install."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    packages = {str(path.parent).replace("/", ".") for path in files_of("genkern") if path.name == "__init__.py"}
+    found = {str(path.parent).replace("/", ".") for path in files_of("genkern") if path.name == "__init__.py"}
+    packages = {name for name in found if not name.startswith("genkern.ops.")}
     assert set(setup["options"]["packages"].split()) == packages | {"genkern.templates"} | {
         f"genkern.{path.parent}".replace("/", ".") for path in files_of("profiling") if path.name == "__init__.py"
     }
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A wheel made from the checkout, and one made from the sdist of the checkout."""
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, and beside it the sdist that was made from it, unpacked."""
     pytest.importorskip("setuptools", minversion="77")
     folder = tmp_path_factory.mktemp("built")
     checkout = folder / "checkout"
     checkout.mkdir()
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, checkout)
-    for name in CODE_FOLDERS:
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy(path, checkout)
+    for name in (*FOLDERS, ".ci"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, checkout / name, symlinks=True, ignore=ignored)
-    wheel = _build("wheel", checkout, folder / "from_checkout")
     sdist = _build("sdist", checkout, folder / "sdist")
     with tarfile.open(sdist) as archive:
         # Python before 3.11.4 has no filters; from 3.14 on, this one is the default.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(folder / "unpacked")
-    (unpacked,) = (folder / "unpacked").iterdir()
-    return wheel, _build("wheel", unpacked, folder / "from_sdist")
+    (made,) = (folder / "unpacked").iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def built(unpacked: Path) -> tuple[Path, Path]:
+    """A wheel made from the checkout, and one made from the sdist of the checkout."""
+    folder = unpacked.parents[1]
+    return _build("wheel", folder / "checkout", folder / "from_checkout"), _build(
+        "wheel", unpacked, folder / "from_sdist"
+    )
 
 
 def _build(kind: str, source: Path, out: Path) -> Path:
@@ -238,10 +265,23 @@ def test_wheel_holds_every_file_once(built: tuple[Path, Path]) -> None:
     names = zipfile.ZipFile(built[0]).namelist()
     assert len(names) == len(set(names))
     installed = {name for name in names if ".dist-info/" not in name}
-    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml")}
+    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml", ".typed")}
     expected |= {f"genkern/{path}" for path in files_of("profiling") if path.suffix == ".py"}
     expected |= {f"genkern/{path}" for path in files_of("templates")}
     assert installed == expected
+
+
+def test_sdist_holds_the_tests(unpacked: Path) -> None:
+    """What pytest finds in the checkout it finds in an unpacked sdist; nothing that a test or make reads is missing."""
+    for folder in FOLDERS:
+        assert {path for path in files_of(folder) if not (unpacked / path).exists()} == set()
+    for name in ("Makefile", "constraints.txt", ".ci/setup", ".ci/run", "ARCHITECTURE.md", "CHANGELOG.md"):
+        assert (unpacked / name).exists()
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *COLLECTED]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(argv, cwd=unpacked, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_server.py::test_screening_times_a_call" in done.stdout
 
 
 def test_sdist_makes_the_same_wheel(built: tuple[Path, Path]) -> None:

@@ -34,7 +34,7 @@ _EXAMPLES = """examples:
 
 Names may be written with dashes too: --gemm-size-file. Exit status: 0; 1 when a size has no winner,
 or a config is wrong, does not run, or cannot be checked here; 2 for what you must put right (one
-line says what); 130 when stopped.
+line says what); 3 for a bug in genkern; 130 when stopped.
 """
 
 

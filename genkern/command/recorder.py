@@ -16,14 +16,16 @@ from genkern.formats.results import ResultsFile
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Winner
+from genkern.journal.bug_log import BugLog
 from genkern.tuning.tune import Report
 
 
 class Recorder:
-    """Keeps the results file up to date; `failed` counts sizes without a winner.
+    """Keeps the results file up to date.
 
     It is written anew with every `batch`-th size, but no more often than at its `pace`, and at the end. A stream is
-    written to at the end only.
+    written to at the end only. `failed` counts sizes without a winner, `bugs` those of them that genkern itself is to
+    blame for.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class Recorder:
         results: ResultsFile,
         candidates: CandidatesFile | None,
         console: Console,
+        bug_log: BugLog,
         *,
         batch: int = 1,
         verbose: bool = False,
@@ -42,13 +45,15 @@ class Recorder:
         self._results = results
         self._candidates = candidates
         self._console = console
+        self._bug_log = bug_log
         self._batch = batch
         self._verbose = verbose
         self._pace = pace or Pace()
         self._winners: list[Winner] = []
         self._outcomes: Counter[Outcome] = Counter()
         self._unwritten = 0
-        self.failed = 0
+        self._time_source = ""
+        self.failed = self.bugs = 0
 
     def finished(self, report: Report) -> None:
         """Take over one size. Raises OutputError when a file cannot be written."""
@@ -56,12 +61,19 @@ class Recorder:
         if self._candidates is not None:
             self._candidates.append(report)
         self._outcomes += report.outcomes
+        self._time_source = report.time_source or self._time_source
         if report.winner is None:
             self.failed += 1
         else:
             self._winners.append(report.winner)
             self._unwritten += 1
-        self._console.print(size_line(report))
+        if report.bug is not None:
+            self.bugs += 1
+            self._console.print(self._bug_log.append(report.problem.size, report.bug))
+        else:
+            self._console.print(size_line(report))
+        for warning in report.warnings:
+            self._console.print(f"{report.problem.size}: warning: {warning}")
         if self._verbose:
             for line in detail_lines(report):
                 self._console.print(line)
@@ -87,8 +99,7 @@ class Recorder:
         if self._winners:
             columns = self._console.width if self._console.is_terminal else None
             print_lines(self._console, ["", *winners_table(self._winners, gpu, columns), ""])
-        time_source = self._winners[0].time_source if self._winners else ""
-        self._console.print(f"candidates: {outcome_text(self._outcomes, time_source) or 'none'}")
+        self._console.print(f"candidates: {outcome_text(self._outcomes, self._time_source) or 'none'}")
         self._console.print(
             f"binaries: {counts.compiled:,} compiled, {counts.cached:,} from the cache, {counts.failed:,} refused"
         )
@@ -96,6 +107,8 @@ class Recorder:
             self._console.print(f"results: {self._results.path}")
         if any(winner.check and winner.check.method == "interpreter" for winner in self._winners):
             self._console.print("check: under Triton's interpreter, on the reduced sizes named above")
+        if stand_ins := sorted({w.check.stand_in for w in self._winners if w.check and w.check.stand_in}):
+            self._console.print(f"check: with operands in {', '.join(stand_ins)}, which is not the type of these sizes")
 
 
 def print_lines(console: Console, lines: Sequence[str]) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import PREDICTED, Outcome, Winner
+from genkern.gemm.records import Check, Outcome, Winner
 from genkern.kernels.determinism import is_deterministic
-from genkern.tuning.tune import Report
+from genkern.ops.op import gb_per_s
+
+if TYPE_CHECKING:
+    # `genkern status` needs none of what tunes.
+    from genkern.tuning.tune import Report
 
 _GAP = "  "
 _LEFT_ALIGNED = ("size", "format", "check", "source", "deterministic", "winner")
@@ -25,7 +30,7 @@ def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
 def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
     """Share of the larger bound, arithmetic or memory, in percent: 100 would be as fast as the device allows."""
     peak = percent_of_peak(winner, gpu)
-    memory = winner.problem.gb_per_s(winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
+    memory = gb_per_s(winner.problem, winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
     return None if peak is None else max(peak, memory)
 
 
@@ -66,7 +71,7 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> l
     if any(winner.vendor_us for winner in winners):
         cells["vs vendor"] = lambda w: f"{w.vendor_us / w.duration_us:.3f}x" if w.vendor_us else "-"
     if any(winner.check for winner in winners):
-        cells["check"] = lambda w: "ok" if w.check else "-"
+        cells["check"] = lambda w: _check_cell(w.check)
     if not all(is_deterministic(winner.problem, winner.config) for winner in winners):
         cells["deterministic"] = lambda w: "yes" if is_deterministic(w.problem, w.config) else "no"
     cells["winner"] = lambda w: w.config.name
@@ -96,7 +101,8 @@ def size_line(report: Report) -> str:
     checked = ""
     if winner.check is not None:
         reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
-        checked = f", {winner.check.method} check ok{reduced}"
+        stand_in = f" in {winner.check.stand_in}" if winner.check.stand_in else ""
+        checked = f", {winner.check.method} check ok{stand_in}{reduced}"
     if not is_deterministic(report.problem, winner.config):
         checked += ", not deterministic"
     tflops = report.problem.tflops(winner.duration_us)
@@ -114,7 +120,7 @@ def detail_lines(report: Report) -> list[str]:
     """The outcomes of one size's candidates, where its time went, what was found wrong, and of the vendor library."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     wrong = [f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG]
-    outcomes = outcome_text(report.outcomes, report.winner.time_source if report.winner else "")
+    outcomes = outcome_text(report.outcomes, report.time_source)
     usual_mhz = next((m.usual_mhz for m in report.candidates.values() if m.usual_mhz is not None), None)
     clock = "" if usual_mhz is None else f"; finals at {usual_mhz:.0f} MHz"
     vendor = report.vendor
@@ -128,8 +134,13 @@ def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:
     Where the times are the predictor's, nothing was measured: `predicted 672`.
     """
     order = [outcome for outcome in reversed(Outcome) if outcomes[outcome]]
-    names = {Outcome.MEASURED: PREDICTED} if time_source == PREDICTED else {}
-    return ", ".join(f"{names.get(outcome, outcome.value)} {outcomes[outcome]:,}" for outcome in order)
+    return ", ".join(f"{outcome.said_of(time_source)} {outcomes[outcome]:,}" for outcome in order)
+
+
+def _check_cell(check: Check | None) -> str:
+    if check is None:
+        return "-"
+    return f"ok ({check.stand_in})" if check.stand_in else "ok"
 
 
 def _percent(value: float | None) -> str:

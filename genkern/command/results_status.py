@@ -9,10 +9,8 @@ from genkern.command.report import format_text
 from genkern.command.text_table import aligned
 from genkern.errors import ResultsError
 from genkern.files import read_text, shown_path
-from genkern.formats import aiter_csv, tune_gemm_yaml
-from genkern.gemm.config import Config
-from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import PREDICTED
+from genkern.formats.kind import read_results
+from genkern.formats.tuned_row import TunedRow
 
 
 def results_lines(path: str, journal: str = "; no journal is beside it") -> list[str]:
@@ -22,9 +20,8 @@ def results_lines(path: str, journal: str = "; no journal is beside it") -> list
 
     Raises ResultsError when it is no results file.
     """
-    read = _csv_rows if path.lower().endswith(".csv") else _yaml_rows
     # As a run takes it: one that has no rows yet.
-    rows = read(path) if read_text(path, ResultsError).strip() else []
+    rows = [_cells(row) for row in read_results(path)] if read_text(path, ResultsError).strip() else []
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(Path(path).stat().st_mtime))
     sizes = f"{len(rows)} size{'' if len(rows) == 1 else 's'}"
     head = ["size", "format", "us", "source", "device", "Triton", "config"]
@@ -34,26 +31,11 @@ def results_lines(path: str, journal: str = "; no journal is beside it") -> list
     ]
 
 
-def _yaml_rows(path: str) -> list[list[str]]:
-    rows = []
-    for row in tune_gemm_yaml.read_winners(path):
-        device, triton = row.device or row.arch or "", row.versions.get("triton", "")
-        rows.append(_row(row.problem, row.duration_us, row.time_source or "", device, triton, row.config))
-    return rows
-
-
-def _csv_rows(path: str) -> list[list[str]]:
-    rows = []
-    for row in aiter_csv.read_rows(path):
-        units = f"{row.cu_num} compute units" if row.cu_num else ""
-        device = ", ".join(part for part in (row.gfx, units) if part)
-        source = PREDICTED if row.predicted else row.libtype
-        rows.append(_row(row.problem, row.duration_us, source, device, "", row.config or row.kernel_name))
-    return rows
-
-
-def _row(
-    problem: GemmProblem, us: float | None, source: str, device: str, triton: str, config: Config | str
-) -> list[str]:
-    name = config.name if isinstance(config, Config) else config
-    return [problem.size, format_text(problem), "" if us is None else f"{us:.2f}", source, device, triton, name]
+def _cells(row: TunedRow) -> list[str]:
+    units = f"{row.compute_units} compute units" if row.compute_units else ""
+    device = ", ".join(part for part in (row.device or row.arch, units) if part)
+    name = row.config.name if row.config is not None else row.kernel_name
+    us = "" if row.duration_us is None else f"{row.duration_us:.2f}"
+    # tune_gemm's rows have no source, and genkern's of a CSV no more than that they are measured or predicted.
+    source = row.time_source or (row.library if row.config is None else "")
+    return [row.problem.size, format_text(row.problem), us, source, device, row.versions.get("triton", ""), name]

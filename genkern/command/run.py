@@ -29,6 +29,7 @@ from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import Profiler
+from genkern.journal.bug_log import BugLog
 from genkern.journal.facts import Start, read_ends
 from genkern.journal.file_lock import sole_run
 from genkern.journal.header import OldJournal, UnusableJournal, made_otherwise
@@ -120,10 +121,15 @@ def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setti
 
 
 def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, files: RunFiles, console: Console) -> int:
-    """Tune what is not tuned yet; results and journal grow with every size. Returns 1 when one has no winner."""
+    """Tune what is not tuned yet; results and journal grow with every size.
+
+    Returns 1 when one has no winner, 3 when that is so by a bug.
+    """
     options, target = setting.options, setting.target
-    facts = RunFacts(target.arch, target.gpu.compute_units, setting.versions, predicted=not target.measured)
+    facts = RunFacts(target.key, setting.versions, predicted=not target.measured)
     results = open_results(setting, facts, problems if options.all else ())
+    if results.others:
+        console.print(f"note: {results.others}")
     done = results.problems - results.not_deterministic if options.deterministic else results.problems
     retire_journal(files, done)
     remaining = [problem for problem in problems if options.all or problem not in done]
@@ -169,7 +175,9 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
             slim = functools.partial(condensed, with_candidates=candidates is not None)
             tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
         stack.enter_context(progress)
-        recorder = Recorder(remaining, results, candidates, console, batch=options.batch, verbose=options.verbose > 0)
+        bug_log = BugLog(RunFiles(setting.results_path).bug_log, setting.versions, options.command)
+        reporting = {"batch": options.batch, "verbose": options.verbose > 0}
+        recorder = Recorder(remaining, results, candidates, console, bug_log, **reporting)
         try:
             tune_all(tuners, remaining, recorder.finished, recorder.lost)
         finally:
@@ -184,7 +192,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
             f"These times are predicted. To measure, run the same command on a machine with a {target.arch} GPU "
             "and PyTorch."
         )
-    return 1 if recorder.failed else 0
+    return 3 if recorder.bugs else 1 if recorder.failed else 0
 
 
 def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProblem]) -> ResultsFile:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 
 import genkern
 from genkern.errors import InputError, ProfilerError
+from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import (
+    NOT_PRESENT,
     DetectedDevice,
     Gpu,
     detect_devices,
@@ -30,8 +32,6 @@ from genkern.search.predict import PredictProfiler
 from genkern.triton_release import installed
 
 DEFAULT_ARCH = "gfx942"
-# After the name of a device that times are predicted for.
-NOT_PRESENT = " (not present)"
 _VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
 
 
@@ -51,6 +51,11 @@ class RunTarget:
     @property
     def measured(self) -> bool:
         return bool(self.gpu_ids)
+
+    @property
+    def key(self) -> DeviceKey:
+        """What its results are keyed by."""
+        return DeviceKey(self.arch, self.device_name, self.gpu.compute_units)
 
     @property
     def triton(self) -> Target:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import pandas as pd
 from rich.console import Console
 
 from genkern.command.pace import Pace
 from genkern.command.report import format_text
 from genkern.command.setting import Setting
-from genkern.command.target import NOT_PRESENT, RunTarget, make_device_checker
-from genkern.errors import OutputError, ResultsError
+from genkern.command.target import RunTarget, make_device_checker
+from genkern.errors import BugError, OutputError, ResultsError, bugs_told
 from genkern.farm.workshop import Workshop
 from genkern.files import is_stream, require_writable, shown_path, write_whole
-from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.kind import read_results
+from genkern.formats.tune_gemm_yaml import FP16_ADVICE
+from genkern.formats.tuned_row import DeviceKey, TunedRow, same_device
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check
 from genkern.gemm.session import VENDOR, Profiler, Session
+from genkern.journal.bug_log import BugLog
+from genkern.journal.run_files import RunFiles
 from genkern.ops.op import check_problem
 from genkern.tuning.check import DeviceChecker
 from genkern.tuning.interpreter import interpreter_checker
@@ -40,7 +43,8 @@ TIME_COLUMNS = (
 class Claim:
     """What a results file says: this config for this problem, on that architecture, device and Triton.
 
-    None where it does not say; AITER's CSV says how many compute units the device has.
+    None where it does not say; AITER's CSV says how many compute units the device has. `typed` is False where the types
+    of the problem are assumed.
     """
 
     problem: GemmProblem
@@ -49,6 +53,18 @@ class Claim:
     device: str | None = None
     triton: str | None = None
     compute_units: int | None = None
+    typed: bool = True
+
+    @classmethod
+    def of(cls, row: TunedRow) -> Claim:
+        """What a row with a config says."""
+        assert row.config is not None
+        said = row.arch, row.device, row.versions.get("triton"), row.compute_units, row.typed
+        return cls(row.problem, row.config, *said)
+
+    def is_of(self, key: DeviceKey) -> bool:
+        """Whether it is of that device, as far as it says."""
+        return key.fits(self.arch, self.device, self.compute_units)
 
 
 @dataclass(frozen=True)
@@ -60,11 +76,19 @@ class Claims:
 
 
 def verify(setting: Setting, console: Console) -> int:
-    """Check every config of the file; prints a line each and returns 1 when any is wrong or cannot be checked."""
+    """Check every config of the file; prints a line each.
+
+    Returns 1 when any is wrong or cannot be checked, 3 when that is so by a bug in genkern.
+    """
     path, claims = _fitting(setting, console)
-    wrong, unchecked = [], []
+    bug_log = _bug_log(setting)
+    wrong, unchecked, bugs = [], [], 0
     with setting.workshop() as workshop, contextlib.closing(_checks(claims, setting, workshop)) as checks:
         for claim, check in checks:
+            if isinstance(check, BugError):
+                console.print(bug_log.append(claim_text(claim), check))
+                bugs += 1
+                continue
             console.print(check_line(claim, check))
             if check.method == NOT_CHECKED:
                 unchecked.append(claim.problem.size)
@@ -73,8 +97,8 @@ def verify(setting: Setting, console: Console) -> int:
     for found, what in ((wrong, "are wrong"), (unchecked, "could not be checked here")):
         if found:
             console.print(f"{len(found)} of {len(claims)} configs in {path} {what}: {', '.join(dict.fromkeys(found))}")
-    if wrong or unchecked:
-        return 1
+    if wrong or unchecked or bugs:
+        return 3 if bugs else 1
     console.print(f"all {len(claims)} configs in {path} are correct")
     return 0
 
@@ -83,7 +107,7 @@ def check_line(claim: Claim, check: Check) -> str:
     """How one check ended, on one line."""
     size, name = claim.problem.size, claim_text(claim)
     verdict = "ok" if check.passed else "not checked" if check.method == NOT_CHECKED else "WRONG"
-    how = check.method + (f" on {check.problem_size}" if check.problem_size != size else "")
+    how = check.how + (f" on {check.problem_size}" if check.problem_size != size else "")
     found = check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
     how = "" if check.method == NOT_CHECKED else f" ({how})"
     return f"{name}: {verdict}: {found}{how}: {claim.config.name}"
@@ -95,7 +119,12 @@ def claim_text(claim: Claim) -> str:
 
 
 def benchmark(setting: Setting, console: Console) -> int:
-    """Time every config of the file, with tune_gemm's columns and more as CSV; returns 1 when one does not run."""
+    """Time every config of the file, with tune_gemm's columns and more as CSV.
+
+    Returns 1 when one does not run, 3 when that is so by a bug in genkern.
+    """
+    import pandas as pd
+
     _, claims = _fitting(setting, console)
     options = setting.options
     named = options.tuning_results_file if options.gemm_size_file else None
@@ -105,89 +134,112 @@ def benchmark(setting: Setting, console: Console) -> int:
     if whole:
         _refuse_other_content(output)
     rows: list[dict[str, object]] = []
-    pace = Pace()
+    bugs, bug_log, pace = 0, _bug_log(setting), Pace()
 
     def write() -> None:
         with pace.writing():
             write_whole(output, pd.DataFrame(rows, columns=list(TIME_COLUMNS)).to_csv(index=False))
 
     index = setting.device_indices[0]
-    with setting.workshop() as workshop, contextlib.closing(setting.profiler(index, workshop)) as profiler:
-        try:
-            for claim in claims:
-                row = _time(claim, workshop, profiler, index)
-                rows.append(row)
-                console.print(_time_line(claim, row))
-                if whole and pace.due:
-                    write()
-        finally:
-            # A later size may have failed.
-            if rows:
+    with (
+        setting.workshop() as workshop,
+        contextlib.closing(setting.profiler(index, workshop)) as profiler,
+        contextlib.ExitStack() as at_end,
+    ):
+        # A later size may fail.
+        at_end.callback(lambda: write() if rows else None)
+        for claim in claims:
+            try:
+                with bugs_told():
+                    row = _time(claim, workshop, profiler, index)
+            except BugError as bug:
+                console.print(bug_log.append(claim_text(claim), bug))
+                bugs += 1
+                continue
+            rows.append(row)
+            console.print(_time_line(claim, row))
+            if whole and pace.due:
                 write()
     console.print(f"{len(rows)} time{'' if len(rows) == 1 else 's'} in {output}")
     if options.keep:
         console.print(f"modules: {workshop.module_dir}")
-    return 1 if any(row["us"] is None for row in rows) else 0
+    return 3 if bugs else 1 if any(row["us"] is None for row in rows) else 0
+
+
+def _bug_log(setting: Setting) -> BugLog:
+    return BugLog(RunFiles(setting.results_path).bug_log, setting.versions, setting.options.command)
 
 
 def read_claims(path: str, defaults: GemmDefaults) -> Claims:
-    """The claims of a results file, tune_gemm's YAML or AITER's CSV. Raises ResultsError."""
-    if path.lower().endswith(".csv"):
-        rows = aiter_csv.read_rows(path, defaults)
-        found = [
-            Claim(row.problem, row.config, row.gfx, compute_units=row.cu_num) for row in rows if row.config is not None
-        ]
-        claims = Claims(tuple(found), len(rows) - len(found))
-    else:
-        winners = tune_gemm_yaml.read_winners(path, defaults)
-        claims = Claims(
-            tuple(Claim(row.problem, row.config, row.arch, row.device, row.versions.get("triton")) for row in winners)
-        )
-    if not claims.claims:
+    """The claims of a results file. Raises ResultsError."""
+    rows = read_results(path, defaults)
+    found = tuple(Claim.of(row) for row in rows if row.is_genkerns)
+    if not found:
         raise ResultsError(f"{shown_path(path)} holds no config of genkern or tune_gemm: nothing to do")
-    return claims
+    return Claims(found, len(rows) - len(found))
+
+
+def fitting(claims: Sequence[Claim], key: DeviceKey, where: str) -> tuple[Claim, ...]:
+    """Those of this device; where there are none, those of another device of the architecture, which can run too.
+
+    Raises ResultsError when all are of other architectures.
+    """
+    found = [claim for claim in claims if claim.arch in (None, key.arch)]
+    if not found:
+        raise ResultsError(
+            f"{where} holds results for {claims[0].arch}, this run is for {key.arch}: give --arch {claims[0].arch}"
+        )
+    return tuple(claim for claim in found if claim.is_of(key)) or tuple(found)
 
 
 def _fitting(setting: Setting, console: Console) -> tuple[str, tuple[Claim, ...]]:
     path = setting.options.gemm_size_file or setting.options.tuning_results_file
-    arch, where = setting.target.arch, shown_path(path)
+    where, key = shown_path(path), setting.target.key
     found = read_claims(path, setting.defaults)
-    for claim in found.claims:
-        if claim.arch not in (None, arch):
-            raise ResultsError(
-                f"{where} holds results for {claim.arch}, this run is for {arch}: give --arch {claim.arch}"
-            )
-        check_problem(claim.problem, arch)
-    if made := made_elsewhere(found.claims, setting.target, setting.versions["triton"]):
+    claims = fitting(found.claims, key, where)
+    for claim in claims:
+        check_problem(claim.problem, key.arch)
+    if made := made_elsewhere(claims, setting.target, setting.versions["triton"]):
         console.print(f"note: {where} was made {made}: its configs may be slower here, or not run")
     if found.foreign:
-        console.print(f"note: {found.foreign} rows of other libraries in {where} are left out")
-    return where, found.claims
+        console.print(f"note: left out of {where}: {_rows(found.foreign)} of other libraries or formats")
+    if others := len(found.claims) - len(claims):
+        console.print(f"note: left out of {where}: {_rows(others)} of other devices")
+    if untyped := sum(not claim.typed for claim in claims):
+        type_ = next(claim.problem.dtype_a for claim in claims if not claim.typed)
+        console.print(f"note: nothing names the types of {_rows(untyped)} in {where}: {type_} is taken{FP16_ADVICE}")
+    return where, claims
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def made_elsewhere(claims: Sequence[Claim], target: RunTarget, triton: str) -> str:
     """With which Triton and on which device, where that is not what is here; empty when it is, or nothing is said."""
+    arch, here = target.arch, target.device_name
     tritons = sorted({claim.triton for claim in claims if claim.triton} - {triton})
-    devices = sorted({claim.device for claim in claims if claim.device and not _is_here(claim.device, target)})
+    devices = sorted({claim.device for claim in claims if claim.device and not same_device(claim.device, here, arch)})
     units = sorted({claim.compute_units for claim in claims if claim.compute_units} - {target.gpu.compute_units})
     said = [f"with Triton {', '.join(tritons)} (here {triton})"] if tritons else []
-    said += [f"on {', '.join(devices)} (here {target.device_name})"] if devices else []
+    said += [f"on {', '.join(devices)} (here {here})"] if devices else []
     said += [f"on {', '.join(map(str, units))} compute units (here {target.gpu.compute_units})"] if units else []
     return " ".join(said)
 
 
-def _is_here(device: str, target: RunTarget) -> bool:
-    """Whether results of `device` are of the device of this run; of the same model where one of both is predicted."""
-    name = device.removesuffix(NOT_PRESENT)
-    if target.measured and name == device:
-        return device == target.device_name
-    here = gpu_for_device(target.device_name.removesuffix(NOT_PRESENT), target.arch)
-    return gpu_for_device(name, target.arch).name == here.name
+# What came of a claim; the bug in genkern that left it unchecked.
+Checked = tuple[Claim, Check | BugError]
 
 
-def _checks(
-    claims: Sequence[Claim], setting: Setting, workshop: Workshop
-) -> Generator[tuple[Claim, Check], None, None]:
+def _tried(check: Callable[[], Check]) -> Check | BugError:
+    try:
+        with bugs_told():
+            return check()
+    except BugError as bug:
+        return bug
+
+
+def _checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop) -> Generator[Checked, None, None]:
     if setting.target.measured:
         return _device_checks(claims, setting, workshop)
     return _interpreter_checks(claims, setting, workshop)
@@ -195,12 +247,12 @@ def _checks(
 
 def _interpreter_checks(
     claims: Sequence[Claim], setting: Setting, workshop: Workshop
-) -> Generator[tuple[Claim, Check], None, None]:
+) -> Generator[Checked, None, None]:
     checker = interpreter_checker(setting.options.errRatio, workshop)
 
-    def interpret(claim: Claim) -> Check:
+    def interpret(claim: Claim) -> Check | BugError:
         session = Session("", claim.problem, workshop.arch, 0, workshop.module_dir, workshop.budget)
-        return checker.check(session, Candidate(claim.config, ()))
+        return _tried(partial(checker.check, session, Candidate(claim.config, ())))
 
     pool = ThreadPoolExecutor(setting.options.jobs)
     try:
@@ -210,9 +262,7 @@ def _interpreter_checks(
         pool.shutdown(cancel_futures=True)
 
 
-def _device_checks(
-    claims: Sequence[Claim], setting: Setting, workshop: Workshop
-) -> Generator[tuple[Claim, Check], None, None]:
+def _device_checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop) -> Generator[Checked, None, None]:
     index = setting.device_indices[0]
     cache_dir, log_dir = str(workshop.farm.cache.folder), workshop.module_dir
     with contextlib.ExitStack() as stack:
@@ -221,13 +271,16 @@ def _device_checks(
         stack.callback(device.close)
         checker = DeviceChecker(device.check, setting.options.errRatio)
         for claim in claims:
-            with workshop.open(claim.problem, [claim.config], index) as job:
-                candidates = list(job.candidates)
-                if candidates:
-                    yield claim, checker.check(job.session, candidates[0])
-                else:
-                    why = "; ".join(unfit.message for unfit in job.unfit.values())
-                    yield claim, Check(claim.config.name, False, 1.0, float("inf"), claim.problem.size, "gpu", why)
+            yield claim, _tried(partial(_device_check, claim, workshop, checker, index))
+
+
+def _device_check(claim: Claim, workshop: Workshop, checker: DeviceChecker, index: int) -> Check:
+    with workshop.open(claim.problem, [claim.config], index) as job:
+        candidates = list(job.candidates)
+        if candidates:
+            return checker.check(job.session, candidates[0])
+        why = "; ".join(unfit.message for unfit in job.unfit.values())
+        return Check(claim.config.name, False, 1.0, float("inf"), claim.problem.size, "gpu", why)
 
 
 def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> dict[str, object]:

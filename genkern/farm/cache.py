@@ -55,6 +55,17 @@ def _sealed(record: dict[str, Any]) -> bytes:
     return json.dumps({**record, "seal": hashlib.sha256(json.dumps(record).encode()).hexdigest()}).encode()
 
 
+def _unsealed(data: bytes) -> dict[str, Any] | None:
+    """The record without its seal; None when it is damaged."""
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or record.pop("seal", None) is None or data != _sealed(record):
+        return None
+    return record
+
+
 class BinaryCache:
     """A folder of compiled kernels.
 
@@ -85,10 +96,7 @@ class BinaryCache:
         """The entry of `key`; None when there is none or when it is damaged (then it is compiled again)."""
         folder = self.path(key)
         try:
-            data = _bytes_of(f"{folder}/{_RECORD}")
-            record = json.loads(data)
-            del record["seal"]
-            if data != _sealed(record):
+            if (record := _unsealed(_bytes_of(f"{folder}/{_RECORD}"))) is None:
                 return None
             if record["outcome"] is not None:
                 return Failure(key, Outcome(record["outcome"]), str(record["message"]))
@@ -96,7 +104,8 @@ class BinaryCache:
                 if hashlib.sha256(_bytes_of(f"{folder}/{name}")).hexdigest() != digest:
                     return None
             return Binary(key, str(folder), str(record["symbol"]), Resources(**record["resources"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, KeyError, TypeError, ValueError):
+            # A file is away, or another version of genkern wrote other fields: the seal is whole.
             return None
 
     def put(self, key: str, spec: KernelSpec, symbol: str, resources: Resources, files: dict[str, bytes]) -> Binary:

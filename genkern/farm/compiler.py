@@ -19,15 +19,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection
 
-from genkern.errors import OutputError
+from genkern.errors import BugError, OutputError, bugs_told
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.code_object import read_resources
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target
+from genkern.kernels.lowering import DEFAULT_SETTINGS, SETTINGS
+from genkern.kernels.refusal import refused_by_compiler, said_by_compiler
 from genkern.kernels.source import ast_source, load_module
 
-# Enough of a compiler's message to recognise it in a table; the whole of it goes to nobody's screen.
-_MESSAGE_CHARACTERS = 300
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _WATCH_INTERVAL_S = 0.5
 # The assembler was ended by a signal, as the out-of-memory killer does; Triton says so as of any other end.
@@ -59,17 +59,17 @@ def use_quiet_triton(scratch: str) -> None:
     os.environ["TRITON_CACHE_DIR"] = scratch
     # What it hands to ptxas and lld, and what these make, stays behind when they are killed.
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
-    os.environ["TRITON_STORE_BINARY_ONLY"] = "1"
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-    # Triton 3.9 warns that the default of this will change; this is the behaviour of 3.6 to 3.9.
-    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    os.environ.update(SETTINGS)
+    for name, value in DEFAULT_SETTINGS.items():
+        os.environ.setdefault(name, value)
     os.environ.pop("TRITON_INTERPRET", None)
 
 
 def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
     """Compile in this process, and store the result or the compiler's refusal in the cache.
 
-    The folder `scratch` is for what comes up on the way; the caller removes it.
+    The folder `scratch` is for what comes up on the way; the caller removes it. Raises BugError for whatever is no
+    refusal: that says nothing of the kernel and is not kept.
     """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import compile as triton_compile
@@ -79,20 +79,22 @@ def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
         return known
     use_quiet_triton(scratch)
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
+    where = f"compiling {job.spec.function}"
+    with bugs_told(where):
+        source = ast_source(load_module(job.module_path), job.spec)
     try:
-        kernel = triton_compile(
-            ast_source(load_module(job.module_path), job.spec), target=target, options=dict(job.spec.options)
-        )
+        kernel = triton_compile(source, target=target, options=dict(job.spec.options))
     except OSError:
         raise
     except Exception as error:
-        failure = Failure(job.key, Outcome.COMPILE_FAILED, _first_words(error))
+        if not refused_by_compiler(error, job.module_path):
+            raise BugError.of(error, where, said_by_compiler(error)) from error
+        failure = Failure(job.key, Outcome.COMPILE_FAILED, said_by_compiler(error))
         if isinstance(error, MemoryError) or _ASSEMBLER_KILLED.search(failure.message):
             return replace(failure, from_outside=True)
         if (room := os.statvfs(scratch)).f_bavail * room.f_frsize < _LEAST_SCRATCH_BYTES:
             # The assembler does not say why it cannot write.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), scratch) from None
-        # Whatever else the compiler refuses, in whatever way, is a property of this kernel.
         cache.put_failure(failure)
         return failure
     extension = "hsaco" if job.target.backend == "hip" else "cubin"
@@ -102,11 +104,6 @@ def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
         files = {f"kernel.{extension}": binary, "kernel.json": file.read()}
     resources = read_resources(binary, job.target.backend, kernel.metadata.shared)
     return cache.put(job.key, job.spec, kernel.metadata.name, resources, files)
-
-
-def _first_words(error: Exception) -> str:
-    text = f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:_MESSAGE_CHARACTERS]
 
 
 class CompileProcess:
@@ -124,7 +121,7 @@ class CompileProcess:
     def run(self, job: CompileJob) -> Binary | Failure:
         """The job's result; a time-out or a death is a Failure too, and ends this process.
 
-        Raises OutputError when the cache or the scratch folder cannot be written.
+        Raises OutputError when the cache or the scratch folder cannot be written, BugError as `compile_kernel` does.
         """
         # Made and removed here, since the process may be killed at any moment.
         try:
@@ -148,7 +145,7 @@ class CompileProcess:
             code = self._process.exitcode or 0
             how = f"died by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
             return Failure(job.key, Outcome.COMPILE_FAILED, f"the compiler {how}", -code in _FROM_OUTSIDE)
-        if isinstance(result, OutputError):
+        if isinstance(result, OutputError | BugError):
             raise result
         assert isinstance(result, Binary | Failure)
         return result
@@ -185,11 +182,13 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
             except (EOFError, OSError):
                 os._exit(0)
             try:
-                result: Binary | Failure | OutputError = compile_kernel(job, scratch)
-            except OutputError as error:
+                result: Binary | Failure | OutputError | BugError = compile_kernel(job, scratch)
+            except (OutputError, BugError) as error:
                 result = error
             except OSError as error:
                 result = _no_scratch(error)
+            except Exception as error:
+                result = BugError.of(error, f"compiling {job.spec.function}")
             connection.send(result)
 
 

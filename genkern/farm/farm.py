@@ -17,6 +17,7 @@ from joblib.externals.loky import get_reusable_executor, process_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from genkern.errors import GenkernError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob, end_own_process, run_job
 from genkern.gemm.records import Binary, Outcome
@@ -25,6 +26,10 @@ from genkern.kernels.kernel import KernelSpec, Target, compile_environment
 # A pool that loses a worker is started anew; one that keeps losing them without finishing a single kernel
 # in between (a machine out of memory, say) is given up after this many times.
 _FRUITLESS_RESTARTS = 3
+
+
+class FarmClosedError(GenkernError):
+    """The farm was closed while it compiled: the run is ending."""
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Farm:
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
         """Yield one result per distinct spec, what the cache has first, then the rest in any order.
 
-        Raises OutputError when the cache cannot be written.
+        Raises OutputError when the cache cannot be written, BugError as `compile_kernel` does.
         """
         missing: list[CompileJob] = []
         seen: set[str] = set()
@@ -101,14 +106,15 @@ class Farm:
         while pending:
             before = len(pending)
             try:
-                for result in self._pool(list(pending.values())):
-                    del pending[result.key]
-                    self._count(result)
-                    self.counts.compile_s = before_s + time.monotonic() - started
-                    yield result
+                with contextlib.closing(self._pool(list(pending.values()))) as results:
+                    for result in results:
+                        del pending[result.key]
+                        self._count(result)
+                        self.counts.compile_s = before_s + time.monotonic() - started
+                        yield result
             except TerminatedWorkerError:
                 if self._closed:
-                    raise
+                    raise FarmClosedError("the compile farm is closed") from None
                 # A worker was killed from outside (its compile process would not take it along).
                 self.counts.restarts += 1
                 fruitless = 0 if len(pending) < before else fruitless + 1
@@ -121,13 +127,15 @@ class Farm:
                     self._count(failure)
                     yield failure
 
-    def _pool(self, jobs: Sequence[CompileJob]) -> Iterator[Binary | Failure]:
+    def _pool(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
         parallel = joblib.Parallel(
             n_jobs=self.jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs"
         )
         with _children_ignore_interrupts():
             self._pooled = True
-            return iter(parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs))
+            results: Generator[Binary | Failure, None, None]
+            results = parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs)
+            return results
 
     def close(self) -> None:
         """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go."""
@@ -155,7 +163,9 @@ def _kill(worker: Any) -> None:
     worker.join()
 
 
-# loky's own needs the program pgrep, which small containers lack: a run that is stopped would hang there for ever.
+# loky's own needs psutil or the program pgrep, which small containers lack. Without either it calls Popen.kill, which
+# loky's Popen has not (joblib 1.6.0): its thread dies of that, and a run that is stopped hangs for ever. Neither joblib
+# nor loky takes another way to end workers.
 process_executor.kill_process_tree = _kill
 
 

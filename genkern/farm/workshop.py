@@ -39,7 +39,7 @@ class Job:
     """
 
     session: Session
-    candidates: Iterator[Candidate]
+    candidates: Generator[Candidate, None, None]
     ready: dict[str, Candidate] = field(default_factory=dict)
     unfit: dict[str, Unfit] = field(default_factory=dict)
     binaries: dict[str, Binary] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Workshop:
         """
         module = generate(problem, configs, self.arch, self.gpu)
         kept = Path(self.module_dir) / module.file_name
-        kernels = kernels_only(module.text)
+        kernels = module.kernels_text
         # Named by their content, since workers and measured processes keep what they have imported, by path: a results
         # file may have several configs for one problem. And ours alone to delete.
         path = kept.with_name(f"{kept.stem}_{os.getpid()}_{_digest(module.text)}.py")
@@ -93,15 +93,19 @@ class Workshop:
         write_whole(str(path), module.text)
         write_whole(str(kernels_path), kernels)
         session = Session(str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type)
-        job = Job(session, iter(()))
+        none: tuple[Candidate, ...] = ()
+        job = Job(session, (candidate for candidate in none))
         job.candidates = candidates = self._compile(configs, module, str(kernels_path), job, first)
         try:
             yield job
         finally:
             # An error on the way leaves it half way through, with the lock that other devices wait for.
-            # One that is being pulled from in another thread is that thread's to close.
-            with contextlib.suppress(ValueError):
+            try:
                 candidates.close()
+            except ValueError as error:
+                # One that is being pulled from in another thread is that thread's to close.
+                if "already executing" not in str(error):
+                    raise
             _remove_module(kernels_path)
             _remove_module(path)
 
@@ -230,11 +234,3 @@ def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
     if any(digest is None for digest, _ in code):
         return None
     return *_LAUNCH_FIELDS(config), *code
-
-
-def kernels_only(text: str) -> str:
-    """A generated module up to its table of configs: all that a compile worker needs.
-
-    Importing 20,000 configs takes half a second, in each of the workers and for each size.
-    """
-    return text.partition("\nConfig = namedtuple(")[0]

@@ -5,13 +5,17 @@ Source: ROCm/aiter, aiter/configs/*.csv. A is row-major; the weight is stored [N
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 
 from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import refuse_unknown
+from genkern.formats.said_format import SaidFormat, said_by_kernel
 from genkern.gemm.dtypes import parse_dtype
+from genkern.ops.fields import fields_of
+from genkern.ops.op import get_op
 
 UNTUNED_COLUMNS = ("M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "q_dtype_w")
 TUNED_A16W16_COLUMNS = (
@@ -36,7 +40,10 @@ _OTHER_OPERATORS = {
     **dict.fromkeys(("BT", "Hg", "is_varlen"), "a gated delta net"),
 }
 UNTYPED = "no column names the types"
-PRESHUFFLED = "bpreshuffle is True: genkern's kernels read plain [N, K] weights, and are tuned on those"
+# The one column that says of every row whether its weights are shuffled; nothing else speaks against it.
+BY_COLUMN = "bpreshuffle = True"
+# aiter/ops/gemm_op_a8w8.py: x_scale [M, 1] and w_scale [1, N]. scaleAB of the bf16 tables is one scale a tensor.
+ROWWISE = "AITER's a8w8 has a scale for each row of A and column of B; a product with one scale a tensor is tuned"
 
 
 def check_columns(columns: tuple[str, ...]) -> None:
@@ -50,8 +57,8 @@ def check_columns(columns: tuple[str, ...]) -> None:
         raise InputError(f"the columns {', '.join(columns)[:80]} lack M, N or K; {expected}")
 
 
-def entry_values(row: Mapping[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Translate one row into the keys of `gemm_entry.SIZE_KEYS`, and what to tell of it.
+def entry_values(row: Mapping[str, str]) -> dict[str, object]:
+    """Translate one row into the keys of `gemm_entry.SIZE_KEYS`.
 
     An 8-bit `q_dtype_w` or `dtype`, or scaleAB, means a8w8. Empty cells say nothing. Raises InputError
     (without the place) for a cell that cannot be read.
@@ -72,8 +79,28 @@ def entry_values(row: Mapping[str, str]) -> tuple[dict[str, object], tuple[str, 
         values["op"] = "a8w8"
         if inputs and parse_dtype(inputs[:40], "").size_bytes != 1:
             raise InputError(f"scaleAB is True but the inputs are {inputs}; scales belong to 8-bit inputs, set dtype")
-    shuffled = bool(row.get("bpreshuffle")) and flag("bpreshuffle", row["bpreshuffle"])
-    return values, (PRESHUFFLED,) if shuffled else ()
+    if weight and parse_dtype(weight[:40], "").size_bytes == 1:
+        values |= rowwise()
+    return values
+
+
+@functools.cache
+def rowwise() -> Mapping[str, str]:
+    """How genkern's a8w8 says that a row of A, and a column of B, have a scale each; empty without such a field."""
+    fields = fields_of(get_op("a8w8").fields)
+    return {field.name: "per_token" for field in fields if field.name == "scales" and "per_token" in field.words}
+
+
+def said_format(row: Mapping[str, str]) -> tuple[SaidFormat, str]:
+    """What the row says of its format besides its types, and which column does. Raises InputError (see is_shuffled)."""
+    if is_shuffled(row):
+        return SaidFormat(shuffled=True), BY_COLUMN
+    return said_by_kernel(row.get("kernelName", "")), "kernelName"
+
+
+def is_shuffled(row: Mapping[str, str]) -> bool:
+    """What column bpreshuffle says. Raises InputError (without the place) when that is not True or False."""
+    return bool(row.get("bpreshuffle")) and flag("bpreshuffle", row["bpreshuffle"])
 
 
 def number(text: str) -> object:

@@ -1,4 +1,4 @@
-"""AITER's tuned CSV: written for its tuned tables (libtype genkern), and read back.
+"""AITER's CSV: its untuned lists, and its tuned tables, read and written (libtype genkern).
 
 Source: ROCm/aiter, aiter/configs/bf16_tuned_gemm.csv and a8w8_bpreshuffle_tuned_gemm.csv (2026-08). Files from
 before 2026-04 have no `gfx` column. `bw` is in GB/s with each operand counted once. Behind AITER's columns stand
@@ -7,173 +7,156 @@ genkern's own (EXTRA_COLUMNS), which AITER passes over: aiter/tuned_gemm.py read
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import math
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-import pandas as pd
+from collections.abc import Iterator, Mapping, Sequence
 
 from genkern.errors import InputError, ResultsError
-from genkern.files import read_text, shown_path, write_whole
 from genkern.formats.aiter_columns import (
     EXTRA_COLUMNS,
+    ROWWISE,
     TUNED_A8W8_COLUMNS,
     TUNED_A16W16_COLUMNS,
+    UNTYPED,
     check_columns,
     entry_values,
-    flag,
+    is_shuffled,
     number,
+    rowwise,
+    said_format,
 )
-from genkern.formats.flat_csv import read_table
+from genkern.formats.flat_csv import Row, read_table
 from genkern.formats.flat_yaml import shown
-from genkern.formats.gemm_entry import GemmDefaults, resolve
-from genkern.formats.tuned_row import choice_of, interval, parse_config, positive
-from genkern.gemm.config import Config
+from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, resolve
+from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, interval, parse_config, positive
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
+from genkern.ops.fields import own_text
+from genkern.ops.op import gb_per_s
 
-LIBTYPE = "genkern"
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.
 LIBTYPE_PREDICTED = "genkern_predicted"
+ONE_ROW_A_KEY = True
+EMPTY = ""
+_SOURCES = {LIBRARY: "measured", LIBTYPE_PREDICTED: PREDICTED}
 _TIMES = ("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us")
 _COLUMNS = {"a16w16": TUNED_A16W16_COLUMNS, "a8w8": TUNED_A8W8_COLUMNS}
 
 
-@dataclass(frozen=True)
-class AiterRow:
-    """One row of a tuned CSV. `config` is None when another library's kernel won (`libtype`).
-
-    `duration_us` is None for the rows without a time: AITER ships rows with us = 0, and marks
-    candidates that failed with -1 and inf. What follows `bpreshuffle` is of genkern's own columns, as in `Winner`, and
-    None, empty or its default where the file or the row has none of them.
-    """
-
-    problem: GemmProblem
-    gfx: str | None
-    cu_num: int | None
-    libtype: str
-    kernel_name: str
-    duration_us: float | None
-    error_ratio: float | None
-    config: Config | None
-    bpreshuffle: bool = False
-    interval_us: tuple[float, float] | None = None
-    samples: int | None = None
-    discarded: int | None = None
-    runner_up: str = ""
-    runner_up_us: float | None = None
-    margin: float | None = None
-    vendor_us: float | None = None
-    choice: str = "config"
-
-    @property
-    def predicted(self) -> bool | None:
-        """Whether the time is a prediction of genkern's; None for the rows of other libraries."""
-        return self.libtype == LIBTYPE_PREDICTED if self.config is not None else None
-
-
-@dataclass(frozen=True)
-class Written:
-    """The files that were written, and one line for every group of winners that no column can hold."""
-
-    paths: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def write_winners(path: str, winners: Sequence[Winner], cu_num: int, with_gfx: bool = True) -> Written:
-    """Write `winners` as AITER's tuned rows for a device with `cu_num` compute units.
-
-    `with_gfx=False` leaves out the gfx column, for an AITER from before 2026-04. a16w16 and a8w8 have
-    different columns; when both are there, a8w8 goes to `<path>_a8w8.csv`. AITER has no place for other
-    layouts than row-major A with [N, K] weights, for an activation, nor for a8w8 with a bias, an output
-    other than bf16 or two input types: such winners are left out and named in `notes`. Raises OutputError
-    when a file cannot be written.
-    """
-    kept: dict[str, list[Winner]] = {}
-    left_out: dict[str, list[str]] = {}
-    for winner in winners:
-        if reason := obstacle(winner.problem):
-            left_out.setdefault(reason, []).append(winner.problem.size)
-        else:
-            kept.setdefault(winner.problem.op, []).append(winner)
-    if not kept:
-        kept["a16w16"] = []
-    paths: list[str] = []
-    for op in sorted(kept, key=list(_COLUMNS).index):
-        stem, suffix = os.path.splitext(path)
-        paths.append(f"{stem}_{op}{suffix}" if paths else path)
-        table = frame(kept[op], op, cu_num)
-        write_whole(paths[-1], (table if with_gfx else table.drop(columns="gfx")).to_csv(index=False))
-    notes = (
-        f"left out of {shown_path(path)}: {', '.join(sizes[:5])} ({len(sizes)} in all): {reason}"
-        for reason, sizes in left_out.items()
-    )
-    return Written(tuple(paths), tuple(notes))
-
-
-def frame(winners: Sequence[Winner], op: str, cu_num: int) -> pd.DataFrame:
-    """`winners` of one op as a table with AITER's columns, in their order, and EXTRA_COLUMNS behind them."""
-    rows = [_cells(winner, cu_num) for winner in winners]
-    columns = (*_COLUMNS[op], *EXTRA_COLUMNS)
-    table: pd.DataFrame = pd.DataFrame({column: [row[column] for row in rows] for column in columns})
-    return table
-
-
-def widened(lines: Sequence[str]) -> list[str]:
-    """The lines of a tuned CSV of AITER's columns alone, with empty EXTRA_COLUMNS; those of another as they are.
-
-    `lines` are the header and the rows, each of one line, without their ends.
-    """
-    if not lines or lines[0] not in (",".join(columns) for columns in _COLUMNS.values()):
-        return list(lines)
-    return [f"{lines[0]},{','.join(EXTRA_COLUMNS)}", *(line + "," * len(EXTRA_COLUMNS) for line in lines[1:])]
-
-
-def read_rows(path: str, defaults: GemmDefaults | None = None) -> list[AiterRow]:
-    """Read a tuned CSV of AITER or genkern, with or without `gfx`, in file order.
-
-    Types that its columns do not say come from `defaults`. Raises ResultsError (one line: file, line,
-    what) for anything else, such as an untuned file or one of another operator.
-    """
-    where = shown_path(path)
-    table = read_table(read_text(path, ResultsError), where, ResultsError)
+def size_items(text: str, where: str) -> Iterator[SizeItem]:
+    """The sizes of an untuned or tuned table. Raises InputError."""
+    table = read_table(text, where, InputError)
     try:
         check_columns(table.columns)
     except InputError as exc:
-        raise ResultsError(f"{where}: {exc}") from None
-    if missing := {"us", "kernelName"} - set(table.columns):
-        raise ResultsError(f"{where}: column {min(missing)} is missing; this is a list of sizes, not of results")
-    rows = []
+        raise InputError(f"{where}: {exc}") from None
     for row in table.rows:
         try:
-            rows.append(_row(row.values, defaults or GemmDefaults()))
+            values = entry_values(row.values)
+            said, said_where = said_format(row.values)
+        except InputError as exc:
+            raise InputError(f"{where}, line {row.line}: {exc}") from None
+        notes = (ROWWISE,) if row.values.get("q_dtype_w") and not rowwise() else ()
+        yield SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, notes=notes)
+
+
+def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
+    """The rows of a tuned table of AITER or genkern, with or without `gfx`, in file order.
+
+    Types that its columns do not say come from `defaults`. A time that AITER did not measure (its rows have us = 0, and
+    -1 and inf for candidates that failed) is None. Raises ResultsError (one line: file, line, what) for anything else,
+    such as an untuned file or one of another operator.
+    """
+    columns, rows = _table(text, where)
+    if missing := {"us", "kernelName"} - set(columns):
+        raise ResultsError(f"{where}: column {min(missing)} is missing; this is a list of sizes, not of results")
+    found = []
+    for row in rows:
+        try:
+            found.append(_row(row.values, defaults))
         except InputError as exc:
             raise ResultsError(f"{where}, line {row.line}: {exc}") from None
-    return rows
+    return found
 
 
-def obstacle(problem: GemmProblem) -> str | None:
-    """Why AITER's tables cannot hold results of this problem; None when they can."""
+def split(text: str, where: str) -> tuple[str, list[str]]:
+    """The header and the text of each row, to the letter, blank lines and all. Raises ResultsError."""
+    _, rows = _table(text, where)
+    lines = list(io.StringIO(text, newline=""))
+    bounds = [*(row.first_line - 1 for row in rows), len(lines)]
+    texts = ["".join(lines[start:end]) for start, end in itertools.pairwise(bounds)]
+    return "".join(lines[: bounds[0]]), texts
+
+
+def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
+    """The header and a line for each of `winners`, which are of one op.
+
+    `head` is the header of the file that they go to, whose columns they get; "" for a new file, with EXTRA_COLUMNS.
+    """
+    op = winners[0].problem.op if winners else "a16w16"
+    columns = _columns(head) or (*_COLUMNS[op], *EXTRA_COLUMNS)
+    lines = [
+        _line([cells[name] for name in columns]) for cells in (_cells(winner, compute_units) for winner in winners)
+    ]
+    return head or _line(columns), lines
+
+
+def obstacle(problem: GemmProblem) -> str:
+    """Why AITER's tables cannot hold results of this problem; "" when they can."""
     if not problem.row_major_a or problem.row_major_b:
         return "AITER's rows mean row-major A and [N, K] weights only"
     if problem.op not in _COLUMNS:
         return f"AITER has no table for {problem.op}"
     if problem.activation != "none":
         return f"AITER's rows have no column for an activation ({problem.activation})"
+    meant = rowwise() if problem.op == "a8w8" else {}
+    if dict(problem.own) != meant:
+        said = own_text(meant.items()) or "none of a format's own fields"
+        return f"AITER's rows mean {said}, not {own_text(problem.own) or 'its default'}"
     if problem.op == "a8w8" and (problem.bias or problem.dtype_c != "bf16" or problem.dtype_a != problem.dtype_b):
         return "AITER's a8w8 rows have no bias, bf16 output and one input type"
-    return None
+    return ""
 
 
-def _cells(winner: Winner, cu_num: int) -> dict[str, object]:
+def no_room(ops: Sequence[str], head: str) -> str:
+    """Why a table with this header ("" for a new one) cannot take rows of `ops`; "" when it can."""
+    if len(ops) > 1:
+        return f"AITER's CSV has other columns for each of {', '.join(ops)}"
+    own = _COLUMNS[ops[0]]
+    if head and _columns(head) not in (own, (*own, *EXTRA_COLUMNS)):
+        return f"it has the columns {','.join(_columns(head))}, this run writes {','.join(own)}"
+    return ""
+
+
+def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    table = read_table(text, where, ResultsError)
+    try:
+        check_columns(table.columns)
+    except InputError as exc:
+        raise ResultsError(f"{where}: {exc}") from None
+    return table.columns, table.rows
+
+
+def _columns(head: str) -> tuple[str, ...]:
+    return read_table(head, "", ResultsError).columns if head else ()
+
+
+def _line(cells: Sequence[object]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue()
+
+
+def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, check = winner.problem, winner.check
     error_ratio = None if check is None else round(check.error_ratio, 6)
     low_us, high_us = winner.interval_us or (None, None)
     return {
         "gfx": winner.arch,
-        "cu_num": cu_num,
+        "cu_num": compute_units,
         "M": problem.M,
         "N": problem.N,
         "K": problem.K,
@@ -183,7 +166,7 @@ def _cells(winner: Winner, cu_num: int) -> dict[str, object]:
         "outdtype": f"torch.{DTYPES[problem.dtype_c].torch}",
         "scaleAB": problem.op == "a8w8",
         "bpreshuffle": False,
-        "libtype": LIBTYPE_PREDICTED if winner.time_source == PREDICTED else LIBTYPE,
+        "libtype": LIBTYPE_PREDICTED if winner.time_source == PREDICTED else LIBRARY,
         "solidx": 0,
         "kernelId": 0,
         "splitK": winner.config.SPLIT_K,
@@ -192,7 +175,7 @@ def _cells(winner: Winner, cu_num: int) -> dict[str, object]:
         "err_ratio": error_ratio,
         "errRatio": error_ratio,
         "tflops": round(problem.tflops(winner.duration_us), 2),
-        "bw": round(problem.gb_per_s(winner.duration_us), 2),
+        "bw": round(gb_per_s(problem, winner.duration_us), 2),
         "interval_low_us": _rounded(low_us),
         "interval_high_us": _rounded(high_us),
         "samples": winner.samples,
@@ -209,8 +192,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> AiterRow:
-    values, _ = entry_values(cells)
+def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> TunedRow:
+    values = entry_values(cells)
     values["activation"] = "none"
     libtype = cells.get("libtype", "")
     name = cells["kernelName"]
@@ -219,31 +202,34 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> AiterRow:
         raise InputError(f"cu_num = {shown(cu_num)} is not a number of compute units")
     us = _float("us", cells["us"])
     error_ratio = _float("err_ratio", cells.get("err_ratio") or cells.get("errRatio") or "")
-    said = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
-    times = {name: _float(name, said[name]) for name in _TIMES if name in said}
-    return AiterRow(
-        problem=resolve(values, defaults, arch=None).problem,
-        gfx=cells.get("gfx") or None,
-        cu_num=cu_num,
-        libtype=libtype,
-        kernel_name=name,
+    given = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
+    times = {name: _float(name, given[name]) for name in _TIMES if name in given}
+    problem = resolve(values, defaults, arch=None).problem
+    return TunedRow(
+        problem=problem,
+        config=parse_config(name) if libtype in _SOURCES else None,
         duration_us=us if us is not None and math.isfinite(us) and us > 0 else None,
+        arch=cells.get("gfx") or None,
+        compute_units=cu_num,
+        time_source=_SOURCES.get(libtype),
+        library=LIBRARY if libtype in _SOURCES else libtype,
+        kernel_name=name,
+        bpreshuffle=is_shuffled(cells),
+        typed=names_types(values, defaults),
         error_ratio=error_ratio if error_ratio is not None and 0 <= error_ratio <= 1 else None,
-        config=parse_config(name) if libtype in (LIBTYPE, LIBTYPE_PREDICTED) else None,
-        bpreshuffle=bool(cells.get("bpreshuffle")) and flag("bpreshuffle", cells["bpreshuffle"]),
         interval_us=interval("interval", times),
-        samples=_count("samples", said),
-        discarded=_count("discarded", said),
-        runner_up=said.get("runner_up", ""),
+        samples=_count("samples", given),
+        discarded=_count("discarded", given),
+        runner_up=given.get("runner_up", ""),
         runner_up_us=positive("runner_up_us", times),
         margin=positive("margin", times),
         vendor_us=positive("vendor_us", times),
-        choice=choice_of(said),
+        choice=choice_of(given),
     )
 
 
-def _count(name: str, said: Mapping[str, str]) -> int | None:
-    value = number(said[name]) if name in said else None
+def _count(name: str, given: Mapping[str, str]) -> int | None:
+    value = number(given[name]) if name in given else None
     if value is not None and not isinstance(value, int):
         raise InputError(f"{name} = {shown(value)} is not a count")
     return value

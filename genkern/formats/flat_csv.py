@@ -1,4 +1,4 @@
-"""CSV tables with a header line, as AITER keeps them; every row knows its line."""
+"""CSV tables with a header line, as AITER keeps them; every row knows its lines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from dataclasses import dataclass
 from genkern.errors import GenkernError
 from genkern.formats.flat_yaml import shown
 
+# AITER's widest table has 41; far more is no table of GEMMs.
+MAX_COLUMNS = 200
+
 
 @dataclass(frozen=True)
 class Row:
-    """One row: `values` by column name, text without the spaces around it. `line` counts from 1."""
+    """One row: `values` by column name, text without the spaces around it.
+
+    `line` is its last line and `first_line` its first, which differ where a quoted cell has several; from 1.
+    """
 
     line: int
     values: Mapping[str, str]
+    first_line: int
 
 
 @dataclass(frozen=True)
@@ -32,29 +39,37 @@ def read_table(text: str, where: str, error: type[GenkernError]) -> Table:
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     columns: tuple[str, ...] = ()
     rows = []
+    ended = 0
     try:
         for cells in reader:
+            first, ended = ended + 1, reader.line_num
             cells = [cell.strip() for cell in cells]
             if not any(cells):
                 continue
             line = reader.line_num
             if not columns:
                 columns = tuple(cells)
-                for name in columns:
-                    if not name or columns.count(name) > 1:
-                        raise error(
-                            f"{where}, line {line}: column name {shown(name)} is empty or stands twice; "
-                            "start the file with a header such as M,N,K"
-                        )
+                _check_header(columns, f"{where}, line {line}", error)
             elif len(cells) != len(columns):
                 raise error(
                     f"{where}, line {line}: {len(cells)} values for {len(columns)} columns; "
                     "write one value a column, separated by commas"
                 )
             else:
-                rows.append(Row(line, dict(zip(columns, cells, strict=True))))
+                rows.append(Row(line, dict(zip(columns, cells, strict=True)), first))
     except csv.Error as exc:
         raise error(f"{where}, line {reader.line_num}: not CSV ({str(exc)[:100]}); check its quotes") from None
     if not columns:
         raise error(f"{where}: is empty; start it with a header such as M,N,K")
     return Table(columns, tuple(rows))
+
+
+def _check_header(columns: tuple[str, ...], where: str, error: type[GenkernError]) -> None:
+    advice = "start the file with a header such as M,N,K"
+    if len(columns) > MAX_COLUMNS:
+        raise error(f"{where}: a header of {len(columns)} columns, more than {MAX_COLUMNS}; {advice}")
+    seen: set[str] = set()
+    for name in columns:
+        if not name or name in seen:
+            raise error(f"{where}: column name {shown(name)} is empty or stands twice; {advice}")
+        seen.add(name)

@@ -6,6 +6,7 @@ nothing for a hostile file to expand, construct or recurse into.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,12 @@ from genkern.errors import GenkernError
 
 # The parser in C is about ten times faster; PyYAML may be built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Longer plain values are nobody's size, and YAML's base 60 integers take quadratic time.
+# Longer plain values are nobody's size.
 _MAX_SCALAR = 4096
+# YAML 1.1, which PyYAML reads, and YAML 1.2 agree on these only: 0100 is 64 in the one and 100 in the other, 1:30 is 90
+# or text, 1_000 is 1000 or text, and 010.5 has both faults. A size is what is written, or it is refused.
+_PLAIN_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _EXAMPLE = "- {'M': 16, 'N': 4096, 'K': 4096}"
 
 
@@ -103,20 +108,27 @@ class _Reader:
             if isinstance(event, yaml.MappingStartEvent) and not nested:
                 values[key] = self._mapping(event, nested=True)
             elif isinstance(event, yaml.ScalarEvent):
-                values[key] = self._scalar(event)
+                values[key] = self._scalar(event, key)
             else:
                 kind = "a list" if isinstance(event, yaml.SequenceStartEvent) else "an alias or a nested mapping"
                 raise self._fail(event, f"the value of {shown(key)} is {kind}; write one plain value")
         self._loader.get_event()
         return values
 
-    def _scalar(self, event: Any) -> object:
+    def _scalar(self, event: Any, key: str = "") -> object:
         if not isinstance(event, yaml.ScalarEvent):
             raise self._fail(event, f"expected a plain value or key here; write lines such as {_EXAMPLE}")
         self._refuse_extras(event)
         if len(event.value) > _MAX_SCALAR:
             raise self._fail(event, f"a value of {len(event.value)} characters is too long; at most {_MAX_SCALAR}")
         tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag in _NUMBERS and _is_ambiguous(tag, event.value):
+            name = f"{key} = " if key else ""
+            raise self._fail(
+                event,
+                f"{name}{shown(event.value)[1:-1]} is not a plain decimal number, and YAML's versions read it "
+                "differently; write it without leading zeros, colons, underscores and 0x",
+            )
         try:
             value: object = self._loader.construct_object(yaml.ScalarNode(tag, event.value))
         except (yaml.YAMLError, ValueError, OverflowError):
@@ -130,6 +142,12 @@ class _Reader:
 
     def _fail(self, event: Any, message: str) -> GenkernError:
         return self._error(f"{self._where}, line {_line(event)}: {message}")
+
+
+def _is_ambiguous(tag: str, text: str) -> bool:
+    if tag.endswith("int"):
+        return _PLAIN_INTEGER.fullmatch(text) is None
+    return ":" in text or "_" in text
 
 
 def _line(event: Any) -> int:

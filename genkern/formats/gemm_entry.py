@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
+from genkern.formats.said_format import NOTHING_SAID, SaidFormat
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.problem import ACTIVATIONS, MAX_DIMENSION, GemmProblem
-from genkern.ops.op import Op, get_op, op_names
+from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem, Own
+from genkern.ops.fields import fields_of, parse_own
+from genkern.ops.op import Op, get_op, op_by_type, op_names
 
 SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
 
@@ -36,6 +38,23 @@ class GemmDefaults:
 
 
 @dataclass(frozen=True)
+class SizeItem:
+    """One entry of a list of sizes: `values` by the keys of SIZE_KEYS, from the line of that number.
+
+    `said` is what its columns, other than these values, and its kernel's name say of its format; `untyped` begins the
+    note for an entry that names no types, `untyped_advice` ends it.
+    """
+
+    line: int
+    values: Mapping[str, object]
+    untyped: str
+    untyped_advice: str = ""
+    said: SaidFormat = NOTHING_SAID
+    said_where: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Resolved:
     """A problem, and what a person should hear of how it came about (the same text for the same cause)."""
 
@@ -44,7 +63,7 @@ class Resolved:
 
 
 def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> Resolved:
-    """Make a problem of one entry's values (the keys of SIZE_KEYS; M, N and K are required).
+    """Make a problem of one entry's values (the keys of SIZE_KEYS and own_keys(); M, N and K are required).
 
     With an `arch`, an fp8 encoding that the target does not compute in becomes the target's own, with
     a note. Without one (results, which say what was measured), the named encoding stays. Raises
@@ -66,6 +85,7 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
         row_major_b=_row_major("rowMajorB", values, defaults.row_major_b),
         bias=_flag("bias", values, defaults.bias),
         activation=_activation(values, defaults.activation),
+        own=_own(types.op, values),
     )
     # Results keep the encoding that was measured, on whatever target it was.
     fnuz = "uz" in problem.dtype_a + problem.dtype_b
@@ -74,9 +94,22 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
     return Resolved(problem, tuple(types.notes))
 
 
+@functools.cache
+def own_keys() -> tuple[str, ...]:
+    """The fields of all formats, which an entry may have besides SIZE_KEYS."""
+    fields = (field.name for name in op_names() for field in fields_of(get_op(name).fields))
+    return tuple(dict.fromkeys(fields))
+
+
 def check_defaults(defaults: GemmDefaults, arch: str) -> None:
     """Raise InputError when the command line's own op and types do not fit together."""
     resolve({"M": 1, "N": 1, "K": 1}, defaults, arch)
+
+
+def names_types(values: Mapping[str, object], defaults: GemmDefaults) -> bool:
+    """Whether the entry or the command line says of which types a problem is; else they are an assumption."""
+    said = (values.get(key) for key in ("op", "dtype_a", "dtype_b"))
+    return any(value is not None for value in (*said, defaults.dtype_a, defaults.dtype_b))
 
 
 def refuse_unknown(keys: Collection[str], known: Collection[str], kind: str) -> None:
@@ -100,21 +133,21 @@ class _Types:
         said = {key: self._parse(key, values.get(key)) for key in ("dtype_a", "dtype_b", "dtype_c")}
         given = {key: self._parse(key, getattr(defaults, key)) for key in said}
         said_op = _op(values.get("op")) or _op_of(said["dtype_a"] or said["dtype_b"])
-        self.op = said_op or _op(defaults.op) or _op_of(given["dtype_a"] or given["dtype_b"]) or _named("a16w16")
+        self.op = said_op or _op(defaults.op) or _op_of(given["dtype_a"] or given["dtype_b"]) or _named(DEFAULT_OP)
         # A type of the command line that does not suit an op of the file is meant for the file's other sizes.
         usable = {key: None if said_op and self._is_for_others(key, given[key]) else given[key] for key in given}
         own_a, own_b, own_c = self.op.default_dtypes(arch or "")
         self.a = said["dtype_a"] or usable["dtype_a"] or said["dtype_b"] or usable["dtype_b"] or self._own(own_a)
         same = (said["dtype_a"] or usable["dtype_a"]) is not None
         self.b = said["dtype_b"] or usable["dtype_b"] or (self.a if same else self._own(own_b))
-        # Unscaled inputs are their output's type too; 8-bit inputs need a wider one.
-        self.c = said["dtype_c"] or usable["dtype_c"] or (self._own(own_c) if self.op.scaled else self.a)
+        # C has the type of A where that is so by default; narrow inputs need a wider one.
+        self.c = said["dtype_c"] or usable["dtype_c"] or (self.a if own_c == own_a else self._own(own_c))
 
     def _own(self, name: str) -> str:
         return parse_dtype(name, self._arch or "").name
 
     def _is_for_others(self, key: str, name: str | None) -> bool:
-        if name is None or key == "dtype_c" or (DTYPES[name].size_bytes == 1) == self.op.scaled:
+        if name is None or key == "dtype_c" or name in self.op.input_types:
             return False
         self.notes.append(f"the command line's {key} {name} does not suit {self.op.name}: it is not used there")
         return True
@@ -152,7 +185,14 @@ def _op(value: object) -> Op | None:
 
 
 def _op_of(dtype: str | None) -> Op | None:
-    return None if dtype is None else _named("a8w8" if DTYPES[dtype].size_bytes == 1 else "a16w16")
+    return None if dtype is None else op_by_type(dtype)
+
+
+def _own(op: Op, values: Mapping[str, object]) -> Own:
+    known = {field.name for field in fields_of(op.fields)}
+    if foreign := next((key for key in own_keys() if key in values and key not in known), None):
+        raise InputError(f"{foreign} is no field of {op.name}; drop it, or name the op that it belongs to")
+    return parse_own(op.fields, values)
 
 
 def _dimension(key: str, value: object) -> int:

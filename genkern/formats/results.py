@@ -1,4 +1,4 @@
-"""ResultsFile: the winners so far in a file that others read, always written whole."""
+"""ResultsFile: the winners so far in a file that others read; rows that are not this run's stay to the letter."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from genkern.errors import InputError, ResultsError
 from genkern.files import is_stream, read_text, shown_path, write_whole
-from genkern.formats import aiter_csv, tune_gemm_yaml
-from genkern.formats.flat_yaml import Entry, read_entries
 from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.tuned_row import TunedRow
+from genkern.formats.kind import kind_of
+from genkern.formats.tuned_row import DeviceKey, TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import PREDICTED, Winner
+from genkern.gemm.records import Winner
 from genkern.kernels.determinism import is_deterministic
 
-# Rows that differ here were tuned for something else; a new device or driver is said in the file only.
+# Rows of one device that differ here were tuned for something else; a new driver is said in the file only.
 _VERSIONS_THAT_MATTER = ("triton",)
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What rows must have in common with a run to stand in one file with its results."""
+    """What rows must have in common with a run to count as its results."""
 
-    arch: str
-    compute_units: int
+    key: DeviceKey
     versions: Mapping[str, str]
     predicted: bool
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """An entry that was in the file before, kept to the letter."""
+    """A row that was in the file before. `is_ours` says whether it is a result for this run's device."""
 
-    problem: GemmProblem
+    row: TunedRow
     text: str
-    config: Config | None
+    is_ours: bool
+
+    @property
+    def problem(self) -> GemmProblem:
+        return self.row.problem
 
 
 class ResultsFile:
-    """One results file, YAML (tune_gemm's) or CSV (AITER's) by its suffix.
+    """One results file, of the kind that its suffix says (`kind_of`).
 
-    Entries that were there before stay as they are, unless their problem is tuned again; an empty file has none, and
-    neither has a stream, whose results are gone when they are written. Raises
-    ResultsError when the file is not a results file, or holds results of another architecture, or, but for
-    the problems in `again`, of another Triton version or predicted times where this run measures (and the
-    other way round).
+    Only genkern's rows for the device of this run count: they are `problems`, and are replaced, where they stand, when
+    their problem is tuned again. Those of another device, another library or another weight layout stay as they are.
+    An empty file has no rows, and neither has a stream, whose results are gone when they are written.
+    Raises ResultsError when the file is not a results file, or when rows of this device, but for the problems in
+    `again`, are of another Triton version, or predicted where this run measures, or measured where it predicts.
     """
 
     def __init__(
@@ -62,138 +62,123 @@ class ResultsFile:
         again: Collection[GemmProblem] = (),
     ) -> None:
         self.path = path
+        self._kind = kind_of(path)
         self._facts = facts
         self._sort = sort
         self._again = frozenset(again)
-        self._is_csv = path.lower().endswith(".csv")
         self._head = ""
+        self._newline = "\n"
         self._kept: list[_Kept] = []
         self.is_stream = is_stream(path)
         if not self.is_stream and Path(path).exists() and read_text(path, ResultsError).strip():
-            if self._is_csv:
-                self._read_csv(defaults)
-            else:
-                self._read_yaml(defaults)
+            self._read(defaults)
 
     @property
     def problems(self) -> set[GemmProblem]:
-        """Problems that the file had results for when it was opened."""
-        return {kept.problem for kept in self._kept}
+        """Problems that the file had results for, on this device, when it was opened."""
+        return {kept.problem for kept in self._kept if kept.is_ours}
 
     @property
     def configs(self) -> dict[GemmProblem, Config]:
-        """What the file had for each problem when it was opened, where that is a config of ours or tune_gemm's."""
-        return {kept.problem: kept.config for kept in self._kept if kept.config is not None}
+        """What the file had for each of `problems` when it was opened."""
+        ours = (kept.row for kept in self._kept if kept.is_ours)
+        return {row.problem: row.config for row in ours if row.config is not None}
 
     @property
     def not_deterministic(self) -> set[GemmProblem]:
         """Those of `problems` whose config may give another result in another run."""
         return {problem for problem, config in self.configs.items() if not is_deterministic(problem, config)}
 
+    @property
+    def others(self) -> str:
+        """How many rows are not results for this device, and so neither done nor touched; "" without such."""
+        count = sum(not kept.is_ours for kept in self._kept)
+        rows = "1 row" if count == 1 else f"{count} rows"
+        return f"{shown_path(self.path)} keeps {rows} of other devices or libraries, to the letter" if count else ""
+
     def require_room(self, problems: Sequence[GemmProblem]) -> None:
         """Raise InputError or ResultsError when this file cannot hold results of these problems; nothing is written."""
-        if not self._is_csv:
-            return
-        where = shown_path(self.path)
-        ops = {problem.op for problem in problems} | {kept.problem.op for kept in self._kept}
-        if len(ops) > 1:
-            raise InputError(
-                f"{where}: AITER's CSV has other columns for each of {', '.join(sorted(ops))}: "
-                "give each an -o of its own (--op), or one that ends in .yaml"
-            )
+        where, wanted = shown_path(self.path), frozenset(problems)
+        ops = sorted({problem.op for problem in problems} | {kept.problem.op for kept in self._kept if kept.is_ours})
+        if reason := self._kind.no_room(ops, self._head if self._kept else ""):
+            raise ResultsError(f"{where}: {reason}: give another -o, or one that ends in .yaml")
         for problem in problems:
-            if reason := aiter_csv.obstacle(problem):
+            if reason := self._kind.obstacle(problem):
                 raise InputError(f"{where} cannot hold {problem.size}: {reason}; give an -o that ends in .yaml")
-        head, _ = self._csv_text(())
-        if self._kept and head != self._head:
-            raise ResultsError(
-                f"{where} has the columns {self._head.strip()}, this run writes {head.strip()}: give another -o"
-            )
+        for kept in self._kept:
+            if kept.problem in wanted:
+                self._require_replaceable(kept)
 
     def write(self, winners: Sequence[Winner]) -> None:
-        """Replace the file by its old entries and `winners`. Raises OutputError; the old file then stays."""
-        again = {winner.problem for winner in winners}
-        kept = [entry for entry in self._kept if entry.problem not in again]
+        """Replace the file by its old rows and `winners`. Raises OutputError; the old file then stays."""
+        kept = self._kept
         if self._sort:
             winners = sorted(winners, key=lambda winner: winner.problem)
             kept = sorted(kept, key=lambda entry: entry.problem)
-        head, body = self._csv_text(winners) if self._is_csv else _yaml_text(winners)
-        if kept and not winners:
-            body = ""
-        write_whole(self.path, (self._head or head) + "".join(entry.text for entry in kept) + body)
+        head, lines = self._kind.render(winners, self._facts.key.compute_units, self._head if kept else "")
+        new = {winner.problem: self._ended(line) for winner, line in zip(winners, lines, strict=True)}
+        texts = []
+        placed: set[GemmProblem] = set()
+        for entry in kept:
+            if not entry.is_ours or entry.problem not in new:
+                texts.append(entry.text)
+            elif entry.problem not in placed:
+                texts.append(new[entry.problem] + _remarks(entry.text))
+                placed.add(entry.problem)
+        texts += [text for problem, text in new.items() if problem not in placed]
+        write_whole(self.path, head + ("".join(texts) or self._kind.EMPTY))
 
-    def _csv_text(self, winners: Sequence[Winner]) -> tuple[str, str]:
-        problems = [winner.problem for winner in winners] + [entry.problem for entry in self._kept]
-        op = problems[0].op if problems else "a16w16"
-        text = aiter_csv.frame(winners, op, self._facts.compute_units).to_csv(index=False)
-        head, _, body = text.partition("\n")
-        return head + "\n", body
+    def _read(self, defaults: GemmDefaults) -> None:
+        text, where = read_text(self.path, ResultsError), shown_path(self.path)
+        rows = self._kind.read_rows(text, where, defaults)
+        self._newline = "\r\n" if text.partition("\n")[0].endswith("\r") else "\n"
+        self._head, texts = self._kind.split(text if text.endswith("\n") else text + self._newline, where)
+        for row, row_text in zip(rows, texts, strict=True):
+            is_ours = row.is_genkerns and row.is_of(self._facts.key) and self._says_device(row)
+            if is_ours and row.problem not in self._again:
+                self._refuse_other_run(row)
+            self._kept.append(_Kept(row, row_text, is_ours))
 
-    def _read_yaml(self, defaults: GemmDefaults) -> None:
-        text = read_text(self.path, ResultsError)
-        rows = tune_gemm_yaml.read_winners(self.path, defaults)
-        for row in rows:
-            self._refuse_foreign(row)
-        entries = read_entries(text, shown_path(self.path), ResultsError)
-        self._head, texts = _split_yaml(text, entries)
-        self._kept = [_Kept(row.problem, entry, row.config) for row, entry in zip(rows, texts, strict=True)]
+    def _says_device(self, row: TunedRow) -> bool:
+        """Where the kind has one row a key, the key must be whole; tune_gemm's lists say nothing and are ours."""
+        return not self._kind.ONE_ROW_A_KEY or None not in (row.arch, row.compute_units)
 
-    def _read_csv(self, defaults: GemmDefaults) -> None:
-        lines = [line for line in read_text(self.path, ResultsError).splitlines() if line.strip()]
-        rows = aiter_csv.read_rows(self.path, defaults)
-        if len(rows) != len(lines) - 1:
-            raise ResultsError(f"{shown_path(self.path)} has rows of more than one line: give another -o")
-        for row in rows:
-            self._refuse_arch(row.gfx)
-            if row.problem not in self._again:
-                self._refuse_source(row.predicted)
-        # A file of AITER's columns alone gets ours, which the rows that it has do not fill.
-        lines = aiter_csv.widened(lines)
-        self._head = lines[0] + "\n"
-        self._kept = [_Kept(row.problem, f"{line}\n", row.config) for row, line in zip(rows, lines[1:], strict=True)]
-
-    def _refuse_foreign(self, row: TunedRow) -> None:
-        self._refuse_arch(row.arch)
-        if row.problem in self._again:
-            return
+    def _refuse_other_run(self, row: TunedRow) -> None:
         for name in _VERSIONS_THAT_MATTER:
             theirs, ours = row.versions.get(name), self._facts.versions.get(name)
             if theirs not in (None, ours):
                 self._refuse(f"results of {name} {theirs}, this is {name} {ours}", " or --all")
-        self._refuse_source(None if row.time_source is None else row.time_source == PREDICTED)
+        if row.predicted not in (None, self._facts.predicted):
+            if self._facts.predicted:
+                self._refuse("measured times, this run predicts")
+            self._refuse("predicted times, this run measures", " or --all")
 
-    def _refuse_arch(self, arch: str | None) -> None:
-        if arch not in (None, self._facts.arch):
-            self._refuse(f"results for {arch}, this run is for {self._facts.arch}")
-
-    def _refuse_source(self, predicted: bool | None) -> None:
-        if predicted not in (None, self._facts.predicted):
-            theirs, ours = ("predicted", "measures") if predicted else ("measured", "predicts")
-            self._refuse(f"{theirs} times, this run {ours}", " or --all")
+    def _require_replaceable(self, kept: _Kept) -> None:
+        """Refuse what would put a prediction in the place of a time, or a second row beside another library's."""
+        row = kept.row
+        if kept.is_ours and self._facts.predicted and row.measured:
+            self._refuse(f"a measured time of {row.problem.size}, which a predicted one does not replace")
+        same_key = row.is_of(self._facts.key) and self._says_device(row) and not row.bpreshuffle
+        if self._kind.ONE_ROW_A_KEY and not kept.is_ours and same_key:
+            time = f" ({row.duration_us:.4g} us)" if row.duration_us is not None else ""
+            self._refuse(
+                f"{row.library or 'another library'}'s row for {row.problem.size}{time}, which stays; "
+                "AITER takes one row a size and device"
+            )
 
     def _refuse(self, what: str, way_out: str = "") -> None:
         raise ResultsError(f"{shown_path(self.path)} holds {what}: give another -o{way_out}")
 
-
-def _yaml_text(winners: Sequence[Winner]) -> tuple[str, str]:
-    head, _, body = tune_gemm_yaml.winners_text(winners).partition("\n")
-    return head + "\n", body
+    def _ended(self, line: str) -> str:
+        return line.removesuffix("\n") + self._newline
 
 
-def _split_yaml(text: str, entries: Sequence[Entry]) -> tuple[str, list[str]]:
-    """What stands before the first entry, and the text of each; entries can be joined and added to again."""
+def _remarks(text: str) -> str:
+    """The comments and blank lines behind a row, which are of what follows it."""
     lines = text.splitlines(keepends=True)
-    if lines and not text.endswith("\n"):
-        lines[-1] += "\n"
-    starts = [entry.line - 1 for entry in entries]
-    if not starts:
-        return "", []
-    plain = all(lines[start].startswith("- ") for start in starts) and len(set(starts)) == len(starts)
-    if plain and not any(line.startswith(("...", "---", "%")) for line in lines):
-        ends = [*starts[1:], len(lines)]
-        return "".join(lines[: starts[0]]), ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
-    # Another way to write a list, JSON for example: nothing can be added to that without writing it anew.
-    return "", [
-        "- " + yaml.safe_dump(dict(entry.values), default_flow_style=True, sort_keys=False, width=10**9)
-        for entry in entries
-    ]
+    first = next((n for n in range(len(lines), 0, -1) if lines[n - 1].strip() and not _is_comment(lines[n - 1])), 0)
+    return "".join(lines[first:])
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")

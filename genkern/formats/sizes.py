@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from genkern.errors import InputError
 from genkern.files import read_text, shown_path
-from genkern.formats.aiter_columns import UNTYPED, check_columns, entry_values
-from genkern.formats.flat_csv import read_table
-from genkern.formats.flat_yaml import read_entries
-from genkern.formats.gemm_entry import SIZE_KEYS, GemmDefaults, check_defaults, refuse_unknown, resolve
-from genkern.formats.tuned_row import RESULT_KEYS
-from genkern.gemm.problem import GemmProblem
+from genkern.formats.aiter_columns import BY_COLUMN
+from genkern.formats.gemm_entry import GemmDefaults, SizeItem, check_defaults, names_types, own_keys, resolve
+from genkern.formats.kind import kind_of
+from genkern.formats.said_format import SaidFormat, known_op, said_by_name
+from genkern.gemm.dtypes import parse_dtype
+from genkern.gemm.problem import DEFAULT_OP, GemmProblem
+from genkern.ops.op import op_by_type
 
 __all__ = ["GemmDefaults", "SizeList", "read_sizes"]
-
-_KNOWN_KEYS = tuple(dict.fromkeys(SIZE_KEYS + RESULT_KEYS))
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,19 @@ class SizeList:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Item:
-    line: int
-    values: Mapping[str, object]
-    notes: tuple[str, ...] = ()
-    untyped: bool = False
-
-
 def read_sizes(path: str, defaults: GemmDefaults, arch: str) -> SizeList:
     """Read the sizes of `path`: CSV when the name ends in .csv, otherwise YAML.
 
     YAML is tune_gemm's list of `{'M': .., 'N': .., 'K': .., 'rowMajorA': 'T', 'rowMajorB': 'N'}` ('T' is
     row-major), with op, dtype_a, dtype_b, dtype_c, bias and activation as optional keys. CSV has AITER's
     columns, which say nothing of an activation. A results file of either kind serves as a size list too.
-    What an entry does not say comes from `defaults`, then from genkern: bf16 for a16w16, the fp8 of `arch`
-    with bf16 output for a8w8.
+    What an entry does not say comes from `defaults`, then from the file's name where that names a format
+    (a8w8_untuned_gemm.csv, as AITER's tables are told apart), then from genkern: bf16 for a16w16, the fp8 of
+    `arch` with bf16 output for a8w8; types that are assumed are told in a note. tune_gemm itself assumes fp16.
+
+    A list of a format that genkern does not have (a4w4, preshuffled weights) is refused rather than tuned as
+    another one, whether its name, a column or the name of a kernel says so; of the name and the kernel an `op`
+    in the entry or in `defaults` is the stronger word.
 
     Raises InputError (one line: file, line, what, what to try) for everything that is wrong.
     """
@@ -52,50 +49,51 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str) -> SizeList:
         check_defaults(defaults, arch)
     except InputError as exc:
         raise InputError(f"command line: {exc}") from None
-    text = read_text(path)
-    read = _csv_items if path.lower().endswith(".csv") else _yaml_items
+    by_name = said_by_name(os.path.basename(path))
     found: list[GemmProblem] = []
     notes: Counter[str] = Counter()
-    for item in read(text, where):
+    for item in kind_of(path).size_items(read_text(path), where):
         try:
-            resolved = resolve(item.values, defaults, arch)
+            values, told = _with_format(item, by_name, defaults)
+            resolved = resolve(values, defaults, arch)
         except InputError as exc:
             raise InputError(f"{where}, line {item.line}: {exc}") from None
         found.append(resolved.problem)
-        untyped = (f"{UNTYPED}: {_types(resolved.problem)} are taken",) if item.untyped else ()
-        notes.update(untyped + item.notes + resolved.notes)
+        if not names_types(item.values, defaults):
+            notes[f"{item.untyped}: {_types(resolved.problem)} are taken{item.untyped_advice}"] += 1
+        notes.update(told + resolved.notes)
     if not found:
         raise InputError(f"{where}: holds no sizes; add one, such as M = 16, N = 4096, K = 4096")
-    told = [f"{note} ({count} of {len(found)} sizes)" for note, count in notes.items()]
-    return SizeList(tuple(dict.fromkeys(found)), tuple(told + _duplicates(found)))
+    counted = [f"{note} ({count} of {len(found)} sizes)" for note, count in notes.items()]
+    return SizeList(tuple(dict.fromkeys(found)), tuple(counted + _duplicates(found)))
 
 
-def _yaml_items(text: str, where: str) -> Iterator[_Item]:
-    for entry in read_entries(text, where, InputError):
-        try:
-            refuse_unknown(entry.values.keys(), _KNOWN_KEYS, "key")
-        except InputError as exc:
-            raise InputError(f"{where}, line {entry.line}: {exc}") from None
-        values = {key: entry.values[key] for key in SIZE_KEYS if key in entry.values}
-        if "family" in entry.values:
-            # A result of genkern's, which names its activation unless there is none.
-            values.setdefault("activation", "none")
-        yield _Item(entry.line, values)
+def _with_format(
+    item: SizeItem, by_name: SaidFormat, defaults: GemmDefaults
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """The entry's values with the op that is said of it elsewhere, and its notes. Raises InputError."""
+    values, notes = dict(item.values), item.notes
+    asked = values.get("op") or defaults.op
+    for said, where in ((item.said, item.said_where), (by_name, "the name of the file")):
+        if not said.special:
+            continue
+        both = said | item.said | by_name
+        if asked and where != BY_COLUMN:
+            notes += (f"{where} says {both.op_name(_widths(values))}, but {asked} was asked for",)
+        else:
+            plain = {key: value for key, value in values.items() if key not in own_keys()}
+            values = plain | {"op": known_op(both, _widths(values), where)}
+        return values, notes
+    if not asked and by_name.widths and not names_types(values, defaults):
+        values["op"] = by_name.widths
+    return values, notes
 
 
-def _csv_items(text: str, where: str) -> Iterator[_Item]:
-    table = read_table(text, where, InputError)
-    try:
-        check_columns(table.columns)
-    except InputError as exc:
-        raise InputError(f"{where}: {exc}") from None
-    untyped = not {"dtype", "q_dtype_w"} & set(table.columns)
-    for row in table.rows:
-        try:
-            values, notes = entry_values(row.values)
-        except InputError as exc:
-            raise InputError(f"{where}, line {row.line}: {exc}") from None
-        yield _Item(row.line, values, notes, untyped)
+def _widths(values: dict[str, object]) -> str:
+    """The plain format of the entry's types, which AITER's names of other formats begin with."""
+    dtype = values.get("dtype_a") or values.get("dtype_b")
+    by_type = op_by_type(parse_dtype(dtype[:40], "").name).name if isinstance(dtype, str) else DEFAULT_OP
+    return str(values.get("op") or by_type)
 
 
 def _types(problem: GemmProblem) -> str:

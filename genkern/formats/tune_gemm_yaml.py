@@ -1,4 +1,4 @@
-"""Results in tune_gemm's YAML: one flow mapping a line, with its keys first and genkern's after them.
+"""tune_gemm's YAML: its lists of sizes, and its results, one flow mapping a line with genkern's keys after its own.
 
 Source: ROCm/triton, python/perf-kernels/tools/tune_gemm (README and perf_regression_ci/*.yaml). Any reader
 of tune_gemm's files finds the keys it knows; a reader of genkern's finds device, versions, time and check.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import yaml
 
 from genkern.errors import InputError, ResultsError
-from genkern.files import read_text, shown_path, write_whole
 from genkern.formats.flat_yaml import Entry, read_entries
-from genkern.formats.gemm_entry import SIZE_KEYS, GemmDefaults, refuse_unknown, resolve
+from genkern.formats.gemm_entry import SIZE_KEYS, GemmDefaults, SizeItem, names_types, own_keys, refuse_unknown, resolve
 from genkern.formats.tuned_row import (
     AMD_KEYS,
     RESULT_KEYS,
@@ -26,65 +25,122 @@ from genkern.formats.tuned_row import (
     positive,
     ratio,
     text_of,
+    whole,
 )
+from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.kernels.determinism import is_deterministic
-
-__all__ = ["TunedRow", "read_winners", "winners_text", "write_winners"]
+from genkern.ops.op import gb_per_s
 
 SCHEMA = 1
+ONE_ROW_A_KEY = False
+EMPTY = "[]\n"
+UNTYPED = "no key names the types"
+FP16_ADVICE = "; tune_gemm's own default is fp16: --dtype_a fp16 takes that"
 # A comment, not a key: tune_gemm's readers expect a plain list.
 _SCHEMA_LINE = re.compile(r"# genkern results, schema ([0-9]{1,9})\b")
+_HEAD = f"# genkern results, schema {SCHEMA}: a list that readers of tune_gemm's results can load\n"
 _TIME_COMMENT = re.compile(r"# TFLOPS: \S+ time\(us\): ([0-9.]{1,30})\s*$")
 
 
-def write_winners(path: str, winners: Sequence[Winner]) -> None:
-    """Write `winners` to `path`, whole or not at all. Raises OutputError when that fails."""
-    write_whole(path, winners_text(winners))
+def size_items(text: str, where: str) -> Iterator[SizeItem]:
+    """The sizes of a list or of results. Raises InputError.
+
+    tune_gemm's entries name no types, and its own default is fp16. genkern's is bf16, for every file and for -m, -n
+    and -k alike, so that one list means the same in both of genkern's file formats; the note says what was assumed.
+    """
+    for entry in read_entries(text, where, InputError):
+        try:
+            refuse_unknown(entry.values.keys(), _known_keys(), "key")
+        except InputError as exc:
+            raise InputError(f"{where}, line {entry.line}: {exc}") from None
+        values = _size_values(entry.values)
+        if "family" in entry.values:
+            # A result of genkern's, which names its activation unless there is none.
+            values.setdefault("activation", "none")
+        yield SizeItem(entry.line, values, UNTYPED, FP16_ADVICE)
 
 
-def winners_text(winners: Sequence[Winner]) -> str:
-    """The file's text. Times are in microseconds, rounded to 0.1 ns."""
-    header = f"# genkern results, schema {SCHEMA}: a list that readers of tune_gemm's results can load\n"
-    return header + ("".join(_line(winner) for winner in winners) or "[]\n")
-
-
-def read_winners(path: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
-    """Read results that genkern or tune_gemm wrote, in file order.
+def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
+    """The results that genkern or tune_gemm wrote, in file order.
 
     tune_gemm records neither types nor bias: those then come from `defaults`, or are genkern's own
     (bf16), the family is "tiled", and the time is that of the line's trailing comment, if any. An entry
     without `activation` is a result without one, whatever `defaults` says.
     Raises ResultsError (one line: file, line, what) for anything that is not such a file.
     """
-    where = shown_path(path)
-    text = read_text(path, ResultsError)
     schema = _SCHEMA_LINE.match(text)
     if schema and int(schema[1]) > SCHEMA:
         raise ResultsError(f"{where}: has schema {schema[1]}, this genkern reads up to {SCHEMA}; update genkern")
     lines = text.splitlines()
-    rows = []
+    rows, last = [], 0
     for entry in read_entries(text, where, ResultsError):
+        # A comment belongs to the one entry of its line; a list on one line has none, and may be long.
+        line = lines[entry.line - 1] if last < entry.line <= len(lines) else ""
+        last = entry.line
         try:
-            rows.append(_row(entry, defaults or GemmDefaults(), lines))
+            rows.append(_row(entry, defaults, line))
         except InputError as exc:
             raise ResultsError(f"{where}, line {entry.line}: {exc}") from None
     return rows
 
 
-def _row(entry: Entry, defaults: GemmDefaults, lines: Sequence[str]) -> TunedRow:
+def split(text: str, where: str) -> tuple[str, list[str]]:
+    """What stands before the first entry, and the text of each; entries can be joined and added to again."""
+    entries = read_entries(text, where, ResultsError)
+    lines = text.splitlines(keepends=True)
+    starts = [entry.line - 1 for entry in entries]
+    if not starts:
+        return "", []
+    plain = all(lines[start].startswith("- ") for start in starts) and len(set(starts)) == len(starts)
+    if plain and not any(line.startswith(("...", "---", "%")) for line in lines):
+        ends = [*starts[1:], len(lines)]
+        return "".join(lines[: starts[0]]), ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+    # Another way to write a list, JSON for example: nothing can be added to that without writing it anew.
+    return "", [
+        "- " + yaml.safe_dump(dict(entry.values), default_flow_style=True, sort_keys=False, width=10**9)
+        for entry in entries
+    ]
+
+
+def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
+    """The head, which is `head` unless that is "", and a line for each of `winners`. Times in microseconds, to 0.1 ns.
+
+    `compute_units` are those of the device of the run.
+    """
+    return head or _HEAD, [_line(winner, compute_units) for winner in winners]
+
+
+def obstacle(problem: GemmProblem) -> str:
+    """YAML has a key for everything."""
+    return ""
+
+
+def no_room(ops: Sequence[str], head: str) -> str:
+    """Nothing stands in the way of several ops in one list."""
+    return ""
+
+
+def _known_keys() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(SIZE_KEYS + RESULT_KEYS + own_keys()))
+
+
+def _size_values(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: values[key] for key in SIZE_KEYS + own_keys() if key in values}
+
+
+def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
     values = entry.values
-    refuse_unknown(values.keys(), RESULT_KEYS, "key")
+    refuse_unknown(values.keys(), _known_keys(), "key")
     # Written only when there is one: a result that does not say it is of a product without.
-    size = {"activation": "none"} | {key: values[key] for key in SIZE_KEYS if key in values}
+    size = {"activation": "none"} | _size_values(values)
     duration_us = positive("time_us", values)
-    if duration_us is None and entry.line <= len(lines) and (comment := _TIME_COMMENT.search(lines[entry.line - 1])):
+    if duration_us is None and (comment := _TIME_COMMENT.search(line)):
         duration_us = _positive_or_none(comment[1])
     # Nothing here uses these; a value that makes no sense still means that the file is damaged.
-    for key in ("TFLOPS", "GBps", "runner_up_us", "margin", "worst_row_error", "samples", "discarded"):
+    for key in ("TFLOPS", "GBps", "worst_row_error"):
         positive(key, values, or_zero=True)
-    for key in ("check", "runner_up"):
-        text_of(key, values)
+    text_of("check", values)
     return TunedRow(
         problem=resolve(size, defaults, arch=None).problem,
         config=config_of(values),
@@ -92,6 +148,7 @@ def _row(entry: Entry, defaults: GemmDefaults, lines: Sequence[str]) -> TunedRow
         arch=text_of("arch", values),
         device=text_of("device", values),
         time_source=text_of("time_source", values),
+        compute_units=whole("compute_units", values, 1),
         versions=_versions(values.get("versions")),
         error_ratio=ratio("error_ratio", values),
         spread_us=positive("spread_us", values, or_zero=True),
@@ -99,6 +156,12 @@ def _row(entry: Entry, defaults: GemmDefaults, lines: Sequence[str]) -> TunedRow
         choice=choice_of(values),
         interval_us=interval("interval", values),
         vendor_interval_us=interval("vendor_interval", values),
+        typed=names_types(values, defaults),
+        samples=whole("samples", values),
+        discarded=whole("discarded", values),
+        runner_up=text_of("runner_up", values) or "",
+        runner_up_us=positive("runner_up_us", values),
+        margin=positive("margin", values),
     )
 
 
@@ -118,13 +181,15 @@ def _versions(value: object) -> dict[str, str]:
     return {name: text_of(name, value) or "" for name in value}
 
 
-def _line(winner: Winner) -> str:
+def _line(winner: Winner, compute_units: int) -> str:
     problem, us = winner.problem, winner.duration_us
-    fields = ", ".join(f"'{key}': {_flow(value)}" for key, value in _fields(winner).items() if value is not None)
+    fields = ", ".join(
+        f"'{key}': {_flow(value)}" for key, value in _fields(winner, compute_units).items() if value is not None
+    )
     return f"- {{{fields}}} # TFLOPS: {problem.tflops(us):.2f} time(us): {us:.2f}\n"
 
 
-def _fields(winner: Winner) -> dict[str, object]:
+def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, config, check = winner.problem, winner.config, winner.check
     amd = config.matrix_instr_nonkdim != 0 or winner.arch.startswith("gfx")
     low_us, high_us = winner.interval_us or (None, None)
@@ -153,6 +218,7 @@ def _fields(winner: Winner) -> dict[str, object]:
         "dtype_c": problem.dtype_c,
         "bias": problem.bias,
         "activation": None if problem.activation == "none" else problem.activation,
+        **dict(problem.own),
         "time_us": round(winner.duration_us, 4),
         "spread_us": round(winner.spread_us, 4),
         "interval_low_us": _rounded(low_us),
@@ -161,12 +227,13 @@ def _fields(winner: Winner) -> dict[str, object]:
         "discarded": winner.discarded,
         "time_source": winner.time_source,
         "TFLOPS": round(problem.tflops(winner.duration_us), 3),
-        "GBps": round(problem.gb_per_s(winner.duration_us), 3),
+        "GBps": round(gb_per_s(problem, winner.duration_us), 3),
         "error_ratio": check and check.error_ratio,
         "worst_row_error": check and check.worst_row_error,
-        "check": check and check.method,
+        "check": check and check.how,
         "arch": winner.arch,
         "device": winner.device,
+        "compute_units": compute_units,
         "vendor_us": _rounded(winner.vendor_us),
         "vendor_interval_low_us": _rounded(vendor_low_us),
         "vendor_interval_high_us": _rounded(vendor_high_us),

@@ -11,7 +11,9 @@ from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import SIZE_KEYS
 from genkern.gemm.config import CACHE_MODIFIERS, CONFIG_FIELDS, Config
+from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import PREDICTED
 from genkern.kernels.family import FAMILIES, block_problem
 
 AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "instruction_sched_variant")
@@ -27,9 +29,10 @@ RESULT_KEYS = (
     *("vendor_us", "runner_up", "runner_up_us", "versions"),
     *("choice", "interval_low_us", "interval_high_us", "discarded", "margin", "deterministic"),
     *("vendor_interval_low_us", "vendor_interval_high_us"),
-    *("xcd_remap", "cache_modifier"),
+    *("xcd_remap", "cache_modifier", "compute_units"),
 )
 CHOICES = ("config", "vendor")
+LIBRARY = "genkern"
 _POWERS = tuple(2**i for i in range(11))
 # Allowed values of each integer of a config: all that a space file may list, narrow enough to catch a typo.
 _ALLOWED: dict[str, tuple[int, ...] | range] = {
@@ -48,17 +51,41 @@ _REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 
 
 @dataclass(frozen=True)
-class TunedRow:
-    """A problem with the config chosen for it; None where the file does not say.
+class DeviceKey:
+    """What results are keyed by besides their problem: another part of a GPU, or another one, wants other kernels.
 
+    `device` is the name that a driver prints, with NOT_PRESENT behind it where times are predicted.
+    """
+
+    arch: str
+    device: str
+    compute_units: int
+
+    def fits(self, arch: str | None, device: str | None, compute_units: int | None) -> bool:
+        """Whether results that say so are of this device, as far as they say: AITER's have no name of a device,
+        tune_gemm's say nothing. Times that are predicted for a device are of it, whatever it is called in full.
+        """
+        if arch not in (None, self.arch) or compute_units not in (None, self.compute_units):
+            return False
+        return device is None or same_device(device, self.device, self.arch)
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """One row of a results file: a problem with the config chosen for it; None where the file does not say.
+
+    `library` is who computes it: "genkern", also for tune_gemm's configs, which its kernels take, or what AITER's
+    libtype says; `config` is None, and `kernel_name` all there is, when that is another library. `bpreshuffle` says
+    that the weights are shuffled, which makes it a row of another format than that of `problem`.
     `duration_us` is the time of one call in microseconds by `time_source`, `vendor_us` that of the
     vendor library in the same run, `error_ratio` the share of output elements outside the tolerance.
     `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` is what a dispatcher should
-    use: "vendor" where the vendor library was as fast or faster, else "config".
+    use: "vendor" where the vendor library was as fast or faster, else "config". `typed` is False where the types of
+    `problem` are assumed. The rest is as in `Winner`.
     """
 
     problem: GemmProblem
-    config: Config
+    config: Config | None
     duration_us: float | None = None
     arch: str | None = None
     device: str | None = None
@@ -70,6 +97,45 @@ class TunedRow:
     choice: str = "config"
     interval_us: tuple[float, float] | None = None
     vendor_interval_us: tuple[float, float] | None = None
+    compute_units: int | None = None
+    library: str = LIBRARY
+    kernel_name: str = ""
+    bpreshuffle: bool = False
+    typed: bool = True
+    samples: int | None = None
+    discarded: int | None = None
+    runner_up: str = ""
+    runner_up_us: float | None = None
+    margin: float | None = None
+
+    @property
+    def is_genkerns(self) -> bool:
+        """Whether genkern has the kernel: a config of its own, or of tune_gemm, for the problem as it stands."""
+        return self.config is not None and not self.bpreshuffle
+
+    @property
+    def predicted(self) -> bool | None:
+        """Whether the time is a prediction; None where nothing says where it comes from."""
+        return None if self.time_source is None else self.time_source == PREDICTED
+
+    @property
+    def measured(self) -> bool:
+        """Whether a clock showed the time; tune_gemm's and other libraries' rows have no source, and no other times."""
+        return self.duration_us is not None and self.time_source != PREDICTED
+
+    def is_of(self, key: DeviceKey) -> bool:
+        """Whether the row is of that device, as far as it says (`DeviceKey.fits`)."""
+        return key.fits(self.arch, self.device, self.compute_units)
+
+
+def same_device(one: str, other: str, arch: str) -> bool:
+    """Whether both names are of one device of `arch`; of the same model is enough where one of both is predicted."""
+    if one == other:
+        return True
+    if not (one + other).count(NOT_PRESENT):
+        return False
+    models = [gpu_for_device(name.removesuffix(NOT_PRESENT), arch).name for name in (one, other)]
+    return models[0] == models[1]
 
 
 def config_of(values: Mapping[str, object]) -> Config:
@@ -150,6 +216,14 @@ def text_of(key: str, values: Mapping[str, object]) -> str | None:
     value = values.get(key)
     if value is not None and not isinstance(value, str):
         raise InputError(f"{key} = {shown(value)} is not text; put it in quotes")
+    return value
+
+
+def whole(key: str, values: Mapping[str, object], least: int = 0) -> int | None:
+    """A whole number from `least`, or None when absent. Raises InputError otherwise."""
+    value = values.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31):
+        raise InputError(f"{key} = {shown(value)} is not a whole number from {least}")
     return value
 
 

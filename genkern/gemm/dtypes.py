@@ -43,6 +43,8 @@ DTYPES = {
     )
 }
 
+# Triton's interpreter multiplies bf16 as if it were integers, and that of 3.7 does not know the fnuz encodings.
+INTERPRETED_AS = {"bf16": "fp16", "fp8e4m3fnuz": "fp8e4m3fn", "fp8e5m2fnuz": "fp8e5m2"}
 # gfx942 computes in the fnuz encodings only (CDNA3 ISA); every later and every NVIDIA target in the OCP ones.
 _FNUZ_ARCHS = ("gfx940", "gfx941", "gfx942")
 _ALIASES = {

@@ -18,6 +18,8 @@ import yaml
 
 from genkern.errors import InputError
 
+# After the name of a device that times are predicted for.
+NOT_PRESENT = " (not present)"
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
 # nvidia-smi takes seconds on a node of eight GPUs whose driver is not kept loaded.
 _TIMEOUT_S = 10.0

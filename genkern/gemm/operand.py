@@ -23,7 +23,8 @@ class Operand:
     `dtype` is the storage type by genkern's name; `packed` elements share one of it (two for 4-bit types, packed along
     the contiguous dimension). `alignment` (bytes) is what the address, and the pitch of a matrix, must be a multiple
     of for the farm's binaries. `rotates` says that measuring goes through several copies of it, so that a call finds it
-    cold, as a model finds its weights. `scales` names the operand that a scale belongs to.
+    cold, as a model finds its weights. `scales` names the operand that a scale belongs to. `in_step` says that it is
+    read at every step over K, not once at the end: a kernel of partial sums takes it, the one that adds them up not.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Operand:
     alignment: int = 16
     rotates: bool = False
     scales: str = ""
+    in_step: bool = False
 
     @property
     def elements(self) -> int:

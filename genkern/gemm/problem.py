@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genkern.errors import InputError
-from genkern.gemm.dtypes import DTYPES
 
 # The kernels' size arguments have 32 bits, and they round sizes up: to whole blocks (tl.cdiv adds a block first), and
 # to SPLIT_K times as many blocks of K. So much is left for that.
@@ -13,6 +14,11 @@ MAX_DIMENSION = 2**31 - 2**16
 # Applied in float32 before the cast to C's type. gelu is the exact form, x * (1 + erf(x / sqrt(2))) / 2, as
 # torch.nn.functional.gelu computes by default; silu is x / (1 + exp(-x)).
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
+# The format where nothing says which.
+DEFAULT_OP = "a16w16"
+# Names and values of a format's own fields.
+Own = tuple[tuple[str, int | str], ...]
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True, order=True)
@@ -21,14 +27,16 @@ class GemmProblem:
 
     A is [M, K], B is [K, N], C is [M, N] and row-major. `row_major_b=False` means that B is stored
     as its transpose [N, K], as the weight of torch.nn.Linear is. `bias` adds a vector of length N;
-    `activation`, one of ACTIVATIONS, comes after it. Raises InputError when a dimension is not in
-    1 .. MAX_DIMENSION, or for an unknown activation.
+    `activation`, one of ACTIVATIONS, comes after it. `own` has the fields that its format asks for besides
+    (genkern.ops.fields), by name, without those at their defaults; a list of lists, as JSON has it, is taken too.
+    Raises InputError when a dimension is not in 1 .. MAX_DIMENSION, for an unknown activation, or where `own` is no
+    such thing.
     """
 
     M: int
     N: int
     K: int
-    op: str = "a16w16"
+    op: str = DEFAULT_OP
     dtype_a: str = "bf16"
     dtype_b: str = "bf16"
     dtype_c: str = "bf16"
@@ -36,6 +44,7 @@ class GemmProblem:
     row_major_b: bool = False
     bias: bool = False
     activation: str = "none"
+    own: Own = ()
 
     def __post_init__(self) -> None:
         for name in ("M", "N", "K"):
@@ -44,6 +53,8 @@ class GemmProblem:
                 raise InputError(f"{name} = {value!r} is not a whole number from 1 to {MAX_DIMENSION}")
         if self.activation not in ACTIVATIONS:
             raise InputError(f"activation = {str(self.activation)[:40]!r} is not one of {', '.join(ACTIVATIONS)}")
+        if self.own != ():
+            object.__setattr__(self, "own", _checked(self.own))
 
     @property
     def size(self) -> str:
@@ -52,28 +63,28 @@ class GemmProblem:
 
     @property
     def name(self) -> str:
-        """File-name-safe and unique: size, op, types, layout (T row-major, N column-major), bias, activation."""
+        """File-name-safe and unique: size, op, types, layout (T row-major, N column-major), bias, activation, own."""
         layout = ("T" if self.row_major_a else "N") + ("T" if self.row_major_b else "N")
         types = f"{self.dtype_a}_{self.dtype_b}_{self.dtype_c}"
         epilogue = ("_bias" if self.bias else "") + (f"_{self.activation}" if self.activation != "none" else "")
-        return f"{self.size}_{self.op}_{types}_{layout}{epilogue}"
+        own = "".join(f"_{name}_{value}" for name, value in self.own)
+        return f"{self.size}_{self.op}_{types}_{layout}{epilogue}{own}"
 
     @property
     def flops(self) -> int:
         """Multiply and add counted apart: 2 M N K."""
         return 2 * self.M * self.N * self.K
 
-    @property
-    def bytes_moved(self) -> int:
-        """Least traffic with device memory: each input read once, the output written once."""
-        size_a, size_b, size_c = (DTYPES[d].size_bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
-        bias = self.N * size_c if self.bias else 0
-        return self.M * self.K * size_a + self.K * self.N * size_b + self.M * self.N * size_c + bias
-
     def tflops(self, time_us: float) -> float:
         """Achieved TFLOP/s at `time_us` microseconds."""
         return self.flops / time_us * 1e-6
 
-    def gb_per_s(self, time_us: float) -> float:
-        """Achieved GB/s (10^9 bytes) of `bytes_moved` at `time_us` microseconds."""
-        return self.bytes_moved / time_us * 1e-3
+
+def _checked(own: Sequence[Sequence[object]]) -> Own:
+    """Names and values that file names and templates can take, in the order of the names."""
+    pairs = [(name, value) for name, value in own]
+    for name, value in pairs:
+        plain = isinstance(value, int) if not isinstance(value, str) else _WORD.fullmatch(value)
+        if not isinstance(name, str) or not _WORD.fullmatch(name) or not plain or isinstance(value, bool):
+            raise InputError(f"{str(name)[:40]!r} = {str(value)[:40]!r} is no field of a format")
+    return tuple(sorted(pairs))  # type: ignore[arg-type]

@@ -30,6 +30,10 @@ class Outcome(str, Enum):
     NOT_SEEN = "not_seen"
     MEASURED = "measured"
 
+    def said_of(self, time_source: str) -> str:
+        """The outcome in words: nothing was measured where the times are the predictor's."""
+        return PREDICTED if self is Outcome.MEASURED and time_source == PREDICTED else self.value
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -125,6 +129,8 @@ class Check:
     `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size` says what
     was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is NOT_CHECKED and
     nothing is known of the output; `lost` then says how the process ended that was to give one, if there was one.
+    `stand_in` is the type, by genkern's name, that A and B had instead of the problem's, where they had another: the
+    interpreter does not multiply bf16.
     """
 
     config: str
@@ -135,6 +141,12 @@ class Check:
     method: str
     message: str = ""
     lost: Outcome | None = None
+    stand_in: str = ""
+
+    @property
+    def how(self) -> str:
+        """The method with what it did not check as it is: `gpu`, `interpreter with fp16 operands`."""
+        return self.method + (f" with {self.stand_in} operands" if self.stand_in else "")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,9 +47,35 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Screening:
+    """What a screening leaves out, by the best sample so far; None: nothing for that reason.
+
+    A candidate is hopeless, and not timed further, when one launch of it takes more than `hopeless_factor` times the
+    best and `hopeless_slack_us` microseconds. Configs that differ in GROUP_SIZE_M alone are not launched once the first
+    of them took `sibling_factor` times the best. Where the best takes longer than `long_us` microseconds, the first
+    launch of a candidate is its sample too.
+    """
+
+    hopeless_factor: float | None = None
+    hopeless_slack_us: float = 0.0
+    sibling_factor: float | None = None
+    long_us: float | None = None
+
+    def is_hopeless(self, call_us: float, best_us: float) -> bool:
+        return self.hopeless_factor is not None and call_us > self.hopeless_factor * best_us + self.hopeless_slack_us
+
+    def leaves_siblings(self, first_us: float, best_us: float) -> bool:
+        return self.sibling_factor is not None and first_us > self.sibling_factor * best_us
+
+    def is_long(self, best_us: float) -> bool:
+        return self.long_us is not None and self.long_us < best_us < math.inf
+
+
+@dataclass(frozen=True)
 class Session:
     """One problem on one device. `work_dir` holds files of this session only.
 
+    `screening` is the search's; as it stands here every candidate is measured to the end.
     `best_us` is the best time, in microseconds, that an earlier start of this run measured; None when it measured none.
     """
 
@@ -61,6 +88,7 @@ class Session:
     init_type: str = "randn"
     seed: int = 0
     best_us: float | None = None
+    screening: Screening = Screening()
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -70,6 +98,7 @@ class Session:
         values: dict[str, Any] = json.loads(text)
         values["problem"] = GemmProblem(**values["problem"])
         values["budget"] = Budget(**values["budget"])
+        values["screening"] = Screening(**values["screening"])
         return cls(**values)
 
 

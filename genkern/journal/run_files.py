@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genkern.errors import ResultsError
-from genkern.files import shown_path
+from genkern.files import is_stream, shown_path
 
 _JOURNAL = ".journal"
 _FINISHED = ".journal.previous"
@@ -18,8 +18,9 @@ _FINISHED = ".journal.previous"
 class RunFiles:
     """`journal` is there while a run is unfinished, `finished_journal` afterwards, `lock` while it is going on.
 
-    They lie beside the file that `results` means: a link and what it points to are one run. `replaced_journal` is a
-    free name for the journal of an unfinished run that another one takes the place of.
+    They lie beside the file that `results` means: a link and what it points to are one run. `bug_log` is there when
+    genkern itself was at fault. `replaced_journal` is a free name for the journal of an unfinished run that another
+    one takes the place of.
     """
 
     results: str
@@ -49,6 +50,11 @@ class RunFiles:
         numbers = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
         paths = (Path(f"{self.journal}.replaced{number}") for number in numbers)
         return next(path for path in paths if not path.exists())
+
+    @property
+    def bug_log(self) -> Path:
+        # Beside a stream nothing can lie.
+        return Path("genkern.bug.log" if is_stream(self.results) else f"{self._file}.bug.log")
 
     @property
     def lock(self) -> Path:

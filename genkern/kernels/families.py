@@ -14,7 +14,8 @@ from genkern.gemm.config import AMD_NEUTRAL, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, RING_K, sides, together
+from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, powers_of, ring_k, sides, together
+from genkern.kernels.gluon_tile import parts_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.variant import Variant
 from genkern.ops.op import Op, get_op
@@ -43,21 +44,21 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
         specialized = config.family == "persistent_tma_specialized"
         return (Variant(f"matmul_{config.family}", "gemm/persistent_tma.py.j2", specialized=specialized),)
     if config.family in GLUON:
-        rows, width = sides(config)
-        name = f"matmul_{config.family}_{rows}x{width}_w{config.num_warps}" + ("_split" if split else "")
         facts = FAMILIES[config.family]
-        template = f"gemm/warp_specialized{'_cluster' if facts.cluster > 1 else ''}.py.j2"
-        gluon = Variant(
-            name,
-            template,
-            split=split,
-            rows=rows,
-            swapped=facts.swaps_operands,
-            width=width,
-            warps=config.num_warps,
-            cluster=facts.cluster,
+        _, width = sides(config)
+        column_boxes, c_parts = len(powers_of(width)), len(parts_of(width, facts.cluster))
+        name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster > 1 else "")
+        return (
+            Variant(
+                name + ("_split" if split else ""),
+                "gemm/warp_specialized.py.j2",
+                split=split,
+                swapped=facts.swaps_operands,
+                cluster=facts.cluster,
+                column_boxes=column_boxes,
+                c_parts=c_parts,
+            ),
         )
-        return (gluon,)
     overhangs = {
         "m": problem.M % config.BLOCK_SIZE_M != 0,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
@@ -85,8 +86,7 @@ def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
 def sums_are_c(problem: GemmProblem) -> bool:
     """Whether the accumulators need no epilogue: neither scale, bias nor activation, and C has their type."""
     op = get_op(problem.op)
-    plain = problem.activation == "none" and not op.extra_operands(problem)
-    return plain and problem.dtype_c == op.accumulator(problem)
+    return not op.finishes(problem) and problem.dtype_c == op.accumulator(problem)
 
 
 def main_variant(problem: GemmProblem, config: Config) -> Variant:
@@ -154,7 +154,10 @@ def _specs(
     accumulator = op.accumulator(problem)
     a, b, c = (f"*{DTYPES[d].triton}" for d in (problem.dtype_a, problem.dtype_b, problem.dtype_c))
     partial = "*i32" if accumulator == "int32" else "*fp32"
-    extra = [(f"{name}_ptr", "*fp32" if name.startswith("scale") else c) for name in op.extra_operands(problem)]
+    extra, in_step, at_end = (
+        [(f"{operand.name}_ptr", f"*{DTYPES[operand.dtype].triton}") for operand in operands]
+        for operands in (op.extra_operands(problem), op.step_operands(problem), op.finish_operands(problem))
+    )
     lda = problem.K if problem.row_major_a else problem.M
     ldb = problem.N if problem.row_major_b else problem.K
     # Alignment that codegen can use: of leading dimensions, and of the dimensions along which memory runs.
@@ -181,7 +184,7 @@ def _specs(
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = ZERO_FILL_OPTIONS
         elif variant is REDUCE:
-            signature = [("partial_ptr", partial), ("c_ptr", c), *extra, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
+            signature = [("partial_ptr", partial), ("c_ptr", c), *at_end, *mnk[:2], ("ldc", "i32"), ("SPLIT_K", "i32")]
             constants = (("BINARY", f"B{REDUCE_BLOCK_SIZE}"), ("BLOCK_SIZE", REDUCE_BLOCK_SIZE))
             options = reduce_options(arch)
         elif config.family in (*_POINTER_SEMAPHORES, "stream_k"):
@@ -190,7 +193,7 @@ def _specs(
             signature += [("GROUP_SIZE_M", "i32")] if FAMILIES[config.family].uses_dot else []
             signature += [("SPLIT_K", "i32")] if FAMILIES[config.family].splits_k else []
         elif config.family == "tiled_atomic":
-            signature = [("a_ptr", a), ("b_ptr", b), ("sum_ptr", partial), *mnk]
+            signature = [("a_ptr", a), ("b_ptr", b), ("sum_ptr", partial), *in_step, *mnk]
             signature += [(name, "i32") for name in ("lda", "ldb", "ld_sum", "GROUP_SIZE_M", "SPLIT_K")]
         elif config.family == "gemv":
             signature = [("a_ptr", a), ("b_ptr", b), ("c_ptr", c), *extra, *mnk[1:], ("ldb", "i32")]
@@ -202,27 +205,29 @@ def _specs(
         elif config.family in GLUON:
             types = [problem.dtype_a, problem.dtype_b]
             of_rows, of_columns = reversed(types) if variant.swapped else types
-            boxes = [(of_rows, variant.rows), *((of_columns, count) for count in variant.column_copies)]
+            rows, width = sides(config)
+            element_bytes = DTYPES[problem.dtype_a].size_bytes
+            boxes = [(of_rows, rows), *((of_columns, count) for count in powers_of(width))]
             signature = [
-                (name, _tile_type(dtype, True, count, RING_K))
+                (name, _tile_type(dtype, True, count, ring_k(element_bytes)))
                 for name, (dtype, count) in zip(variant.boxes, boxes, strict=True)
             ]
-            for part in variant.parts:
-                kind = _tile_type(problem.dtype_c, not variant.swapped, variant.rows, part.width)
-                signature.append((f"c_{part.number}", kind))
+            for name, part in zip(variant.parts, parts_of(width, variant.cluster), strict=True):
+                signature.append((name, _tile_type(problem.dtype_c, not variant.swapped, rows, part.width)))
             if variant.split:
                 signature += [("partial_ptr", partial), ("ready_ptr", "*i32")]
             signature += [*extra, *mnk, ("GROUP_SIZE_M", "i32")]
             if variant.split:
                 signature += [("WHOLE_TILES", "i32"), ("SHARERS", "i32")]
-            ring = ("STAGES", config.num_stages * together(config)), ("TOGETHER", together(config))
-            constants = (constants[0], *ring, ("num_warps", config.num_warps))
+            at_once = together(config, element_bytes)
+            ring = ("STAGES", config.num_stages * at_once), ("TOGETHER", at_once)
+            constants = (*constants[:3], *ring, ("num_warps", config.num_warps))
             options = (("num_warps", config.num_warps), ("maxnreg", max_registers(config)))
             if variant.cluster > 1:
                 options = (*options, ("num_ctas", variant.cluster))
         elif variant.split:
             lds = [("lda", "i32"), ("ldb", "i32")]
-            signature = [("a_ptr", a), ("b_ptr", b), ("partial_ptr", partial), *mnk, *lds]
+            signature = [("a_ptr", a), ("b_ptr", b), ("partial_ptr", partial), *in_step, *mnk, *lds]
             signature += [("GROUP_SIZE_M", "i32"), *xcds, ("SPLIT_K", "i32")]
         else:
             lds = [("lda", "i32"), ("ldb", "i32"), ("ldc", "i32")]

@@ -124,8 +124,8 @@ FAMILIES = {
 }
 
 
-# Elements along K of a buffer of a Gluon kernel's ring: the 128 bytes that are swizzled.
-RING_K = 64
+# Bytes along K of a buffer of a Gluon kernel's ring: those that are swizzled.
+_RING_BYTES = 128
 # What one wgmma multiplies.
 _WIDEST = 256
 # One program per SM, operands and C through the copy engine: the same text but for who does what.
@@ -146,18 +146,23 @@ def k_shares(config: Config) -> int:
     return config.SPLIT_K * FAMILIES[config.family].cluster
 
 
-def together(config: Config) -> int:
+def ring_k(element_bytes: int) -> int:
+    """Elements along K of a buffer of a Gluon kernel's ring."""
+    return _RING_BYTES // element_bytes
+
+
+def together(config: Config, element_bytes: int = 2) -> int:
     """Buffers of a Gluon kernel's ring that are filled one after the other, with neighbours along K."""
-    return config.BLOCK_SIZE_K // RING_K
+    return config.BLOCK_SIZE_K // ring_k(element_bytes)
 
 
 def buffer_bytes(rows: int, width: int) -> int:
-    """Of one buffer of a Gluon kernel's ring: for each row and column of the tile 64 elements of 2 bytes."""
-    return (rows + width) * 128
+    """Of one buffer of a Gluon kernel's ring: 128 for each row and column of the tile."""
+    return (rows + width) * _RING_BYTES
 
 
 def landing_bytes(rows: int, width: int, cluster: int) -> int:
-    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, float32."""
+    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, 4 each."""
     return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
 
 
@@ -181,7 +186,9 @@ def block_problem(family: str, field: str, value: int) -> str:
             return f"{value} is not a multiple of {facts.width_step} up to {_WIDEST}"
     elif facts.width_step and field == "BLOCK_SIZE_K":
         if value not in (64, 128, 256):
-            return f"{value} is not 64, 128 or 256: one, two or four times the 128 bytes that a row of the ring has"
+            return (
+                f"{value} is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements"
+            )
     elif value & (value - 1):
         return f"{value} is not a power of two, which Triton needs"
     return ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,8 +14,9 @@ import jinja2
 
 from genkern import __version__
 from genkern.gemm.config import AMD_NEUTRAL, Config
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
 from genkern.gemm.gpus import Gpu, gpu_for_arch
+from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families import (
     REDUCE,
@@ -27,18 +29,24 @@ from genkern.kernels.families import (
     variants_of,
     wide_operands,
 )
-from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
+from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA, ring_k
 from genkern.kernels.variant import Variant
+from genkern.ops.fields import own_values
 from genkern.ops.op import get_op
 
 
 @dataclass(frozen=True)
 class GeneratedModule:
-    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name."""
+    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name.
+
+    `kernels_text` is the module without its table of configs and what launches them: all that a compile worker needs.
+    Importing 20,000 configs takes half a second, in each of the workers and for each size.
+    """
 
     problem: GemmProblem
     arch: str
     text: str
+    kernels_text: str
     source_sha256: dict[str, str]
 
     @property
@@ -92,18 +100,28 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "row_major_b": problem.row_major_b,
         "bias": problem.bias,
         "activation": "" if problem.activation == "none" else problem.activation,
-        "epilogue": op.scaled or problem.bias or problem.activation != "none",
-        "scaled": op.scaled,
+        "kernel_parts": f"{op.folder}/kernel.py.j2",
+        "epilogue": op.finishes(problem),
         "ieee": problem.dtype_a == "fp32",
         "acc_dtype": f"tl.{'float32' if accumulator == 'fp32' else accumulator}",
         "workspace_dtype": f"torch.{'float32' if accumulator == 'fp32' else accumulator}",
         "poison": 'float("nan")',
-        "zero": "0" if accumulator == "int32" else "0.0",
+        "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
+        "own": own_values(op.fields, problem),
+        "operands": op.operands(problem),
+        "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
+        "stand_ins": _stand_ins(op.operands(problem)),
+        "no_vendor": op.no_vendor(problem),
         "torch_a": DTYPES[problem.dtype_a].torch,
         "torch_b": DTYPES[problem.dtype_b].torch,
         "torch_c": DTYPES[problem.dtype_c].torch,
         "tolerance": op.worst_row_limit(problem),
-        "extra_operands": "[" + ", ".join(f'"{name}"' for name in op.extra_operands(problem)) + "]",
+        "extra_operands": _names_text(op.extra_operands(problem)),
+        "step_operands": _names_text(op.step_operands(problem)),
+        "finish_operands": _names_text(op.finish_operands(problem)),
+        "extra_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem)],
+        "step_pointers": [f"{operand.name}_ptr" for operand in op.step_operands(problem)],
+        "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
         "families": families,
@@ -122,12 +140,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_tiled_tma": bool(families & {"tiled_tma", "tiled_tma_swapped"}),
         "has_persistent_tma": bool(families & {*PERSISTENT_TMA}),
         "has_gluon": any(name in GLUON for name in families),
-        "gluon_families": [name for name in GLUON if name in families],
         "has_gluon_swapped": any(name in GLUON and FAMILIES[name].swaps_operands for name in families),
-        "gluon_swapped": [name for name in sorted(families) if name in GLUON and FAMILIES[name].swaps_operands],
         "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
         "has_gluon_split": any(config.SPLIT_K > 1 and config.family in GLUON for config in configs),
-        "operand_ptx": "bf16" if problem.dtype_a == "bf16" else "f16",
+        **_gluon_context(problem, accumulator),
         "reduce": {"BLOCK_SIZE": REDUCE_BLOCK_SIZE, "options": _dict_text(reduce_options(arch))},
         "zero_fill_options": _dict_text(ZERO_FILL_OPTIONS),
         "starts_early": starts_early(arch),
@@ -143,38 +159,98 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(variants.values(), key=lambda variant: (variant.name == REDUCE.name, variant.name))
     kernels = {v.name: environment.get_template(v.template).render(context, v=v).strip() for v in ordered}
-    helpers = {
-        call: environment.get_template(template).render(context).strip()
-        for call, template in _HELPERS.items()
-        if any(call in kernel for kernel in kernels.values())
+    helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
+    called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
+    used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
+    module = environment.get_template(f"{op.folder}/module.py.j2")
+    whole = module.new_context({**context, "helpers": used, "kernels": kernels, "rows": rows})
+    text = "".join(module.root_render_func(whole))
+    # Rendering the whole has found the blocks of the template that it extends.
+    kernels_text = "".join(whole.blocks["kernels"][0](whole))
+    hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
+    return GeneratedModule(problem, arch, text, kernels_text, hashes)
+
+
+# Functions that kernels call, and one another.
+_HELPERS = (
+    "gemm/order.py.j2",
+    "gemm/activation.py.j2",
+    "gemm/xcd_order.py.j2",
+    "gemm/split_offsets.py.j2",
+    "gemm/beside.py.j2",
+    "gemm/pieces.py.j2",
+    "gemm/parts.py.j2",
+    "gemm/cluster_rank.py.j2",
+    "gemm/meet_cluster.py.j2",
+    "gemm/expect_sums.py.j2",
+    "gemm/parameter.py.j2",
+    "gemm/make_barriers.py.j2",
+    "gemm/ring_address.py.j2",
+    "gemm/wgmma_layout.py.j2",
+    "gemm/wgmma.py.j2",
+    "gemm/accumulate.py.j2",
+    "gemm/fill.py.j2",
+    "gemm/exchange.py.j2",
+    "gemm/tiles_of.py.j2",
+    "gemm/store_sums.py.j2",
+    "gemm/warp_specialized_body.py.j2",
+    "gemm/warp_specialized_cluster_body.py.j2",
+)
+
+
+def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
+    """Those of the helpers' texts that define what the kernel calls, or what these call."""
+    found: dict[str, None] = {}
+    texts = [kernel]
+    while texts:
+        named, _ = _names(texts.pop())
+        for helper in helpers:
+            if helper not in found and named & _names(helper)[1]:
+                found[helper] = None
+                texts.append(helper)
+    # In the module's order: the same whatever else it holds.
+    return [helper for helper in helpers if helper in found]
+
+
+@lru_cache(maxsize=1024)
+def _names(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """What a text names, and what functions it defines."""
+    nodes = list(ast.walk(ast.parse(text)))
+    named = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
+    return named, frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef))
+
+
+def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
+    """What the kernels in Gluon must know of the operands' types."""
+    return {
+        "ring_k": ring_k(DTYPES[problem.dtype_a].size_bytes),
+        "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
+        "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
+        "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),
+        "wgmma_flags": _WGMMA_FLAGS[problem.dtype_a] if problem.dtype_a in _PTX_TYPES else "",
     }
-    text = environment.get_template(op.template).render(context, helpers=helpers, kernels=kernels, rows=rows)
-    hashes = {name: _source_sha256(helpers, kernel) for name, kernel in kernels.items()}
-    return GeneratedModule(problem, arch, text, hashes)
 
 
-# What kernels call, by how that looks in their text.
-_HELPERS = {
-    "tile_of(": "gemm/order.py.j2",
-    "activate(": "gemm/activation.py.j2",
-    "on_one_xcd(": "gemm/xcd_order.py.j2",
-    "split_offsets(": "gemm/split_offsets.py.j2",
-    "beside(": "gemm/beside.py.j2",
-    "piece_of(": "gemm/pieces.py.j2",
-    "cluster_rank(": "gemm/cluster_rank.py.j2",
-    "meet_cluster(": "gemm/meet_cluster.py.j2",
-    "expect_sums(": "gemm/expect_sums.py.j2",
-    "parameter_of(": "gemm/parameter.py.j2",
-    "make_barriers(": "gemm/make_barriers.py.j2",
-    "ring_address(": "gemm/ring_address.py.j2",
-    "wgmma_layout(": "gemm/wgmma_layout.py.j2",
-}
+# wgmma's names of the types that it multiplies.
+_PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp8e4m3fn": "e4m3", "fp8e5m2": "e5m2", "int8": "s8"}
+# Its operands behind the predicate (PTX ISA, "wgmma.mma_async"): neither matrix is negated, where floating-point ones
+# could be, nor transposed, where 16-bit ones could be.
+_WGMMA_FLAGS = {"bf16": ", 1, 1, 0, 0", "fp16": ", 1, 1, 0, 0", "fp8e4m3fn": ", 1, 1", "fp8e5m2": ", 1, 1", "int8": ""}
 
 
-def _source_sha256(helpers: Mapping[str, str], kernel: str) -> str:
-    """Of a kernel's text with the helpers that it calls: the same whatever else the module holds."""
-    called = [text for call, text in helpers.items() if call in kernel]
-    return hashlib.sha256("\n".join([*called, kernel]).encode()).hexdigest()
+def _sha256(texts: Sequence[str]) -> str:
+    """Of a kernel's text with the helpers that it calls."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _stand_ins(operands: Iterable[Operand]) -> dict[str, str]:
+    """Of PyTorch's types that inputs have, those that the interpreter lacks, and what stands for them."""
+    inputs = {operand.dtype for operand in operands if operand.role in ("activation", "weight")}
+    return {DTYPES[name].torch: DTYPES[other].torch for name, other in INTERPRETED_AS.items() if name in inputs}
+
+
+def _names_text(operands: Iterable[Operand]) -> str:
+    return "[" + ", ".join(f'"{operand.name}"' for operand in operands) + "]"
 
 
 def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:

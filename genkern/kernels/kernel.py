@@ -6,6 +6,8 @@ import hashlib
 import os
 from dataclasses import dataclass
 
+from genkern.kernels.lowering import LOWERING, with_layouts
+
 # Settings of Triton that change what it compiles; where files lie and what is printed does not.
 _ENVIRONMENT_PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "AMDGCN_", "DISABLE_")
 _ENVIRONMENT_HARMLESS = (
@@ -48,10 +50,14 @@ class KernelSpec:
     def key(self, target: Target, triton_version: str, environment: Environment | None = None) -> str:
         """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies.
 
+        All that decides the binary is in it: the spec, its descriptors' layouts (of whichever kernels use them), the
+        target, Triton's version, the environment, and the version of genkern's own lowering.
         `environment` is `compile_environment()`, for whoever asks for many keys: it takes longer than all the rest.
         """
         environment = compile_environment() if environment is None else environment
-        return hashlib.sha256(repr((self, target, triton_version, environment)).encode()).hexdigest()
+        layouts = with_layouts(self.signature, self.options)
+        decides = self, layouts, target, triton_version, environment, LOWERING
+        return hashlib.sha256(repr(decides).encode()).hexdigest()
 
 
 def compile_environment() -> Environment:

@@ -9,6 +9,7 @@ from typing import Any
 
 from genkern.errors import GenkernError
 from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.lowering import with_layouts
 
 
 @lru_cache(maxsize=4)
@@ -34,27 +35,5 @@ def ast_source(module: ModuleType, spec: KernelSpec) -> Any:
         return ASTSource(function, signature, constexprs=dict(spec.constants), attrs=attributes)
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    cluster = int(dict(spec.options).get("num_ctas", 1))
-    signature = {name: _with_layout(kind, cluster) for name, kind in signature.items()}
+    signature |= with_layouts(spec.signature, spec.options)
     return GluonASTSource(function, signature, constexprs=dict(spec.constants), attrs=attributes)
-
-
-def _with_layout(kind: str, cluster: int) -> str:
-    """Gluon's form of a descriptor type, which names its layout in shared memory as this Triton writes it.
-
-    Each program of a cluster has all of it.
-    """
-    if not kind.startswith("tensordesc<"):
-        return kind
-    from triton.experimental.gluon import language as gl
-
-    dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
-    element = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}[dtype]
-    layout = gl.NVMMASharedLayout.get_default_for([int(size) for size in shape.split(",")], element)
-    if cluster > 1:
-        # Not for get_default_for: Triton 3.6 takes it for a block that is cut into pieces.
-        everywhere = [[0, 0]] * (cluster.bit_length() - 1)
-        layout = gl.NVMMASharedLayout(
-            layout.swizzle_byte_width, element.primitive_bitwidth, rank=2, cga_layout=everywhere
-        )
-    return f"{kind.removesuffix('>')},{layout!r}>"

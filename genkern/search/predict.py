@@ -23,6 +23,7 @@ from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.gemm.session import Session
 from genkern.kernels.families import main_binary
 from genkern.kernels.family import FAMILIES, k_shares
+from genkern.ops.op import bytes_moved
 from genkern.search.predict_splits import (
     KERNEL_US,
     L2_BYTES_PER_CLOCK,
@@ -51,8 +52,8 @@ _INSTRUCTION_EDGE = 16
 _SHORT_EDGE = 8
 # Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
 _VECTOR_FLOPS_PER_CLOCK = 256
-# The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures at server.py's
-# _SIBLING_FACTOR), where 1 took up to 1.68 times the best.
+# The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures in screening.py),
+# where 1 took up to 1.68 times the best.
 _USUAL_GROUP_SIZE_M = 8
 _BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
 
@@ -79,7 +80,7 @@ def _from_usual(config: Config) -> tuple[int, int]:
 def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:
     """Return the least time of `problem` on `gpu` in microseconds, by peak compute and peak bandwidth."""
     compute_us = problem.flops / _peak_tflops(problem, gpu) * 1e-6
-    return max(compute_us, problem.bytes_moved / gpu.memory_tb_per_s * 1e-6)
+    return max(compute_us, bytes_moved(problem) / gpu.memory_tb_per_s * 1e-6)
 
 
 def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu) -> float:
@@ -176,7 +177,7 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     per_set += min(columns * config.BLOCK_SIZE_N, problem.N) * problem.K * size_b
     inputs = (problem.M * size_a + problem.N * size_b) * problem.K
     missed = max(0.0, 1.0 - gpu.last_level_cache_mib * 2**20 / inputs)
-    moved = problem.bytes_moved + missed * max(0, sets * per_set - inputs)
+    moved = bytes_moved(problem) + missed * max(0, sets * per_set - inputs)
     return moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.gemm.config import Config
@@ -9,12 +10,34 @@ from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.statistics import Estimate, estimate, tied
 from genkern.kernels.family import FAMILIES
 
+_NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
+_NEITHER = (Outcome.OVER_RESOURCES, Outcome.IDENTICAL, Outcome.PREDICTED_OUT)
+
 
 def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
     """Names of the `most` fastest measured configs, fastest first; equal times by name."""
     measured = [m for m in screened if m.outcome is Outcome.MEASURED and m.duration_us is not None]
     measured.sort(key=lambda m: (m.duration_us, m.config))
     return [m.config for m in measured[:most]]
+
+
+def barren_families(measured: Iterable[Measurement]) -> list[str]:
+    """A line for each family none of whose configs could be compiled and run: how they ended, and the first message.
+
+    One that needs more than the device has, or is left out as a copy or as hopeless, says nothing either way.
+    """
+    of: dict[str, list[Measurement]] = {}
+    for m in measured:
+        if m.outcome not in _NEITHER:
+            of.setdefault(Config.parse(m.config).family, []).append(m)
+    lines = []
+    for family, ended in sorted(of.items()):
+        if all(m.outcome in _NEVER_RAN for m in ended):
+            counts = Counter(m.outcome.value for m in ended)
+            how = ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
+            first = next((m.message for m in ended if m.message), "")
+            lines.append(f"no {family} config ran ({how}): {' '.join(first.split())}")
+    return lines
 
 
 def ranking(

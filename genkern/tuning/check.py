@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from genkern.errors import BugError
 from genkern.files import write_whole
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.gemm.session import Session
@@ -111,23 +113,35 @@ class InterpreterChecker:
         if ended.returncode != 0:
             return failed(f"the interpreter failed: {ended.last_line or ended.description}")
         answer = json.loads(out.read_text().splitlines()[-1])
+        if "bug" in answer:
+            raise BugError(f"interpreting {config.name}: {answer['bug']}", answer["details"])
         ratio, row = answer["error_ratio"], answer["worst_row_error"]
         passed = ratio <= self._err_ratio and row <= get_op(problem.op).worst_row_limit(problem)
-        return Check(config.name, passed, ratio, row, problem.size, "interpreter")
+        same = answer["dtype_a"] == DTYPES[problem.dtype_a].torch
+        stand_in = "" if same else parse_dtype(answer["dtype_a"], "").name
+        return Check(config.name, passed, ratio, row, problem.size, "interpreter", stand_in=stand_in)
 
 
 def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
-    """At most two tiles in M and in N and a few blocks of K, overhanging exactly where `problem` does."""
+    """About two tiles in M and in N and a few blocks of K, overhanging exactly where `problem` does.
+
+    Where several elements share a scale, the blocks of these are whole, or overhang, where those of `problem` do.
+    """
+    rows, columns, along_k = get_op(problem.op).shared_scale(problem)
     k_blocks = _INTERPRETED_K_BLOCKS * max(1, config.SPLIT_K // 2)
     return dataclasses.replace(
         problem,
-        M=_shrink(problem.M, config.BLOCK_SIZE_M, 1),
-        N=_shrink(problem.N, config.BLOCK_SIZE_N, 1),
-        K=_shrink(problem.K, config.BLOCK_SIZE_K, k_blocks),
+        M=_shrink(problem.M, config.BLOCK_SIZE_M, 1, rows),
+        N=_shrink(problem.N, config.BLOCK_SIZE_N, 1, columns),
+        K=_shrink(problem.K, config.BLOCK_SIZE_K, k_blocks, along_k),
     )
 
 
-def _shrink(size: int, block: int, blocks: int) -> int:
-    """`blocks` whole blocks and the overhang of `size`, or two blocks more than one when there is no overhang."""
-    rest = size % block
-    return min(size, blocks * block + (rest or block))
+def _shrink(size: int, block: int, blocks: int, shared: int) -> int:
+    """`blocks` whole blocks and the overhang of `size`, or two blocks more than one when there is no overhang.
+
+    Rounded up to what is a whole number of blocks and of the `shared` elements with one scale.
+    """
+    unit = math.lcm(block, shared)
+    rest = size % unit
+    return min(size, -(-blocks * block // unit) * unit + (rest or unit))

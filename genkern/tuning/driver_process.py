@@ -22,10 +22,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from genkern.errors import GenkernError, ProfilerError
+from genkern.errors import BugError, GenkernError, ProfilerError
 from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob
-from genkern.farm.farm import Farm, FarmCounts
+from genkern.farm.farm import Farm, FarmClosedError, FarmCounts
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.journal.copy import JournalCopy
@@ -123,8 +123,8 @@ class DriverProcess:
                         report: Report = values[0]
                         return report
                     else:
-                        error, said = values
-                        raise error from (RuntimeError(said) if said else None)
+                        error: Exception = values[0]
+                        raise error
         except ProfilerError:
             # Whoever takes the size over goes on where this process ended.
             shared.news.extend(lines)
@@ -156,7 +156,7 @@ class DriverProcess:
                         self._send("compiled", number, result)
                 self._send("compiled", number, None)
             except Exception as error:
-                self._send("compiled", number, _portable(error)[0])
+                self._send("compiled", number, _portable(error))
 
     def _results(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
         farm = self._shared.farm
@@ -211,20 +211,20 @@ def driver_processes(
                 driver.end()
 
 
-def _portable(error: Exception) -> tuple[Exception, str]:
+def _portable(error: Exception) -> Exception:
     """What survives the way through a pipe, and for a bug where it happened."""
     if isinstance(error, ProfilerError):
-        return ProfilerError(str(error)), ""
-    if isinstance(error, GenkernError):
-        return error, ""
-    return RuntimeError(repr(error)), traceback.format_exc()
+        return ProfilerError(str(error))
+    if isinstance(error, GenkernError | BugError):
+        return error
+    return BugError.of(error)
 
 
 class _Stopped(BaseException):
     """The parent is gone, or wants no more."""
 
 
-class _NoFarmError(Exception):
+class _NoFarmError(FarmClosedError):
     """As `_Stopped`, to a thread that waits for the parent's farm; the main thread has a signal."""
 
 
@@ -292,7 +292,7 @@ class _Driver:
             except _NoFarmError:
                 continue  # and wait for the signal
             except Exception as error:
-                answer = "error", *_portable(error)
+                answer = "error", _portable(error)
             self.flush(ended=True)
             self._send(*answer)
 

@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from genkern.errors import ProfilerError
+from genkern.errors import BugError, ProfilerError, bugs_told
 from genkern.farm.workshop import Job, Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner
+from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit, Winner
 from genkern.gemm.session import VENDOR, Budget, Profiler
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.search.predict import promising_first
-from genkern.search.select import choice, finalists, interval_us, ranking, spread_us
+from genkern.search.screening import screening_for
+from genkern.search.select import barren_families, choice, finalists, interval_us, ranking, spread_us
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
 from genkern.tuning.check import Checker
@@ -46,7 +47,8 @@ class Report:
 
     `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the vendor
     library did in the finals, where the profiler says. `table` has the candidates as text where the report comes from
-    another process (`candidates_file.condensed`).
+    another process (`candidates_file.condensed`). `bug` is what ended the size when genkern itself is at fault.
+    `warnings` are lines for the user.
     """
 
     problem: GemmProblem
@@ -60,6 +62,14 @@ class Report:
     incumbent: Measurement | None = None
     vendor: Measurement | None = None
     table: str | None = None
+    bug: BugError | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def time_source(self) -> str:
+        """Where the times of its candidates come from; "" where there are none."""
+        known = (m.time_source for m in ([self.winner] if self.winner else self.candidates.values()))
+        return next(known, "")
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -93,8 +103,18 @@ class Tuner:
     def tune(self, problem: GemmProblem) -> Report:
         """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
 
-        Raises GenkernError when the run itself cannot go on (a full disk, a device that stays broken).
+        A bug of genkern ends the size, and is in the report. Raises GenkernError when the run itself cannot go on (a
+        full disk, a device that stays broken).
         """
+        try:
+            with bugs_told():
+                return self._tuned(problem)
+        except BugError as bug:
+            report = Report(problem, message=f"a bug in genkern: {bug}", bug=bug)
+            self.journal.ended(problem, Ended({}, report.message))
+            return report
+
+    def _tuned(self, problem: GemmProblem) -> Report:
         report = Report(problem)
         facts = self.journal.of(problem)
         with report.stage("prune"):
@@ -126,6 +146,7 @@ class Tuner:
         if incumbent is not None:
             report.incumbent = report.candidates[incumbent.name]
         report.outcomes.update(m.outcome for m in report.candidates.values())
+        report.warnings = tuple(barren_families(report.candidates.values()))
         if report.winner is not None:
             self.journal.won(report.winner)
         self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
@@ -150,11 +171,17 @@ class Tuner:
         known = dict(facts.screened)
         times_us = [measurement.duration_us for measurement in known.values() if measurement.duration_us is not None]
         # The measured process tells by it what is hopeless, and the best were measured first.
-        job.session = replace(job.session, best_us=min(times_us, default=None))
-        unknown = (candidate for candidate in job.candidates if candidate.config.name not in known)
+        best_us, screening = min(times_us, default=None), screening_for(self.budget)
+        job.session = replace(job.session, best_us=best_us, screening=screening)
+
+        def unknown() -> Iterator[Candidate]:
+            # Whoever pulls, in whichever thread, ends the compiling there when it ends early.
+            with contextlib.closing(job.candidates) as candidates:
+                yield from (candidate for candidate in candidates if candidate.config.name not in known)
+
         in_a_row: list[str] = []
         try:
-            for measurement in map(_brief, self.profiler.screen(job.session, unknown)):
+            for measurement in map(_brief, self.profiler.screen(job.session, unknown())):
                 self.journal.screened(problem, measurement)
                 in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
                 yield measurement

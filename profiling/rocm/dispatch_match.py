@@ -11,7 +11,8 @@ launch of a config, then `{"config": NAME, "symbols": [SYMBOL, ...], "calls": N}
 completed on the device, or `{"config": NAME, "error": TEXT}`. `symbols` are the kernels of one call, in order.
 The first line may carry `symbols` and `calls` as well, which tells apart what a failed config launched. In the
 finals `{"clock_mhz": MHZ, "round": N}` stands before each round, numbered from 0, and once after the last; MHZ is null
-where nothing reads the clock.
+where nothing reads the clock. `{"bug": TEXT, "details": TRACEBACK}` is the last line of a process that genkern's own
+fault ended.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from genkern.errors import ProfilerError
+from genkern.errors import BugError, ProfilerError
 from genkern.gemm.records import Dispatch
 
 
@@ -47,7 +48,8 @@ class LaunchEntry:
 def parse_launch_log(text: str, source: str = "launch log") -> list[LaunchEntry]:
     """Read a launch log; a last line without its newline was cut off by the process's death and is left out.
 
-    Raises ProfilerError, naming `source` and the line, for anything that the format does not allow.
+    Raises ProfilerError, naming `source` and the line, for anything that the format does not allow, BugError for a log
+    that ends in a bug.
     """
     entries: list[LaunchEntry] = []
     for number, line in enumerate(text.split("\n")[:-1], 1):
@@ -56,6 +58,8 @@ def parse_launch_log(text: str, source: str = "launch log") -> list[LaunchEntry]
         values = _values(line, f"{source}:{number}")
         if "clock_mhz" in values:
             continue
+        if "bug" in values:
+            raise BugError(str(values["bug"]), str(values.get("details", "")))
         entry, starts = _entry(values, f"{source}:{number}")
         if not starts and entries and entries[-1].interrupted and entries[-1].config == entry.config:
             begun = entries.pop()
@@ -141,7 +145,9 @@ def _values(line: str, where: str) -> dict[str, Any]:
         values = json.loads(line)
     except ValueError:
         raise ProfilerError(f"{where}: {line[:80]!r} is not JSON: the measured process wrote a bad log") from None
-    if not isinstance(values, dict) or not (isinstance(values.get("config"), str) or "clock_mhz" in values):
+    if not isinstance(values, dict) or not (
+        isinstance(values.get("config"), str) or values.keys() & {"clock_mhz", "bug"}
+    ):
         raise ProfilerError(f"{where}: expected an object with the name of a config, not {line[:80]!r}")
     return values
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import roofline
+from made_winners import write_results
 
-from genkern.formats.tune_gemm_yaml import read_winners, write_winners
+from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
@@ -58,7 +59,7 @@ def test_command_reads_shipped_results(capsys: pytest.CaptureFixture[str]) -> No
     roofline.main([str(RESULTS)])
     out = capsys.readouterr().out
     assert "4.800 TB/s, 989 TFLOPS (data sheet of NVIDIA H200)" in out
-    for row in read_winners(str(RESULTS)):
+    for row in read_results(str(RESULTS)):
         assert any(f"| {row.problem.size} |" in line and row.config.name in line for line in out.splitlines())
 
 
@@ -78,7 +79,7 @@ def test_command_reads_every_family(tmp_path: Path, capsys: pytest.CaptureFixtur
         )
         for i, name in enumerate(FAMILIES)
     ]
-    write_winners(str(tmp_path / "results.yaml"), winners)
+    write_results(str(tmp_path / "results.yaml"), winners)
     roofline.main([str(tmp_path / "results.yaml")])
     lines = capsys.readouterr().out.splitlines()
     for winner in winners:

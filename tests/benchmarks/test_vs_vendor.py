@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 import vs_vendor
-from made_winners import winner
-
-from genkern.formats.tune_gemm_yaml import write_winners
+from made_winners import winner, write_results
 
 
 def test_files_together_have_each_size_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A size in two files counts once over all, as the last file has it; without the library's time never."""
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
-    write_winners(
+    write_results(
         first, [winner(16, 10.0, vendor_us=40.0), winner(16, 10.0, bias=True, vendor_us=10.0), winner(1, 5.0)]
     )
-    write_winners(second, [winner(16, 10.0, vendor_us=20.0), winner(1, 10.0, vendor_us=9.0)])
+    write_results(second, [winner(16, 10.0, vendor_us=20.0), winner(1, 10.0, vendor_us=9.0)])
     vs_vendor.main([str(first), str(second)])
     one, other, together = capsys.readouterr().out.split("| M | sizes |")[1:]
     assert one.split("| --- |\n")[1].startswith("| 16 | 2 | 2.000 | 1.000 | 4.000 |\n| all | 2 | 2.000 |")
@@ -29,7 +27,7 @@ def test_files_together_have_each_size_once(tmp_path: Path, capsys: pytest.Captu
 def test_results_without_the_library_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """There is no mean over no size; one line says so."""
     path = tmp_path / "a.yaml"
-    write_winners(path, [winner(16, 10.0)])
+    write_results(path, [winner(16, 10.0)])
     with pytest.raises(SystemExit) as ended:
         vs_vendor.main([str(path)])
     assert ended.value.code == 2

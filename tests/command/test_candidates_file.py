@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ def test_rows_are_fastest_first_with_one_line_each() -> None:
     assert list(table.columns) == list(COLUMNS)
     assert list(table["us"])[:2] == [9.0, 10.0]
     assert list(table["outcome"]) == ["wrong", "measured", "compile_failed"]
+    predicted = report(ONE)
+    predicted.candidates = {name: replace(m, time_source="predicted") for name, m in predicted.candidates.items()}
+    assert list(candidate_table(predicted)["outcome"]) == ["wrong", "predicted", "compile_failed"]
     text = table.to_csv(index=False, header=False)
     assert len(text.splitlines()) == 3
     assert "1,4096,4096,a16w16,bf16,bf16,bf16,T,N,False,none,tiled_BM1,wrong,9.0," in text

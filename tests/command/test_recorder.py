@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,25 +15,30 @@ from rich.console import Console
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.pace import Pace
 from genkern.command.recorder import Recorder
+from genkern.errors import BugError
 from genkern.farm.farm import FarmCounts
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.results import ResultsFile, RunFacts
+from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
+from genkern.journal.bug_log import BugLog
 from genkern.tuning.tune import Report, tune_all
 
+DEVICE = DeviceKey("gfx942", "AMD Instinct MI300X", 304)
 PROBLEMS = [winner(m).problem for m in (8, 4, 2, 1)]
 
 
 def recorder(path: Path, output: io.StringIO, **options: object) -> Recorder:
     """One whose writing takes no time, so that it is always due."""
     options = {"pace": Pace(lambda: 0.0), **options}
-    facts = RunFacts("gfx942", 304, {"triton": "3.7.0"}, predicted=False)
+    facts = RunFacts(DEVICE, {"triton": "3.7.0"}, predicted=False)
     console = Console(file=output, soft_wrap=True, **options.pop("console", {}))  # type: ignore[arg-type]
     results = ResultsFile(str(path / "r.yaml"), facts, GemmDefaults())
     candidates = CandidatesFile(str(path / "c.csv"), PROBLEMS)
-    return Recorder(PROBLEMS, results, candidates, console, **options)  # type: ignore[arg-type]
+    bug_log = BugLog(path / "r.yaml.bug.log", facts.versions, "genkern -i sizes.yaml")
+    return Recorder(PROBLEMS, results, candidates, console, bug_log, **options)  # type: ignore[arg-type]
 
 
 def written(path: Path) -> list[int]:
@@ -73,6 +79,21 @@ def test_a_size_without_a_winner_is_told_and_counted(tmp_path: Path) -> None:
     assert "8x4096x4096: no winner: no way\n" in output.getvalue()
 
 
+def test_a_bug_is_told_logged_and_counted(tmp_path: Path) -> None:
+    """One line says which size, what, where the rest is, and to report it; the log has traceback and command."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output)
+    made.finished(replace(report(None, PROBLEMS[0]), bug=BugError("KeyError: 'x'", "Traceback: at line 3\n")))
+    made.finished(replace(report(winner(4)), warnings=("no gemv config ran (launch_failed 2): out of resource",)))
+    assert (made.failed, made.bugs, written(tmp_path)) == (1, 1, [4])
+    first, _, warning = output.getvalue().splitlines()
+    log = tmp_path / "r.yaml.bug.log"
+    assert first == f"8x4096x4096: a bug in genkern: KeyError: 'x'; {log} has the rest: please report it"
+    assert warning == "4x4096x4096: warning: no gemv config ran (launch_failed 2): out of resource"
+    for part in ("8x4096x4096", "genkern -i sizes.yaml", "triton 3.7.0", "KeyError: 'x'", "Traceback: at line 3"):
+        assert part in log.read_text()
+
+
 @pytest.mark.parametrize(("console", "narrow"), [({"force_terminal": True, "width": 80}, True), ({"width": 80}, False)])
 def test_the_summary_fits_its_reader(console: dict[str, object], narrow: bool, tmp_path: Path) -> None:
     """On a terminal no line of the table is longer than it; in a pipe a size has one line, to be searched for."""
@@ -110,9 +131,10 @@ class Written(ResultsFile):
 def bytes_written(path: Path, sizes: int, seconds_each: float) -> int:
     """By a run of so many sizes that takes so long for each, as a tuner does."""
     problems = [winner(m).problem for m in range(1, sizes + 1)]
-    results = Written(str(path / "r.yaml"), RunFacts("gfx942", 304, {}, predicted=False), GemmDefaults())
+    results = Written(str(path / "r.yaml"), RunFacts(DEVICE, {}, predicted=False), GemmDefaults())
     pace = Pace(lambda: results.now_s)
-    made = Recorder(problems, results, None, Console(quiet=True), pace=pace)
+    bug_log = BugLog(path / "bug.log", {}, "genkern")
+    made = Recorder(problems, results, None, Console(quiet=True), bug_log, pace=pace)
 
     class Tunes:
         device_index = 0
@@ -133,6 +155,16 @@ def test_what_is_written_grows_as_the_run_does(seconds_each: float, tmp_path: Pa
     (tmp_path / "small").mkdir()
     small = bytes_written(tmp_path / "small", 100, seconds_each)
     assert bytes_written(tmp_path, 1000, seconds_each) < 15 * small
+
+
+def test_what_stood_in_for_the_operands_is_told(tmp_path: Path) -> None:
+    """In the table, at the end, and in the file: a check of other types is no check of these."""
+    output = io.StringIO()
+    made = recorder(tmp_path, output)
+    made.finished(report(winner(8, check=checked("8x256x256", "interpreter", "fp16"))))
+    made.summary(gpu_for_arch("gfx942"), FarmCounts())
+    assert "check: with operands in fp16, which is not the type of these sizes" in output.getvalue()
+    assert yaml.safe_load((tmp_path / "r.yaml").read_text())[0]["check"] == "interpreter with fp16 operands"
 
 
 def test_nothing_to_show_is_short(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from genkern.command.report import (
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
+from genkern.ops.op import bytes_moved
 
 GPU = gpu_for_arch("gfx942")
 WINNERS = [
@@ -92,7 +93,7 @@ def test_shares_of_the_bounds() -> None:
     assert percent_of_peak(at_peak, GPU) == pytest.approx(100)
     assert percent_of_roofline(at_peak, GPU) == pytest.approx(100)
     skinny = winner(1)
-    bound_us = skinny.problem.bytes_moved / GPU.memory_tb_per_s * 1e-6
+    bound_us = bytes_moved(skinny.problem) / GPU.memory_tb_per_s * 1e-6
     assert percent_of_roofline(replace(skinny, duration_us=bound_us), GPU) == pytest.approx(100)
 
 
@@ -101,6 +102,9 @@ def test_lines_of_a_size() -> None:
     assert size_line(report(WINNERS[1])).startswith(
         "1x4096x4096: 8.06 us, 4.2 TFLOPS, 0.868x vendor (rocprofv3), interpreter check ok on 1x256x256: tiled_"
     )
+    stood_in = replace(WINNERS[1], check=checked("1x256x256", "interpreter", "fp16"))
+    assert ", interpreter check ok in fp16 on 1x256x256: tiled_" in size_line(report(stood_in))
+    assert "ok (fp16)" in winners_table([stood_in], GPU, None)[-1]
     assert "gpu check ok: " in size_line(report(replace(WINNERS[0], check=checked("16384x4096x4096"))))
     assert size_line(report(None)) == "1x2x3: no winner: no way"
     again = report(WINNERS[1])
@@ -124,3 +128,11 @@ def test_outcomes_are_counted_in_words() -> None:
     counts = Counter({Outcome.PRUNED: 131328, Outcome.MEASURED: 672, Outcome.CRASHED: 0})
     assert outcome_text(counts, "cudagraph") == "measured 672, pruned 131,328"
     assert outcome_text(counts, "predicted") == "predicted 672, pruned 131,328"
+
+
+def test_predicted_times_are_never_called_measured() -> None:
+    """Not for a size without a winner either, whose candidates all the same have times."""
+    failed = report(None)
+    failed.candidates = {"tiled_BM1": Measurement("tiled_BM1", Outcome.MEASURED, "predicted", "final", 9.0)}
+    failed.outcomes = Counter({Outcome.MEASURED: 1})
+    assert detail_lines(failed)[0].startswith("  predicted 1; ")

@@ -14,16 +14,15 @@ import pytest
 import yaml
 from command import DATA, ROOT, run, run_here
 from machines import machine
-from made_winners import CONFIG, checked, winner
+from made_winners import CONFIG, checked, winner, write_results
 from small_gemms import needs_interpreter
 
-from genkern.command.target import NOT_PRESENT, RunTarget, versions
+from genkern.command.target import RunTarget, versions
 from genkern.command.verify import TIME_COLUMNS, Claim, check_line, made_elsewhere, read_claims
 from genkern.errors import ResultsError
-from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.gpus import NOT_PRESENT, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check
 
@@ -37,7 +36,7 @@ def results(tmp_path: Path) -> Path:
     """Three winners on an H200."""
     path = tmp_path / "results.yaml"
     made = [winner(m, config=H200, arch="sm_90", device="NVIDIA H200", time_source="cudagraph") for m in (1, 16, 64)]
-    tune_gemm_yaml.write_winners(str(path), made)
+    write_results(str(path), made, 132)
     return path
 
 
@@ -53,7 +52,8 @@ def test_right_configs_without_a_gpu(tmp_path: Path, cache_dir: Path, capsys: py
     path.write_text(text)
     ran = run_here(capsys, "--compare_wo_tuning", "--gemm_size_file", path, "--cache_dir", cache_dir, *HERE)
     assert (ran.status, ran.err) == (0, "")
-    first, second, last = ran.out.splitlines()
+    note, first, second, last = ran.out.splitlines()
+    assert note.startswith(f"note: nothing names the types of 2 rows in {path}: bf16 is taken; tune_gemm's own default")
     assert first.startswith("100x64x4097 a16w16 bf16: ok: error ratio 0, worst row 0.00")
     assert "(interpreter on 36x64x193): tiled_BM32_BN32_BK64_GM4_SK1_nW4_nS2" in first
     assert second.startswith("100x64x256 a16w16 bf16: ok: ")
@@ -110,7 +110,7 @@ def test_benchmark_without_a_gpu_says_predicted(
 ) -> None:
     """In each line and each row; the file has tune_gemm's name when none is given."""
     monkeypatch.chdir(tmp_path)
-    tune_gemm_yaml.write_winners("r.yaml", [winner(16, config=Config.parse("tiled_BM16_BN64_BK64_GM1_SK1_nW4_nS2"))])
+    write_results("r.yaml", [winner(16, config=Config.parse("tiled_BM16_BN64_BK64_GM1_SK1_nW4_nS2"))])
     ran = run_here(capsys, "--benchmark", "-o", "r.yaml", "--cache_dir", cache_dir, *HERE)
     assert ran.status == 0
     assert "(predicted): tiled_" in ran.out
@@ -125,7 +125,7 @@ def test_a_config_that_cannot_run_is_status_1(
 ) -> None:
     """It needs more LDS than there is: the others are timed, and the row says why this one is not."""
     small, big = (Config.parse(f"tiled_BM{m}_BN64_BK64_GM1_SK1_nW4_nS2") for m in (16, 1024))
-    tune_gemm_yaml.write_winners(str(tmp_path / "r.yaml"), [winner(2048, config=big), winner(16, config=small)])
+    write_results(str(tmp_path / "r.yaml"), [winner(2048, config=big), winner(16, config=small)])
     times = tmp_path / "t.csv"
     ran = run_here(capsys, "--benchmark", "-i", tmp_path / "r.yaml", "-o", times, "--cache_dir", cache_dir, *HERE)
     assert ran.status == 1
@@ -194,7 +194,7 @@ def test_a_device_is_told_from_its_prediction() -> None:
 def test_claims_of_a_csv_leave_other_libraries_out(tmp_path: Path) -> None:
     """They are counted; a file of nothing else holds nothing to check."""
     path = tmp_path / "r.csv"
-    aiter_csv.write_winners(str(path), [winner(16), winner(32)], 304)
+    write_results(str(path), [winner(16), winner(32)])
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines, lines[1].replace(",genkern,", ",hipblaslt,")]) + "\n")
     claims = read_claims(str(path), GemmDefaults())
@@ -224,7 +224,7 @@ def test_winners_are_used_as_the_readme_says(tmp_path: Path, cache_dir: Path) ->
     """--benchmark --keep makes a module of the winner, which the README's program imports without genkern."""
     config = Config("tiled", 16, 16, 32, 1, 2, 4, 2)
     small = replace(winner(16, config=config), problem=GemmProblem(16, 64, 128))
-    tune_gemm_yaml.write_winners(str(tmp_path / "tuned.yaml"), [small])
+    write_results(str(tmp_path / "tuned.yaml"), [small])
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^python -m genkern (-i .*--keep .*)$", text, re.MULTILINE)
     program = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[-1]

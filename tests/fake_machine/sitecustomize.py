@@ -73,6 +73,7 @@ def _serve() -> None:
                 "config": name,
                 "samples_us": [_us("screen", name)] * 3,
                 **_fault(MACHINE.get("faults", {}).get(name, "")),
+                **(MACHINE["bug"] if MACHINE.get("bug_in") == TRACED["size"] else {}),
             }
         elif request["command"] == "retime":
             names = [entry["config"] for entry in request["candidates"]] + ["vendor"]

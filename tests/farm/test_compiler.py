@@ -34,7 +34,7 @@ from small_gemms import (
     specs_of,
     write_module,
 )
-from trouble_kernels import trouble_spec, write_trouble
+from trouble_kernels import trouble_spec
 
 import genkern.farm.compiler
 from genkern.errors import GenkernError, OutputError
@@ -85,14 +85,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[CompileProcess]:
-    """One compile process for the tests that do not break it."""
-    shared = CompileProcess()
-    yield shared
-    shared.kill()
-
-
 @pytest.fixture
 def own_process() -> Iterator[CompileProcess]:
     """A compile process to break."""
@@ -100,12 +92,6 @@ def own_process() -> Iterator[CompileProcess]:
     yield own
     if own.alive:
         own.kill()
-
-
-@pytest.fixture
-def trouble(hostile_path: Path) -> Path:
-    """A module of kernels that make trouble when they are compiled, and one, `plain`, that does not."""
-    return write_trouble(hostile_path)
 
 
 @pytest.mark.parametrize(("arch", "problem", "config"), CASES, ids=lambda value: getattr(value, "name", value))

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from small_gemms import AMD, AMD_SPLIT, TRITON_VERSION, specs_of, target_of, write_module
-from trouble_kernels import trouble_spec, write_trouble
+from trouble_kernels import trouble_spec
 
 import genkern.farm.farm
-from genkern.errors import OutputError
+from genkern.errors import BugError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
 from genkern.gemm.problem import GemmProblem
@@ -53,12 +53,6 @@ def make_farm(hostile_path: Path) -> Callable[..., Farm]:
         return Farm(BinaryCache(cache), target_of("gfx942"), TRITON_VERSION, jobs=2, timeout_s=timeout_s)
 
     return make
-
-
-@pytest.fixture
-def trouble(hostile_path: Path) -> Path:
-    """The module of kernels that make trouble."""
-    return write_trouble(hostile_path)
 
 
 def compiled(farm: Farm, module: Path, names: Sequence[str]) -> dict[str, Binary | Failure]:
@@ -152,6 +146,18 @@ def test_a_full_disk_stops_the_farm(make_farm: Callable[..., Farm], trouble: Pat
     """What a worker cannot write is an OutputError here, in the user's process."""
     with pytest.raises(OutputError, match="No space left on device"):
         compiled(make_farm(), trouble, ["full"])
+
+
+def test_a_bug_comes_out_and_the_farm_goes_on(make_farm: Callable[..., Farm], trouble: Path) -> None:
+    """A wrong text ends what it is asked with, in the user's process, with its traceback; the next is compiled."""
+    farm = make_farm()
+    with pytest.raises(BugError, match="NameError: tile_of is not defined") as caught:
+        compiled(farm, trouble, ["no_name", *PLAIN])
+    assert "Traceback" in caught.value.details
+    assert farm.counts.failed == 0
+    assert farm.cache.get(farm.key(trouble_spec("no_name"))) is None
+    results = compiled(farm, trouble, [*PLAIN, "plain_4", "plain_5"])
+    assert {type(result) for result in results.values()} == {Binary}
 
 
 def test_failures_are_not_asked_twice(make_farm: Callable[..., Farm], trouble: Path) -> None:

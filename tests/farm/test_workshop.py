@@ -25,7 +25,7 @@ from small_gemms import (
 
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
-from genkern.farm.workshop import Workshop, kernels_only
+from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -348,11 +348,11 @@ def test_workers_get_the_kernels_only(make_workshop: Callable[..., Workshop], tm
     ],
     ids=lambda c: c[0].name,
 )
-def test_kernels_only_is_a_module(configs: list[Config]) -> None:
-    """The cut text parses, and holds the kernels of every family."""
+def test_the_kernels_text_is_a_module(configs: list[Config]) -> None:
+    """It parses, and holds the kernels of every family."""
     for size, bias in itertools.product([(128, 64, 256), (100, 64, 4096)], (False, True)):
         module = generate(GemmProblem(*size, bias=bias), configs, "any")
-        assert functions(kernels_only(module.text)) > set(module.source_sha256)
+        assert functions(module.kernels_text) > set(module.source_sha256)
 
 
 def functions(text: str) -> set[str]:

@@ -5,24 +5,30 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from made_winners import results_text, write_results
 
 from genkern.errors import ResultsError
-from genkern.formats.aiter_csv import read_rows, widened, write_winners
+from genkern.formats.aiter_columns import rowwise
+from genkern.formats.aiter_csv import obstacle
 from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.kind import read_results
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Winner
+from genkern.ops.op import gb_per_s
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
 CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, 0, 16, 2)
+# As AITER means its a8w8 tables.
+ROWWISE = tuple(rowwise().items())
 CHECK = Check(CONFIG.name, True, 0.0, 1e-3, "64x256x5120", "float32 reference")
 BF16 = Winner(
     *(GemmProblem(64, 256, 5120, dtype_c="fp32", bias=True), CONFIG, 7.91911, 0.1, 15, "rocprofv3", "gfx950"),
     *("AMD Instinct MI355X", (), CHECK),
 )
 FP8 = dataclasses.replace(
-    BF16, problem=GemmProblem(1, 1280, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn"), check=None, duration_us=4.0
+    BF16, problem=GemmProblem(1, 1280, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn", own=ROWWISE), check=None, duration_us=4.0
 )
 TRUSTED = dataclasses.replace(
     BF16,
@@ -45,7 +51,7 @@ def refusal(tmp_path: Path, text: str) -> str:
     path = tmp_path / "tuned.csv"
     path.write_text(text)
     with pytest.raises(ResultsError) as caught:
-        read_rows(str(path))
+        read_results(str(path))
     assert "\n" not in str(caught.value)
     assert "tuned.csv" in str(caught.value)
     return str(caught.value)
@@ -54,7 +60,7 @@ def refusal(tmp_path: Path, text: str) -> str:
 def test_a16w16_line(tmp_path: Path) -> None:
     """Header and row begin as AITER's, character for character; bw counts each operand once, C in its own type."""
     path = tmp_path / "tuned.csv"
-    assert write_winners(str(path), [BF16], 256).paths == (str(path),)
+    write_results(path, [BF16], 256)
     assert path.read_text() == (
         f"{HEADER_16},{EXTRA}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
         f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config\n"
@@ -64,18 +70,19 @@ def test_a16w16_line(tmp_path: Path) -> None:
 def test_a8w8_line(tmp_path: Path) -> None:
     """a8w8 has AITER's other header; a winner that was not checked has no error ratio."""
     path = tmp_path / "tuned.csv"
-    write_winners(str(path), [FP8], 256)
+    write_results(str(path), [FP8], 256)
+    bw = round(gb_per_s(FP8.problem, 4.0), 2)
     assert path.read_text().splitlines() == [
         f"{HEADER_8},{EXTRA}",
-        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,2624.13,,,,15,0,,,,,config",
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config",
     ]
 
 
 def test_how_far_a_time_can_be_trusted(tmp_path: Path) -> None:
     """Interval, samples, runner-up and margin come back, with the library's time and what to call."""
     path = str(tmp_path / "tuned.csv")
-    write_winners(path, [TRUSTED, BF16], 256)
-    row, bare = read_rows(path)
+    write_results(path, [TRUSTED, BF16], 256)
+    row, bare = read_results(path)
     assert (row.interval_us, row.samples, row.discarded) == ((7.91, 7.9345), 15, 2)
     assert (row.runner_up, row.runner_up_us, row.margin) == ("tiled_BM32", 8.1235, 1.0258)
     assert (row.vendor_us, row.choice) == (8.5, "vendor")
@@ -85,20 +92,15 @@ def test_how_far_a_time_can_be_trusted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("op", [BF16, FP8])
 def test_a_table_without_our_columns_is_read(tmp_path: Path, op: Winner) -> None:
-    """AITER's own, and what genkern wrote before it had them; widened, it has them empty, and its rows are the same."""
+    """AITER's own, and what genkern wrote before it had them."""
     path = tmp_path / "tuned.csv"
-    write_winners(str(path), [op], 256)
-    ours = path.read_text().splitlines()
+    ours = results_text([op], "tuned.csv", 256).splitlines()
     before = [",".join(line.split(",")[: -len(EXTRA.split(","))]) for line in ours]
     assert before[0] in (HEADER_16, HEADER_8)
     path.write_text("\n".join(before) + "\n")
-    (row,) = read_rows(str(path))
+    (row,) = read_results(str(path))
     assert (row.samples, row.interval_us, row.margin) == (None, None, None)
-    lines = widened(before)
-    assert lines[0] == ours[0]
-    assert widened(ours) == ours
-    path.write_text("\n".join(lines) + "\n")
-    assert read_rows(str(path)) == [row]
+    assert (row.problem, row.config) == (op.problem, op.config)
 
 
 @pytest.mark.parametrize(
@@ -121,34 +123,29 @@ def test_a_bad_cell_of_ours_is_one_line(tmp_path: Path, cells: str, expected: st
     assert expected in message
 
 
-def test_both_ops_make_two_files(tmp_path: Path) -> None:
-    """Different columns cannot share a file: a8w8 goes beside it."""
-    written = write_winners(str(tmp_path / "tuned.csv"), [FP8, BF16], 256)
-    assert written.paths == (str(tmp_path / "tuned.csv"), str(tmp_path / "tuned_a8w8.csv"))
-    assert [row.problem for path in written.paths for row in read_rows(path)] == [BF16.problem, FP8.problem]
-
-
-@pytest.mark.parametrize("with_gfx", [True, False])
-def test_rows_round_trip(tmp_path: Path, with_gfx: bool) -> None:
-    """Problem, config, device and time come back, with and without the gfx column."""
-    path = str(tmp_path / "tuned.csv")
-    write_winners(path, [BF16], 256, with_gfx)
-    row = read_rows(path)[0]
-    assert (row.problem, row.config, row.kernel_name) == (BF16.problem, CONFIG, CONFIG.name)
-    assert (row.gfx, row.cu_num, row.libtype) == ("gfx950" if with_gfx else None, 256, "genkern")
-    assert (row.duration_us, row.error_ratio, row.bpreshuffle) == (7.9191, 0.0, False)
+def test_rows_round_trip(tmp_path: Path) -> None:
+    """Problem, config, device and time come back; an AITER from before 2026-04 has no gfx column, and all but it."""
+    path = tmp_path / "tuned.csv"
+    write_results(path, [BF16], 256)
+    lines = path.read_text().splitlines()
+    for gfx in ("gfx950", None):
+        (row,) = read_results(str(path))
+        assert (row.problem, row.config, row.kernel_name) == (BF16.problem, CONFIG, CONFIG.name)
+        assert (row.arch, row.compute_units, row.library, row.time_source) == (gfx, 256, "genkern", "measured")
+        assert (row.duration_us, row.error_ratio, row.bpreshuffle) == (7.9191, 0.0, False)
+        path.write_text("\n".join(line.partition(",")[2] for line in lines) + "\n")
 
 
 def test_rows_have_no_activation(tmp_path: Path) -> None:
     """No column could say one: not that of the command line either."""
     path = str(tmp_path / "tuned.csv")
-    write_winners(path, [BF16], 256)
-    assert read_rows(path, GemmDefaults(activation="relu"))[0].problem == BF16.problem
+    write_results(path, [BF16], 256)
+    assert read_results(path, GemmDefaults(activation="relu"))[0].problem == BF16.problem
 
 
 def test_as_aiter_reads_it(tmp_path: Path) -> None:
     """pandas, with which AITER reads its tables, sees bools as bools and dtypes as torch's names."""
-    write_winners(str(tmp_path / "tuned.csv"), [BF16, TRUSTED], 256)
+    write_results(str(tmp_path / "tuned.csv"), [BF16, TRUSTED], 256)
     table = pd.read_csv(tmp_path / "tuned.csv")
     assert table["bias"].dtype == bool
     assert list(table["outdtype"]) == ["torch.float32"] * 2
@@ -166,9 +163,9 @@ def test_as_aiter_reads_it(tmp_path: Path) -> None:
 
 def test_no_winners_is_a_header(tmp_path: Path) -> None:
     """A run without winners writes the header, which reads as no rows."""
-    written = write_winners(str(tmp_path / "tuned.csv"), [], 256)
+    write_results(tmp_path / "tuned.csv", [], 256)
     assert (tmp_path / "tuned.csv").read_text() == f"{HEADER_16},{EXTRA}\n"
-    assert read_rows(written.paths[0]) == []
+    assert read_results(str(tmp_path / "tuned.csv")) == []
 
 
 @pytest.mark.parametrize(
@@ -183,19 +180,16 @@ def test_no_winners_is_a_header(tmp_path: Path) -> None:
         GemmProblem(1, 2, 3, "a8w8", "int8", "int8", activation="gelu"),
     ],
 )
-def test_what_no_column_can_hold_is_told(tmp_path: Path, problem: GemmProblem) -> None:
-    """A winner that AITER's key would mistake for another problem is left out, and named."""
-    odd = dataclasses.replace(BF16, problem=problem)
-    written = write_winners(str(tmp_path / "tuned.csv"), [BF16, odd], 256)
-    assert [row.problem for row in read_rows(written.paths[0])] == [BF16.problem]
-    assert len(written.notes) == 1
-    assert "1x2x3" in written.notes[0]
+def test_what_no_column_can_hold(problem: GemmProblem) -> None:
+    """A winner that AITER's key would mistake for another problem."""
+    assert obstacle(problem)
+    assert not obstacle(BF16.problem)
 
 
 def test_results_serve_as_a_size_list(tmp_path: Path) -> None:
     """A tuned file can be tuned again."""
     path = str(tmp_path / "tuned.csv")
-    write_winners(path, [BF16], 256)
+    write_results(path, [BF16], 256)
     assert read_sizes(path, GemmDefaults(), "sm_90").problems == (BF16.problem,)
 
 
@@ -204,19 +198,20 @@ def test_rows_of_other_libraries(tmp_path: Path, us: str, expected: float | None
     """Other libraries' rows have no config; a time that AITER did not measure (0, -1, inf) is None."""
     path = tmp_path / "tuned.csv"
     path.write_text(f"{HEADER_16}\ngfx950,256,64,256,5120,False,dtypes.bf16,,False,True,asm,5,13,{us},_ZN5,0.0,2,4\n")
-    row = read_rows(str(path))[0]
+    row = read_results(str(path))[0]
     assert row.problem == GemmProblem(64, 256, 5120)
-    assert (row.config, row.duration_us, row.bpreshuffle, row.libtype) == (None, expected, True, "asm")
+    assert (row.config, row.duration_us, row.bpreshuffle, row.library) == (None, expected, True, "asm")
+    assert (row.time_source, row.predicted, row.measured) == (None, None, expected is not None)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data (files of AITER)")
 def test_aiters_own_file() -> None:
     """AITER's tuned bf16 table is read whole: 232 rows of four libraries."""
-    rows = read_rows(str(SHARED / "bf16_tuned_gemm.csv"))
+    rows = read_results(str(SHARED / "bf16_tuned_gemm.csv"))
     assert len(rows) == 232
-    assert {row.libtype for row in rows} == {"asm", "flydsl", "opus", "triton"}
+    assert {row.library for row in rows} == {"asm", "flydsl", "opus", "triton"}
     assert all(row.config is None for row in rows)
-    assert {(row.gfx, row.cu_num) for row in rows} == {("gfx950", 256), ("gfx1250", 96)}
+    assert {(row.arch, row.compute_units) for row in rows} == {("gfx950", 256), ("gfx1250", 96)}
 
 
 @pytest.mark.parametrize(

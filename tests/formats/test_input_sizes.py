@@ -54,7 +54,8 @@ DENSE_FILES = [
 
 
 def read(name: str) -> tuple[GemmProblem, ...]:
-    sizes = read_sizes(str(FOLDER / name), GemmDefaults(), "gfx942")
+    """Typed, since the files leave the types to the command line."""
+    sizes = read_sizes(str(FOLDER / name), GemmDefaults(dtype_a="bf16"), "gfx942")
     assert sizes.notes == ()
     return sizes.problems
 

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from made_winners import LONG, winner
+from made_winners import CONFIG, LONG, results_text, winner, write_results
 
 from genkern.errors import InputError, OutputError, ResultsError
-from genkern.formats import tune_gemm_yaml
+from genkern.formats.aiter_columns import rowwise
 from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.kind import read_results
 from genkern.formats.results import ResultsFile, RunFacts
+from genkern.formats.tuned_row import DeviceKey
+from genkern.gemm.gpus import NOT_PRESENT
 from genkern.gemm.problem import GemmProblem
 
-FACTS = RunFacts("gfx942", 304, {"triton": "3.7.0", "torch": "2.13"}, predicted=False)
+MI300X = DeviceKey("gfx942", "AMD Instinct MI300X", 304)
+FACTS = RunFacts(MI300X, {"triton": "3.7.0", "torch": "2.13"}, predicted=False)
+PREDICTING = replace(FACTS, key=replace(MI300X, device=MI300X.device + NOT_PRESENT), predicted=True)
+SIXTEEN = GemmProblem(16, 4096, 4096)
+HEADER_16 = (
+    "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw\n"
+)
 TUNE_GEMM = (
     "# made by hand\n"
     "- {'M': 16, 'N': 4096, 'K': 4096, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 16, 'BLOCK_SIZE_N': 64, "
@@ -61,8 +71,9 @@ def test_what_others_wrote_stays_to_the_letter(tmp_path: Path) -> None:
     assert sizes(path) == [16, 32, 64]
     again = opened(path)
     again.write([winner(16, 5.0)])
-    assert sizes(path) == [32, 64, 16]
-    assert "# made by hand\n- M: 32\n" in path.read_text()
+    assert sizes(path) == [16, 32, 64]
+    assert "# made by hand\n- {'M': 16," in path.read_text()
+    assert "# and a second one\n- M: 32\n" in path.read_text()
 
 
 @pytest.mark.parametrize(
@@ -123,54 +134,166 @@ def test_a_csv_with_other_columns_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "changes", "said"),
     [
-        (RunFacts("gfx950", 256, FACTS.versions, False), {}, "results for gfx942, this run is for gfx950"),
-        (FACTS, {"time_source": "predicted"}, "predicted times, this run measures"),
-        (RunFacts("gfx942", 304, FACTS.versions, True), {}, "measured times, this run predicts"),
-        (RunFacts("gfx942", 304, {"triton": "3.9.0"}, False), {}, "results of triton 3.7.0, this is triton 3.9.0"),
+        (FACTS, {"time_source": "predicted"}, "predicted times, this run measures: give another -o or --all"),
+        (PREDICTING, {}, "measured times, this run predicts: give another -o"),
+        (replace(FACTS, versions={"triton": "3.9.0"}), {}, "results of triton 3.7.0, this is triton 3.9.0"),
     ],
 )
 def test_rows_of_another_run_are_refused(
     suffix: str, facts: RunFacts, changes: dict[str, object], said: str, tmp_path: Path
 ) -> None:
-    """Unless just they are tuned again; those of another architecture even then. AITER's columns know no version."""
+    """Unless just they are tuned again. AITER's columns know no version."""
     path = tmp_path / f"r.{suffix}"
-    opened(path).write([winner(16, **changes)])
+    write_results(path, [winner(16, **changes)])
     if suffix == "csv" and "triton" in said:
         assert opened(path, facts).problems
         return
     with pytest.raises(ResultsError, match=said):
         opened(path, facts)
-    if "gfx950" in said:
-        with pytest.raises(ResultsError, match=said):
-            opened(path, facts, again=[GemmProblem(16, 4096, 4096)])
-    else:
-        assert opened(path, facts, again=[GemmProblem(16, 4096, 4096)]).problems
+    assert opened(path, facts, again=[SIXTEEN]).problems
     with pytest.raises(ResultsError, match=said):
         opened(path, facts, again=[GemmProblem(17, 4096, 4096)])
 
 
-def test_a_csv_from_before_it_had_our_columns_grows(tmp_path: Path) -> None:
-    """Its rows keep all that they say, and have nothing in the columns that are new; the new row fills them."""
+@pytest.mark.parametrize("suffix", ["yaml", "csv"])
+def test_a_measured_row_is_never_replaced_by_a_predicted_one(suffix: str, tmp_path: Path) -> None:
+    """Not with --all either, in one line before any work; the other way round is what --all is for."""
+    path = tmp_path / f"r.{suffix}"
+    write_results(path, [winner(16)])
+    with pytest.raises(ResultsError, match="holds a measured time of 16x4096x4096, which a predicted one does not"):
+        opened(path, PREDICTING, again=[SIXTEEN]).require_room([SIXTEEN])
+    write_results(path, [winner(16, time_source="predicted", device=PREDICTING.key.device)])
+    results = opened(path, again=[SIXTEEN])
+    results.require_room([SIXTEEN])
+    results.write([winner(16, 5.0)])
+    (row,) = read_results(str(path))
+    assert (row.duration_us, row.predicted) == (5.0, False)
+
+
+def test_a_time_of_tune_gemms_counts_as_measured(tmp_path: Path) -> None:
+    """It has no others; an entry without a time may be replaced by anything."""
+    path = tmp_path / "r.yaml"
+    path.write_text(TUNE_GEMM.replace("# TFLOPS: 5\n", "# TFLOPS: 5 time(us): 7.5\n"))
+    results = opened(path, PREDICTING, again=[SIXTEEN])
+    results.require_room([GemmProblem(32, 4096, 4096)])
+    with pytest.raises(ResultsError, match="measured time of 16x4096x4096"):
+        results.require_room([SIXTEEN])
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "csv"])
+@pytest.mark.parametrize("facts", [FACTS, PREDICTING])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compute_units": 80},
+        {"arch": "gfx950", "device": "AMD Instinct MI355X"},
+        {"device": "AMD Instinct MI300A", "compute_units": 228},
+    ],
+)
+def test_rows_of_another_device_stay_and_are_not_done(
+    suffix: str, facts: RunFacts, changes: dict[str, object], tmp_path: Path
+) -> None:
+    """Not even with --all, nor where they are of the very same size: the device is in the key."""
+    path = tmp_path / f"r.{suffix}"
+    units = int(str(changes.get("compute_units", 304)))
+    theirs = [winner(m, 3.9, **{k: v for k, v in changes.items() if k != "compute_units"}) for m in (16, 64)]
+    write_results(path, theirs, units)
+    before = path.read_text()
+    results = opened(path, facts, again=[SIXTEEN])
+    assert (results.problems, results.configs) == (set(), {})
+    assert results.others == f"{path} keeps 2 rows of other devices or libraries, to the letter"
+    results.require_room([SIXTEEN])
+    ours = winner(16, 11.2, device=facts.key.device, time_source="predicted" if facts.predicted else "rocprofv3")
+    results.write([ours])
+    assert path.read_text().startswith(before)
+    assert sizes(path) == [16, 64, 16]
+    again = opened(path, facts)
+    assert again.configs == {SIXTEEN: ours.config}
+    again.write([replace(ours, duration_us=9.0)])
+    assert path.read_text().startswith(before)
+    assert [row.duration_us for row in read_results(str(path))] == [3.9, 3.9, 9.0]
+
+
+def test_another_model_of_one_architecture_is_another_device(tmp_path: Path) -> None:
+    """By its name, where older results do not say their compute units."""
+    path = tmp_path / "r.yaml"
+    write_results(path, [winner(16, device="AMD Instinct MI325X")])
+    path.write_text(path.read_text().replace("'compute_units': 304, ", ""))
+    assert opened(path).problems == set()
+    path.write_text(path.read_text().replace("MI325X", "MI300X"))
+    assert opened(path).problems == {SIXTEEN}
+    # Times that were predicted for it are of it: its driver's name for it is another one than genkern's.
+    path.write_text(path.read_text().replace("MI300X", "MI300X (not present)").replace("rocprofv3", "predicted"))
+    assert opened(path, PREDICTING).problems == {SIXTEEN}
+
+
+def test_rows_of_other_libraries_and_layouts_stay_to_the_letter(tmp_path: Path) -> None:
+    """Spaces, quotes, line ends, blank lines and a missing end of the last line included; so do AITER's columns."""
     path = tmp_path / "r.csv"
-    opened(path).write([winner(16)])
-    lines = [line.rsplit(",", 9)[0] for line in path.read_text().splitlines()]
-    assert lines[0].endswith(",bw")
-    path.write_text("\n".join(lines) + "\n")
+    theirs = [
+        'gfx942, 304,64,4096,4096,False,torch.bfloat16,torch.bfloat16,False,False,asm,5,13,3.9,"_ZN5,k",0.0,1,1\r\n',
+        "\r\n",
+        "gfx942,304,16,4096,4096,False,torch.bfloat16,torch.bfloat16,False,True,triton,0,0,3.90,auto,0.0,1,1\r\n",
+        "gfx942,80,16,4096,4096,False,torch.bfloat16,torch.bfloat16,False,False,torch,0,0,0,native,0.0,1,1",
+    ]
+    before = HEADER_16.replace("\n", "\r\n") + "".join(theirs)
+    path.write_bytes(before.encode())
+    results = opened(path, again=[SIXTEEN])
+    assert results.problems == set()
+    results.require_room([SIXTEEN])
+    results.write([winner(16)])
+    after = path.read_bytes().decode()
+    assert after.startswith(before + "\r\ngfx942,304,16,4096,4096,False,")
+    assert after.endswith("\r\n")
+    assert opened(path).configs == {SIXTEEN: CONFIG}
+    opened(path).write([winner(16, 5.0)])
+    assert path.read_bytes().decode().startswith(before + "\r\n")
+    assert len(read_results(str(path))) == 4
+
+
+@pytest.mark.parametrize("facts", [FACTS, PREDICTING])
+@pytest.mark.parametrize("us", ["3.9", "0.0"])
+def test_a_row_of_another_library_is_not_doubled(us: str, facts: RunFacts, tmp_path: Path) -> None:
+    """AITER refuses a table with two rows of one key, and theirs stays: one line before any work, nothing written."""
+    path = tmp_path / "r.csv"
+    row = f"gfx942,304,16,4096,4096,False,torch.bfloat16,torch.bfloat16,False,False,asm,5,13,{us},k,0.0,1,1\n"
+    path.write_text(HEADER_16 + row)
+    results = opened(path, facts, again=[SIXTEEN])
+    assert results.problems == set()
+    with pytest.raises(ResultsError, match=r"asm's row for 16x4096x4096.*one row a size and device: give another -o"):
+        results.require_room([GemmProblem(4, 4096, 4096), SIXTEEN])
+    for other in (GemmProblem(4, 4096, 4096), replace(SIXTEEN, bias=True), replace(SIXTEEN, dtype_c="fp32")):
+        results.require_room([other])
+    assert path.read_text() == HEADER_16 + row
+
+
+def test_rows_keep_their_order(tmp_path: Path) -> None:
+    """A row that is tuned again stays where it is; new ones come last, in the order of the run."""
+    for name in ("r.yaml", "r.csv"):
+        path = tmp_path / name
+        write_results(path, [winner(m) for m in (64, 1, 16)])
+        opened(path).write([winner(8), winner(16, 5.0), winner(4)])
+        assert sizes(path) == [64, 1, 16, 8, 4]
+        assert [row.duration_us for row in read_results(str(path))] == [10.0, 10.0, 5.0, 10.0, 10.0]
+
+
+def test_a_table_of_aiters_columns_keeps_them(tmp_path: Path) -> None:
+    """Its rows would not be to the letter with more columns; the new ones have AITER's too."""
+    path = tmp_path / "r.csv"
+    ours = results_text([winner(16)], "r.csv").splitlines()
+    before = "\n".join(line.rsplit(",", 9)[0] for line in ours) + "\n"
+    path.write_text(before)
     results = opened(path)
     results.require_room([GemmProblem(4, 4096, 4096)])
     results.write([winner(4, interval_us=(9.9, 10.1), runner_up=LONG.name, runner_up_us=11.0)])
-    after = path.read_text().splitlines()
-    assert after[1] == lines[1] + "," * 9
-    old, new = csv.DictReader(after)
-    assert (old["samples"], old["margin"]) == ("", "")
-    assert [new[key] for key in ("interval_low_us", "interval_high_us", "samples")] == ["9.9", "10.1", "60"]
-    assert [new[key] for key in ("runner_up", "runner_up_us", "margin")] == [LONG.name, "11.0", "1.1"]
+    assert path.read_text().startswith(before)
+    assert path.read_text().startswith(HEADER_16)
     assert opened(path).problems == {winner(16).problem, winner(4).problem}
 
 
 def test_room_in_a_csv(tmp_path: Path) -> None:
     """One op, layouts that AITER knows, and no activation; a YAML file has room for all."""
-    plain, scaled = GemmProblem(1, 8, 8), GemmProblem(1, 8, 8, "a8w8", "int8", "int8", "bf16")
+    plain, scaled = GemmProblem(1, 8, 8), GemmProblem(1, 8, 8, "a8w8", "int8", "int8", own=tuple(rowwise().items()))
     opened(tmp_path / "r.yaml").require_room([plain, scaled, GemmProblem(1, 8, 8, row_major_b=True, activation="gelu")])
     results = opened(tmp_path / "r.csv")
     results.require_room([plain])
@@ -179,10 +302,10 @@ def test_room_in_a_csv(tmp_path: Path) -> None:
         [GemmProblem(1, 8, 8, row_major_a=False)],
         [GemmProblem(1, 8, 8, activation="relu")],
     ):
-        with pytest.raises(InputError, match=r"\.yaml"):
+        with pytest.raises((InputError, ResultsError), match=r"\.yaml"):
             results.require_room(problems)
     results.write([winner(16)])
-    with pytest.raises(InputError, match="a16w16, a8w8"):
+    with pytest.raises(ResultsError, match="a16w16, a8w8"):
         opened(tmp_path / "r.csv").require_room([scaled])
 
 
@@ -204,5 +327,5 @@ def test_no_winner_yet_is_an_empty_list(tmp_path: Path) -> None:
     opened(path).write([])
     assert yaml.safe_load(path.read_text()) == []
     opened(path).write([winner(16, config=LONG)])
-    (row,) = tune_gemm_yaml.read_winners(str(path))
+    (row,) = read_results(str(path))
     assert row.config == LONG

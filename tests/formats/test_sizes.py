@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from genkern.errors import InputError
+from genkern.formats.aiter_columns import rowwise
 from genkern.formats.sizes import GemmDefaults, SizeList, read_sizes
 from genkern.gemm.problem import GemmProblem
 
@@ -44,7 +46,7 @@ def test_duplicates_are_tuned_once_and_told(tmp_path: Path) -> None:
     other = "- {'M': 16, 'N': 4096, 'K': 8192, 'rowMajorB': 'T'}\n"
     sizes = read(tmp_path, ROW + other + ROW + ROW)
     assert [problem.row_major_b for problem in sizes.problems] == [False, True]
-    assert sizes.notes == ("2 duplicate sizes are tuned once: 16x4096x8192",)
+    assert sizes.notes[1:] == ("2 duplicate sizes are tuned once: 16x4096x8192",)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_types_meant_for_other_sizes_are_told(tmp_path: Path) -> None:
 
 def test_foreign_float8_becomes_the_targets_own_with_a_note(tmp_path: Path) -> None:
     """AITER's fnuz names are tuned as e4m3fn on a target that has no fnuz, and the reverse, never silently."""
-    text = "M,N,K,q_dtype_w\n1,2,3,torch.float8_e4m3fnuz\n"
+    text = "M,N,K,dtype\n1,2,3,torch.float8_e4m3fnuz\n"
     sizes = read(tmp_path, text, "a.csv", "sm_90")
     assert sizes.problems[0].dtype_a == "fp8e4m3fn"
     assert sizes.notes == ("sm_90 does not compute in fp8e4m3fnuz: its own fp8e4m3fn is tuned instead (1 of 1 sizes)",)
@@ -104,25 +106,52 @@ def test_aiter_columns(tmp_path: Path) -> None:
     text = (
         "M, N, K, bias, dtype, outdtype, scaleAB, bpreshuffle\n"
         "1, 2, 3, True, torch.bfloat16, torch.float32, False, False\n\n"
-        "4, 5, 6, False, torch.int8, torch.bfloat16, True, True\n"
+        "4, 5, 6, False, torch.int8, torch.bfloat16, True, False\n"
     )
     sizes = read(tmp_path, text, "a.csv", row_major_a=False, row_major_b=True)
     assert sizes.problems == (
         GemmProblem(1, 2, 3, dtype_c="fp32", bias=True),
         GemmProblem(4, 5, 6, op="a8w8", dtype_a="int8", dtype_b="int8"),
     )
-    assert len(sizes.notes) == 1
-    assert "bpreshuffle is True" in sizes.notes[0]
+    assert sizes.notes == ()
 
 
 def test_untyped_csv_is_told(tmp_path: Path) -> None:
-    """AITER's fp8 lists may have M,N,K only: bf16 is then an assumption, so a note says it."""
-    sizes = read(tmp_path, "M,N,K\n1,2,3\n", "a8w8_untuned_gemm.csv")
+    """AITER's fp8 lists may have M,N,K only: bf16 is then an assumption, so a note says it; or fp8, where a8w8 is said,
+    by the file's name or the command line."""
+    sizes = read(tmp_path, "M,N,K\n1,2,3\n", "untuned_gemm.csv")
     assert sizes.problems[0].dtype_a == "bf16"
     assert sizes.notes[0].startswith("no column names the types: a16w16 with A in bf16, B in bf16 and C in bf16 are")
-    path = tmp_path / "a8w8_untuned_gemm.csv"
-    asked = read_sizes(str(path), GemmDefaults(op="a8w8"), "gfx942")
-    assert "a8w8 with A in fp8e4m3fnuz, B in fp8e4m3fnuz and C in bf16 are taken (1 of 1 sizes)" in asked.notes[0]
+    asked = read_sizes(str(tmp_path / "untuned_gemm.csv"), GemmDefaults(op="a8w8"), "gfx942")
+    named = read(tmp_path, "M,N,K\n1,2,3\n", "a8w8_untuned_gemm.csv")
+    for told in (asked, named):
+        assert "a8w8 with A in fp8e4m3fnuz, B in fp8e4m3fnuz and C in bf16 are taken (1 of 1 sizes)" in told.notes[0]
+    assert read(tmp_path, "M,N,K\n1,2,3\n", "a8w8_untuned_gemm.csv", dtype_a="fp16").problems[0].dtype_a == "fp16"
+
+
+def test_untyped_yaml_is_told(tmp_path: Path) -> None:
+    """tune_gemm's entries name no types, and it means fp16: that bf16 was taken is said, unless types are named."""
+    (note,) = read(tmp_path, ROW + ROW.replace("16", "32") + "- {M: 1, N: 2, K: 3, dtype_a: fp16}\n").notes
+    assert "a16w16 with A in bf16, B in bf16 and C in bf16 are taken; tune_gemm's own default is fp16" in note
+    assert note.endswith("(2 of 3 sizes)")
+    assert read(tmp_path, ROW, dtype_a="bf16").notes == ()
+    assert read(tmp_path, "- {M: 1, N: 2, K: 3, op: a8w8}\n").notes == ()
+
+
+@pytest.mark.parametrize("value", ["0100", "1:30", "0x10", "0b11", "1_000", "010", "-0100", "0o17"])
+@pytest.mark.parametrize("key", ["M", "K"])
+def test_numbers_that_yaml_reads_otherwise_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    """0100 is 64 in YAML 1.1 and 100 in 1.2, 1:30 is 90 or text: no size is other than it is written."""
+    entry = {"M": "1", "N": "2", "K": "3", key: value}
+    text = ROW + "- {" + ", ".join(f"{name}: {number}" for name, number in entry.items()) + "}\n"
+    message = refusal(tmp_path, text)
+    assert f"sizes.yaml, line 2: {key} = " in message
+    assert value in message
+
+
+def test_csv_numbers_are_decimal(tmp_path: Path) -> None:
+    """Nothing else was ever meant there."""
+    assert read(tmp_path, "M,N,K\n0100,2,3\n", "a.csv").problems[0].M == 100
 
 
 @pytest.mark.parametrize(
@@ -240,6 +269,7 @@ def test_bad_yaml_is_one_line(tmp_path: Path, text: bytes, expected: str) -> Non
         ("M,N,K\n1,2,=cmd|'/c calc'!A1\n", "=cmd"),
         ("M,N,M\n1,2,3\n", "twice"),
         ("M,N,K,\n1,2,3,4\n", "empty or stands twice"),
+        ("M,N,K," + ",".join(f"c{i}" for i in range(16_000)), "a header of 16003 columns, more than 200"),
         ("M,N,K,Bias\n1,2,3,True\n", "did you mean bias"),
         ("M,N,K,bias\n1,2,3,maybe\n", "bias"),
         ("M,N,K,activation\n1,2,3,relu\n", "unknown column 'activation'"),
@@ -303,13 +333,23 @@ def test_a_long_list_is_fast(tmp_path: Path) -> None:
 def test_aiters_own_files() -> None:
     """Every GEMM list of AITER is read whole, tuned ones too; the fused MoE list is refused in one line."""
     found = {}
+    foreign = {path.name: path for path in (SHARED / "aiter").glob("*_gemm*.csv") if "scale" in path.name}
+    assert len(foreign) >= 3
+    for name, path in foreign.items():
+        with contextlib.suppress(InputError):
+            sizes = read_sizes(str(path), GemmDefaults(), "gfx942")
+            assert {problem.op for problem in sizes.problems} == {name[name.index("a") :].partition("_untuned")[0]}
     for path in sorted((SHARED / "aiter").glob("*gemm*.csv")):
+        if path.name in foreign:
+            continue
         found[path.name] = read_sizes(str(path), GemmDefaults(), "gfx942")
         rows = [line for line in path.read_text().splitlines()[1:] if line.strip(", ")]
         duplicates = len(rows) - len(found[path.name].problems)
         assert duplicates == 0 or any(f"{duplicates} duplicate" in note for note in found[path.name].notes)
-    assert len(found) >= 10
-    assert found["a8w8_untuned_gemm.csv"].problems[0] == GemmProblem(1, 1280, 8192, "a8w8", "int8", "int8")
+    assert len(found) >= 7
+    assert found["a8w8_untuned_gemm.csv"].problems[0] == GemmProblem(
+        1, 1280, 8192, "a8w8", "int8", "int8", own=tuple(rowwise().items())
+    )
     assert found["bf16_untuned_gemm.csv"].problems[0] == GemmProblem(64, 256, 5120, dtype_c="fp32")
     with pytest.raises(InputError, match=r"fused MoE.*expected M,N,K"):
         read_sizes(str(SHARED / "aiter" / "untuned_fmoe.csv"), GemmDefaults(), "gfx942")

@@ -8,14 +8,17 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_winners import results_text, write_results
 
 from genkern.errors import ResultsError
 from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.kind import read_results
 from genkern.formats.sizes import read_sizes
-from genkern.formats.tune_gemm_yaml import TunedRow, read_winners, winners_text, write_winners
+from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import Check, Winner
+from genkern.ops.op import gb_per_s
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tune_gemm"
 AMD = Config("tiled", 256, 128, 64, 8, 2, 8, 2, 1, 16, 2, "none")
@@ -49,13 +52,19 @@ def expected(winner: Winner) -> TunedRow:
         None if winner.check is None else winner.check.error_ratio,
         winner.spread_us,
         winner.vendor_us,
+        compute_units=304,
+        samples=winner.samples,
+        discarded=winner.discarded,
+        runner_up=winner.runner_up,
+        runner_up_us=winner.runner_up_us,
+        margin=None if winner.margin is None else round(winner.margin, 4),
     )
 
 
 def read(tmp_path: Path, text: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
     path = tmp_path / "results.yaml"
     path.write_text(text)
-    return read_winners(str(path), defaults)
+    return read_results(str(path), defaults)
 
 
 def refusal(tmp_path: Path, text: str) -> str:
@@ -69,16 +78,16 @@ def refusal(tmp_path: Path, text: str) -> str:
 def test_winners_round_trip(tmp_path: Path) -> None:
     """What was written is read: problem, config, time, device with odd characters, versions, check."""
     path = str(tmp_path / "new" / "results.yaml")
-    write_winners(path, [AMD_WINNER, NVIDIA_WINNER])
-    assert read_winners(path) == [expected(AMD_WINNER), expected(NVIDIA_WINNER)]
+    write_results(path, [AMD_WINNER, NVIDIA_WINNER])
+    assert read_results(path) == [expected(AMD_WINNER), expected(NVIDIA_WINNER)]
 
 
 def test_fields_of_the_loads_round_trip(tmp_path: Path) -> None:
     """xcd_remap and cache_modifier are written where they are set, and AITER's way to set none of them is read."""
     placed = dataclasses.replace(AMD_WINNER.config, xcd_remap=1, cache_modifier=".cg")
     path = str(tmp_path / "results.yaml")
-    write_winners(path, [dataclasses.replace(AMD_WINNER, config=placed), AMD_WINNER])
-    assert [row.config for row in read_winners(path)] == [placed, AMD_WINNER.config]
+    write_results(path, [dataclasses.replace(AMD_WINNER, config=placed), AMD_WINNER])
+    assert [row.config for row in read_results(path)] == [placed, AMD_WINNER.config]
     one, other = yaml.safe_load(Path(path).read_text())
     assert (one["xcd_remap"], one["cache_modifier"]) == (1, ".cg")
     assert not {"xcd_remap", "cache_modifier"} & other.keys()
@@ -90,13 +99,13 @@ def test_fields_of_the_loads_round_trip(tmp_path: Path) -> None:
 
 def test_no_winners_is_an_empty_list(tmp_path: Path) -> None:
     """A run without winners writes a file that every reader takes as an empty list."""
-    assert read(tmp_path, winners_text([])) == []
-    assert yaml.safe_load(winners_text([])) == []
+    assert read(tmp_path, results_text([])) == []
+    assert yaml.safe_load(results_text([])) == []
 
 
 def test_line_is_tune_gemms(tmp_path: Path) -> None:
     """A line starts with tune_gemm's keys in its order and quotes, and ends with its comment."""
-    line = winners_text([AMD_WINNER]).splitlines()[1]
+    line = results_text([AMD_WINNER]).splitlines()[1]
     assert line.startswith(
         "- {'M': 64, 'N': 1280, 'K': 8192, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 256, "
         "'BLOCK_SIZE_N': 128, 'BLOCK_SIZE_K': 64, 'GROUP_SIZE_M': 8, 'SPLIT_K': 2, 'num_warps': 8, 'num_stages': 2, "
@@ -107,11 +116,11 @@ def test_line_is_tune_gemms(tmp_path: Path) -> None:
 
 def test_any_yaml_reader_gets_the_values() -> None:
     """yaml.safe_load sees a plain list of mappings with numbers as numbers, 1e-05 among them."""
-    amd, nvidia = yaml.safe_load(winners_text([AMD_WINNER, NVIDIA_WINNER]))
+    amd, nvidia = yaml.safe_load(results_text([AMD_WINNER, NVIDIA_WINNER]))
     assert amd["worst_row_error"] == 1e-05
     assert amd["time_us"] == 12.3457
     assert amd["TFLOPS"] == pytest.approx(AMD_WINNER.problem.tflops(12.34567), abs=1e-3)
-    assert amd["GBps"] == pytest.approx(AMD_WINNER.problem.gb_per_s(12.34567), abs=1e-3)
+    assert amd["GBps"] == pytest.approx(gb_per_s(AMD_WINNER.problem, 12.34567), abs=1e-3)
     assert amd["versions"] == dict(VERSIONS)
     assert amd["check"] == "float32 reference"
     assert (amd["vendor_us"], amd["runner_up"], amd["runner_up_us"]) == (13.5, "tiled_BM64", 12.9)
@@ -124,7 +133,7 @@ def test_any_yaml_reader_gets_the_values() -> None:
 def test_results_serve_as_a_size_list(tmp_path: Path) -> None:
     """The file that a run wrote can be tuned again: same problems, nothing else taken over."""
     path = str(tmp_path / "results.yaml")
-    write_winners(path, [AMD_WINNER, NVIDIA_WINNER])
+    write_results(path, [AMD_WINNER, NVIDIA_WINNER])
     sizes = read_sizes(path, GemmDefaults(), "sm_90")
     assert sizes.problems == (AMD_WINNER.problem, NVIDIA_WINNER.problem)
     assert sizes.notes == ()
@@ -133,7 +142,7 @@ def test_results_serve_as_a_size_list(tmp_path: Path) -> None:
 def test_activation_is_written_where_there_is_one(tmp_path: Path) -> None:
     """It comes back; a result that names none is of a product without, whatever the command line says."""
     problem = dataclasses.replace(AMD_WINNER.problem, activation="silu")
-    text = winners_text([AMD_WINNER, dataclasses.replace(AMD_WINNER, problem=problem)])
+    text = results_text([AMD_WINNER, dataclasses.replace(AMD_WINNER, problem=problem)])
     plain, activated = yaml.safe_load(text)
     assert "activation" not in plain
     assert activated["activation"] == "silu"
@@ -147,7 +156,7 @@ def test_activation_is_written_where_there_is_one(tmp_path: Path) -> None:
 def test_measured_encoding_is_kept(tmp_path: Path) -> None:
     """Results of another target keep its fp8 encoding: they say what was measured."""
     problem = GemmProblem(1, 2, 3, "a8w8", "fp8e4m3fnuz", "fp8e5m2fnuz")
-    row = read(tmp_path, winners_text([dataclasses.replace(AMD_WINNER, problem=problem)]))[0]
+    row = read(tmp_path, results_text([dataclasses.replace(AMD_WINNER, problem=problem)]))[0]
     assert row.problem == problem
 
 
@@ -169,7 +178,7 @@ def test_newer_name_of_the_hint(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data (files of tune_gemm)")
 def test_tune_gemms_own_file() -> None:
     """tune_gemm's results file is read whole: 63 rows, every config plausible."""
-    rows = read_winners(str(SHARED / "fallback_tuned_configs.yaml"))
+    rows = read_results(str(SHARED / "fallback_tuned_configs.yaml"))
     assert len(rows) == 63
     assert rows[0].config == Config("tiled", 256, 256, 64, 8, 1, 8, 2, 0, 16, 2)
     assert {row.config.matrix_instr_nonkdim for row in rows} <= {16, 32}
@@ -223,21 +232,7 @@ def test_other_files_are_one_line(tmp_path: Path, text: str) -> None:
 
 def test_newer_schema_is_refused(tmp_path: Path) -> None:
     """A file of a later genkern is not read as if it were this one's."""
-    assert "schema 2" in refusal(tmp_path, winners_text([AMD_WINNER]).replace("schema 1", "schema 2"))
-
-
-def test_failed_write_keeps_the_old_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk costs the new results only."""
-    path = tmp_path / "results.yaml"
-    write_winners(str(path), [AMD_WINNER])
-
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("genkern.files.os.fsync", full)
-    with pytest.raises(OSError, match=r"results\.yaml"):
-        write_winners(str(path), [NVIDIA_WINNER])
-    assert read_winners(str(path)) == [expected(AMD_WINNER)]
+    assert "schema 2" in refusal(tmp_path, results_text([AMD_WINNER]).replace("schema 1", "schema 2"))
 
 
 POWERS = st.integers(4, 10).map(lambda exponent: 2**exponent)
@@ -285,8 +280,8 @@ def test_any_winner_round_trips(
     check = Check(config.name, True, error, error, problem.size, device)
     versions = (("triton", device),)
     winner = Winner(problem, config, time_us, spread_us, 15, "cupti", "sm_90", device, versions, check, time_us)
-    write_winners(str(tmp_path / "results.yaml"), [winner])
-    row = read_winners(str(tmp_path / "results.yaml"))[0]
+    write_results(str(tmp_path / "results.yaml"), [winner])
+    row = read_results(str(tmp_path / "results.yaml"))[0]
     assert (row.problem, row.config, row.device, row.error_ratio) == (problem, config, device, error)
     assert row.versions == {"triton": device}
     assert row.duration_us is not None

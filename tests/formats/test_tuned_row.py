@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from made_winners import results_text
 
 from genkern.errors import ResultsError
-from genkern.formats.tune_gemm_yaml import TunedRow, read_winners, winners_text
+from genkern.formats.kind import read_results
+from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
@@ -44,12 +46,12 @@ FULL = replace(
 def read(tmp_path: Path, text: str) -> list[TunedRow]:
     path = tmp_path / "results.yaml"
     path.write_text(text)
-    return read_winners(str(path))
+    return read_results(str(path))
 
 
 def test_a_line_says_how_sure_it_is() -> None:
     """Interval, discarded samples, margin and choice, for any YAML reader."""
-    entry = yaml.safe_load(winners_text([FULL]))[0]
+    entry = yaml.safe_load(results_text([FULL]))[0]
     assert (entry["interval_low_us"], entry["interval_high_us"]) == (12.4322, 12.6)
     assert (entry["vendor_interval_low_us"], entry["vendor_interval_high_us"]) == (12.4, 12.7)
     assert (entry["samples"], entry["discarded"], entry["choice"]) == (40, 2, "vendor")
@@ -58,14 +60,14 @@ def test_a_line_says_how_sure_it_is() -> None:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     """With intervals, and without any, as predicted times have none."""
-    full, plain = read(tmp_path, winners_text([FULL, PLAIN]))
+    full, plain = read(tmp_path, results_text([FULL, PLAIN]))
     assert (full.choice, full.interval_us, full.vendor_interval_us) == ("vendor", (12.4322, 12.6), (12.4, 12.7))
     assert (plain.choice, plain.interval_us, plain.vendor_interval_us) == ("config", None, None)
 
 
 def test_a_file_without_a_choice_means_its_configs(tmp_path: Path) -> None:
     """Results of tune_gemm, and of older versions, have no such key."""
-    text = winners_text([FULL]).replace("'choice': 'vendor', ", "")
+    text = results_text([FULL]).replace("'choice': 'vendor', ", "")
     assert read(tmp_path, text)[0].choice == "config"
 
 
@@ -76,7 +78,7 @@ def test_what_a_space_may_list_can_be_read_back(field: str, tmp_path: Path) -> N
     for value in BOUNDS[field]:
         given = {field: max(value, 16) if field.startswith("BLOCK") else value}
         config = replace(Config(family, 64, 64, 32, 1, 1, 4, 2, 0, 16, 1), **given)
-        assert read(tmp_path, winners_text([replace(FULL, config=config)]))[0].config == config
+        assert read(tmp_path, results_text([replace(FULL, config=config)]))[0].config == config
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_what_a_space_may_list_can_be_read_back(field: str, tmp_path: Path) -> N
 )
 def test_values_without_sense_are_refused(old: str, new: str, said: str, tmp_path: Path) -> None:
     """One line with the file, the line and the key."""
-    text = winners_text([FULL])
+    text = results_text([FULL])
     assert old in text
     with pytest.raises(ResultsError, match=f"results.yaml, line 2: .*{re.escape(said)}") as caught:
         read(tmp_path, text.replace(old, new))

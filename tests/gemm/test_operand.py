@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from genkern.gemm.operand import Operand
-from genkern.gemm.problem import GemmProblem
-from genkern.ops.op import get_op
 
 
 @pytest.mark.parametrize(("row_major", "stored"), [(True, (3, 8)), (False, (8, 3))])
@@ -21,13 +19,3 @@ def test_packed_elements_share_storage_along_the_contiguous_dimension() -> None:
     """Two 4-bit elements a byte: an odd row is rounded up to whole bytes, for each row."""
     assert Operand("b", "weight", (5, 3), "int8", row_major=False, packed=2).size_bytes == 3 * 3
     assert Operand("b", "weight", (5, 3), "int8", packed=2).size_bytes == 5 * 2
-
-
-@pytest.mark.parametrize("op", ["a16w16", "a8w8"])
-@pytest.mark.parametrize("bias", [False, True])
-def test_operands_add_up_to_the_bytes_that_a_problem_moves(op: str, bias: bool) -> None:
-    """Every format's operands, scales aside, are what `bytes_moved` counts."""
-    dtype = "int8" if op == "a8w8" else "bf16"
-    problem = GemmProblem(5, 7, 11, op, dtype, dtype, bias=bias)
-    operands = [operand for operand in get_op(op).operands(problem) if operand.role != "scale"]
-    assert sum(operand.size_bytes for operand in operands) == problem.bytes_moved

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.gemm.problem import ACTIVATIONS, MAX_DIMENSION, GemmProblem
-from genkern.gemm.session import Budget, Session
+from genkern.gemm.session import Budget, Screening, Session
 
 problems = st.builds(
     GemmProblem,
@@ -33,7 +33,7 @@ def test_a_session_survives_its_way_to_the_measured_process(
     problem: GemmProblem, budget: Budget, path: str, seed: int
 ) -> None:
     """What the process reads is what was sent, on one line whatever the path holds."""
-    session = Session(path, problem, "sm_90", 3, path, budget, "hpl", seed)
+    session = Session(path, problem, "sm_90", 3, path, budget, "hpl", seed, 7.5, Screening(1.6, 40.0, None, 500.0))
     text = session.to_json()
     assert Session.from_json(text) == session
     assert "\n" not in text

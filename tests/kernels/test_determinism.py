@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 from command import run_here
-from made_winners import report, winner
+from made_winners import report, winner, write_results
 from small_gemms import ATOMIC, SEMAPHORE, SPLIT
 
 from genkern.command.report import size_line, winners_table
-from genkern.formats.tune_gemm_yaml import read_winners, winners_text
+from genkern.formats.kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -81,11 +81,11 @@ def test_a_run_leaves_them_out(tmp_path: Path, cache_dir: Path, capsys: pytest.C
 def test_results_say_it_and_read_it(tmp_path: Path) -> None:
     """`deterministic: false` stands in the entry of such a config only, and files with it can be read."""
     path = tmp_path / "results.yaml"
-    path.write_text(winners_text([winner(16, config=ATOMIC), winner(32, config=SPLIT)]))
+    write_results(path, [winner(16, config=ATOMIC), winner(32, config=SPLIT)])
     first, second = yaml.safe_load(path.read_text())
     assert first["deterministic"] is False
     assert "deterministic" not in second
-    assert [row.config for row in read_winners(str(path))] == [ATOMIC, SPLIT]
+    assert [row.config for row in read_results(str(path))] == [ATOMIC, SPLIT]
 
 
 def test_reports_say_it() -> None:

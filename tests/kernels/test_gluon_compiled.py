@@ -44,9 +44,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
             folder = tmp_path_factory.mktemp("kernel")
             module = generate(GemmProblem(256, 256, 512, bias=True), [config], "sm_90")
             text = module.text
-            for pattern, replacement in changes:
-                text, count = re.subn(pattern, replacement, text)
-                assert count == 1
+            for before, after in changes:
+                assert before in text
+                text = text.replace(before, after)
             (folder / "module.py").write_text(text)
             (spec,) = specs_of(module, config)
             with pytest.MonkeyPatch.context() as patch:
@@ -153,7 +153,7 @@ def copies_of(sass: str) -> list[int]:
 def test_loops_over_threads_are_noticed(compiled: Compile, config: Config) -> None:
     """A thread that is chosen by its number is one that ptxas takes for several."""
     by_number = "mov.u32 line, %tid.x; and.b32 line, line, 31; setp.eq.u32 one, line, 0;"
-    _, sass = compiled(config, (r"(empty, parity,[\s\S]*?)elect.sync _\|one, -1;", rf"\1{by_number}"))
+    _, sass = compiled(config, ("elect.sync _|one, -1;", by_number))
     boxes = 1 + len(powers_of(sides(config)[1]))
     assert "BRA.U.ANY" in sass
     assert copies_of(sass) != [boxes, boxes]

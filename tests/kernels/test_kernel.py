@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from small_gemms import AMD, SPLIT, TILED, specs_of, target_of
 
+import genkern.kernels.kernel
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels import lowering
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target, compile_environment
 
@@ -42,6 +45,35 @@ def test_every_field_of_the_spec_is_in_the_key(change: dict[str, object]) -> Non
     """Changing any field of a spec changes its key."""
     changed = dataclasses.replace(SPEC, **change)  # type: ignore[arg-type]
     assert changed.key(TARGET, "3.6.0") != SPEC.key(TARGET, "3.6.0")
+
+
+def test_descriptor_layouts_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another layout of the same descriptor is another binary, be it Triton's choice or that of a cluster."""
+    spec = dataclasses.replace(SPEC, signature=(("a_desc", "tensordesc<bf16[64, 64]>"),))
+    in_cluster = dataclasses.replace(spec, options=(*SPEC.options, ("num_ctas", 2)))
+    layouts = {lowering.with_layout("tensordesc<bf16[64, 64]>", cluster) for cluster in (1, 2)}
+    assert len(layouts) == 2
+    before = {one.key(TARGET, "3.6.0") for one in (spec, in_cluster)}
+    monkeypatch.setattr(lowering, "with_layout", lambda kind, cluster: f"{kind} in another way")
+    after = {one.key(TARGET, "3.6.0") for one in (spec, in_cluster)}
+    assert len(before | after) == 4
+
+
+def test_the_version_of_the_lowering_is_in_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It changes with any character of the files that lower a spec; with it every key does."""
+    files = [tmp_path / "one.py", tmp_path / "two.py"]
+    for file in files:
+        file.write_text("attributes = 16\n")
+    versions = [lowering.digest_of(files)]
+    files[1].write_text("attributes = 32\n")
+    versions.append(lowering.digest_of(files))
+    keys = {SPEC.key(TARGET, "3.6.0")}
+    for version in versions:
+        monkeypatch.setattr(genkern.kernels.kernel, "LOWERING", version)
+        keys.add(SPEC.key(TARGET, "3.6.0"))
+    assert len(keys) == 3
+    source = Path(lowering.__file__)
+    assert lowering.digest_of([source, source.with_name("source.py")]) == lowering.LOWERING
 
 
 def test_target_and_version_are_in_the_key() -> None:

@@ -10,7 +10,7 @@ from genkern.errors import InputError
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.op import check_problem, get_op, op_names
+from genkern.ops.op import bytes_moved, check_problem, gb_per_s, get_op, op_names
 
 
 def test_ops_are_the_files_of_the_folder() -> None:
@@ -19,7 +19,7 @@ def test_ops_are_the_files_of_the_folder() -> None:
     for name in op_names():
         op = get_op(name)
         assert op.name == name
-        assert op.template == f"{name}/module.py.j2"
+        assert op.folder == name
 
 
 @pytest.mark.parametrize("name", ["", "a4w4", "../a16w16", "os", "__init__", "a16w16.py"])
@@ -79,10 +79,18 @@ def test_operands_and_accumulators() -> None:
     """Scales come before the bias, in the order of the kernels' arguments; integers are summed as integers."""
     a16w16, a8w8 = get_op("a16w16"), get_op("a8w8")
     plain, biased = GemmProblem(1, 1, 1), GemmProblem(1, 1, 1, bias=True)
-    assert (a16w16.extra_operands(plain), a16w16.extra_operands(biased)) == ((), ("bias",))
-    assert a8w8.extra_operands(biased) == ("scale_a", "scale_b", "bias")
+    names = [[operand.name for operand in op.extra_operands(p)] for op, p in ((a16w16, plain), (a16w16, biased))]
+    assert names == [[], ["bias"]]
+    assert [operand.name for operand in a8w8.extra_operands(biased)] == ["scale_a", "scale_b", "bias"]
     assert a8w8.accumulator(GemmProblem(1, 1, 1, "a8w8", "int8", "int8")) == "int32"
     assert a8w8.accumulator(GemmProblem(1, 1, 1, "a8w8", "fp8e4m3fn", "fp8e4m3fn")) == "fp32"
+
+
+def test_traffic_is_that_of_the_operands() -> None:
+    """Bytes count each matrix once, in its own type, and scales and bias; GB/s is bytes over time."""
+    problem = GemmProblem(2, 3, 5, "a8w8", "int8", "int8", "fp32", bias=True)
+    assert bytes_moved(problem) == 2 * 5 + 5 * 3 + 4 * 2 * 3 + 2 * 4 + 4 * 3
+    assert gb_per_s(problem, 1e-3) == pytest.approx(69.0)
 
 
 @pytest.mark.parametrize("name", op_names())
@@ -91,3 +99,14 @@ def test_limits_allow_a_rounding_but_not_a_wrong_result(name: str) -> None:
     for dtype, rounding in (("bf16", 2**-9), ("fp16", 2**-12), ("fp32", 2**-25)):
         limit = get_op(name).worst_row_limit(GemmProblem(1, 1, 1, name, dtype_c=dtype))
         assert rounding < limit < 0.05
+
+
+def test_folders_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every problem asks for its op, many times a size: that reads no folder."""
+    get_op("a16w16")
+
+    def listed(*_: object) -> None:
+        raise AssertionError("a folder is listed")
+
+    monkeypatch.setattr("pkgutil.iter_modules", listed)
+    assert get_op("a8w8").name == "a8w8"

@@ -144,3 +144,21 @@ def test_a_new_usual_clock_can_be_accepted() -> None:
     guard.accept()
     guard.read()
     assert not guard.throttled(1000)
+
+
+def test_the_librarys_own_errors_are_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They derive from Exception alone; what is none of the library's, a misspelt name say, comes out."""
+
+    class AmdSmiException(Exception):
+        pass
+
+    raised: list[Exception] = [AmdSmiException("driver not loaded"), NameError("clock_rat")]
+
+    def clock_rate() -> float:
+        raise raised.pop(0)
+
+    monkeypatch.setitem(sys.modules, "amdsmi", SimpleNamespace(AmdSmiException=AmdSmiException))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(clock_rate=clock_rate)))
+    assert AmdSmiClock().mhz() is None
+    with pytest.raises(NameError):
+        AmdSmiClock().mhz()

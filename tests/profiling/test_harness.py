@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
+from genkern.errors import BugError
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.profiling import harness, server
 from genkern.profiling.loaded_gemm import Call
 from genkern.profiling.rocm import fence
+from genkern.profiling.rocm.dispatch_match import parse_launch_log
 from genkern.profiling.rocm.launch_job import FENCE
 
 SESSION = Session("module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9))
@@ -161,3 +163,25 @@ def test_a_vendor_library_that_refuses_launches_no_fence(
     refused = {"config": VENDOR, "error": "RuntimeError: torch._int_mm: not supported"}
     assert [line for line in lines if "error" in line] == [refused, refused]
     assert gpu.launched == ["us10"]
+
+
+@pytest.mark.parametrize("where", ["__init__", "bind", "called"])
+def test_a_bug_is_the_last_line_of_the_log(
+    where: str, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, hostile_path: Path
+) -> None:
+    """What genkern gets wrong is no config's error, wherever it shows: the parent reads it, with its traceback."""
+
+    def wrong(*_: object) -> Any:
+        raise KeyError("BLOCK_SIZE_M")
+
+    if where == "called":
+        monkeypatch.setattr(FakeGemm, "bind", lambda *_: wrong)
+    else:
+        monkeypatch.setattr(FakeGemm, where, wrong)
+    with pytest.raises(KeyError):
+        launched(hostile_path, [{"config": name_of("us10"), "binaries": [], "calls": 1}])
+    log = (hostile_path / "log").read_text()
+    assert '"error"' not in log
+    with pytest.raises(BugError, match="KeyError: 'BLOCK_SIZE_M'") as caught:
+        parse_launch_log(log)
+    assert "test_harness.py" in caught.value.details

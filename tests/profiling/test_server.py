@@ -13,9 +13,12 @@ from fake_gpu import FakeGemm, FakeGpu, name_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import Budget, Session
 from genkern.profiling import server
-from genkern.profiling.server import Server, one_line
+from genkern.profiling.server import Server
+from genkern.search.screening import screening_for
 
-SESSION = Session("module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9))
+SESSION = Session(
+    "module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9), screening=screening_for(Budget())
+)
 
 
 @pytest.fixture
@@ -182,17 +185,20 @@ def test_finals_go_on_without_a_sampler_that_fails(gpu: FakeGpu, monkeypatch: py
     def sometimes(call: Any, copies: Any) -> Any:
         sample = prepare(call, copies)
         if len(prepared) == 1:
-            sample = iter([lambda: 5.0] * 6).__next__  # then StopIteration
+            sample = iter([lambda: 5.0] * 6 + [refused]).__next__
             prepared.append("b")
             return lambda: sample()()
         prepared.append("a")
         return sample
 
+    def refused() -> float:
+        raise RuntimeError("out of streams")
+
     prepared: list[str] = []
     monkeypatch.setattr(parent.server._timer, "prepare", sometimes)
     answer = parent.retime("us10", "us11")
     assert set(answer["samples_us"]) == {name_of("us10"), "vendor"}
-    assert answer["errors"] == {name_of("us11"): "StopIteration:"}
+    assert answer["errors"] == {name_of("us11"): "RuntimeError: out of streams"}
 
 
 def test_flushing_times_calls_one_by_one(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,29 +254,64 @@ def test_a_new_workspace_is_ready_before_the_first_launch(gpu: FakeGpu, monkeypa
 
 
 def test_a_problem_that_does_not_fit_is_refused(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening answers with the error, asking on without a session raises, and the next session opens."""
+    """Opening answers with the error, asking on without a session is a bug, and the next session opens."""
     monkeypatch.setattr(FakeGemm, "refuse", "CUDA out of memory")
     parent = Parent()
     assert parent.opened["error"] == "MemoryError: CUDA out of memory"
-    with pytest.raises(ValueError, match="no session is open"):
-        parent.screen("us10")
+    assert parent.screen("us10")["bug"] == "ValueError: no session is open"
     monkeypatch.setattr(FakeGemm, "refuse", "")
     assert "error" not in parent.ask("open", session=SESSION.to_json())
-    with pytest.raises(ValueError, match="unknown command"):
-        parent.ask("dance")
+    assert parent.ask("dance")["bug"] == "ValueError: unknown command 'dance'"
 
 
-def test_errors_fit_one_line() -> None:
-    """Whatever a library raises, the message is one line of at most 300 characters."""
-    said = one_line(ValueError("first\n  second\t" + "x" * 1000))
-    assert said.startswith("ValueError: first second xxx")
-    assert len(said) == 300
+@pytest.mark.parametrize("command", ["open", "screen", "retime", "check"])
+def test_a_bug_is_no_refusal(command: str, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a generated module or the server itself gets wrong is told as such, with its traceback, at each stage."""
+    parent = Parent()
+
+    def wrong(*_: object) -> Any:
+        raise KeyError("BLOCK_SIZE_M")
+
+    monkeypatch.setattr(FakeGemm, "__init__" if command == "open" else "bind", wrong)
+    asked = {
+        "open": {"session": SESSION.to_json()},
+        "retime": {"candidates": [{"config": name_of("us10"), "binaries": []}], "vendor": False},
+    }.get(command, {"config": name_of("us10"), "binaries": []})
+    answer = parent.ask(command, **asked)
+    assert answer["bug"] == "KeyError: 'BLOCK_SIZE_M'"
+    assert "test_server.py" in answer["details"]
+    assert answer.keys() == {"bug", "details"}
+
+
+def test_a_sampler_with_a_bug_is_told(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the middle of the finals."""
+    parent = Parent()
+
+    def prepare(call: Any, copies: Any) -> Any:
+        return {}.__getitem__
+
+    monkeypatch.setattr(parent.server._timer, "prepare", prepare)
+    assert parent.retime("us10", vendor=False)["bug"].startswith("TypeError")
+
+
+def test_the_vendor_library_may_refuse_in_more_ways(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch says with a ValueError too what it does not support: then there is no time of it, and no bug."""
+    parent = Parent()
+
+    def unsupported(_: Any) -> Any:
+        raise ValueError("expected a contiguous scale")
+
+    monkeypatch.setattr(FakeGemm, "vendor", unsupported)
+    answer = parent.retime("us10")
+    assert set(answer["samples_us"]) == {name_of("us10")}
+    assert answer["errors"] == {"vendor": "ValueError: expected a contiguous scale"}
 
 
 @pytest.mark.parametrize("exhaustive", [False, True])
 def test_group_sizes_of_a_slow_binary_are_left_out(exhaustive: bool, gpu: FakeGpu) -> None:
     """Once one of them took far more than the best; with an exhaustive budget each is timed."""
-    parent = Parent(replace(SESSION, budget=replace(SESSION.budget, exhaustive=exhaustive)))
+    budget = replace(SESSION.budget, exhaustive=exhaustive)
+    parent = Parent(replace(SESSION, budget=budget, screening=screening_for(budget)))
     parent.screen("us10")
     parent.screen("us100")
     gpu.launched.clear()

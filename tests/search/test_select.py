@@ -13,7 +13,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import VENDOR
 from genkern.gemm.statistics import tied
-from genkern.search.select import choice, estimate_of, finalists, interval_us, ranking, spread_us
+from genkern.search.select import barren_families, choice, estimate_of, finalists, interval_us, ranking, spread_us
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32, 1, 1, 4, 2)
@@ -116,3 +116,27 @@ def test_intervals_and_spreads() -> None:
     assert spread_us((1.0, 2.0, 3.0)) == 0
     assert spread_us((1.0, 5.0, 2.0, 3.0, 4.0, 100.0, 2.5, 3.5)) == 1.5
     assert estimate_of(Measurement("p", Outcome.MEASURED, "predicted", duration_us=7.0)).median_us == 7.0
+
+
+def ended(family: str, *outcomes: Outcome, message: str = "") -> list[Measurement]:
+    """Configs of a family with these outcomes."""
+    names = [Config(family, 16 * 2**place, 32, 32).name for place in range(len(outcomes))]
+    return [
+        Measurement(name, outcome, "cudagraph", message=message) for name, outcome in zip(names, outcomes, strict=True)
+    ]
+
+
+def test_a_family_of_which_nothing_runs_is_named() -> None:
+    """With how its configs ended and what the first of them said, on one line; one that runs at all is not."""
+    failed, late, refused = Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED
+    found = [
+        *ended("tiled", Outcome.MEASURED, failed),
+        *ended("stream_k", failed, late, failed, message="RuntimeError: PassManager::run\nfailed"),
+        *ended("gemv", refused, Outcome.CRASHED, Outcome.OVER_RESOURCES, message="no"),
+        *ended("tiled_tma", Outcome.OVER_RESOURCES, Outcome.IDENTICAL),
+        *ended("skinny", refused, Outcome.WRONG),
+    ]
+    assert barren_families(found) == [
+        "no gemv config ran (launch_failed 1, crashed 1): no",
+        "no stream_k config ran (compile_failed 2, compile_timed_out 1): RuntimeError: PassManager::run failed",
+    ]

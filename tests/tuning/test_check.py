@@ -78,11 +78,13 @@ def session_for(problem: GemmProblem, folder: Path, arch: str = "gfx942") -> Ses
     ],
 )
 def test_a_right_kernel_passes(hostile_path: Path, problem: GemmProblem, config: Config) -> None:
-    """The check passes, says on which size it was made, and leaves no file."""
+    """The check passes, says on which size and in which types it was made, and leaves no file."""
     check = InterpreterChecker(err_ratio=0.0).check(session_for(problem, hostile_path), Candidate(config, ()))
     assert check.passed, check
     assert (check.config, check.method, check.message) == (config.name, "interpreter", "")
     assert check.problem_size == reduced(problem, config).size != problem.size
+    # The interpreter does not multiply bf16, nor the CPU the fnuz encodings.
+    assert check.stand_in == {"bf16": "fp16", "fp8e4m3fnuz": "fp8e4m3fn"}[problem.dtype_a]
     assert list(hostile_path.iterdir()) == []
 
 

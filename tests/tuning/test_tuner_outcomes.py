@@ -48,7 +48,7 @@ SCREENED = (
 Outcomes = dict[str, Outcome]
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """The run ends here."""
 
 

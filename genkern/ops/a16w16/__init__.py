@@ -22,11 +22,12 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
 
 OP = Op(
     name="a16w16",
-    template="a16w16/module.py.j2",
+    folder="a16w16",
+    input_types=_TYPES,
+    by_types=True,
     default_dtypes=lambda arch: ("bf16", "bf16", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "fp32",
     operands=lambda problem: (*matrices(problem), *bias_of(problem)),
-    scaled=False,
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
 )

@@ -8,6 +8,7 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import Op, bias_of, matrices
 
+INPUT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.size_bytes == 1)
 _OUT = ("fp16", "bf16", "fp32")
 # The matrix units of sm_90 keep about 14 bits when they add fp8 products (DeepSeek-V3 report, section 3.3.2),
 # so fp8 sums carry a relative error of up to about 2^-8 besides the rounding of the output.
@@ -45,11 +46,12 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
 
 OP = Op(
     name="a8w8",
-    template="a8w8/module.py.j2",
+    folder="a8w8",
+    input_types=INPUT_TYPES,
+    by_types=True,
     default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if _has_fp8(arch) else ("int8", "int8", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
     operands=_operands,
-    scaled=True,
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
 )

@@ -10,7 +10,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES, GLUON, RING_K, buffer_bytes, landing_bytes, powers_of, sides, together
+from genkern.kernels.family import FAMILIES, GLUON, buffer_bytes, landing_bytes, powers_of, ring_k, sides, together
 from genkern.space.rules.tiles import covering_block, tiles
 from genkern.triton_release import triton_release
 
@@ -33,14 +33,27 @@ _MOST_WHOLE_WAVES = 4
 
 
 def wgmma_operands(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon kernel for anything but 16-bit operands with K contiguous on sm_90.
+    """Gluon kernel for anything but 16-bit or 8-bit operands with K contiguous on sm_90, or what wgmma has no form for.
 
-    genkern: the template's shared-memory layouts are those of K-contiguous operands, and wgmma is Hopper's.
+    genkern: the template's shared-memory layouts are those of K-contiguous operands, and wgmma is Hopper's. A buffer of
+    the ring has 128 bytes of each row, so BLOCK_SIZE_K is 128 elements of 8 bits at least. Of int8 wgmma multiplies 8,
+    16, 24 and 32 columns, and from there on multiples of 16 (PTX ISA, "wgmma.mma_async": .nN of .s8).
     """
     if config.family not in GLUON:
         return False
-    sixteen = all(DTYPES[dtype].size_bytes == 2 for dtype in (problem.dtype_a, problem.dtype_b))
-    return gpu.arch != "sm_90" or not sixteen or not problem.row_major_a or problem.row_major_b
+    if gpu.arch != "sm_90" or not problem.row_major_a or problem.row_major_b:
+        return True
+    element_bytes = _element_bytes(problem)
+    if element_bytes != DTYPES[problem.dtype_b].size_bytes or element_bytes > 2:
+        return True
+    _, width = sides(config)
+    if problem.dtype_a == "int8" and width > 32 and width % 16:
+        return True
+    return ring_k(element_bytes) > config.BLOCK_SIZE_K
+
+
+def _element_bytes(problem: GemmProblem) -> int:
+    return DTYPES[problem.dtype_a].size_bytes
 
 
 def _sized(problem: GemmProblem, config: Config) -> tuple[int, int]:
@@ -120,22 +133,23 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
+    at_once = together(config, _element_bytes(problem))
     part_bytes = rows * powers_of(width)[0] * DTYPES[problem.dtype_c].size_bytes
-    if config.num_stages < 2 or part_bytes >= config.num_stages * together(config) * buffer:
+    if config.num_stages < 2 or part_bytes >= config.num_stages * at_once * buffer:
         return True
-    deepest = min(fit, _DEEP_RING) // together(config)
-    if together(config) > 1:
+    deepest = min(fit, _DEEP_RING) // at_once
+    if at_once > 1:
         return config.num_stages < 3 or config.num_stages != deepest
     return not deepest - 1 <= config.num_stages <= fit
 
 
 def wgmma_together(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon tile with BLOCK_SIZE_K above 64 that has not all of M.
+    """Gluon tile with BLOCK_SIZE_K above what one buffer has, 128 bytes, that has not all of M.
 
     genkern: buffers are filled together so that memory is asked for neighbours at the same time. That tells where
     nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
     """
-    return config.family in GLUON and together(config) > 1 and not _covers(problem, config)
+    return config.family in GLUON and together(config, _element_bytes(problem)) > 1 and not _covers(problem, config)
 
 
 def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -192,4 +206,4 @@ def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return True
     if rest * config.SPLIT_K < _LEAST_FILL * units or rest * (config.SPLIT_K - 1) >= units:
         return True
-    return (units + 1) * rest * -(-problem.K // RING_K) >= 2**31
+    return (units + 1) * rest * -(-problem.K // ring_k(_element_bytes(problem))) >= 2**31

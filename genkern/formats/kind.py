@@ -1,0 +1,56 @@
+"""The kinds of files that sizes and results come in, by the suffix of their names: the one place that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from genkern.errors import ResultsError
+from genkern.files import read_text, shown_path
+from genkern.formats import aiter_csv, tune_gemm_yaml
+from genkern.formats.gemm_entry import GemmDefaults, SizeItem
+from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Winner
+
+
+class Kind(Protocol):
+    """What a module of this room does for one kind; `where` is the file's name as it stands in messages."""
+
+    ONE_ROW_A_KEY: bool
+    """Whether a file with two rows of one problem and device is broken for those who read it."""
+
+    EMPTY: str
+    """What follows the head of a file without rows."""
+
+    def size_items(self, text: str, where: str) -> Iterator[SizeItem]:
+        """The sizes of a list, or of results. Raises InputError."""
+
+    def read_rows(self, text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
+        """The rows of a results file in its order. Raises ResultsError."""
+
+    def split(self, text: str, where: str) -> tuple[str, list[str]]:
+        """The head of a results file, and the text of each of its rows. Raises ResultsError."""
+
+    def render(self, winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
+        """The head (`head` itself unless that is ""), and the text of a row for each winner."""
+
+    def obstacle(self, problem: GemmProblem) -> str:
+        """Why no file of this kind can hold results of the problem; "" when one can."""
+
+    def no_room(self, ops: Sequence[str], head: str) -> str:
+        """Why a file with this head cannot take results of all these ops; "" when it can."""
+
+
+_BY_SUFFIX: dict[str, Kind] = {".csv": aiter_csv}
+_OTHERS: Kind = tune_gemm_yaml
+
+
+def kind_of(path: str) -> Kind:
+    """AITER's CSV for a name that ends in .csv, otherwise tune_gemm's YAML."""
+    return next((kind for suffix, kind in _BY_SUFFIX.items() if path.lower().endswith(suffix)), _OTHERS)
+
+
+def read_results(path: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
+    """The rows of a results file in its order. Raises ResultsError (one line: file, line, what)."""
+    return kind_of(path).read_rows(read_text(path, ResultsError), shown_path(path), defaults or GemmDefaults())

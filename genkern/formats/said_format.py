@@ -1,0 +1,82 @@
+"""Which GEMM format a file, a column or a kernel's name says that it is for, in AITER's words.
+
+AITER has a table a format and names it in the file's name only (a8w8_blockscale_untuned_gemm.csv has the columns
+M,N,K); a tuned table repeats it in the names of its kernels. Source: ROCm/aiter, aiter/configs/ and its kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from genkern.errors import InputError
+from genkern.ops.op import op_names
+
+# The formats that a list without further words is of; they are told from the types.
+PLAIN = ("a16w16", "a8w8")
+_BITS = re.compile(r"(?<![a-z0-9])a([0-9]{1,2})w([0-9]{1,2})(?![a-z0-9])")
+_BLOCK = re.compile(r"blockscale|blkscale|per_?1x(32|128)|mxscale")
+# flydsl writes bpreshuflle, and b_preshuffleFalse of a kernel that reads plain weights.
+_SHUFFLED = re.compile(r"(pre_?shuf\w{0,4}?le|bshuffle)(?!d?_?false)")
+# In the symbols of kernels, where no a4w4 stands.
+_OPERANDS = (("a4w4", re.compile(r"f4gemm|per_?1x32fp4")), ("a8w8", re.compile(r"fp8gemm|i8gemm")))
+
+
+@dataclass(frozen=True)
+class SaidFormat:
+    """What is said: the widths of the operands ("a8w8"; "" where nothing is said), block scales, shuffled weights."""
+
+    widths: str = ""
+    blockscale: bool = False
+    shuffled: bool = False
+
+    def __or__(self, other: SaidFormat) -> SaidFormat:
+        """What both say together; the widths are the first one's where both name some."""
+        return SaidFormat(
+            self.widths or other.widths, self.blockscale or other.blockscale, self.shuffled or other.shuffled
+        )
+
+    @property
+    def special(self) -> bool:
+        """Whether it is another format than those whose rows say nothing but their types."""
+        return self.blockscale or self.shuffled or self.widths not in ("", *PLAIN)
+
+    def op_name(self, widths: str) -> str:
+        """The format's name as AITER builds it; `widths` are the operands' where nothing is said of them."""
+        parts = [self.widths or ("a8w8" if self.blockscale else widths)]
+        parts += ["blockscale"] if self.blockscale else []
+        parts += ["bpreshuffle"] if self.shuffled else []
+        return "_".join(parts)
+
+
+NOTHING_SAID = SaidFormat()
+
+
+def said_by_name(name: str) -> SaidFormat:
+    """What the name of a file says; one with two formats in it says nothing of widths (`a8w8_and_a16w16.yaml`)."""
+    folded = name.casefold()
+    widths = {match.group() for match in _BITS.finditer(folded)}
+    return SaidFormat(
+        widths.pop() if len(widths) == 1 else "", bool(_BLOCK.search(folded)), bool(_SHUFFLED.search(folded))
+    )
+
+
+def said_by_kernel(name: str) -> SaidFormat:
+    """What the name of a kernel says: a8w8_blockscale_1x128x128_... of CK, ...per1x32Fp4_BpreShuffle_32x128E of asm."""
+    found = said_by_name(name[:1000])
+    folded = name[:1000].casefold()
+    return found | SaidFormat(next((widths for widths, pattern in _OPERANDS if pattern.search(folded)), ""))
+
+
+def known_op(said: SaidFormat, widths: str, source: str) -> str:
+    """The op that `said` names. Raises InputError (without the place) when genkern has no such format.
+
+    `widths` are the operands' where `said` has none, `source` says what named it.
+    """
+    name = said.op_name(widths)
+    if name not in op_names():
+        raise InputError(
+            f"{source} says {name}, a format that genkern does not have (it has {', '.join(op_names())}); "
+            "give a list of one of those"
+        )
+    return name

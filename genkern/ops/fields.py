@@ -1,0 +1,80 @@
+"""What a format asks of a problem besides its size and types, declared once as a frozen dataclass; the rest follows.
+
+A format's dataclass has a field for each, made by `word` or `number`, all with defaults. A problem keeps those that
+differ from their default, in the order of their names (`GemmProblem.own`): so equal problems are equal whoever made
+them, and what reads or writes problems needs to know no field by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from genkern.errors import InputError
+from genkern.gemm.problem import GemmProblem, Own
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NoFields:
+    """Of a format that asks for nothing more."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field as files and the command line have it: one of `words`, or a number from `least` to `most`."""
+
+    name: str
+    help: str
+    default: int | str
+    words: tuple[str, ...] = ()
+    least: int = 0
+    most: int = 0
+
+    def parse(self, value: object) -> int | str:
+        """The value as a problem keeps it. Raises InputError for any other than the field may have."""
+        if self.words:
+            if value not in self.words:
+                raise InputError(f"{self.name} = {str(value)[:40]!r} is not one of {', '.join(self.words)}")
+            return str(value)
+        number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+        if isinstance(number, bool) or not isinstance(number, int) or not self.least <= number <= self.most:
+            raise InputError(
+                f"{self.name} = {str(value)[:40]!r} is not a whole number from {self.least} to {self.most}"
+            )
+        return number
+
+
+def word(*words: str, help: str) -> Any:
+    """A field that has one of these words; the first is the default."""
+    return dataclasses.field(default=words[0], metadata={"help": help, "words": words})
+
+
+def number(default: int, least: int, most: int, help: str) -> Any:
+    """A field that has a number from `least` to `most`."""
+    return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most})
+
+
+def fields_of(kind: type) -> tuple[Field, ...]:
+    """The fields that a format's dataclass declares."""
+    declared: Iterable[Any] = dataclasses.fields(kind)
+    return tuple(Field(field.name, default=field.default, **field.metadata) for field in declared)
+
+
+def own_values(kind: type[T], problem: GemmProblem) -> T:
+    """The problem's own fields, as its format declares them."""
+    return kind(**dict(problem.own))
+
+
+def parse_own(kind: type, values: Mapping[str, object]) -> Own:
+    """What a problem keeps of `values`, which may name other things too. Raises InputError for a value that is none."""
+    found = ((field, field.parse(values[field.name])) for field in fields_of(kind) if field.name in values)
+    return tuple(sorted((field.name, value) for field, value in found if value != field.default))
+
+
+def own_text(own: Iterable[tuple[str, object]]) -> str:
+    """For one cell of a table, and for people: `block_k=64 block_n=64`; "" where there is none."""
+    return " ".join(f"{name}={value}" for name, value in own)
