@@ -22,7 +22,9 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the command do something else."""
 
     def replace(what: Callable[[], int], tunes: bool = True) -> None:
-        monkeypatch.setattr("genkern.command.options.parse", lambda argv: argparse.Namespace(tunes=tunes))
+        monkeypatch.setattr(
+            "genkern.command.options.parse", lambda argv: argparse.Namespace(tunes=tunes, tuning_results_file=None)
+        )
         monkeypatch.setattr("genkern.command.run.run", lambda options, console: what())
 
     return replace

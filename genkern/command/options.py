@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from genkern import __version__
 from genkern.errors import InputError
+from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import ACTIVATIONS
@@ -50,7 +51,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = reader.parse_args(arguments)
     options.given = frozenset(argument.partition("=")[0] for argument in arguments) & names
     # Only a tuning has a journal, from which the same command goes on.
-    options.tunes = not (options.compare_wo_tuning or options.benchmark or options.explain)
+    results = options.tuning_results_file
+    others = options.compare_wo_tuning or options.benchmark or options.explain
+    options.tunes = not (others or (results is not None and is_stream(results)))
     _check_sizes(options)
     _check_files(options)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
@@ -309,7 +312,11 @@ def _results(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--sort", action="store_true", help="sort the results by size")
     group.add_argument(
-        "--batch", type=_positive, default=1, metavar="N", help="write the results after every N sizes (default: 1)"
+        "--batch",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="write the results after every N sizes, or later (default: 1)",
     )
 
 

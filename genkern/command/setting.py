@@ -88,13 +88,17 @@ class Setting:
             "device": self.target.device_name,
             "devices": self.target.clocks,
             "time_source": time_source,
-            "space": hashlib.sha256(repr(sorted(spaces.items())).encode()).hexdigest()[:16],
+            "space": {op: {"name": space.name, "digest": _digest(space)} for op, space in sorted(spaces.items())},
             "budget": {name: value for name, value in asdict(self.budget).items() if name != "timeout_s"},
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
             "compare": self.options.compare,
             "all": self.options.all,
         }
+
+
+def _digest(space: Space) -> str:
+    return hashlib.sha256(repr(space).encode()).hexdigest()[:16]
 
 
 def make_setting(options: argparse.Namespace) -> Setting:

@@ -19,6 +19,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
+from genkern.journal.batch import measurements_of
+from genkern.journal.line import entry_of
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 
@@ -344,7 +346,9 @@ def test_an_interrupted_run_with_all_goes_on(sizes: Path, tmp_path: Path, cache_
     assert "all was True, is False" in other.refusal
     assert run(*options, env=fine).status == 0
     again = events(log)[before:]
-    assert sum(line.startswith("screen") for line in again) == sum('"screened"' in line for line in whole[half:])
+    left = (entry_of(line.rstrip().encode()) for line in whole[half:])
+    left_out = sum(len(entry["value"]["config"]) for entry in left if entry["fact"] == "screened")
+    assert sum(line.startswith("screen") for line in again) == left_out
     assert names(results) == THREE
 
 
@@ -360,12 +364,12 @@ def test_the_journal_knows_driver_and_clocks(sizes: Path, tmp_path: Path, cache_
     assert ran.out.count("; finals at 1755 MHz") == len(THREE)
     assert {entry["versions"]["driver"] for entry in entries(results)} == {"570.86.15"}  # type: ignore[index]
     text = results.with_name("r.yaml.journal.previous").read_text()
-    facts = [json.loads(line) for line in text.splitlines()]
+    facts = [entry_of(line.encode()) for line in text.splitlines()]
     header = facts[0]["value"]
     each = {"sm_clock_max_mhz": 1980, "memory_clock_max_mhz": 3201}
     assert (header["driver"], header["devices"]) == ("570.86.15", {"0": each, "1": each})
-    finals = [fact["value"] for fact in facts if fact["fact"] == "retimed"]
-    assert [{final["usual_mhz"] for final in of_a_size} for of_a_size in finals] == [{1755.0}] * len(THREE)
+    finals = [measurements_of(fact["value"]) for fact in facts if fact["fact"] == "retimed"]
+    assert [{final.usual_mhz for final in of_a_size} for of_a_size in finals] == [{1755.0}] * len(THREE)
     journal.write_text("".join(line + "\n" for line in text.splitlines()[:5]))
     results.unlink()
     updated = run(*options, env=machine(tmp_path, gpus=1, driver="580.1"))
