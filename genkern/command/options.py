@@ -368,7 +368,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def _default_types(place: int) -> str:
-    """Of A (0), B or C (2), by format: `bf16 (a16w16), fp8 (a8w8)`."""
+    """Of A (0), B or C (2), with the format that it is of: `bf16 (OP)`."""
     return ", ".join(f"{get_op(name).default_dtypes('')[place]} ({name})" for name in op_names())
 
 
