@@ -101,6 +101,11 @@ def op_folders() -> dict[str, Path]:
     return _outside_names(outside.folders())
 
 
+def op_folder(name: str) -> Path:
+    """The folder of a format, where its spaces lie too, if it has any."""
+    return op_folders().get(name) or Path(genkern.ops.__path__[0]) / name
+
+
 @functools.lru_cache(maxsize=16)
 def _outside_names(folders: tuple[Path, ...]) -> dict[str, Path]:
     return {_outside_op(folder).name: folder for folder in folders}
