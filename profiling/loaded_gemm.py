@@ -114,9 +114,13 @@ class LoadedGemm:
 
         return call
 
+    def operands_of(self, copy: int) -> dict[str, Any]:
+        """All operands, of those that rotate this copy."""
+        return {**self.operands, **self._weights[copy]}
+
     def vendor(self) -> Call:
         """The vendor library's call on the same operands."""
-        operands = [{**self.operands, **weights} for weights in self._weights]
+        operands = [self.operands_of(copy) for copy in range(self.copies)]
 
         def call(copy: int) -> None:
             self.module.vendor(operands[copy % self.copies])
