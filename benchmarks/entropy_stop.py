@@ -26,7 +26,7 @@ from workbench import errors_end
 
 from genkern.gemm.session import VENDOR
 from genkern.gemm.statistics import estimate, tied
-from genkern.journal.journal import read_journal
+from genkern.journal.facts import read_journal
 
 _LEAST_ROUNDS = 10
 _EVERY = 5

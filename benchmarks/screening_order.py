@@ -25,7 +25,7 @@ from genkern.errors import ResultsError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.journal.journal import read_journal
+from genkern.journal.facts import read_journal
 from genkern.search.predict import promising_first
 from genkern.space.prune import prune
 from genkern.space.space import load_space
@@ -36,7 +36,7 @@ POLICIES = (("space", 2.0), ("space", 1.5), ("predicted", 2.0), ("predicted", 1.
 
 @dataclass(frozen=True)
 class Screening:
-    """One size on one GPU: the microseconds of each config that was measured, in the order of the run."""
+    """One size on one GPU: the microseconds of each config that was measured."""
 
     problem: GemmProblem
     gpu: Gpu

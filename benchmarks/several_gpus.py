@@ -97,7 +97,7 @@ def size_list(problems: Sequence[GemmProblem]) -> str:
     entries = []
     for p in problems:
         layout = {"rowMajorA": "NT"[p.row_major_a], "rowMajorB": "NT"[p.row_major_b]}
-        types = {"op": p.op, "dtype_a": p.dtype_a, "dtype_b": p.dtype_b, "dtype_c": p.dtype_c}
+        types = {"op": p.op, "dtype_a": p.dtype_a, "dtype_b": p.dtype_b, "dtype_c": p.dtype_c, **dict(p.own)}
         entries.append({"M": p.M, "N": p.N, "K": p.K, **layout, **types, "bias": p.bias, "activation": p.activation})
     return yaml.safe_dump(entries, default_flow_style=None, sort_keys=False)
 

@@ -25,16 +25,14 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import VENDOR
 from genkern.gemm.statistics import TIE_RATIO, estimate
+from genkern.ops.fields import problem_cells
 from genkern.profiling.finals import Rounds
 
 # The judge and genkern's own choice: rounds, and seconds after which the fewest will do.
 LEAST_ROUNDS, MOST_ROUNDS, RACE_S = 10, 60, 1.0
 OTHERS_WITHIN = 1.5
 GENKERN, JUDGE = "genkern", "judge"
-PROBLEM_COLUMNS = (
-    *("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c"),
-    *("rowMajorA", "rowMajorB", "bias", "activation"),
-)
+PROBLEM_COLUMNS = tuple(problem_cells(GemmProblem(1, 1, 1)))
 
 # Timer -> config -> microseconds.
 Times = dict[str, dict[str, float]]
@@ -52,18 +50,11 @@ class Measured:
 def read_candidates(lines: Iterable[str], wanted: Collection[GemmProblem]) -> dict[GemmProblem, list[Measured]]:
     """The measured candidates of the wanted problems, from the CSV of --profile_file."""
     found: dict[GemmProblem, list[Measured]] = {problem: [] for problem in wanted}
-    problems: dict[tuple[str, ...], GemmProblem | None] = {}
+    problems = {tuple(problem_cells(problem).values()): problem for problem in found}
     for row in csv.DictReader(lines):
         if row["outcome"] != "measured" or not row["us"]:
             continue
-        key = tuple(row[name] for name in PROBLEM_COLUMNS)
-        if key not in problems:
-            m, n, k, op, dtype_a, dtype_b, dtype_c, layout_a, layout_b, bias, activation = key
-            types = op, dtype_a, dtype_b, dtype_c
-            layout = layout_a == "T", layout_b == "T"
-            problem = GemmProblem(int(m), int(n), int(k), *types, *layout, bias == "True", activation)
-            problems[key] = problem if problem in found else None
-        if (known := problems[key]) is not None:
+        if (known := problems.get(tuple(row[name] for name in PROBLEM_COLUMNS))) is not None:
             found[known].append(Measured(row["config"], row["stage"], float(row["us"])))
     return found
 

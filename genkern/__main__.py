@@ -9,9 +9,14 @@ import threading
 import warnings
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from genkern.errors import BugError, GenkernError, bugs_told
+from genkern.files import own_descriptor
+from genkern.outlet import outlet
+
+# Of rich's consoles: text as it is.
+PLAIN: dict[str, Any] = {"soft_wrap": True, "highlight": False, "markup": False, "emoji": False}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,15 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         from genkern.command.options import parse, parse_status
 
         arguments = sys.argv[1:] if argv is None else list(argv)
-        console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
         # No other use of the command has a word in front that is not an option, so tuning needs none.
         try:
             if arguments[:1] == ["status"]:
                 named = parse_status(arguments[1:])
                 from genkern.command.status import show_status
 
-                return show_status(named, console)
+                return show_status(named, Console(**PLAIN))
             options = parse(arguments)
+            # Results that go to standard output have it for themselves.
+            console = Console(stderr=own_descriptor(options.tuning_results_file or "") == 1, **PLAIN)
             stopped += "; run the same command again to go on" if options.tunes else "; the same command begins anew"
             from genkern.command.run import run
 
@@ -58,10 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except ModuleNotFoundError as error:
         return _fail(_missing(error))
-    except BrokenPipeError:
-        # The reader of our output left (a pager, head): nothing more to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
     except OSError as error:
         return _fail(f"{error.strerror or error} ({error.filename or 'no file'}); check permissions and free space")
 
@@ -80,10 +82,14 @@ def _prepare_process() -> None:
     # Joblib says so of what a stopped run leaves undone, now and then, as its generator goes.
     warnings.filterwarnings("ignore", r"\d+ tasks which were still being processed", UserWarning)
     threading.excepthook = _thread_failed
-    # File names may hold bytes that no encoding knows.
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # Closed by whoever started us: the next file to be opened would take its place, and what is said.
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = outlet(sys.stdout, 1)
+    sys.stderr = outlet(sys.stderr, 2)
 
 
 class _Stopped(KeyboardInterrupt):

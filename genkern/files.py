@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import secrets
 import stat
+import sys
 import tempfile
 
 from genkern.errors import GenkernError, InputError, OutputError
 
 # A results file of 30,000 sizes has about 25 MB; anything far past that is a wrong path, not a list.
 MAX_READ_BYTES = 32 * 2**20
+_STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 
 
 def shown_path(path: str) -> str:
@@ -47,20 +52,39 @@ def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int 
     return text
 
 
+def own_descriptor(path: str) -> int | None:
+    """The number of the open file of this process that `path` names, as /dev/stdout does; None for any other path."""
+    if path in _STANDARD:
+        return _STANDARD[path]
+    match = _DESCRIPTOR.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def is_stream(path: str) -> bool:
+    """Whether what is written to `path` is gone at once: to a pipe, a terminal, a device or an open file of ours."""
+    mode = _mode(path)
+    return own_descriptor(path) is not None or not (mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def write_whole(path: str, text: str) -> None:
     """Replace `path` by `text` (UTF-8) at once: a reader, or a crash, sees the old or the new file, never half.
 
     Missing parent folders are made. A link is followed, an existing file's permission bits are kept,
-    and a device or pipe is written to directly. Raises OutputError (one line) when the file cannot be
-    written; the old file is then untouched and no temporary file stays.
+    and a stream is written to directly, to its end or until its reader leaves. Raises OutputError (one line) when the
+    file cannot be written; the old file is then untouched and no temporary file stays.
     """
     data = text.encode("utf-8", errors="backslashreplace")
     try:
+        if (descriptor := own_descriptor(path)) is not None:
+            sys.stdout.flush()
+            with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(data)
+            return
         mode = _mode(path)
         if mode is not None and stat.S_ISDIR(mode):
             raise OutputError(f"cannot write {shown_path(path)}: it is a folder; name a file in it")
         if mode is not None and not stat.S_ISREG(mode):
-            with open(path, "wb") as file:
+            with contextlib.suppress(BrokenPipeError), open(path, "wb") as file:
                 file.write(data)
             return
         _replace(os.path.realpath(path), data, None if mode is None else stat.S_IMODE(mode))
@@ -76,19 +100,22 @@ def write_whole(path: str, text: str) -> None:
 def require_writable(path: str) -> None:
     """Raise OutputError when `write_whole` could not replace `path` now; nothing is written, no folder is made."""
     try:
+        if is_stream(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         mode = _mode(path)
         if mode is not None and stat.S_ISDIR(mode):
             raise OutputError(f"cannot write {shown_path(path)}: it is a folder; name a file in it")
-        if mode is not None and stat.S_ISREG(mode):
+        if mode is not None:
             with open(path, "ab"):
                 pass
-        if mode is None or stat.S_ISREG(mode):
-            folder = os.path.dirname(os.path.realpath(path))
-            while not os.path.lexists(folder):
-                folder = os.path.dirname(folder)
-            # Permissions do not tell for root, nor for a file system that is read-only.
-            with tempfile.TemporaryFile(dir=folder):
-                pass
+        folder = os.path.dirname(os.path.realpath(path))
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        # Permissions do not tell for root, nor for a file system that is read-only.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OutputError:
         raise
     except (OSError, ValueError) as exc:

@@ -22,7 +22,9 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the command do something else."""
 
     def replace(what: Callable[[], int], tunes: bool = True) -> None:
-        monkeypatch.setattr("genkern.command.options.parse", lambda argv: argparse.Namespace(tunes=tunes))
+        monkeypatch.setattr(
+            "genkern.command.options.parse", lambda argv: argparse.Namespace(tunes=tunes, tuning_results_file=None)
+        )
         monkeypatch.setattr("genkern.command.run.run", lambda options, console: what())
 
     return replace
@@ -84,10 +86,14 @@ def test_a_missing_package_is_said_with_what_to_do(
 
 
 def test_a_bug_is_no_bad_input(does: Callable[[Callable[[], int]], None], capsys: pytest.CaptureFixture[str]) -> None:
-    """What nobody expected is not hidden behind a line."""
+    """What nobody expected is not hidden behind a line: it has a status of its own, and its traceback stands before."""
     does(fails(KeyError("bug")))
-    with pytest.raises(KeyError):
-        run_here(capsys)
+    ran = run_here(capsys)
+    assert (ran.status, ran.out) == (3, "")
+    *traceback, line = ran.err.splitlines()
+    assert line.startswith("genkern: a bug in genkern: KeyError: 'bug'; ")
+    assert traceback[0].startswith("Traceback")
+    assert any("test_main.py" in place for place in traceback)
 
 
 @pytest.mark.parametrize(

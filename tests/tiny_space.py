@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.gemm.config import Config
+from genkern.journal.line import entry_of
 
 CONFIGS = [Config("tiled", m, n, 64, group, 1, 4, 2) for m in (16, 32) for n in (32, 64) for group in (1, 4)]
 NAMES = [config.name for config in CONFIGS]
@@ -36,6 +37,8 @@ def traced(trace: Path) -> list[dict[str, Any]]:
 
 
 def facts_in(journal: Path) -> list[str]:
-    """The kinds of the facts that a run has written so far."""
+    """The kinds of the facts that a run has written so far: "screened" once for each config."""
     lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
-    return [json.loads(line)["fact"] for line in lines if line.endswith(b"\n")]
+    entries = [entry_of(line[:-1]) for line in lines if line.endswith(b"\n")]
+    counts = (len(entry["value"]["config"]) if entry["fact"] == "screened" else 1 for entry in entries)
+    return [entry["fact"] for entry, count in zip(entries, counts, strict=True) for _ in range(count)]

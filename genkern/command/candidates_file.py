@@ -16,15 +16,13 @@ from genkern.errors import OutputError, ResultsError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
+from genkern.ops.fields import problem_cells
 from genkern.tuning.tune import Report
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_PROBLEM_COLUMNS = (
-    *("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c"),
-    *("rowMajorA", "rowMajorB", "bias", "activation"),
-)
+_PROBLEM_COLUMNS = tuple(problem_cells(GemmProblem(1, 1, 1)))
 COLUMNS = (
     *_PROBLEM_COLUMNS,
     *("config", "outcome", "us", "time_source", "stage", "samples"),
@@ -44,7 +42,7 @@ class CandidatesFile:
         self.path = path
         with self._errors():
             if _has_content(path):
-                self._drop({tuple(_problem_cells(problem).values()) for problem in again})
+                self._drop({tuple(problem_cells(problem).values()) for problem in again})
             else:
                 write_whole(path, ",".join(COLUMNS) + "\n")
 
@@ -125,7 +123,7 @@ def candidate_table(report: Report) -> pd.DataFrame:
     import pandas as pd  # half a second, for those who want this file
 
     rows: list[dict[str, object]] = []
-    problem = _problem_cells(report.problem)
+    problem = problem_cells(report.problem)
     for name, m in report.candidates.items():
         resources = report.binaries[name].resources if name in report.binaries else None
         rows.append(
@@ -148,12 +146,6 @@ def candidate_table(report: Report) -> pd.DataFrame:
     # As objects: a column with gaps would turn whole numbers into floats.
     table: pd.DataFrame = pd.DataFrame({column: [row[column] for row in rows] for column in COLUMNS}, dtype=object)
     return table
-
-
-def _problem_cells(problem: GemmProblem) -> dict[str, str]:
-    values = {name: str(getattr(problem, name)) for name in _PROBLEM_COLUMNS[:7]}
-    layout = {"rowMajorA": "NT"[problem.row_major_a], "rowMajorB": "NT"[problem.row_major_b]}
-    return values | layout | {"bias": str(problem.bias), "activation": problem.activation}
 
 
 def _has_content(path: str) -> bool:

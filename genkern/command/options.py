@@ -12,10 +12,12 @@ from typing import NoReturn
 
 from genkern import __version__
 from genkern.errors import InputError
+from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import ACTIVATIONS
-from genkern.ops.op import op_names
+from genkern.ops.fields import fields_of
+from genkern.ops.op import add_op, get_op, op_folders, op_names
 from genkern.space.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
@@ -42,18 +44,30 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     Raises InputError; SystemExit(0) after printing for --help and --version.
     """
+    _add_ops(argv)
     reader = parser()
     names = frozenset(reader._option_string_actions)
     arguments = [_underscored(argument, names) for argument in argv]
     options = reader.parse_args(arguments)
     options.given = frozenset(argument.partition("=")[0] for argument in arguments) & names
     # Only a tuning has a journal, from which the same command goes on.
-    options.tunes = not (options.compare_wo_tuning or options.benchmark or options.explain)
+    results = options.tuning_results_file
+    others = options.compare_wo_tuning or options.benchmark or options.explain
+    options.tunes = not (others or (results is not None and is_stream(results)))
     _check_sizes(options)
     _check_files(options)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     options.command = shlex.join(["python", "-m", "genkern", *argv])
     return options
+
+
+def _add_ops(argv: Sequence[str]) -> None:
+    """Make the format known that --op names by its folder, for it may have options of its own. Raises InputError."""
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        folder = value if equals else following
+        if name == "--op" and (os.sep in folder or Path(folder).is_dir()) and folder not in op_names():
+            add_op(folder)
 
 
 def parse_status(argv: Sequence[str]) -> str:
@@ -131,15 +145,22 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
     )
     for name, what in (("m", "rows of A and C"), ("n", "columns of B and C"), ("k", "columns of A, rows of B")):
         group.add_argument(f"-{name}", type=_size, metavar=name.upper(), help=f"one size instead of a file: {what}")
-    group.add_argument("--op", metavar="OP", choices=op_names(), help=f"{_either(op_names())} (default: by the types)")
+    group.add_argument(
+        "--op",
+        metavar="OP",
+        type=_op,
+        help=f"{_either(op_names())}, or the folder of a format of your own (default: by the types)",
+    )
     own = "fp8 and bf8 are the target's own"
     for operand, help in (
-        ("a", f"{', '.join(DTYPES)}; {own} (default: bf16; a8w8: fp8)"),
+        ("a", f"{', '.join(DTYPES)}; {own} (default: {_default_types(0)})"),
         ("b", "type of B (default: that of A)"),
-        ("c", "type of C (default: that of A; a8w8: bf16)"),
+        ("c", f"type of C (default: {_default_types(2)})"),
     ):
         group.add_argument(f"--dtype_{operand}", f"-dtype_{operand}", metavar="TYPE", help=help)
     group.add_argument("--col_a", "-col_a", action="store_true", help="A is column-major (default: row-major)")
+    for name, helps in _own_fields().items():
+        group.add_argument(f"--{name}", dest=f"own_{name}", metavar="VALUE", help="; ".join(helps))
     layout_b = group.add_mutually_exclusive_group()
     layout_b.add_argument("--row_b", "-row_b", action="store_true", help="B is row-major")
     layout_b.add_argument(
@@ -291,7 +312,11 @@ def _results(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--sort", action="store_true", help="sort the results by size")
     group.add_argument(
-        "--batch", type=_positive, default=1, metavar="N", help="write the results after every N sizes (default: 1)"
+        "--batch",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="write the results after every N sizes, or later (default: 1)",
     )
 
 
@@ -340,6 +365,31 @@ def _underscored(argument: str, names: frozenset[str]) -> str:
 
 def _either(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _default_types(place: int) -> str:
+    """Of A (0), B or C (2), with the format that it is of: `bf16 (OP)`."""
+    return ", ".join(f"{get_op(name).default_dtypes('')[place]} ({name})" for name in op_names())
+
+
+def _own_fields() -> dict[str, list[str]]:
+    """What the formats ask of a problem besides its types, by name, and what each of them says of it."""
+    found: dict[str, list[str]] = {}
+    for op in op_names():
+        for field in fields_of(get_op(op).fields):
+            of = ", ".join(field.words) if field.words else f"{field.least} to {field.most}"
+            found.setdefault(field.name, []).append(f"{field.help}: {of} (default: {field.default})")
+    return found
+
+
+def _op(text: str) -> str:
+    """The name of a format; of one of the user's own, by its folder."""
+    if text in op_names():
+        return text
+    # Made known before (_add_ops).
+    if name := next((name for name, folder in op_folders().items() if folder == Path(text).resolve()), ""):
+        return name
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(op_names())}, and no folder")
 
 
 def _size(text: str) -> int:

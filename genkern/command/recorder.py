@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from genkern.command.candidates_file import CandidatesFile
+from genkern.command.pace import Pace
 from genkern.command.report import detail_lines, outcome_text, size_line, winners_table
 from genkern.errors import ProfilerError
 from genkern.farm.farm import FarmCounts
@@ -20,9 +21,11 @@ from genkern.tuning.tune import Report
 
 
 class Recorder:
-    """Keeps the results file up to date with every `batch`-th size.
+    """Keeps the results file up to date.
 
-    `failed` counts sizes without a winner, `bugs` those of them that genkern itself is to blame for.
+    It is written anew with every `batch`-th size, but no more often than at its `pace`, and at the end. A stream is
+    written to at the end only. `failed` counts sizes without a winner, `bugs` those of them that genkern itself is to
+    blame for.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Recorder:
         *,
         batch: int = 1,
         verbose: bool = False,
+        pace: Pace | None = None,
     ) -> None:
         """`problems` are those to come, in the order of the results; several devices finish them in another."""
         self._place = {problem: place for place, problem in enumerate(problems)}
@@ -44,6 +48,7 @@ class Recorder:
         self._bug_log = bug_log
         self._batch = batch
         self._verbose = verbose
+        self._pace = pace or Pace()
         self._winners: list[Winner] = []
         self._outcomes: Counter[Outcome] = Counter()
         self._unwritten = 0
@@ -61,7 +66,6 @@ class Recorder:
             self.failed += 1
         else:
             self._winners.append(report.winner)
-            self._winners.sort(key=lambda winner: self._place[winner.problem])
             self._unwritten += 1
         if report.bug is not None:
             self.bugs += 1
@@ -73,7 +77,7 @@ class Recorder:
         if self._verbose:
             for line in detail_lines(report):
                 self._console.print(line)
-        if self._unwritten >= self._batch:
+        if self._unwritten >= self._batch and self._pace.due and not self._results.is_stream:
             self.flush()
 
     def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
@@ -85,7 +89,9 @@ class Recorder:
     def flush(self) -> None:
         """Write what is not written yet. Raises OutputError."""
         if self._unwritten:
-            self._results.write(self._winners)
+            with self._pace.writing():
+                self._winners.sort(key=lambda winner: self._place[winner.problem])
+                self._results.write(self._winners)
             self._unwritten = 0
 
     def summary(self, gpu: Gpu, counts: FarmCounts) -> None:

@@ -35,7 +35,7 @@ def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
 
 
 def format_text(problem: GemmProblem) -> str:
-    """Op, types and what is unusual of the layout: `a16w16 bf16`, `a8w8 fp8e4m3fn->bf16 A column-major, bias`."""
+    """Op, types and what is unusual: `OP bf16`, `OP fp8e4m3fn->bf16 A column-major, bias, scales per_token`."""
     types = problem.dtype_a
     if problem.dtype_b != problem.dtype_a:
         types += f"*{problem.dtype_b}"
@@ -46,6 +46,7 @@ def format_text(problem: GemmProblem) -> str:
         *(["B row-major"] if problem.row_major_b else []),
         *(["bias"] if problem.bias else []),
         *([problem.activation] if problem.activation != "none" else []),
+        *(f"{name} {value}" for name, value in problem.own),
     ]
     return f"{problem.op} {types}" + (f" {', '.join(extras)}" if extras else "")
 

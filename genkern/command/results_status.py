@@ -7,22 +7,26 @@ from pathlib import Path
 
 from genkern.command.report import format_text
 from genkern.command.text_table import aligned
-from genkern.files import shown_path
+from genkern.errors import ResultsError
+from genkern.files import read_text, shown_path
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 
 
-def results_lines(path: str) -> list[str]:
+def results_lines(path: str, journal: str = "; no journal is beside it") -> list[str]:
     """How many sizes the file holds and when it was written, then each with its time, source, device and config.
+
+    `journal` ends the first line.
 
     Raises ResultsError when it is no results file.
     """
-    rows = [_cells(row) for row in read_results(path)]
+    # As a run takes it: one that has no rows yet.
+    rows = [_cells(row) for row in read_results(path)] if read_text(path, ResultsError).strip() else []
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(Path(path).stat().st_mtime))
     sizes = f"{len(rows)} size{'' if len(rows) == 1 else 's'}"
     head = ["size", "format", "us", "source", "device", "Triton", "config"]
     return [
-        f"{shown_path(path)}: results of {sizes}, written {written}; no journal is beside it",
+        f"{shown_path(path)}: results of {sizes}, written {written}{journal}",
         *(aligned([head, *rows], ["us"]) if rows else []),
     ]
 

@@ -7,8 +7,11 @@ import contextlib
 import functools
 import os
 import socket
+import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -20,16 +23,19 @@ from genkern.command.target import make_device_checker
 from genkern.command.verify import benchmark, verify
 from genkern.errors import ResultsError
 from genkern.farm.workshop import Workshop
-from genkern.files import shown_path
+from genkern.files import is_stream, require_writable, shown_path
 from genkern.formats.gemm_entry import resolve
 from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import Profiler
 from genkern.journal.bug_log import BugLog
+from genkern.journal.facts import Start, read_ends
 from genkern.journal.file_lock import sole_run
-from genkern.journal.journal import Journal, Start, UnusableJournal, read_journal
+from genkern.journal.header import OldJournal, UnusableJournal, made_otherwise
+from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
+from genkern.journal.run_folder import run_folder
 from genkern.kernels.determinism import is_deterministic
 from genkern.ops.op import check_problem
 from genkern.space.prune import explain, prune
@@ -59,8 +65,23 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return show_pruning(problems, spaces, setting, console)
     if options.profile_file:
         CandidatesFile.require(options.profile_file)
-    with sole_run(setting.results_path):
-        return tune(problems, spaces, setting, console)
+    with own_files(setting.results_path) as files:
+        return tune(problems, spaces, setting, files, console)
+
+
+@contextlib.contextmanager
+def own_files(results_path: str) -> Iterator[RunFiles]:
+    """The journal of a run and what goes with it, no other run's meanwhile. Raises OutputError.
+
+    Where results are a stream nothing can lie beside them, nor be gone on with: it is in a folder that goes away.
+    """
+    if not is_stream(results_path):
+        with sole_run(results_path):
+            yield RunFiles(results_path)
+        return
+    require_writable(results_path)
+    with run_folder(Path(tempfile.gettempdir()), "genkern-journal", "another TMPDIR") as folder:
+        yield RunFiles(str(folder / "results"))
 
 
 def note_idle_options(setting: Setting, console: Console) -> None:
@@ -99,7 +120,7 @@ def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setti
     return 0
 
 
-def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, console: Console) -> int:
+def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, files: RunFiles, console: Console) -> int:
     """Tune what is not tuned yet; results and journal grow with every size.
 
     Returns 1 when one has no winner, 3 when that is so by a bug.
@@ -110,12 +131,15 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
     if results.others:
         console.print(f"note: {results.others}")
     done = results.problems - results.not_deterministic if options.deterministic else results.problems
-    retire_journal(RunFiles(setting.results_path), done)
+    retire_journal(files, done)
     remaining = [problem for problem in problems if options.all or problem not in done]
     if len(remaining) < len(problems):
         there = f"{len(problems) - len(remaining)} of {len(problems)} sizes are in {results.path} already"
         unchecked = ", --compare_wo_tuning checks them" if options.compare else ""
         console.print(f"note: {there} (--all tunes them again{unchecked})")
+        header = setting.journal_header(spaces, "")
+        if otherwise := made_otherwise_text(files, set(problems).difference(remaining), header):
+            console.print(f"note: {otherwise} (--all tunes them again)")
     if not remaining:
         return 0
     results.require_room(remaining)
@@ -126,7 +150,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         for profiler, closing in zip(profilers, closings, strict=True):
             closing.callback(profiler.close)
         checkers = make_checkers(profilers, workshop, setting, closings)
-        journal = open_journal(setting, spaces, profilers[0].time_source, console)
+        journal = open_journal(files, setting.journal_header(spaces, profilers[0].time_source), options.all, console)
         stack.callback(journal.close)
         journal.started(this_start(options.command, remaining))
         candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
@@ -159,7 +183,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, cons
         finally:
             recorder.flush()
     # Only an unfinished run is to be gone on with.
-    os.replace(journal.path, RunFiles(setting.results_path).finished_journal)
+    os.replace(journal.path, files.finished_journal)
     recorder.summary(target.gpu, workshop.farm.counts)
     if options.keep:
         console.print(f"modules: {workshop.module_dir}")
@@ -208,7 +232,7 @@ def retire_journal(files: RunFiles, done: Collection[GemmProblem]) -> None:
     """
     if files.journal.exists():
         with contextlib.suppress(ResultsError):
-            facts = read_journal(files.journal)
+            facts = read_ends(files.journal)
             wanted = {problem for start in facts.starts[-1:] for problem in start.problems}
             if wanted and wanted.issubset(done) and not facts.header.get("all"):
                 os.replace(files.journal, files.finished_journal)
@@ -220,18 +244,32 @@ def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
     return Start(tuple(problems), command, *where, round(time.time(), 3))
 
 
-def open_journal(setting: Setting, spaces: Spaces, time_source: str, console: Console) -> Journal:
+def made_otherwise_text(files: RunFiles, skipped: Collection[GemmProblem], header: Mapping[str, Any]) -> str:
+    """What the last run on this file did otherwise than one with `header` would, of sizes that are not tuned again.
+
+    Empty where it did nothing otherwise, or left no journal.
+    """
+    with contextlib.suppress(ResultsError, FileNotFoundError):
+        last = read_ends(files.finished_journal)
+        count = sum(winner.problem in skipped for winner in last.winners())
+        if count and (different := made_otherwise(last.header, header)):
+            return f"{count} of these {'was' if count == 1 else 'were'} tuned otherwise: {'; '.join(different)}"
+    return ""
+
+
+def open_journal(files: RunFiles, header: Mapping[str, object], anew: bool, console: Console) -> Journal:
     """The journal of an interrupted run like this one, else a new one.
 
-    Raises UnusableJournal for the journal of another run; --all says why, and keeps that one under another name.
+    Raises UnusableJournal for the journal of another run. With `anew` (--all), and for one that another version of
+    genkern wrote, it says why, and keeps that one under another name.
     """
-    files, header = RunFiles(setting.results_path), setting.journal_header(spaces, time_source)
     try:
         return Journal(files.journal, header)
     except UnusableJournal as error:
-        if not setting.options.all:
+        if not (anew or isinstance(error, OldJournal)):
             raise
         kept = files.replaced_journal
         os.replace(files.journal, kept)
-        console.print(f"note: {error.reason}; --all tunes again, and it is kept as {shown_path(str(kept))}")
+        why = "--all tunes again" if anew else "this run begins anew"
+        console.print(f"note: {error.reason}; {why}, and it is kept as {shown_path(str(kept))}")
         return Journal(files.journal, header)

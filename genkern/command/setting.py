@@ -16,7 +16,7 @@ from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
-from genkern.formats.gemm_entry import GemmDefaults, check_defaults
+from genkern.formats.gemm_entry import GemmDefaults, check_defaults, own_keys
 from genkern.gemm.session import Budget, Profiler
 from genkern.journal.run_folder import run_folder
 from genkern.space.space import Space
@@ -88,13 +88,17 @@ class Setting:
             "device": self.target.device_name,
             "devices": self.target.clocks,
             "time_source": time_source,
-            "space": hashlib.sha256(repr(sorted(spaces.items())).encode()).hexdigest()[:16],
+            "space": {op: {"name": space.name, "digest": _digest(space)} for op, space in sorted(spaces.items())},
             "budget": {name: value for name, value in asdict(self.budget).items() if name != "timeout_s"},
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
             "compare": self.options.compare,
             "all": self.options.all,
         }
+
+
+def _digest(space: Space) -> str:
+    return hashlib.sha256(repr(space).encode()).hexdigest()[:16]
 
 
 def make_setting(options: argparse.Namespace) -> Setting:
@@ -108,7 +112,9 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
     """What the options say of sizes that do not say it themselves. Raises InputError when it does not fit together."""
     types = options.dtype_a, options.dtype_b, options.dtype_c
     layout = not options.col_a, options.row_b
-    defaults = GemmDefaults(options.op, *types, *layout, options.bias_vector, options.activation)
+    said = ((name, getattr(options, f"own_{name}")) for name in own_keys())
+    own = tuple((name, value) for name, value in said if value is not None)
+    defaults = GemmDefaults(options.op, *types, *layout, options.bias_vector, options.activation, own)
     try:
         check_defaults(defaults, arch)
     except InputError as error:

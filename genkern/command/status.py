@@ -19,8 +19,9 @@ from genkern.files import shown_path
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import VENDOR
+from genkern.journal.facts import JournalFacts, ProblemFacts, read_journal
 from genkern.journal.file_lock import is_held
-from genkern.journal.journal import JournalFacts, ProblemFacts, read_journal
+from genkern.journal.header import OldJournal
 from genkern.journal.run_files import RunFiles, find_runs
 
 _NUMBERS = ("screened", "us")
@@ -174,9 +175,22 @@ def show_status(path: str, console: Console) -> int:
     for number, run in enumerate(find_runs(path)):
         if number:
             console.print()
-        for line in status_lines(read_status(run)):
+        for line in lines_of(run):
             console.print(line)
     return 0
+
+
+def lines_of(run: RunFiles) -> list[str]:
+    """What is known of the run; of one whose journal another version of genkern wrote, what its results say.
+
+    Raises ResultsError when there are none, or its journal is damaged.
+    """
+    try:
+        return status_lines(read_status(run))
+    except OldJournal as error:
+        if not Path(run.results).is_file():
+            raise
+        return [error.reason, *results_lines(run.results, "")]
 
 
 def read_status(run: RunFiles) -> RunStatus:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from genkern.command.pace import Pace
 from genkern.command.report import format_text
 from genkern.command.setting import Setting
 from genkern.command.target import RunTarget, make_device_checker
 from genkern.errors import BugError, OutputError, ResultsError, bugs_told
 from genkern.farm.workshop import Workshop
-from genkern.files import shown_path, write_whole
+from genkern.files import is_stream, require_writable, shown_path, write_whole
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.tune_gemm_yaml import FP16_ADVICE
@@ -27,14 +28,17 @@ from genkern.gemm.records import NOT_CHECKED, Candidate, Check
 from genkern.gemm.session import VENDOR, Profiler, Session
 from genkern.journal.bug_log import BugLog
 from genkern.journal.run_files import RunFiles
+from genkern.ops.fields import problem_cells
 from genkern.ops.op import check_problem
 from genkern.tuning.check import DeviceChecker
 from genkern.tuning.interpreter import interpreter_checker
 
+# What `trans`, M, N and K do not say of a problem.
+_FORMAT_COLUMNS = tuple(name for name in problem_cells(GemmProblem(1, 1, 1)) if len(name) > 1 and "Major" not in name)
 # The first are tune_gemm's columns of --benchmark.
 TIME_COLUMNS = (
     *("trans", "M", "N", "K", "TFLOPS", "us", "vendor_us", "time_source", "config", "message"),
-    *("op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation"),
+    *_FORMAT_COLUMNS,
 )
 
 
@@ -128,10 +132,25 @@ def benchmark(setting: Setting, console: Console) -> int:
     options = setting.options
     named = options.tuning_results_file if options.gemm_size_file else None
     output = named or "output/benchmarking_results.csv"
-    _refuse_other_content(output)
-    rows, bugs, bug_log = [], 0, _bug_log(setting)
+    require_writable(output)
+    whole = not is_stream(output)
+    if whole:
+        _refuse_other_content(output)
+    rows: list[dict[str, object]] = []
+    bugs, bug_log, pace = 0, _bug_log(setting), Pace()
+
+    def write() -> None:
+        with pace.writing():
+            write_whole(output, pd.DataFrame(rows, columns=list(TIME_COLUMNS)).to_csv(index=False))
+
     index = setting.device_indices[0]
-    with setting.workshop() as workshop, contextlib.closing(setting.profiler(index, workshop)) as profiler:
+    with (
+        setting.workshop() as workshop,
+        contextlib.closing(setting.profiler(index, workshop)) as profiler,
+        contextlib.ExitStack() as at_end,
+    ):
+        # A later size may fail.
+        at_end.callback(lambda: write() if rows else None)
         for claim in claims:
             try:
                 with bugs_told():
@@ -142,8 +161,8 @@ def benchmark(setting: Setting, console: Console) -> int:
                 continue
             rows.append(row)
             console.print(_time_line(claim, row))
-            # Whole after every size: a later one may fail.
-            write_whole(output, pd.DataFrame(rows, columns=list(TIME_COLUMNS)).to_csv(index=False))
+            if whole and pace.due:
+                write()
     console.print(f"{len(rows)} time{'' if len(rows) == 1 else 's'} in {output}")
     if options.keep:
         console.print(f"modules: {workshop.module_dir}")
@@ -286,7 +305,7 @@ def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> d
         "time_source": profiler.time_source,
         "config": claim.config.name,
         "message": " ".join(message.split()),
-        **{name: getattr(problem, name) for name in ("op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")},
+        **{name: problem_cells(problem)[name] for name in _FORMAT_COLUMNS},
     }
 
 

@@ -60,7 +60,8 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         except InputError as exc:
             raise InputError(f"{where}, line {row.line}: {exc}") from None
         notes = (ROWWISE,) if row.values.get("q_dtype_w") and not rowwise() else ()
-        yield SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, notes=notes)
+        meant = {"a8w8": rowwise()}
+        yield SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, notes=notes, meant=meant)
 
 
 def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:

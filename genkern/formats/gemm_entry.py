@@ -5,6 +5,7 @@ Precedence: what the entry says, then the command line (GemmDefaults), then genk
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 from collections.abc import Collection, Mapping
@@ -35,6 +36,7 @@ class GemmDefaults:
     row_major_b: bool = False
     bias: bool = False
     activation: str = "none"
+    own: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class SizeItem:
     """One entry of a list of sizes: `values` by the keys of SIZE_KEYS, from the line of that number.
 
     `said` is what its columns, other than these values, and its kernel's name say of its format; `untyped` begins the
-    note for an entry that names no types, `untyped_advice` ends it.
+    note for an entry that names no types, `untyped_advice` ends it. `meant` has, for an op that an entry without types
+    turns out to be of, the values that files of this kind then mean.
     """
 
     line: int
@@ -52,6 +55,7 @@ class SizeItem:
     said: SaidFormat = NOTHING_SAID
     said_where: str = ""
     notes: tuple[str, ...] = ()
+    meant: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Resolved:
 
 def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> Resolved:
     """Make a problem of one entry's values (the keys of SIZE_KEYS and own_keys(); M, N and K are required).
+
+    A format's own fields come from `defaults` for a list of sizes only: a result that does not say them has none.
 
     With an `arch`, an fp8 encoding that the target does not compute in becomes the target's own, with
     a note. Without one (results, which say what was measured), the named encoding stays. Raises
@@ -85,8 +91,10 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
         row_major_b=_row_major("rowMajorB", values, defaults.row_major_b),
         bias=_flag("bias", values, defaults.bias),
         activation=_activation(values, defaults.activation),
-        own=_own(types.op, values),
+        own=_own(types.op, values, defaults.own if arch is not None else ()),
     )
+    if arch is not None:
+        types.notes += _unused(types.op, defaults.own)
     # Results keep the encoding that was measured, on whatever target it was.
     fnuz = "uz" in problem.dtype_a + problem.dtype_b
     if reason := types.op.refuse(problem, ("gfx942" if fnuz else "") if arch is None else arch):
@@ -94,11 +102,21 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
     return Resolved(problem, tuple(types.notes))
 
 
-@functools.cache
 def own_keys() -> tuple[str, ...]:
     """The fields of all formats, which an entry may have besides SIZE_KEYS."""
-    fields = (field.name for name in op_names() for field in fields_of(get_op(name).fields))
-    return tuple(dict.fromkeys(fields))
+    return _own_keys(op_names())
+
+
+@functools.lru_cache(maxsize=16)
+def _own_keys(ops: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(field.name for name in ops for field in fields_of(get_op(name).fields)))
+
+
+def said_by_result(values: Mapping[str, object]) -> dict[str, object]:
+    """A result's values with the own fields of its format, which it leaves out at their defaults."""
+    op = values.get("op")
+    fields = fields_of(get_op(op).fields) if isinstance(op, str) and op in op_names() else ()
+    return {**{field.name: field.default for field in fields}, **values}
 
 
 def check_defaults(defaults: GemmDefaults, arch: str) -> None:
@@ -188,11 +206,17 @@ def _op_of(dtype: str | None) -> Op | None:
     return None if dtype is None else op_by_type(dtype)
 
 
-def _own(op: Op, values: Mapping[str, object]) -> Own:
+def _own(op: Op, values: Mapping[str, object], defaults: tuple[tuple[str, object], ...]) -> Own:
     known = {field.name for field in fields_of(op.fields)}
     if foreign := next((key for key in own_keys() if key in values and key not in known), None):
         raise InputError(f"{foreign} is no field of {op.name}; drop it, or name the op that it belongs to")
-    return parse_own(op.fields, values)
+    return parse_own(op.fields, {**dict(defaults), **values})
+
+
+def _unused(op: Op, own: tuple[tuple[str, object], ...]) -> list[str]:
+    known = {field.name for field in fields_of(op.fields)}
+    unknown = (name for name, _ in own if name not in known)
+    return [f"the command line's {name} is no field of {op.name}: it is not used there" for name in unknown]
 
 
 def _dimension(key: str, value: object) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genkern.errors import InputError, ResultsError
-from genkern.files import read_text, shown_path, write_whole
+from genkern.files import is_stream, read_text, shown_path, write_whole
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import kind_of
 from genkern.formats.tuned_row import DeviceKey, TunedRow
@@ -47,6 +47,7 @@ class ResultsFile:
 
     Only genkern's rows for the device of this run count: they are `problems`, and are replaced, where they stand, when
     their problem is tuned again. Those of another device, another library or another weight layout stay as they are.
+    An empty file has no rows, and neither has a stream, whose results are gone when they are written.
     Raises ResultsError when the file is not a results file, or when rows of this device, but for the problems in
     `again`, are of another Triton version, or predicted where this run measures, or measured where it predicts.
     """
@@ -68,7 +69,8 @@ class ResultsFile:
         self._head = ""
         self._newline = "\n"
         self._kept: list[_Kept] = []
-        if Path(path).exists():
+        self.is_stream = is_stream(path)
+        if not self.is_stream and Path(path).exists() and read_text(path, ResultsError).strip():
             self._read(defaults)
 
     @property

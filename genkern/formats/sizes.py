@@ -86,6 +86,8 @@ def _with_format(
         return values, notes
     if not asked and by_name.widths and not names_types(values, defaults):
         values["op"] = by_name.widths
+    if not values.keys() & {"dtype_a", "dtype_b"} and "op" not in item.values:
+        values |= item.meant.get(str(values.get("op") or asked), {})
     return values, notes
 
 

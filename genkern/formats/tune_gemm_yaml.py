@@ -14,7 +14,16 @@ import yaml
 
 from genkern.errors import InputError, ResultsError
 from genkern.formats.flat_yaml import Entry, read_entries
-from genkern.formats.gemm_entry import SIZE_KEYS, GemmDefaults, SizeItem, names_types, own_keys, refuse_unknown, resolve
+from genkern.formats.gemm_entry import (
+    SIZE_KEYS,
+    GemmDefaults,
+    SizeItem,
+    names_types,
+    own_keys,
+    refuse_unknown,
+    resolve,
+    said_by_result,
+)
 from genkern.formats.tuned_row import (
     AMD_KEYS,
     RESULT_KEYS,
@@ -58,6 +67,7 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         if "family" in entry.values:
             # A result of genkern's, which names its activation unless there is none.
             values.setdefault("activation", "none")
+            values = said_by_result(values)
         yield SizeItem(entry.line, values, UNTYPED, FP16_ADVICE)
 
 

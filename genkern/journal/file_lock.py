@@ -87,11 +87,11 @@ def is_held(path: str | Path) -> bool | None:
 @contextlib.contextmanager
 def sole_run(results_path: str) -> Iterator[None]:
     """Let no second run work on this results file and its journal. Raises OutputError when one does."""
-    where = shown_path(results_path)
+    where, lock = shown_path(results_path), RunFiles(results_path).lock
     with contextlib.ExitStack() as stack:
         try:
-            Path(results_path).parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(RunFiles(results_path).lock))
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(lock))
         except Locked:
             raise OutputError(f"another run is writing {where}: wait for it, or give another -o") from None
         except OSError as error:

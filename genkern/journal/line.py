@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import zlib
@@ -9,27 +10,36 @@ from typing import Any
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Check, Measurement, Outcome, Winner
+from genkern.gemm.records import Check, Outcome, Winner
 
 _CRC = b',"crc":'
+# A value whose text is longer is written packed: lists of thousands of configs and times are for programs to read.
+_PLAIN_BYTES = 1000
+_HEADER = "header"
 
 
 def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
     """One fact as it stands in a journal; `problem` is the problem's number.
 
-    The last key, `crc`, is the CRC-32 (zlib) of the line as it would be without it: no single bit, and no run of up
-    to 32, can change unnoticed.
+    A long value stands under `packed`: its JSON, deflated (RFC 1951), in base64. The header is never packed, since
+    other versions read it. The last key, `crc`, is the CRC-32 (zlib) of the line as it would be without it: no single
+    bit, and no run of up to 32, can change unnoticed.
     """
     of = {} if problem is None else {"problem": problem}
-    return _sealed(json.dumps({"fact": fact, **of, "value": value}, separators=(",", ":")).encode()) + b"\n"
+    text = _compact(value)
+    if len(text) > _PLAIN_BYTES and fact != _HEADER:
+        return _sealed(_compact({"fact": fact, **of, "packed": _packed(text)})) + b"\n"
+    return _sealed(_compact({"fact": fact, **of})[:-1] + b',"value":' + text + b"}") + b"\n"
 
 
 def entry_of(line: bytes) -> dict[str, Any]:
-    """What a line without its end says. Raises ValueError when that is not what was written."""
+    """What a line without its end says, its `value` unpacked. Raises ValueError when that is not what was written."""
     text, _, _ = line.rpartition(_CRC)
     if line != _sealed(text + b"}"):
         raise ValueError("the checksum is another")
     entry: dict[str, Any] = json.loads(line)
+    if "packed" in entry:
+        entry["value"] = json.loads(_unpacked(entry.pop("packed")))
     return entry
 
 
@@ -37,7 +47,7 @@ def unsealed_header(line: bytes) -> dict[str, Any]:
     """The header that a line holds, whatever its checksum; empty when it holds none."""
     try:
         entry = json.loads(line)
-        return dict(entry["value"]) if entry["fact"] == "header" else {}
+        return dict(entry["value"]) if entry["fact"] == _HEADER else {}
     except (ValueError, LookupError, TypeError, RecursionError):
         return {}
 
@@ -46,16 +56,21 @@ def _sealed(text: bytes) -> bytes:
     return b"%b%b%d}" % (text[:-1], _CRC, zlib.crc32(text))
 
 
-def lean(measurement: Measurement) -> dict[str, Any]:
-    """The values of a measurement, without those that are empty."""
-    # Not asdict, whose copies take ten times as long: there is a line for each of 15,000 candidates.
-    return {k: v for k, v in vars(measurement).items() if v not in ("", None, (), 0)}
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
-def measurement_of(values: dict[str, Any]) -> Measurement:
-    """The measurement whose `lean` these are, which are used up."""
-    samples = tuple(values.pop("samples_us", ()))
-    return Measurement(**{**values, "outcome": Outcome(values["outcome"])}, samples_us=samples)
+def _packed(text: bytes) -> str:
+    # Without zlib's own header and checksum: the line has one.
+    deflate = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
+    return base64.b64encode(deflate.compress(text) + deflate.flush()).decode("ascii")
+
+
+def _unpacked(packed: str) -> bytes:
+    try:
+        return zlib.decompress(base64.b64decode(packed, validate=True), wbits=-zlib.MAX_WBITS)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
 
 
 def values_of(winner: Winner) -> dict[str, Any]:

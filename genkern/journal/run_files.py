@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from genkern.errors import ResultsError
-from genkern.files import shown_path
+from genkern.files import is_stream, shown_path
 
 _JOURNAL = ".journal"
 _FINISHED = ".journal.previous"
@@ -17,8 +18,9 @@ _FINISHED = ".journal.previous"
 class RunFiles:
     """`journal` is there while a run is unfinished, `finished_journal` afterwards, `lock` while it is going on.
 
-    `bug_log` is there when genkern itself was at fault. `replaced_journal` is a free name for the journal of an
-    unfinished run that another one takes the place of.
+    They lie beside the file that `results` means: a link and what it points to are one run. `bug_log` is there when
+    genkern itself was at fault. `replaced_journal` is a free name for the journal of an unfinished run that another
+    one takes the place of.
     """
 
     results: str
@@ -37,11 +39,11 @@ class RunFiles:
 
     @property
     def journal(self) -> Path:
-        return Path(self.results + _JOURNAL)
+        return Path(self._file + _JOURNAL)
 
     @property
     def finished_journal(self) -> Path:
-        return Path(self.results + _FINISHED)
+        return Path(self._file + _FINISHED)
 
     @property
     def replaced_journal(self) -> Path:
@@ -51,11 +53,18 @@ class RunFiles:
 
     @property
     def bug_log(self) -> Path:
-        return Path(f"{self.results}.bug.log")
+        # Beside a stream nothing can lie.
+        return Path("genkern.bug.log" if is_stream(self.results) else f"{self._file}.bug.log")
 
     @property
     def lock(self) -> Path:
-        return Path(f"{self.results}.lock")
+        return Path(f"{self._file}.lock")
+
+    @property
+    def _file(self) -> str:
+        """As it was named, which is shorter, unless that is by a link."""
+        file = os.path.realpath(self.results)
+        return self.results if file == os.path.abspath(self.results) else file
 
 
 def find_runs(path: str) -> list[RunFiles]:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -26,7 +27,7 @@ from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.fields import own_values
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, op_folders
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,12 @@ class GeneratedModule:
         return f"gemm_{self.problem.name}.py"
 
 
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
+@lru_cache(maxsize=4)
+def _environment(outside: tuple[tuple[str, Path], ...]) -> jinja2.Environment:
+    """genkern's templates; those of other formats lie in their folders, by the formats' names."""
+    others = {name: jinja2.FileSystemLoader(folder) for name, folder in outside}
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("genkern.templates", ""),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("genkern.templates", ""), jinja2.PrefixLoader(others)]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -140,7 +143,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
             made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
             form_of[main.name] = form = config.family + "_split" * main.split + "_xcd" * main.xcd
             forms.setdefault(form, call_text(form, call, main))
-    environment = _environment()
+    environment = _environment(tuple(op_folders().items()))
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(made_of, key=lambda name: (name == REDUCE.name, name))
     kernels = {name: _kernel_text(made_of[name], context) for name in ordered}
@@ -167,7 +170,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
 
 
 def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
-    template = _environment().get_template(kernel.variant.template)
+    template = _environment(tuple(op_folders().items())).get_template(kernel.variant.template)
     return template.render(context, v=kernel.variant, parameters=list(parameters_of(kernel.arguments))).strip()
 
 

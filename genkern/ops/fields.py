@@ -75,6 +75,14 @@ def parse_own(kind: type, values: Mapping[str, object]) -> Own:
     return tuple(sorted((field.name, value) for field, value in found if value != field.default))
 
 
+def problem_cells(problem: GemmProblem) -> dict[str, str]:
+    """All that tells problems apart, as texts for a row of a table; columns as in genkern's YAML, and `own`."""
+    names = ("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c")
+    layout = {"rowMajorA": "NT"[problem.row_major_a], "rowMajorB": "NT"[problem.row_major_b]}
+    more = {"bias": str(problem.bias), "activation": problem.activation, "own": own_text(problem.own)}
+    return {name: str(getattr(problem, name)) for name in names} | layout | more
+
+
 def own_text(own: Iterable[tuple[str, object]]) -> str:
     """For one cell of a table, and for people: `block_k=64 block_n=64`; "" where there is none."""
     return " ".join(f"{name}={value}" for name, value in own)

@@ -7,12 +7,14 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import genkern.ops
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
+from genkern.ops import outside
 from genkern.ops.fields import NoFields
 
 
@@ -21,7 +23,7 @@ class Op:
     """One GEMM format.
 
     `folder`: its folder of templates, with module.py.j2 (reference and vendor call) and kernel.py.j2 (what its kernels
-    do where formats differ; templates/a16w16/kernel.py.j2 says how).
+    do where formats differ; the simplest one in templates says how).
     `input_types`: types that A and B may have. Where a problem says its types but no format, they mean the one that is
     chosen `by_types`.
     `default_dtypes`: (dtype_a, dtype_b, dtype_c) for an architecture.
@@ -85,9 +87,55 @@ def bias_of(problem: GemmProblem) -> tuple[Operand, ...]:
 
 
 @functools.lru_cache(maxsize=1)
-def op_names() -> tuple[str, ...]:
-    """The formats there are: one folder each in genkern/ops."""
+def _own_names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(genkern.ops.__path__) if module.ispkg))
+
+
+def op_names() -> tuple[str, ...]:
+    """The formats there are: one folder each in genkern/ops, and those that were added."""
+    return (*_own_names(), *op_folders())
+
+
+def op_folders() -> dict[str, Path]:
+    """The folders of the formats that are not genkern's, by name."""
+    return _outside_names(outside.folders())
+
+
+def op_folder(name: str) -> Path:
+    """The folder of a format, where its spaces lie too, if it has any."""
+    return op_folders().get(name) or Path(genkern.ops.__path__[0]) / name
+
+
+@functools.lru_cache(maxsize=16)
+def _outside_names(folders: tuple[Path, ...]) -> dict[str, Path]:
+    return {_outside_op(folder).name: folder for folder in folders}
+
+
+def _outside_op(folder: Path) -> Op:
+    op = getattr(outside.load_package(folder), "OP", None)
+    if not isinstance(op, Op) or op.folder != op.name or not op.name.isidentifier():
+        raise InputError(f"{folder}/__init__.py has no OP = Op(name=NAME, folder=NAME, ...) (docs/your_own_format.md)")
+    if op.name in _own_names():
+        raise InputError(f"{folder}/__init__.py: {op.name} is a format of genkern's own: give yours another name")
+    for name in ("kernel.py.j2", "module.py.j2"):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} has no {name} (docs/your_own_format.md)")
+    return op
+
+
+def add_op(path: str) -> Op:
+    """Make a format of someone's own known, here and in processes that are started from now on.
+
+    `path` is its folder: a Python package with OP, kernel.py.j2, module.py.j2, and spaces as *.yaml. Raises InputError
+    where it is not such a folder.
+    """
+    folder = Path(path).resolve()
+    op = _outside_op(folder)
+    taken = op_folders().get(op.name, folder)
+    if taken != folder:
+        raise InputError(f"{folder}: the format {op.name} is in {taken} already")
+    outside.add_folder(folder)
+    return op
 
 
 def op_by_type(dtype: str) -> Op:
@@ -100,7 +148,9 @@ def get_op(name: str) -> Op:
     """The op of that name. Raises InputError when there is none."""
     if name not in op_names():
         raise InputError(f"unknown op {name!r}: use one of {', '.join(op_names())}")
-    op: Op = importlib.import_module(f"genkern.ops.{name}").OP
+    folder = op_folders().get(name)
+    module = importlib.import_module(f"genkern.ops.{name}") if folder is None else outside.load_package(folder)
+    op: Op = module.OP
     return op
 
 

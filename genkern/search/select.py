@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.gemm.config import Config
-from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Measurement, Outcome, Winner
+from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.statistics import Estimate, estimate, tied
 from genkern.kernels.family import FAMILIES
 
@@ -72,17 +70,6 @@ def choice(winner: Measurement, vendor: Measurement | None) -> str:
     return "config" if _beats(winner, vendor) else "vendor"
 
 
-def neighbour_wins(problem: GemmProblem, winners: Iterable[Winner]) -> Counter[str]:
-    """How many neighbours of `problem` each config won: sizes of its formats with the same N and K, or the same M."""
-    wins: Counter[str] = Counter()
-    for winner in winners:
-        other = winner.problem
-        near = (other.N, other.K) == (problem.N, problem.K) or other.M == problem.M
-        if near and other != problem and _format(other) == _format(problem):
-            wins[winner.config.name] += 1
-    return wins
-
-
 def estimate_of(measurement: Measurement) -> Estimate:
     """Median and interval of a measurement's samples; without samples, its time without an interval's width."""
     samples_us: Sequence[float] = measurement.samples_us or (measurement.duration_us or 0.0,)
@@ -111,11 +98,6 @@ def _beats(config: Measurement, vendor: Measurement | None) -> bool:
         return True
     ours, theirs = estimate_of(config), estimate_of(vendor)
     return ours.median_us < theirs.median_us and not tied(ours, theirs)
-
-
-def _format(problem: GemmProblem) -> GemmProblem:
-    """All of it but the size."""
-    return dataclasses.replace(problem, M=1, N=1, K=1)
 
 
 def _complexity(config: Config) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from genkern.journal.journal import Journal
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Report, Tuner
 
-# Facts and progress go to the parent together, so often.
+# Progress goes to the parent so often.
 _BATCH_S = 0.05
 # A process that is told to end has this long to end what it measures with.
 _END_S = 15.0
@@ -261,7 +261,7 @@ def _stop(*_: object) -> None:
 
 
 class _Driver:
-    """The forked side. A thread reads what the parent says, another sends facts and progress in batches."""
+    """The forked side. A thread reads what the parent says, another sends how far it is."""
 
     def __init__(self, tuner: Tuner, pipe: Connection) -> None:
         self._pipe = pipe
@@ -324,12 +324,15 @@ class _Driver:
     def _send_batches(self) -> None:
         pause = threading.Event()
         while not pause.wait(_BATCH_S):
-            self.flush()
+            self._send_progress()
 
     def flush(self, *, ended: bool = False) -> None:
         """Send what is new; `ended` says that nothing more comes of this size."""
+        self._journal.flush()
+        self._send_progress(ended=ended)
+
+    def _send_progress(self, *, ended: bool = False) -> None:
         with self._flushing:
-            self._journal.flush()
             counted, counts = self._counted, self._farm.counts
             state = counted.name, counted.total, counted.done, (counts.wanted, counts.cached)
             if counted.name and state != self._said:

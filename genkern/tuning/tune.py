@@ -17,16 +17,19 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit, Winner
 from genkern.gemm.session import VENDOR, Budget, Profiler
-from genkern.journal.journal import Begun, Compiled, Ended, Facts, ProblemFacts
+from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
+from genkern.journal.journal import Facts
 from genkern.search.predict import promising_first
 from genkern.search.screening import screening_for
-from genkern.search.select import barren_families, choice, finalists, interval_us, neighbour_wins, ranking, spread_us
+from genkern.search.select import barren_families, choice, finalists, interval_us, ranking, spread_us
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
 from genkern.tuning.check import Checker
 from genkern.tuning.progress import Progress
 
 _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
+# Significant digits of times that only tell who is timed again.
+_SCREEN_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ class Tuner:
 
         in_a_row: list[str] = []
         try:
-            for measurement in self.profiler.screen(job.session, unknown()):
+            for measurement in map(_brief, self.profiler.screen(job.session, unknown())):
                 self.journal.screened(problem, measurement)
                 in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
                 yield measurement
@@ -209,7 +212,7 @@ class Tuner:
                 report.candidates[final.config] = final
         report.vendor = vendor = next((m for m in facts.finals if m.config == VENDOR), None)
         contenders = [m for m in facts.finals if m.config != VENDOR]
-        wins = neighbour_wins(job.session.problem, self.journal.winners())
+        wins = self.journal.wins.of(job.session.problem, [m.config for m in contenders])
         while ranked := ranking(contenders, vendor, wins):
             final = ranked[0]
             with report.stage("check"):
@@ -279,6 +282,18 @@ class Tuner:
             discarded=final.discarded,
             choice=choice(final, vendor),
         )
+
+
+def _brief(measurement: Measurement) -> Measurement:
+    """Without the digits that say nothing: a screening's noise is some percent, and its record is most of a journal."""
+    if measurement.duration_us is None:
+        return measurement
+    samples_us = tuple(_rounded(us) for us in measurement.samples_us)
+    return replace(measurement, duration_us=_rounded(measurement.duration_us), samples_us=samples_us)
+
+
+def _rounded(us: float) -> float:
+    return float(f"{us:.{_SCREEN_DIGITS}g}")
 
 
 def _wrong(check: Check) -> str:

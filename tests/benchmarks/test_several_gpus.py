@@ -15,7 +15,7 @@ from test_journal import PROBLEM, START, opened
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
-from genkern.journal.journal import Begun, Ended
+from genkern.journal.facts import Begun, Ended
 
 OUTPUT = """note: something
 16x4096x4096: 3.14 us, 170.9 TFLOPS, 1.020x vendor (cudagraph), gpu check ok: tiled_BM16

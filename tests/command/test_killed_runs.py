@@ -19,6 +19,9 @@ from machines import machine
 from processes import assert_gone, until
 from tiny_space import FASTER, NAMES, tiny_command
 
+from genkern.journal.batch import measurements_of
+from genkern.journal.line import entry_of
+
 KILLS = 50
 SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in (16, 32, 64, 128))
 # How long processes below a killed command may live on; a busy machine included.
@@ -110,17 +113,17 @@ def times_in(journal: Path) -> dict[str, dict[str, dict[str, float]]]:
     """What the devices said, by size, stage and config: each time is in the journal once."""
     sizes: list[str] = []
     times: dict[str, dict[str, dict[str, float]]] = {}
-    for line in journal.read_text().splitlines():
-        entry = json.loads(line)
+    for line in journal.read_bytes().splitlines():
+        entry = entry_of(line)
         fact, value = entry["fact"], entry["value"]
         if fact == "problem":
             sizes.append("{M}x{N}x{K}".format(**value))
             times[sizes[-1]] = {"screen": {}, "retime": {}}
         elif fact in ("screened", "retimed"):
             of_stage = times[sizes[entry["problem"]]]["screen" if fact == "screened" else "retime"]
-            for one in [value] if fact == "screened" else value:
-                assert one["config"] not in of_stage
-                of_stage[one["config"]] = one["samples_us"][0]
+            for one in measurements_of(value):
+                assert one.config not in of_stage
+                of_stage[one.config] = one.samples_us[0]
     return times
 
 

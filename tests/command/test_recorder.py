@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from made_winners import checked, report, winner
 from rich.console import Console
 
 from genkern.command.candidates_file import CandidatesFile
+from genkern.command.pace import Pace
 from genkern.command.recorder import Recorder
 from genkern.errors import BugError
 from genkern.farm.farm import FarmCounts
@@ -20,13 +22,18 @@ from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Winner
 from genkern.journal.bug_log import BugLog
+from genkern.tuning.tune import Report, tune_all
 
+DEVICE = DeviceKey("gfx942", "AMD Instinct MI300X", 304)
 PROBLEMS = [winner(m).problem for m in (8, 4, 2, 1)]
 
 
 def recorder(path: Path, output: io.StringIO, **options: object) -> Recorder:
-    facts = RunFacts(DeviceKey("gfx942", "AMD Instinct MI300X", 304), {"triton": "3.7.0"}, predicted=False)
+    """One whose writing takes no time, so that it is always due."""
+    options = {"pace": Pace(lambda: 0.0), **options}
+    facts = RunFacts(DEVICE, {"triton": "3.7.0"}, predicted=False)
     console = Console(file=output, soft_wrap=True, **options.pop("console", {}))  # type: ignore[arg-type]
     results = ResultsFile(str(path / "r.yaml"), facts, GemmDefaults())
     candidates = CandidatesFile(str(path / "c.csv"), PROBLEMS)
@@ -106,6 +113,48 @@ def test_the_summary_fits_its_reader(console: dict[str, object], narrow: bool, t
     assert "binaries: 1,234 compiled, 5 from the cache, 6 refused" in lines
     assert f"results: {tmp_path / 'r.yaml'}" in [line.strip() for line in lines]
     assert any(line.startswith("check: under Triton's interpreter") for line in lines)
+
+
+class Written(ResultsFile):
+    """Counts what is written, which takes the clock a microsecond a byte."""
+
+    bytes = 0
+    now_s = 0.0
+
+    def write(self, winners: Sequence[Winner]) -> None:
+        super().write(winners)
+        size = Path(self.path).stat().st_size
+        self.bytes += size
+        self.now_s += 1e-6 * size
+
+
+def bytes_written(path: Path, sizes: int, seconds_each: float) -> int:
+    """By a run of so many sizes that takes so long for each, as a tuner does."""
+    problems = [winner(m).problem for m in range(1, sizes + 1)]
+    results = Written(str(path / "r.yaml"), RunFacts(DEVICE, {}, predicted=False), GemmDefaults())
+    pace = Pace(lambda: results.now_s)
+    bug_log = BugLog(path / "bug.log", {}, "genkern")
+    made = Recorder(problems, results, None, Console(quiet=True), bug_log, pace=pace)
+
+    class Tunes:
+        device_index = 0
+
+        def tune(self, problem: GemmProblem) -> Report:
+            results.now_s += seconds_each
+            return report(winner(problem.M))
+
+    tune_all([Tunes()], problems, made.finished, made.lost)
+    made.flush()
+    assert len((path / "r.yaml").read_text().splitlines()) == 1 + sizes
+    return results.bytes
+
+
+@pytest.mark.parametrize("seconds_each", [0.0, 0.01, 0.1])
+def test_what_is_written_grows_as_the_run_does(seconds_each: float, tmp_path: Path) -> None:
+    """Ten times the sizes are about ten times the bytes; after every size it would be a hundred times."""
+    (tmp_path / "small").mkdir()
+    small = bytes_written(tmp_path / "small", 100, seconds_each)
+    assert bytes_written(tmp_path, 1000, seconds_each) < 15 * small
 
 
 def test_what_stood_in_for_the_operands_is_told(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from genkern.command.status import RunStatus, State, duration_text, size_statuse
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome, Unfit, Winner
-from genkern.journal.journal import Begun, Compiled, Ended, JournalFacts, ProblemFacts, Start
+from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, ProblemFacts, Start
 
 A, B, C, D = (GemmProblem(m, 128, 256) for m in (16, 32, 64, 128))
 CONFIG = Config("tiled", 16, 32, 64)

@@ -39,9 +39,9 @@ def a_format_with_fields(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("genkern.formats.gemm_entry.get_op", found)
     monkeypatch.setattr("genkern.formats.gemm_entry._named", found)
     monkeypatch.setattr("genkern.formats.gemm_entry.op_by_type", lambda dtype: found("a16w16"))
-    gemm_entry.own_keys.cache_clear()
+    gemm_entry._own_keys.cache_clear()
     yield
-    gemm_entry.own_keys.cache_clear()
+    gemm_entry._own_keys.cache_clear()
 
 
 def test_results_round_trip(tmp_path: Path) -> None:

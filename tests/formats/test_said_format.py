@@ -145,6 +145,9 @@ def test_aiters_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("genkern.formats.gemm_entry._op_of", lambda dtype, op=op: op)
         rowwise.cache_clear()
         sizes = read(tmp_path, text, "a.csv", op="a8w8")
+        untyped = read(tmp_path, "M,N,K\n1,2,3\n", "a.csv", op="a8w8")
+        named = read(tmp_path, "M,N,K\n1,2,3\n", "a8w8_untuned_gemm.csv")
+        assert dict(untyped.problems[0].own) == dict(named.problems[0].own) == own
         rowwise.cache_clear()
         assert dict(sizes.problems[0].own) == own
         assert bool(sizes.notes) == (not own)

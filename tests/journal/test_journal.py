@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import random
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +17,13 @@ from genkern.errors import OutputError, ResultsError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check, Measurement, Outcome, Unfit, Winner
-from genkern.journal.journal import SCHEMA, Begun, Compiled, Ended, Journal, Start, UnusableJournal, read_journal
+from genkern.journal.facts import Begun, Compiled, Ended, Start, read_journal
+from genkern.journal.header import SCHEMA, UnusableJournal
+from genkern.journal.journal import Journal
 from genkern.journal.line import journal_line
 
 HEADER = {"triton": "3.7.0", "device": "NVIDIA H200", "budget": {"final_rounds": 60}}
+NARROW = {op: {"name": "narrow", "digest": "23"} for op in ("a16w16", "a8w8")}
 PROBLEM = GemmProblem(64, 1280, 8192)
 OTHER = GemmProblem(64, 1280, 4096, bias=True, activation="gelu")
 CONFIG = Config("tiled", 64, 64, 32)
@@ -131,7 +137,8 @@ def test_a_problem_is_written_once(tmp_path: Path) -> None:
         journal_line("screened", None),
         journal_line("dance", 1, 0),
         journal_line("checked", 1, 7),
-        journal_line("unfit", {"configs": 1, "outcome": "crashed", "message": ""}, 0),
+        journal_line("unfit", [{"config": 1, "outcome": "crashed", "message": ""}], 0),
+        journal_line("screened", {"kinds": [], "config": ["=a"], "us": [1.0]}, 0),
         journal_line("problem", {"M": 1, "N": 1, "K": 0}),
         journal_line("started", {"problems": [9]}),
         journal_line("ended", {"outcomes": {"lost": 1}, "message": ""}, 0),
@@ -175,7 +182,7 @@ def test_a_journal_of_another_version_is_not_called_damaged(tmp_path: Path) -> N
     path = tmp_path / "j"
     path.write_bytes(b'{"fact":"header","value":{"schema":2}}\n{"fact":"problem","value":{}}\n')
     with pytest.raises(
-        UnusableJournal, match=rf"another version of genkern \(schema 2, here {SCHEMA}\): finish it with that one"
+        UnusableJournal, match=rf"another version of genkern \(schema 2, here {SCHEMA}\): the same command begins anew"
     ):
         read_journal(path)
 
@@ -183,20 +190,23 @@ def test_a_journal_of_another_version_is_not_called_damaged(tmp_path: Path) -> N
 def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
     """What a fact depended on is compared; the message names what differs and what to do."""
     path = tmp_path / "j"
-    filled(path)
+    known = {**HEADER, "space": {"a16w16": {"name": "default", "digest": "01"}}}
+    opened(path, known).close()
     with pytest.raises(ResultsError) as caught:
-        opened(path, {**HEADER, "triton": "3.9.0", "icache": True})
+        opened(path, {**known, "triton": "3.9.0", "icache": True})
     text = str(caught.value)
     assert "triton was '3.7.0', is '3.9.0'" in text
     assert "icache was None, is True" in text
     assert "device" not in text
     with pytest.raises(ResultsError) as caught:
-        opened(path, {**HEADER, "space": "0123", "budget": {**HEADER["budget"], "final_rounds": 7}})
+        opened(path, {**HEADER, "space": NARROW, "budget": {**HEADER["budget"], "final_rounds": 7}})
     text = str(caught.value)
+    assert "the search space of a16w16 was default, is narrow; the search space of a8w8 was none, is narrow" in text
     assert "final_rounds was 60, is 7" in text
-    assert "the search space was another" in text
     assert "finals_s" not in text
     assert "--all" in text
+    with pytest.raises(ResultsError, match="the search space default of a16w16 was another"):
+        opened(path, {**known, "space": {"a16w16": {"name": "default", "digest": "02"}}})
     path.write_bytes(journal_line("screened", {}))
     with pytest.raises(UnusableJournal, match="triton was None"):
         opened(path)
@@ -255,8 +265,65 @@ def test_a_disk_that_is_full_is_said(tmp_path: Path) -> None:
     journal._file.close()
     journal._file = open("/dev/full", "ab")  # noqa: SIM115  closed by the journal
     with pytest.raises(OutputError, match=r"cannot write the journal .*No space left on device; free space"):
-        journal.screened(PROBLEM, SCREENED)
+        journal.began(PROBLEM, Begun(672, 1, 1.5))
     journal.close()
+
+
+def test_a_disk_that_fills_while_facts_wait_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next fact: whoever added those that waited has gone on."""
+    monkeypatch.setattr("genkern.journal.journal.BATCH_S", 0.01)
+    journal = opened(tmp_path / "j")
+    journal._file.close()
+    journal._file = open("/dev/full", "ab")  # noqa: SIM115  closed by the journal
+    journal.screened(PROBLEM, SCREENED)
+
+    def go_on() -> None:
+        for _ in range(500):
+            time.sleep(0.01)
+            journal.screened(PROBLEM, SCREENED)
+
+    with pytest.raises(OutputError, match="No space left on device"):
+        go_on()
+    journal.close()
+
+
+def test_facts_wait_no_longer_than_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed run loses the last moment's measurements, though none comes after them; a closed one loses nothing."""
+    monkeypatch.setattr("genkern.journal.journal.BATCH_S", 0.05)
+    journal = opened(tmp_path / "j")
+    journal.screened(PROBLEM, SCREENED)
+    journal.unfit(PROBLEM, ["tiled_BM3"], HANGING)
+    deadline_s = time.monotonic() + 5
+    while not (facts := read_journal(tmp_path / "j").of(PROBLEM)).screened:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert (facts.screened, facts.unfit) == ({NAME: SCREENED}, {"tiled_BM3": HANGING})
+    monkeypatch.setattr("genkern.journal.journal.BATCH_S", 1e6)
+    journal.screened(OTHER, SCREENED)
+    assert not read_journal(tmp_path / "j").of(OTHER).screened
+    journal.close()
+    assert read_journal(tmp_path / "j").of(OTHER).screened == {NAME: SCREENED}
+
+
+def test_a_candidate_costs_few_bytes(tmp_path: Path) -> None:
+    """Of a space with its siblings, in the order of a run, with times of five digits."""
+    names = [
+        Config("tiled", *tile, group, split, warps, stages).name
+        for tile in itertools.product((16, 32, 64, 128), (32, 64, 128, 256), (32, 64))
+        for split, warps, stages in itertools.product((1, 2), (4, 8), (2, 3, 4))
+        for group in (8, 4, 1, 16)
+    ]
+    draw = random.Random(3)
+    journal = opened(tmp_path / "j")
+    journal.began(PROBLEM, Begun(len(names), 0, 1.5))
+    before = journal.path.stat().st_size
+    for name in names:
+        us = float(f"{draw.lognormvariate(3, 1):.5g}")
+        journal.screened(PROBLEM, Measurement(name, Outcome.MEASURED, "cudagraph", "screen", us, (us,)))
+    journal.close()
+    assert len(names) == 1536
+    assert (journal.path.stat().st_size - before) / len(names) < 7
+    assert read_journal(journal.path).of(PROBLEM) == journal.of(PROBLEM)
 
 
 def test_a_journal_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from test_journal import CHECK, CRASHED, FINALS, HANGING, OTHER, PROBLEM, SCREENED, START, WINNER, opened
 
 from genkern.gemm.records import Outcome
-from genkern.journal.copy import BATCH_LINES, JournalCopy
-from genkern.journal.journal import Begun, Compiled, Ended, Facts
+from genkern.journal.copy import JournalCopy
+from genkern.journal.facts import Begun, Compiled, Ended
+from genkern.journal.journal import BATCH_FACTS, Facts
 
 
 def fill(journal: Facts) -> None:
@@ -42,14 +43,14 @@ def test_a_copy_says_what_the_journal_would_have_written(tmp_path: Path) -> None
 
 
 def test_little_is_kept_back(tmp_path: Path) -> None:
-    """Lines wait for a flush, but never more than a batch of them; what decides a problem does not wait."""
+    """Measurements wait for a flush, but never more than a batch; what decides a problem does not wait, nor do they."""
     journal = opened(tmp_path / "journal")
     journal.started(START)
     sent: list[tuple[int, bool]] = []
     copy = JournalCopy(journal, lambda lines, decides: sent.append((lines.count(b"\n"), decides)))
-    for number in range(2 * BATCH_LINES + 1):
+    for number in range(2 * BATCH_FACTS + 1):
         copy.screened(PROBLEM, replace(SCREENED, config=f"config_{number}"))
-    assert sent == [(BATCH_LINES, False)] * 2
+    assert sent == [(1, False)] * 2
     copy.won(WINNER)
     assert sent[2:] == [(1, False), (1, True)]
     copy.flush()
@@ -61,6 +62,7 @@ def test_a_copy_learns_what_others_wrote(tmp_path: Path) -> None:
     journal = opened(tmp_path / "journal")
     journal.started(START)
     journal.screened(OTHER, SCREENED)
+    journal.flush()
     lines: list[bytes] = []
     first = JournalCopy(journal, lambda data, decides: lines.append(data))
     second = JournalCopy(opened(tmp_path / "journal"), lambda data, decides: None)

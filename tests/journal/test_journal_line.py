@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import zlib
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.gemm.records import Measurement, Outcome
-from genkern.journal.line import entry_of, journal_line, lean, measurement_of, unsealed_header
+from genkern.journal.line import entry_of, journal_line, unsealed_header
 
 
-@given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=8), st.text(max_size=20), st.integers(0, 99))
-def test_measurements_survive_to_the_last_bit(samples: list[float], message: str, discarded: int) -> None:
-    """Resuming chooses from the very samples that were measured: no digit is lost, whatever the message holds."""
-    measured = Measurement("c", Outcome.MEASURED, "cupti", "final", samples[0], tuple(samples), message, discarded)
-    line = journal_line("screened", lean(measured), 3)
-    assert measurement_of(entry_of(line[:-1])["value"]) == measured
+@given(st.lists(st.floats(1e-3, 1e7) | st.text(max_size=20), max_size=300))
+def test_values_survive_to_the_last_bit(value: list[object]) -> None:
+    """On one line, whatever they hold and however long they are."""
+    line = journal_line("screened", value, 3)
+    assert entry_of(line[:-1]) == {"fact": "screened", "problem": 3, "value": value, "crc": ANY}
     assert line.count(b"\n") == 1
+
+
+def test_long_values_are_packed_and_short_ones_plain() -> None:
+    """Plain ones are for people and jq; a header stays plain however long it is, for other versions to read."""
+    short, long = ["tiled"] * 10, ["tiled"] * 1000
+    assert json.loads(journal_line("screened", short))["value"] == short
+    packed = journal_line("screened", long)
+    assert len(packed) < 150
+    assert (
+        zlib.decompress(base64.b64decode(json.loads(packed)["packed"]), -15)
+        == json.dumps(long, separators=(",", ":")).encode()
+    )
+    assert json.loads(journal_line("header", long))["value"] == long
+
+
+@pytest.mark.parametrize("packed", [7, "no base64!", "AAAA", base64.b64encode(zlib.compress(b"{}")).decode()])
+def test_what_cannot_be_unpacked_is_refused(packed: object) -> None:
+    """Though its checksum is right: by an error that the journal's reader knows as damage."""
+    text = json.dumps({"fact": "x", "packed": packed}).encode()
+    with pytest.raises((ValueError, TypeError)):
+        entry_of(text[:-1] + b',"crc":%d}' % zlib.crc32(text))
 
 
 def test_a_line_is_compact_json_that_begins_with_its_fact() -> None:

@@ -79,7 +79,7 @@ def test_blocks_by_family(family: str, field: str, good: int, bad: int) -> None:
         ("warp_specialized", "BLOCK_SIZE_K", 256, ""),
         (
             *("warp_specialized", "BLOCK_SIZE_K", 32),
-            "32 is not 64, 128 or 256: one, two or four times the 128 bytes that a row of the ring has",
+            "32 is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements",
         ),
         ("warp_specialized", "BLOCK_SIZE_M", 2048, "2048 is not from 16 to 1024"),
     ],

@@ -10,19 +10,10 @@ from hypothesis import strategies as st
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Measurement, Outcome, Winner
+from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import VENDOR
 from genkern.gemm.statistics import tied
-from genkern.search.select import (
-    barren_families,
-    choice,
-    estimate_of,
-    finalists,
-    interval_us,
-    neighbour_wins,
-    ranking,
-    spread_us,
-)
+from genkern.search.select import barren_families, choice, estimate_of, finalists, interval_us, ranking, spread_us
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32, 1, 1, 4, 2)
@@ -113,25 +104,6 @@ def test_a_ranking_keeps_everyone_and_leads_with_one_tied_with_the_fastest(
     fastest = min(finals, key=lambda m: m.duration_us or 0)
     assert tied(estimate_of(ranked[0]), estimate_of(fastest))
     assert ranking(list(reversed(finals))) == ranked
-
-
-def winner(problem: GemmProblem, config: Config) -> Winner:
-    return Winner(problem, config, 1.0, 0.0, 1, "cudagraph", "sm_90", "H200", ())
-
-
-def test_neighbours_have_the_same_weights_or_the_same_tokens() -> None:
-    """Same N and K, or same M, in the same formats; the size itself is no neighbour of its own."""
-    winners = [
-        winner(replace(PROBLEM, M=128), PLAIN),
-        winner(replace(PROBLEM, N=6144), PLAIN),
-        winner(replace(PROBLEM, M=32), SPLIT),
-        winner(PROBLEM, SPLIT),
-        winner(replace(PROBLEM, M=128, N=6144), SPLIT),
-        winner(replace(PROBLEM, M=16, bias=True), SPLIT),
-        winner(replace(PROBLEM, M=16, activation="relu"), SPLIT),
-        winner(replace(PROBLEM, M=16, dtype_a="fp16"), SPLIT),
-    ]
-    assert neighbour_wins(PROBLEM, winners) == {PLAIN.name: 2, SPLIT.name: 1}
 
 
 def test_intervals_and_spreads() -> None:

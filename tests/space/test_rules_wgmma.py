@@ -15,6 +15,8 @@ H200, B200 = gpu_for_arch("sm_90"), gpu_for_arch("sm_100")
 LARGE = GemmProblem(4096, 4096, 4096)
 FP32_OUT = GemmProblem(4096, 4096, 4096, dtype_c="fp32")
 SMALL = GemmProblem(16, 4096, 4096)
+FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
+INT8 = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}
 FP32 = {"dtype_a": "fp32", "dtype_b": "fp32", "dtype_c": "fp32"}
 
 
@@ -49,6 +51,12 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_operands", H200, (problem(64, 64, 64, **FP32), upright()), (problem(64, 64, 64), upright())),
     ("wgmma_operands", H200, (problem(64, 64, 64, row_major_a=False), swapped()), (problem(64, 64, 64), swapped())),
     ("wgmma_operands", B200, (problem(64, 64, 64), swapped()), (problem(64, 64, 64), Config("tiled_tma_swapped", 64, 64, 64))),
+    # A buffer has 128 elements of 8 bits of each row; wgmma has int8 in widths by 16 above 32, and fp8 in all.
+    ("wgmma_operands", H200, (problem(64, 64, 256, **FP8), joint(64)), (problem(64, 64, 256, **FP8), joint(128))),
+    ("wgmma_operands", H200, (problem(64, 64, 256, **INT8), joint(64)), (problem(64, 64, 64), joint(64))),
+    ("wgmma_operands", H200, (problem(40, 64, 256, **INT8), joint(128, 40)), (problem(40, 64, 256, **FP8), joint(128, 40))),
+    ("wgmma_operands", H200, (problem(40, 64, 256, **INT8), joint(128, 40)), (problem(24, 64, 256, **INT8), joint(128, 24))),
+    ("wgmma_operands", H200, (problem(40, 64, 256, **INT8), joint(128, 40)), (problem(48, 64, 256, **INT8), joint(128, 48))),
     ("wgmma_rows", H200, (LARGE, upright(64, num_warps=8)), (LARGE, upright(128, num_warps=8))),
     ("wgmma_rows", H200, (LARGE, upright(256, num_warps=4)), (LARGE, upright(256, num_warps=8))),
     ("wgmma_rows", H200, (LARGE, upright(256, num_warps=4)), (LARGE, upright(128, num_warps=4))),

@@ -24,7 +24,8 @@ from genkern.errors import BugError, OutputError, ProfilerError
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
 from genkern.gemm.problem import GemmProblem
-from genkern.journal.journal import Facts, read_journal
+from genkern.journal.facts import read_journal
+from genkern.journal.journal import Facts
 from genkern.kernels.kernel import Target
 from genkern.tuning.driver_process import DriverProcess, Shared, driver_processes
 from genkern.tuning.progress import Progress

@@ -1,11 +1,17 @@
-"""a8w8: both operands int8, or both fp8, with one float32 scale per tensor; C in fp16, bf16 or fp32."""
+"""a8w8: both operands int8, or both fp8, with float32 scales; C in fp16, bf16 or fp32.
+
+A scale is for a whole operand, or for a row of A and for a column of B.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.fields import own_values, word
 from genkern.ops.op import Op, bias_of, matrices
 
 INPUT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.size_bytes == 1)
@@ -13,6 +19,17 @@ _OUT = ("fp16", "bf16", "fp32")
 # The matrix units of sm_90 keep about 14 bits when they add fp8 products (DeepSeek-V3 report, section 3.3.2),
 # so fp8 sums carry a relative error of up to about 2^-8 besides the rounding of the output.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-7, "fp32": 2**-7}
+
+
+@dataclass(frozen=True)
+class A8W8:
+    """What a problem of this format says besides its types: which elements have a scale in common."""
+
+    scales: str = word(
+        "per_tensor",
+        "per_token",
+        help="a8w8: one scale for all of A and one for B, or one per row of A (token) and column of B (channel)",
+    )
 
 
 def _has_fp8(arch: str) -> bool:
@@ -37,9 +54,11 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
 
 
 def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
+    per_token = own_values(A8W8, problem).scales == "per_token"
+    of_a, of_b = ((problem.M, 1), (1, problem.N)) if per_token else ((1,), (1,))
     scales = (
-        Operand("scale_a", "scale", (1,), "fp32", scales="a"),
-        Operand("scale_b", "scale", (1,), "fp32", scales="b"),
+        Operand("scale_a", "scale", of_a, "fp32", scales="a"),
+        Operand("scale_b", "scale", of_b, "fp32", scales="b"),
     )
     return (*matrices(problem), *scales, *bias_of(problem))
 
@@ -49,6 +68,7 @@ OP = Op(
     folder="a8w8",
     input_types=INPUT_TYPES,
     by_types=True,
+    fields=A8W8,
     default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if _has_fp8(arch) else ("int8", "int8", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",

@@ -1,0 +1,129 @@
+"""Many measurements, or unfit configs, as one value of a journal: columns, in which nothing is said twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from genkern.gemm.records import Measurement, Outcome, Unfit
+
+# What many measurements have in common, in the order of `_kind`.
+_KIND = ("outcome", "time_source", "stage", "message", "discarded", "usual_mhz")
+# Left out where they say nothing.
+_UNSAID = {"message": "", "discarded": 0, "usual_mhz": None}
+_WHOLE = "="
+
+
+def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """The measurements as JSON values; `measurements_of` gives them back to the last bit.
+
+    `kinds` are the sets of values that they share, `kind` says which of them each has (absent: all the first),
+    `config` has their names (`shortened`), and `us` their times: a number is the one sample, a list the samples
+    whose median is the time, null says that there is none; anything else is [time, samples] below a key "both".
+    """
+    kinds: dict[tuple[Any, ...], int] = {}
+    numbers = [kinds.setdefault(_kind(measurement), len(kinds)) for measurement in measurements]
+    return {
+        "kinds": [dict(_said(kind)) for kind in kinds],
+        **({"kind": numbers} if len(kinds) > 1 else {}),
+        "config": shortened(measurement.config for measurement in measurements),
+        "us": [_times(measurement.duration_us, measurement.samples_us) for measurement in measurements],
+    }
+
+
+def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
+    """The measurements whose `columns` these are. Raises ValueError, LookupError, TypeError or AttributeError."""
+    kinds = [{**kind, "outcome": Outcome(kind["outcome"])} for kind in value["kinds"]]
+    names = restored(value["config"])
+    numbers = value.get("kind") or [0] * len(names)
+    found = []
+    for name, number, times in zip(names, numbers, value["us"], strict=True):
+        duration_us, samples_us = _times_of(times)
+        found.append(Measurement(name, **kinds[number], duration_us=duration_us, samples_us=samples_us))
+    return found
+
+
+def unfit_columns(unfit: Sequence[tuple[Sequence[str], Unfit]]) -> list[dict[str, Any]]:
+    """Groups of configs with what makes each group unfit, as JSON values; those of one message are one group."""
+    groups: dict[Unfit, list[str]] = {}
+    for names, why in unfit:
+        groups.setdefault(why, []).extend(names)
+    return [
+        {"outcome": why.outcome.value, "message": why.message, "config": shortened(names)}
+        for why, names in groups.items()
+    ]
+
+
+def unfit_of(value: Sequence[Mapping[str, Any]]) -> dict[str, Unfit]:
+    """By name of the config what makes it unfit. Raises as `measurements_of`."""
+    return {
+        name: unfit
+        for group in value
+        for unfit in [Unfit(Outcome(group["outcome"]), group["message"])]
+        for name in restored(group["config"])
+    }
+
+
+def shortened(names: Iterable[str]) -> list[str]:
+    """Each name without the words, between "_", that the one before has in the same place.
+
+    A whole one begins with "=". `["=tiled_BM16_GM1", "__GM4"]` is tiled_BM16_GM1 and tiled_BM16_GM4.
+    """
+    short = []
+    before: list[str] = []
+    for name in names:
+        words = name.split("_")
+        text = _WHOLE + name
+        if len(words) == len(before) and "" not in words:
+            changed = "_".join("" if word == old else word for word, old in zip(words, before, strict=True)).rstrip("_")
+            text = text if changed.startswith(_WHOLE) else changed
+        short.append(text)
+        before = words
+    return short
+
+
+def restored(short: Iterable[str]) -> list[str]:
+    """The names whose `shortened` these are. Raises ValueError for what cannot be."""
+    names = []
+    words: list[str] = []
+    for text in short:
+        if text.startswith(_WHOLE):
+            words = text[1:].split("_")
+        else:
+            changed = text.split("_")
+            if len(changed) > len(words):
+                raise ValueError(text)
+            words = [new or old for new, old in itertools.zip_longest(changed, words, fillvalue="")]
+        names.append("_".join(words))
+    return names
+
+
+def _kind(m: Measurement) -> tuple[Any, ...]:
+    return m.outcome.value, m.time_source, m.stage, m.message, m.discarded, m.usual_mhz
+
+
+def _said(kind: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    named = zip(_KIND, kind, strict=True)
+    return ((name, value) for name, value in named if name not in _UNSAID or value != _UNSAID[name])
+
+
+def _times(duration_us: float | None, samples_us: tuple[float, ...]) -> Any:
+    if samples_us == (duration_us,):
+        return duration_us
+    # By which profilers sum up; a time that is not this to the bit is written too.
+    if samples_us and duration_us == median(samples_us):
+        return samples_us
+    return None if duration_us is None and not samples_us else {"both": [duration_us, samples_us]}
+
+
+def _times_of(times: Any) -> tuple[float | None, tuple[float, ...]]:
+    if times is None:
+        return None, ()
+    if isinstance(times, list):
+        return median(times), tuple(times)
+    if isinstance(times, dict):
+        duration_us, samples_us = times["both"]
+        return duration_us, tuple(samples_us)
+    return times, (times,)

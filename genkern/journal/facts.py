@@ -1,0 +1,206 @@
+"""What a journal says: the facts of a run, as records, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import ResultsError
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner
+from genkern.journal.batch import measurements_of, unfit_of
+from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences
+from genkern.journal.line import check_of, entry_of, unsealed_header, winner_of
+from genkern.journal.neighbour_wins import NeighbourWins
+
+# How the lines begin that are nearly all of a journal.
+_OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"retimed"))
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run: what it was to tune, in its order, and by which command in which folder.
+
+    `time_s` is `time.time()`.
+    """
+
+    problems: tuple[GemmProblem, ...]
+    command: str
+    folder: str
+    host: str
+    pid: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A problem in the hands of a device: how many configs pruning left, and since when (`time.time()`)."""
+
+    configs: int
+    device_index: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A problem whose last binary is there: how many it has, how many others `failed`, how many of both were `cached`.
+
+    Of a run that goes on, without those of configs that were unfit before.
+    """
+
+    binaries: int
+    failed: int
+    cached: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a problem ended: what became of each config of its space, and why there is no winner, if there is none."""
+
+    outcomes: dict[Outcome, int]
+    message: str
+
+
+@dataclass
+class ProblemFacts:
+    """What a journal knows of one problem. `begun`, `compiled` and `ended` are of the last start of the run.
+
+    `unfit` are configs that never became candidates, by name (without those that are copies of others).
+    `unchecked` are checks whose process was lost: no more than a record, for nothing follows from them.
+    """
+
+    unfit: dict[str, Unfit] = field(default_factory=dict)
+    screened: dict[str, Measurement] = field(default_factory=dict)
+    finals: list[Measurement] = field(default_factory=list)
+    checks: dict[str, Check] = field(default_factory=dict)
+    unchecked: dict[str, Check] = field(default_factory=dict)
+    winner: Winner | None = None
+    begun: Begun | None = None
+    compiled: Compiled | None = None
+    ended: Ended | None = None
+
+
+class JournalFacts:
+    """What a journal says; `read_journal` reads one that a run may be writing at the same time."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.header: Mapping[str, Any] = {}
+        self.starts: list[Start] = []
+        self.facts: dict[GemmProblem, ProblemFacts] = {}
+        # A problem is written once; the facts that follow refer to it by its place among the problems.
+        self._numbers: dict[GemmProblem, int] = {}
+        self.wins = NeighbourWins()
+
+    def of(self, problem: GemmProblem) -> ProblemFacts:
+        return self.facts.setdefault(problem, ProblemFacts())
+
+    @property
+    def numbers(self) -> dict[GemmProblem, int]:
+        """The numbers by which lines refer to problems."""
+        return dict(self._numbers)
+
+    def winners(self) -> list[Winner]:
+        """The winners so far, of every problem that this journal knows."""
+        return [facts.winner for facts in list(self.facts.values()) if facts.winner is not None]
+
+    def _read(self, expected: Mapping[str, Any] | None, left_out: tuple[bytes, ...] = ()) -> int:
+        """Take over what is there; returns the length in bytes of its whole lines. Those that so begin are left out."""
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        problems: list[GemmProblem] = []
+        for number, line in enumerate(whole.splitlines(), start=1):
+            if line.startswith(left_out):
+                continue
+            try:
+                if number == 1 and (schema := unsealed_header(line).get("schema", SCHEMA)) != SCHEMA:
+                    # Lines of another version need not end as ours do.
+                    raise OldJournal(
+                        f"{self.path} is of another version of genkern (schema {schema}, here {SCHEMA})",
+                        ": the same command begins anew, and keeps it",
+                    )
+                entry = entry_of(line)
+                if number == 1:
+                    self._compare(entry["value"] if entry["fact"] == "header" else {}, expected)
+                elif entry["fact"] == "problem":
+                    problems.append(GemmProblem(**entry["value"]))
+                elif entry["fact"] == "started":
+                    value = entry["value"]
+                    self._note_start(Start(**{**value, "problems": tuple(problems[n] for n in value["problems"])}))
+                else:
+                    self._take(entry["fact"], entry["value"], problems[entry["problem"]])
+            except ResultsError:
+                raise
+            except (ValueError, LookupError, TypeError, AttributeError):
+                reason, advice = (
+                    f"{self.path}, line {number}: damaged",
+                    "; move the file away, or use --all to start anew",
+                )
+                raise UnusableJournal(reason, advice) from None
+        self._numbers = {problem: number for number, problem in enumerate(problems)}
+        return len(whole)
+
+    def _compare(self, found: Mapping[str, Any], expected: Mapping[str, Any] | None) -> None:
+        self.header = found
+        if expected is None:
+            expected = {**found, "schema": SCHEMA}
+        different = differences(found, expected)
+        if different:
+            raise UnusableJournal(
+                f"{self.path} is of another run ({'; '.join(different)})",
+                ": repeat its command (genkern status shows it), use --all to tune again, or another -o",
+            )
+
+    def _note_start(self, start: Start) -> None:
+        self.starts.append(start)
+        for facts in self.facts.values():
+            facts.begun = facts.compiled = facts.ended = None
+
+    def _note_winner(self, winner: Winner) -> None:
+        self.of(winner.problem).winner = winner
+        self.wins.add(winner)
+
+    def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
+        facts = self.of(problem)
+        if fact == "screened":
+            facts.screened |= {measurement.config: measurement for measurement in measurements_of(value)}
+        elif fact == "unfit":
+            facts.unfit |= unfit_of(value)
+        elif fact == "compiled":
+            facts.compiled = Compiled(**value)
+        elif fact == "retimed":
+            facts.finals = measurements_of(value)
+        elif fact == "checked":
+            facts.checks[value["config"]] = check_of(value)
+        elif fact == "unchecked":
+            facts.unchecked[value["config"]] = check_of(value)
+        elif fact == "won":
+            self._note_winner(winner_of(value, problem))
+        elif fact == "began":
+            facts.begun = Begun(**value)
+        elif fact == "ended":
+            facts.ended = Ended({Outcome(name): n for name, n in value["outcomes"].items()}, value["message"])
+        elif fact == "retracted":
+            for config in value:
+                facts.screened.pop(config, None)
+        else:
+            raise ValueError(fact)
+
+
+def read_ends(path: str | Path) -> JournalFacts:
+    """As `read_journal`, without what was found of each config: for what a long run was to do and how that ended."""
+    facts = JournalFacts(path)
+    facts._read(None, _OF_CONFIGS)
+    return facts
+
+
+def read_journal(path: str | Path) -> JournalFacts:
+    """The facts of any run's journal, which is only read and may be growing.
+
+    Raises FileNotFoundError, and ResultsError for damage and for a journal of another schema.
+    """
+    facts = JournalFacts(path)
+    facts._read(None)
+    return facts

@@ -1,0 +1,75 @@
+"""The header of a journal: what its facts depend on, and how two headers differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from genkern.errors import ResultsError
+
+SCHEMA = 4
+# What a tool that does not answer leaves out: that alone makes no other run.
+_NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz")
+# What decides whether a result is the one that is asked for, besides the problem, the device and what measures it.
+_MADE_WITH = ("errRatio", "triton", "init_type", "budget")
+
+
+class UnusableJournal(ResultsError):
+    """A journal that is damaged or of another run: `reason` says which, the message also what to do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}{advice}")
+        self.reason = reason
+
+
+class OldJournal(UnusableJournal):
+    """A journal that another version of genkern wrote: none of it can be read, and nothing is wrong with it."""
+
+
+def made_otherwise(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """How results of the run with the header `found` were made otherwise than one with `expected` would make them."""
+    was, now = ({name: header.get(name) for name in _MADE_WITH} for header in (found, expected))
+    spaces = [dict(header.get("space") or {}) for header in (found, expected)]
+    # A run has the spaces of its own ops.
+    of_both = [{op: space[op] for op in spaces[0].keys() & spaces[1].keys()} for space in spaces]
+    return _space_differences(*of_both) + differences(was, now)
+
+
+def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """What differs, by name; of mappings only what differs in them."""
+    different = []
+    for name in sorted(set(found) | set(expected)):
+        was, now = found.get(name), expected.get(name)
+        if name in _NOT_ALWAYS_KNOWN and None in (was, now):
+            continue
+        if name == "devices":
+            different += _device_differences(was or {}, now or {})
+        elif name == "space":
+            different += _space_differences(was or {}, now or {})
+        elif isinstance(was, dict) and isinstance(now, dict):
+            different += differences(was, now)
+        elif was != now:
+            different.append(f"{name} was {was!r}, is {now!r}")
+    return different
+
+
+def _space_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """By op how the search spaces differ; a digest says nothing to a person."""
+    different = []
+    for op in sorted(set(found) | set(expected)):
+        was, now = found.get(op, {"name": "none"}), expected.get(op, {"name": "none"})
+        if was["name"] != now["name"]:
+            different.append(f"the search space of {op} was {was['name']}, is {now['name']}")
+        elif was != now:
+            different.append(f"the search space {now['name']} of {op} was another")
+    return different
+
+
+def _device_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """How the clocks of a device differ from those of every device before: others of the same clocks may go on."""
+    different = []
+    for index, clocks in expected.items():
+        if found and all(differences(known, clocks) for known in found.values()):
+            before = found.get(index, next(iter(found.values())))
+            different += [f"{difference} on device {index}" for difference in differences(before, clocks)]
+    return different

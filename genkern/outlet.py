@@ -1,0 +1,49 @@
+"""outlet: standard output and standard error for a program that has more to do than to talk."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from typing import Any, TextIO
+
+
+def outlet(stream: TextIO | None, descriptor: int) -> TextIO:
+    """`stream`, or one in its place, that goes on without its reader, and with any text.
+
+    A reader that leaves (a pager, head) is no error of the run: what is written after that goes nowhere. A stream that
+    was closed before the program began is None in Python, and goes nowhere from the start. File names may hold bytes
+    that no encoding knows: these are escaped. What is no file of this process (a test's) stays, but for that.
+    """
+    if isinstance(stream, io.TextIOWrapper) and isinstance(getattr(stream.buffer, "raw", None), _Outlet):
+        return stream
+    if stream is None:
+        encoding, line_buffering = "utf-8", False
+    elif isinstance(stream, io.TextIOWrapper) and _descriptor(stream) == descriptor:
+        stream.flush()
+        encoding, line_buffering = stream.encoding, stream.line_buffering
+    else:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        return stream
+    buffer = io.BufferedWriter(_Outlet(descriptor, "wb", closefd=False))
+    return io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=line_buffering)
+
+
+class _Outlet(io.FileIO):
+    """Writes to its descriptor for as long as somebody reads."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(data)
+
+
+def _descriptor(stream: io.TextIOWrapper) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return stream.fileno()
+    return -1

@@ -1,0 +1,40 @@
+"""Tests of genkern/journal/header.py; how a journal refuses another header is in test_journal.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from genkern.journal.header import made_otherwise
+
+WIDE, NARROW = {"name": "wide", "digest": "1"}, {"name": "narrow", "digest": "2"}
+HEADER: dict[str, Any] = {
+    "schema": 4,
+    "triton": "3.7.0",
+    "torch": "2.13",
+    "arch": "sm_90",
+    "time_source": "cudagraph",
+    "space": {"a16w16": WIDE},
+    "budget": {"final_rounds": 60},
+    "init_type": "randn",
+    "errRatio": 0.05,
+    "compare": False,
+    "all": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"all": True, "compare": True, "torch": "2.14", "time_source": ""}, []),
+        ({"space": {"a8w8": NARROW}}, []),
+        ({"space": {"a16w16": NARROW, "a8w8": NARROW}}, ["the search space of a16w16 was wide, is narrow"]),
+        ({"errRatio": 0.01, "triton": "3.8.0"}, ["errRatio was 0.05, is 0.01", "triton was '3.7.0', is '3.8.0'"]),
+        ({"budget": {"final_rounds": 7}}, ["final_rounds was 60, is 7"]),
+    ],
+)
+def test_only_what_makes_another_result_is_said(changes: dict[str, Any], said: list[str]) -> None:
+    """Space, tolerance, Triton, inputs and budget; not what was asked of the run besides, nor spaces of other ops."""
+    assert made_otherwise(HEADER, {**HEADER, **changes}) == said

@@ -1,0 +1,137 @@
+"""a8w8_blockscale: a scale for each block of A and of B, any K, whatever the tile and the split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compiled import compile_all
+from interpreted import INTERPRETED, Interpreter
+from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, needs_interpreter, taking
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES
+from genkern.ops.op import get_op
+from genkern.space.prune import prune
+from genkern.space.space import load_space
+from genkern.tuning.check import reduced
+
+OP = get_op("a8w8_blockscale")
+INT8, FP8 = ("int8", "int8"), ("fp8e4m3fn", "fp8e4m3fn")
+# Other blocks than DeepSeek's: several rows of A, and tiles of several blocks of B.
+OTHER = (("block_k", 64), ("block_m", 16), ("block_n", 32))
+
+
+def problem_of(
+    m: int, n: int, k: int, types: tuple[str, str], own: tuple[tuple[str, int], ...] = (), **more: object
+) -> GemmProblem:
+    """A problem with float32 output, which shows what bf16 would round away."""
+    return GemmProblem(m, n, k, "a8w8_blockscale", *types, "fp32", own=own, **more)  # type: ignore[arg-type]
+
+
+def test_scales_have_the_shape_of_the_blocks() -> None:
+    """The last block of M, N and K may be a part of one; those of weights rotate with them; all are for steps."""
+    problem = problem_of(5, 300, 200, FP8)
+    operands = {operand.name: operand for operand in OP.operands(problem)}
+    assert (operands["scale_a"].shape, operands["scale_b"].shape) == ((5, 2), (3, 2))
+    assert [name for name, operand in operands.items() if operand.rotates] == ["b", "scale_b"]
+    assert [operand.name for operand in OP.step_operands(problem)] == ["scale_a", "scale_b"]
+    other = {operand.name: operand.shape for operand in OP.operands(replace(problem, own=OTHER))}
+    assert (other["scale_a"], other["scale_b"]) == ((1, 4), (10, 4))
+
+
+@pytest.fixture(scope="module")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    """One process for all cases."""
+    running = Interpreter(tmp_path_factory.mktemp("cases"))
+    yield running
+    running.close()
+
+
+@needs_interpreter
+@pytest.mark.parametrize("types", [INT8, FP8], ids=lambda types: types[0])
+@pytest.mark.parametrize("own", [(), OTHER], ids=["128", "other"])
+@pytest.mark.parametrize("size", [(64, 160, 320), (37, 150, 300), (1, 50, 270)], ids=str)
+def test_every_dot_family_scales_blocks(
+    interpreter: Interpreter, types: tuple[str, str], own: tuple[tuple[str, int], ...], size: tuple[int, int, int]
+) -> None:
+    """A K that ends within a block and a tile that ends beyond N, splits, swapped tiles, bias and activation."""
+    whole = size[0] == 64
+    problem = problem_of(*size, types, own, bias=whole, activation="silu" if whole else "none")
+    families = [name for name in INTERPRETED if FAMILIES[name].uses_dot]
+    for config in taking(problem):
+        if config.family in families:
+            answer = interpreter.run(problem, config)
+            assert answer.worst_row_error < 1e-5, config.name
+            assert not answer.again, config.name
+
+
+@needs_interpreter
+def test_a_tile_of_several_blocks_of_columns(interpreter: Interpreter) -> None:
+    """BLOCK_SIZE_N of 256 has two scales a step with 128 columns a block."""
+    config = Config("tiled", 16, 256, 128, 1, 2)
+    assert interpreter.run(problem_of(16, 300, 400, INT8), config).worst_row_error < 1e-5
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+def test_kernels_compile(tmp_path: Path, arch: str) -> None:
+    """For AMD and NVIDIA, by pointers and through the copy engine."""
+    fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
+    for types in (INT8, (fp8, fp8)):
+        folder = tmp_path / types[0]
+        folder.mkdir()
+        configs = [TILED, SPLIT, STREAM_K, SWAPPED, TMA, TILED_TMA_SPLIT]
+        assert compile_all(folder, problem_of(100, 208, 320, types, bias=True), configs, arch)
+
+
+def test_a_step_lies_in_one_block_of_k() -> None:
+    """BLOCK_SIZE_K divides block_k: each product has one scale a row, wherever K is split."""
+    assert OP.legal is not None
+    problem = problem_of(64, 128, 1024, FP8)
+    for block_k, legal in ((32, True), (128, True), (256, False)):
+        assert (OP.legal(problem, Config("tiled", 16, 16, block_k)) == "") is legal
+    # One that multiplies element by element, or by instructions of its own, would leave the scales out.
+    steps = {name for name, family in FAMILIES.items() if family.uses_dot and not family.width_step}
+    assert steps == {name for name in FAMILIES if not OP.legal(problem, Config(name, 16, 16, 128))}
+    assert "divide the 64 elements" in OP.legal(replace(problem, own=(("block_k", 64),)), Config("tiled", 16, 16, 128))
+
+
+def test_what_the_interpreter_checks_has_several_blocks() -> None:
+    """A reduced size overhangs tiles and blocks where the problem does, and keeps more than one block each way."""
+    small = reduced(problem_of(4096, 7168 + 64, 2048 + 32, FP8), Config("tiled", 64, 32, 64, 4, 4))
+    assert (small.N % 128, small.K % 128) == (64, 32)
+    assert small.N > 128
+    assert small.K > 256
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (problem_of(64, 512, 7168, FP8), ""),
+        (problem_of(1, 512, 7168, FP8), "multiples of 4"),
+        (problem_of(64, 512, 1664, FP8), "multiples of 4"),
+        (problem_of(64, 512, 7168, FP8, OTHER), "128x128 blocks only"),
+        (problem_of(64, 512, 7168, INT8), "no int8 product"),
+    ],
+)
+def test_when_the_library_has_this(problem: GemmProblem, said: str) -> None:
+    """cuBLASLt's layouts of scales are genkern's for some sizes; for the others there is no vendor time."""
+    reason = OP.no_vendor(problem)
+    assert said in reason
+    assert bool(said) == bool(reason)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])
+def test_its_own_spaces_hold_what_it_can_compute(arch: str) -> None:
+    """Without --space, the space in the format's folder; int8, since not all of these have fp8."""
+    assert OP.legal is not None
+    space = load_space(None, arch, OP.name)
+    for size in ((1, 4096, 7168), (64, 2112, 7168), (4096, 7168, 2048)):
+        problem = GemmProblem(*size, OP.name, *INT8, "bf16")
+        kept = prune(space, problem, gpu_for_arch(arch)).kept
+        assert kept
+        assert not any(OP.legal(problem, config) for config in kept)
