@@ -10,9 +10,11 @@ from typing import Any
 from genkern.farm.cache import read_spec
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.session import Session
-from genkern.kernels.plan import LaunchPlan
+from genkern.kernels.argument import Argument, Constant, Counters, Descriptor, Integer, Leading, Pointer
+from genkern.kernels.expression import evaluate
+from genkern.kernels.lowering import gluon_layout
+from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.kernels.source import ast_source, load_module
-from genkern.profiling.plan_launch import arguments_of
 
 Call = Callable[[int], None]
 # More copies than this no longer make B colder, and each costs host memory for its launch arguments.
@@ -130,6 +132,42 @@ class LoadedGemm:
     def spoil_workspace(self) -> None:
         """Fill it with what gives no right result. What earlier calls left there would: all have the same operands."""
         self._workspace.spoil()
+
+
+def arguments_of(launch: Launch, tensors: Mapping[str, Any], units: int) -> tuple[Any, ...]:
+    """What Triton's launcher takes, in order: tensors, descriptors and numbers.
+
+    `tensors` are the operands by name, and the "workspace" and the "counters" where the plan has them.
+    """
+    return tuple(_given(argument, tensors, units) for argument in launch.arguments)
+
+
+def _given(argument: Argument, tensors: Mapping[str, Any], units: int) -> Any:
+    if isinstance(argument, Pointer):
+        return tensors[argument.operand]
+    if isinstance(argument, Descriptor):
+        return _descriptor(argument, tensors[argument.operand])
+    if isinstance(argument, Integer):
+        return evaluate(argument.value, {"units": units})
+    if isinstance(argument, Leading):
+        # As A, B and C lie (check_operands in generated modules), the other dimension's is 1.
+        return max(tensors[argument.operand].stride())
+    if isinstance(argument, Constant):
+        return argument.value
+    return tensors["counters" if isinstance(argument, Counters) else "workspace"]
+
+
+def _descriptor(argument: Descriptor, tensor: Any) -> Any:
+    matrix = tensor.T if argument.transposed else tensor
+    outer, inner = (evaluate(size, {}) for size in argument.box)
+    if not argument.swizzled:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor.from_tensor(matrix, [outer, inner])
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+
+    (dtype,) = (each.triton for each in DTYPES.values() if f"torch.{each.torch}" == str(tensor.dtype))
+    return GluonDescriptor.from_tensor(matrix, [outer, inner], gluon_layout(dtype, (outer, inner), argument.cluster))
 
 
 _kernels: dict[str, Any] = {}

@@ -32,6 +32,15 @@ TESTED_ELSEWHERE = {
     "genkern/formats/aiter_columns.py": "tests/formats/test_aiter_csv.py",
     "genkern/journal/copy.py": "tests/journal/test_journal_copy.py",
     "genkern/journal/line.py": "tests/journal/test_journal_line.py",
+    # A family's arguments, grid and workspace are compared with what is compiled and what generated modules launch.
+    **{
+        f"genkern/kernels/{name}.py": "tests/kernels/test_specs.py"
+        for name in (
+            *("argument", "launch_text"),
+            *(f"families/{path.stem}" for path in (ROOT / "genkern" / "kernels" / "families").glob("[a-z]*.py")),
+        )
+    },
+    "genkern/kernels/families/gluon_tile.py": "tests/kernels/test_gluon_tile.py",
     "genkern/kernels/lowering.py": "tests/kernels/test_kernel.py",
     "genkern/kernels/source.py": "tests/farm/test_compiler.py",
     "genkern/tuning/interpreter.py": "tests/tuning/test_check.py",
