@@ -10,7 +10,7 @@ import traceback
 from genkern.errors import one_line
 from genkern.kernels.refusal import is_bug_when_interpreted
 from genkern.kernels.source import load_module
-from genkern.profiling.accuracy import error_ratio, worst_row_error
+from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
 
 
 def main(argv: list[str]) -> None:

@@ -16,7 +16,7 @@ from genkern.errors import one_line
 from genkern.gemm.config import Config
 from genkern.gemm.session import VENDOR, Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
-from genkern.profiling.accuracy import error_ratio, worst_row_error
+from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer

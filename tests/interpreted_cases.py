@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from genkern.kernels.source import load_module
-from genkern.profiling.accuracy import error_ratio, worst_row_error
+from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
 
 # What a workspace holds that nobody has written.
 _GARBAGE = 12345

@@ -16,7 +16,7 @@ from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.kernels.family import FAMILIES
 from genkern.ops.op import get_op
-from genkern.profiling.accuracy import worst_row_error
+from genkern.profiling.checking.accuracy import worst_row_error
 
 pytestmark = pytest.mark.gpu
 
