@@ -43,6 +43,15 @@ class Setting:
         return self.options.tuning_results_file or f"output/tuning_results_{self.target.arch}{predicted}.yaml"
 
     @property
+    def checks(self) -> str:
+        """What is checked when tuning: "all" finalists, the "winner", or "none" (predicted, without --compare)."""
+        if self.options.no_check:
+            return "none"
+        if self.target.measured:
+            return "all" if self.options.compare else "winner"
+        return "winner" if self.options.compare else "none"
+
+    @property
     def device_indices(self) -> tuple[int, ...]:
         """The GPUs to measure on; one stand-in where there is none."""
         return self.target.gpu_ids or (0,)
@@ -93,7 +102,7 @@ class Setting:
             "budget": {name: value for name, value in asdict(self.budget).items() if name != "timeout_s"},
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
-            "compare": self.options.compare,
+            "checks": self.checks,
             "all": self.options.all,
         }
 
