@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import torch
-from genkern.profiling.checking.check import Checking
-from genkern.profiling.checking.subjects import module_subject
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
+from genkern.profiling.checking.check import Checking
+from genkern.profiling.checking.subjects import module_subject
 from genkern.profiling.interpret import verdict_on
 
 # Three programs where their number is the GPU's: they leave a tile to be shared.

@@ -28,13 +28,13 @@ from pathlib import Path
 
 from faults_of_kernels import FAULTS, Fault
 from figures import table
-from genkern.kernels.legality import legal
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_devices, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
+from genkern.kernels.legality import legal
 
 _TIMEOUT_S = {True: 40.0, False: 300.0}
 # Without a GPU: three programs where their number is the GPU's leave a tile to be shared among them.
