@@ -30,19 +30,21 @@ def outcome(case: dict[str, object]) -> dict[str, str]:
             units = torch.cuda.get_device_properties(0).multi_processor_count
             like = module.make_operands("cuda")
             checking = Checking(problem, get_op(problem.op), str(case["arch"]), module.reference, like)
-            verdict = checking.verdict(module_subject(module, config, units))
+            verdict = checking.check(module_subject(module, config, units))
             torch.cuda.synchronize()
         else:
             verdict = verdict_on(module, config, problem, _UNITS)
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        # A fault that does not compile is no fault that a check could find.
-        refused = "Compil" in type(error).__name__ or "PTXAS" in said or isinstance(error, (NameError, SyntaxError))
+        # A fault that does not compile, or breaks what is around the kernel, is no fault that a check could find.
+        ours = (NameError, SyntaxError, AttributeError, TypeError, KeyError, ImportError)
+        refused = "Compil" in type(error).__name__ or "PTXAS" in said or isinstance(error, ours)
         return {"outcome": "invalid" if refused else "crashed", "message": said}
     return {"outcome": "passed" if verdict.passed else "wrong", "message": verdict.message}
 
 
 def main() -> None:
+    print(json.dumps({"ready": True}), flush=True)
     for case in json.loads(Path(sys.argv[1]).read_text()):
         answer = outcome(case)
         print(json.dumps(answer), flush=True)

@@ -28,13 +28,13 @@ from pathlib import Path
 
 from faults_of_kernels import FAULTS, Fault
 from figures import table
-from genkern.kernels.legality import legal
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_devices, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
+from genkern.kernels.legality import legal
 
 _TIMEOUT_S = {True: 40.0, False: 300.0}
 # Without a GPU: three programs where their number is the GPU's leave a tile to be shared among them.
@@ -191,7 +191,10 @@ def _run_group(folder: Path, group: Sequence[tuple[Case, str | None]], arch: str
     else:
         last = done.stderr.strip().splitlines()[-1:] or [""]
         said, ended = done.stdout, ("crashed", f"status {done.returncode}: {last[0][:200]}")
-    answers = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    ready, *answers = [json.loads(line) for line in said.splitlines() if line.startswith("{")] or [None]
+    if ready is None:
+        # It never came to judging.
+        ended = ("invalid", ended[1])
     judged = [Judged(case, answer["outcome"], answer["message"]) for (case, _), answer in zip(group, answers)]  # noqa: B905
     # What came after the one that ended the process was not judged; of a group of sound kernels that is an alarm too.
     return [*judged, *(Judged(case, *ended) for case, _ in group[len(judged) :])]

@@ -50,7 +50,7 @@ def verdict_on(module: ModuleType, config_name: str, problem: GemmProblem, units
         like["c"] = like["c"].half()
     # Its sums are float32's, whatever the architecture.
     checking = Checking(problem, get_op(problem.op), "interpreter", module.reference, like)
-    return checking.verdict(module_subject(module, config_name, units))
+    return checking.check(module_subject(module, config_name, units))
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ class Server:
                 )
             # The library is asked for contiguous results only.
             no_slices = Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
-            verdict = self._checking.verdict(no_slices if name == VENDOR else gemm.subject(launchable))
+            verdict = self._checking.check(no_slices if name == VENDOR else gemm.subject(launchable))
             torch.cuda.synchronize()
         except Exception as error:
             return self._failed(name, error)

@@ -17,19 +17,11 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
-from genkern.space.rules.registry import RULES
+from genkern.kernels.legality import legal
 
 ROOT = Path(__file__).parents[1]
 # Programs of the persistent kernels.
 UNITS = {"persistent_tma": 2, "persistent_tma_specialized": 2, "stream_k": 7}
-# Rules that drop what a kernel would compute wrongly or not at all, whatever the time.
-CORRECTNESS_RULES = (
-    "tma_aligned",
-    "tma_box_narrow",
-    "gemv_one_row",
-    "wgmma_operands",
-    "tma_needs_sm90",
-)
 INTERPRETED = tuple(family.name for family in FAMILIES.values() if family.interpreted)
 
 
@@ -87,7 +79,7 @@ class Interpreter:
     def _say(self, problem: GemmProblem, config: Config, case: Mapping[str, object]) -> dict[str, Any]:
         self._cases += 1
         path = self._folder / f"case_{self._cases}.py"
-        path.write_text(generate(problem, [config], "gfx942").text, encoding="utf-8")
+        path.write_text(generate(problem, [config], "gfx942" if config.xcd_remap else "any").text, encoding="utf-8")
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"path": str(path), "config": config.name, **case}) + "\n")
@@ -102,8 +94,7 @@ class Interpreter:
 
 def takes(problem: GemmProblem, config: Config, arch: str = "sm_90") -> bool:
     """Whether the config computes this problem at all."""
-    gpu = gpu_for_arch(arch)
-    return not any(RULES[name](problem, config, gpu) for name in CORRECTNESS_RULES)
+    return not legal(problem, config, gpu_for_arch(arch))
 
 
 def fitted(problem: GemmProblem, config: Config) -> GemmProblem:

@@ -17,6 +17,7 @@ from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec, Target
+from genkern.kernels.legality import legal
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
@@ -50,14 +51,9 @@ def taking(problem: GemmProblem) -> list[Config]:
     """The configs above, one or two of each family, that take this problem."""
     configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC]
     configs += [FEW_ROWS, SWAPPED, STREAM_K]
-    if all(size % 16 == 0 for size in (problem.M, problem.N, problem.K)):
-        configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
-        if problem.row_major_a and not problem.row_major_b and problem.dtype_a in ("bf16", "fp16"):
-            configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT]
-            configs += [WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT, CLUSTER]
-    if problem.M == 1 and not problem.row_major_b:
-        configs.append(GEMV)
-    return configs
+    configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
+    configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT]
+    return [config for config in (*configs, CLUSTER, GEMV) if not legal(problem, config, None)]
 
 
 def write_module(folder: Path, module: GeneratedModule) -> Path:

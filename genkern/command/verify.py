@@ -28,6 +28,7 @@ from genkern.gemm.records import NOT_CHECKED, Candidate, Check
 from genkern.gemm.session import VENDOR, Profiler, Session
 from genkern.journal.bug_log import BugLog
 from genkern.journal.run_files import RunFiles
+from genkern.kernels.legality import legal
 from genkern.ops.fields import problem_cells
 from genkern.ops.op import check_problem
 from genkern.tuning.check import DeviceChecker
@@ -243,9 +244,14 @@ def _tried(check: Callable[[], Check]) -> Check | BugError:
 
 
 def _checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop) -> Generator[Checked, None, None]:
-    if setting.target.measured:
-        return _device_checks(claims, setting, workshop)
-    return _interpreter_checks(claims, setting, workshop)
+    legal_claims = []
+    for claim in claims:
+        if why := legal(claim.problem, claim.config, workshop.gpu):
+            yield claim, Check(claim.config.name, False, 1.0, float("inf"), claim.problem.size, "legality", why)
+        else:
+            legal_claims.append(claim)
+    checks = _device_checks if setting.target.measured else _interpreter_checks
+    yield from checks(legal_claims, setting, workshop)
 
 
 def _interpreter_checks(
@@ -288,12 +294,14 @@ def _device_check(claim: Claim, workshop: Workshop, checker: DeviceChecker, inde
 
 def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> dict[str, object]:
     problem = claim.problem
-    with workshop.open(problem, [claim.config], index) as job:
-        candidates = list(job.candidates)
-        finals = {m.config: m for m in profiler.retime(job.session, candidates)} if candidates else {}
-        final, vendor = finals.get(claim.config.name), finals.get(VENDOR)
-        us = final.duration_us if final else None
-        message = final.message if final else "; ".join(unfit.message for unfit in job.unfit.values())
+    final = vendor = None
+    if not (message := legal(problem, claim.config, workshop.gpu)):
+        with workshop.open(problem, [claim.config], index) as job:
+            candidates = list(job.candidates)
+            finals = {m.config: m for m in profiler.retime(job.session, candidates)} if candidates else {}
+            final, vendor = finals.get(claim.config.name), finals.get(VENDOR)
+            message = final.message if final else "; ".join(unfit.message for unfit in job.unfit.values())
+    us = final.duration_us if final else None
     return {
         "trans": ("T" if problem.row_major_a else "N") + ("T" if problem.row_major_b else "N"),
         "M": problem.M,

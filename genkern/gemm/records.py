@@ -17,6 +17,7 @@ NOT_CHECKED = "not checked"
 class Outcome(str, Enum):
     """The one way in which a candidate ended. The summary of a run counts all of them."""
 
+    ILLEGAL = "illegal"
     PRUNED = "pruned"
     COMPILE_FAILED = "compile_failed"
     COMPILE_TIMED_OUT = "compile_timed_out"

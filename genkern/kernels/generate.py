@@ -16,7 +16,7 @@ import jinja2
 from genkern import __version__
 from genkern.gemm.config import AMD_NEUTRAL, PREFIXES, Config
 from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
-from genkern.gemm.gpus import Gpu, gpu_for_arch
+from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
@@ -25,6 +25,7 @@ from genkern.kernels.families.common import REDUCE
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.launch_text import CallText, call_text
+from genkern.kernels.legality import require_legal
 from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.fields import own_values
 from genkern.ops.op import get_op, op_folders
@@ -75,8 +76,12 @@ def _row(kernel: str, config: Config, amd: bool, loads: bool) -> str:
 def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
     """Render the module of `problem` for `configs` (at least one).
 
-    `gpu` says how many XCDs the device has, for configs with xcd_remap; by default it is the first of `arch`.
+    `gpu` says how many XCDs the device has, for configs with xcd_remap; by default it is the first of `arch`. Raises
+    InputError for a config that is not legal there; for an `arch` that nobody knows, such as "any", anywhere.
     """
+    if gpu is None and arch in known_archs():
+        gpu = gpu_for_arch(arch)
+    require_legal(problem, configs, gpu)
     op = get_op(problem.op)
     accumulator = op.accumulator(problem)
     amd = any(config.is_amd for config in configs)
@@ -122,6 +127,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "families": families,
         "has_gemv": "gemv" in families,
         "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma],
+        "tma_stores": [name for name in sorted(families) if FAMILIES[name].stores_tma],
         "has_tma_in_triton": any(FAMILIES[name].uses_tma and name not in GLUON for name in families),
         "has_gluon": any(name in GLUON for name in families),
         "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},

@@ -19,6 +19,7 @@ from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurem
 from genkern.gemm.session import VENDOR, Budget, Profiler
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
+from genkern.kernels.legality import legal
 from genkern.search.predict import promising_first
 from genkern.search.screening import screening_for
 from genkern.search.select import barren_families, choice, finalists, interval_us, ranking, spread_us
@@ -122,11 +123,13 @@ class Tuner:
         with report.stage("prune"):
             report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
             configs = promising_first(problem, report.pruned.kept, self.workshop.gpu)
+        report.outcomes[Outcome.ILLEGAL] = sum(report.pruned.illegal.values())
         report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
-        incumbent = self.incumbents.get(problem)
+        incumbent = self._legal_incumbent(report)
         if incumbent is not None and incumbent not in configs:
             configs.append(incumbent)
         if not configs:
+            report.outcomes.update(m.outcome for m in report.candidates.values())
             report.message = "no config of the space suits this size (--explain shows the rules)"
             self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
             return report
@@ -153,6 +156,15 @@ class Tuner:
             self.journal.won(report.winner)
         self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
         return report
+
+    def _legal_incumbent(self, report: Report) -> Config | None:
+        """The winner of an earlier run, unless it cannot compute the problem: then the report says so."""
+        incumbent = self.incumbents.get(report.problem)
+        if incumbent is None or not (why := legal(report.problem, incumbent, self.workshop.gpu)):
+            return incumbent
+        refused = Measurement(incumbent.name, Outcome.ILLEGAL, self.profiler.time_source, message=why)
+        report.candidates[incumbent.name] = report.incumbent = refused
+        return None
 
     def _keep_unfit(self, job: Job, facts: ProblemFacts, configs: Sequence[Config]) -> None:
         """What was found unfit stays so in a run that goes on: the others have been screened, or timed, without it."""

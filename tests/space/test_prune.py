@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
+from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune
 from genkern.space.rules.registry import rule_for
@@ -51,20 +53,24 @@ def main_kernels(configs: list[Config]) -> int:
 
 
 def naive(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
-    """The definition of pruning: every rule, in order, asked of every config."""
+    """The definition of pruning: legality, then every rule, in order, asked of every config."""
     kept = []
+    illegal: Counter[str] = Counter()
     dropped = dict.fromkeys((*space.rules, *(name for family in space.families for name in family.rules or ())), 0)
     for family in space.families:
         names = space.rules if family.rules is None else family.rules
         rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in names]
         for block in family.blocks():
             for config in block.configs():
+                if why := legal(problem, config, gpu):
+                    illegal[why] += 1
+                    continue
                 name = next((name for name, drop in rules if drop(problem, config, gpu)), None)
                 if name is None:
                     kept.append(config)
                 else:
                     dropped[name] += 1
-    return Pruned(kept, dropped, space.size)
+    return Pruned(kept, dropped, space.size, dict(illegal))
 
 
 @pytest.mark.parametrize("size", PUBLISHED, ids=str)
@@ -123,7 +129,8 @@ def test_counts_add_up(name: str) -> None:
     """Every config is either kept or counted for one rule, and kept configs keep the order of the space."""
     space = read_space(SHIPPED_SPACES / f"{name}.yaml")
     result = prune(space, GemmProblem(256, 6144, 4096), gpu_for_arch(space.archs[0]))
-    assert sum(result.dropped.values()) + len(result.kept) == result.total == space.size
+    left_out = sum(result.illegal.values()) + sum(result.dropped.values())
+    assert left_out + len(result.kept) == result.total == space.size
     assert set(result.dropped) == set(space.rules).union(*(family.rules or () for family in space.families))
     order = enumerate_configs(space)
     assert all(config in order for config in result.kept)
@@ -182,7 +189,7 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
 @pytest.fixture
 def for_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes Triton's release one that clusters are for."""
-    monkeypatch.setattr("genkern.space.rules.wgmma.triton_release", lambda: (3, 7))
+    monkeypatch.setattr("genkern.kernels.families.warp_specialized.triton_release", lambda: (3, 7))
 
 
 @pytest.mark.usefixtures("for_clusters")
@@ -316,7 +323,7 @@ def test_explain_has_every_rule_and_adds_up() -> None:
 
 
 def test_explain_of_a_space_without_rules() -> None:
-    """A space may list no rules: everything is kept."""
+    """A space may list no rules: everything that is legal is kept."""
     space = dataclasses.replace(load_space("amd_quick", "gfx942", "a16w16"), rules=())
     result = prune(space, GemmProblem(64, 64, 64), gpu_for_arch("gfx942"))
     assert len(result.kept) == result.total == space.size

@@ -47,25 +47,11 @@ def cluster(size: int, m: int = 64, n: int = 64, **fields: int) -> Config:
 
 # rule, GPU, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Config]]] = [
-    ("wgmma_operands", H200, (problem(64, 64, 64, row_major_b=True), upright()), (problem(64, 64, 64), upright())),
-    ("wgmma_operands", H200, (problem(64, 64, 64, **FP32), upright()), (problem(64, 64, 64), upright())),
-    ("wgmma_operands", H200, (problem(64, 64, 64, row_major_a=False), swapped()), (problem(64, 64, 64), swapped())),
-    ("wgmma_operands", B200, (problem(64, 64, 64), swapped()), (problem(64, 64, 64), Config("tiled_tma_swapped", 64, 64, 64))),
-    # A buffer has 128 elements of 8 bits of each row; wgmma has int8 in widths by 16 above 32, and fp8 in all.
-    ("wgmma_operands", H200, (problem(64, 64, 256, **FP8), joint(64)), (problem(64, 64, 256, **FP8), joint(128))),
-    ("wgmma_operands", H200, (problem(64, 64, 256, **INT8), joint(64)), (problem(64, 64, 64), joint(64))),
-    ("wgmma_operands", H200, (problem(40, 64, 256, **INT8), joint(128, 40)), (problem(40, 64, 256, **FP8), joint(128, 40))),
-    ("wgmma_operands", H200, (problem(40, 64, 256, **INT8), joint(128, 40)), (problem(24, 64, 256, **INT8), joint(128, 24))),
-    ("wgmma_operands", H200, (problem(40, 64, 256, **INT8), joint(128, 40)), (problem(48, 64, 256, **INT8), joint(128, 48))),
-    ("wgmma_rows", H200, (LARGE, upright(64, num_warps=8)), (LARGE, upright(128, num_warps=8))),
-    ("wgmma_rows", H200, (LARGE, upright(256, num_warps=4)), (LARGE, upright(256, num_warps=8))),
-    ("wgmma_rows", H200, (LARGE, upright(256, num_warps=4)), (LARGE, upright(128, num_warps=4))),
     ("wgmma_rows", H200, (problem(64, 64, 64), upright(128)), (problem(65, 64, 64), upright(128))),
     ("wgmma_rows", H200, (problem(32, 64, 64), upright()), (problem(33, 64, 64), upright())),
     # The rows of wgmma go along N; few rows of A are what this family is for.
     ("wgmma_rows", H200, (problem(32, 64, 64), upright()), (problem(32, 64, 64), swapped(32))),
     ("wgmma_rows", H200, (problem(64, 64, 64), swapped(64, 128)), (problem(64, 65, 64), swapped(64, 128))),
-    ("wgmma_rows", H200, (LARGE, swapped(128, 64, num_warps=8)), (LARGE, swapped(64, 128, num_warps=8))),
     # Widths in steps of 16 along N, or of 8 along M; two steps stay for sizes that have no more.
     ("wgmma_width", H200, (problem(64, 48, 64), upright(64, 64)), (problem(64, 49, 64), upright(64, 64))),
     ("wgmma_width", H200, (problem(64, 1, 64), upright(64, 48)), (problem(64, 1, 64), upright(64, 32))),
@@ -99,9 +85,7 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shared_memory", H200, (FP32_OUT, upright(128, 176, num_stages=4)), (FP32_OUT, upright(128, 176, num_stages=3))),
     ("wgmma_shared_memory", H200, (LARGE, upright(128, 176, num_stages=2)), (LARGE, upright(128, 176, num_stages=3))),
     # 128 KiB of C in 32 bits are more than two stages of 48 KiB, and in 16 bits less.
-    ("wgmma_shared_memory", H200, (FP32_OUT, upright(128, 256, num_stages=2)), (LARGE, upright(128, 256, num_stages=2))),
     # One stage would wait for itself: two fit here.
-    ("wgmma_shared_memory", H200, (FP32_OUT, upright(256, 128, num_stages=1)), (LARGE, upright(256, 128, num_stages=2))),
     ("wgmma_shared_memory", H200, (LARGE, swapped(232, 128, num_stages=4)), (LARGE, swapped(232, 128, num_stages=3))),
     ("wgmma_shared_memory", H200, (FP32_OUT, swapped(232, 128, num_stages=3)), (FP32_OUT, swapped(232, 128, num_stages=2))),
     # More than 20 of 8x64x64 fit.
@@ -128,8 +112,6 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_shares", H200, (problem(128 * 264, 192, 8192), upright(128, 192, SPLIT_K=2)), (problem(128 * 264, 192, 8192), upright(128, 192))),
     ("wgmma_shares", H200, (problem(128 * 700, 192, 8192), upright(128, 192, SPLIT_K=4)), (problem(128 * 436, 192, 8192), upright(128, 192, SPLIT_K=4))),
     ("wgmma_shares", H200, (problem(128 * 20, 192, 8192), upright(128, 192, SPLIT_K=4)), (problem(128 * 20, 192, 8192), upright(128, 192, SPLIT_K=6))),
-    # 133 * 112 tiles * 2**20 blocks do not fit 32 bits.
-    ("wgmma_shares", H200, (problem(128 * 112, 192, 2**26), upright(128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 2**22), upright(128, 192, SPLIT_K=2))),
     ("wgmma_shares", H200, (problem(100, 2112, 7168), swapped(104, 64, SPLIT_K=5)), (problem(100, 2112, 7168), swapped(104, 64, SPLIT_K=4))),
     ("wgmma_shares", H200, (problem(100, 2112, 7168), swapped(104, 64, SPLIT_K=3)), (problem(100, 2112, 7168), swapped(104, 64))),
 ]  # fmt: skip
@@ -144,19 +126,9 @@ def test_drops_what_it_says_and_keeps_a_neighbour(
     assert RULES[rule](*kept, gpu) is False
 
 
-@pytest.mark.parametrize(("release", "dropped"), [((3, 7), False), ((3, 8), True)])
-def test_clusters_need_an_older_triton(
-    release: tuple[int, int], dropped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kernels for clusters are written for what Triton makes of these before 3.8; others do not mind."""
-    monkeypatch.setattr("genkern.space.rules.wgmma.triton_release", lambda: release)
-    assert RULES["cluster_triton"](LARGE, cluster(2), H200) is dropped
-    assert RULES["cluster_triton"](LARGE, swapped(), H200) is False
-
-
 def test_every_rule_is_tested() -> None:
-    """The table above, and the test before this one, have every rule of the module."""
-    assert {rule for rule, *_ in CASES} | {"cluster_triton"} == {
+    """The table above has every rule of the module."""
+    assert {rule for rule, *_ in CASES} == {
         name for name, rule in RULES.items() if rule.__module__ == "genkern.space.rules.wgmma"
     }
 

@@ -12,9 +12,11 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.limits import has_tma
 from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
-from genkern.space.rules.registry import RULES, rule_for
+from genkern.space.rules.registry import rule_for
 from genkern.space.space import SHIPPED_SPACES, FamilySpace, Space, read_space, shipped_names
 
 SPACES = {name: read_space(SHIPPED_SPACES / f"{name}.yaml") for name in shipped_names()}
@@ -42,7 +44,7 @@ def compiles(family: str, arch: str) -> bool:
     """Whether Triton takes the family's kernels for this target."""
     if arch.startswith("gfx"):
         return FAMILIES[family].runs_on_amd
-    return not RULES["tma_needs_sm90"](GemmProblem(64, 64, 64), Config(family, 64, 64, 64), gpu_for_arch(arch))
+    return has_tma(gpu_for_arch(arch)) or not FAMILIES[family].uses_tma
 
 
 def keeps_something(space: Space, problem: GemmProblem, arch: str, family: str = "") -> bool:
@@ -53,8 +55,9 @@ def keeps_something(space: Space, problem: GemmProblem, arch: str, family: str =
             continue
         names = space.rules if entry.rules is None else entry.rules
         rules = [rule_for(name, entry.values("GROUP_SIZE_M")) for name in names]
-        if any(not any(drop(problem, config, gpu) for drop in rules) for config in one_of_each_tile(entry)):
-            return True
+        for config in one_of_each_tile(entry):
+            if not legal(problem, config, gpu) and not any(drop(problem, config, gpu) for drop in rules):
+                return True
     return False
 
 
@@ -90,7 +93,7 @@ def test_no_size_is_left_without_configs(name: str, op: str) -> None:
 def test_every_family_is_in_a_space_where_it_compiles(family: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some shipped space of each target that compiles a family keeps it for some size, unless a reason is given."""
     # Clusters are not for releases from 3.8 on.
-    monkeypatch.setattr("genkern.space.rules.wgmma.triton_release", lambda: (3, 7))
+    monkeypatch.setattr("genkern.kernels.families.warp_specialized.triton_release", lambda: (3, 7))
     sizes = (
         (1, 4096, 4096),
         (16, 1280, 8192),

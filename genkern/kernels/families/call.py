@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Descriptor, Leading, Pointer
@@ -137,11 +138,26 @@ class Call:
     counters: Value = 0
 
 
+def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
+    """Of a family that computes every problem on every GPU that it runs on."""
+    return ""
+
+
+def any_config(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """Of a family that asks for nothing besides what holds for all (genkern.kernels.legality)."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Family:
     """Facts of one family, the text of its main kernel for a config (`variant`), and what a `call` of it launches.
 
-    `uses_tma`: loads through descriptors (sm_90 and later). `splits_k`: takes SPLIT_K above 1.
+    What it cannot compute, as why not or "", in three parts (genkern.kernels.legality says when they are asked):
+    `takes`: problems; without a GPU, as far as that holds on all. `legal`: configs, and of these reads neither
+    GROUP_SIZE_M nor SPLIT_K. `shares`: values of SPLIT_K, and of the other fields reads BLOCK_SIZE_M, _N and _K.
+
+    `uses_tma`: loads A and B through descriptors (sm_90 and later); `stores_tma`: stores C so.
+    `splits_k`: takes SPLIT_K above 1.
     `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
     `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
@@ -160,7 +176,11 @@ class Family:
     name: str
     variant: Callable[[GemmProblem, Config], Variant]
     call: Callable[[Product, Variant], Call]
+    takes: Callable[[GemmProblem, Gpu | None], str] = takes_any
+    legal: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
+    shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
     uses_tma: bool = False
+    stores_tma: bool = False
     splits_k: bool = False
     runs_on_amd: bool = False
     interpreted: bool = True

@@ -6,6 +6,7 @@ In persistent_tma_specialized, which has the same text but for one word, some wa
 from __future__ import annotations
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.expression import least
 from genkern.kernels.families.call import (
@@ -21,6 +22,7 @@ from genkern.kernels.families.call import (
     Variant,
 )
 from genkern.kernels.families.common import GROUP, main_kernel, sizes
+from genkern.kernels.families.limits import dot_limit, tma_box_limit, tma_operands_limit, tma_output_limit
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
@@ -36,6 +38,31 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((main_kernel(variant, arguments, least(UNITS, TILES)),), (TILES_OF_C,))
 
 
-PERSISTENT_TMA = Family("persistent_tma", _variant, _call, uses_tma=True)
+def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+    return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
+
+
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    # Triton begins a tile while the one before it is stored.
+    return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, held_tiles=2)
+
+
+def _legal_specialized(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """From sm_100 on Triton parts the warps into groups (sm_90: it ignores the word)."""
+    if gpu is not None and gpu.arch != "sm_90" and config.num_warps < 4:
+        return "Triton fails to specialise fewer than four warps"
+    return tma_box_limit(problem, config) or dot_limit(problem, config, gpu)
+
+
+PERSISTENT_TMA = Family("persistent_tma", _variant, _call, takes=_takes, legal=_legal, uses_tma=True, stores_tma=True)
 # Triton adds whole warpgroups: one warp of four loads, one multiplies.
-PERSISTENT_TMA_SPECIALIZED = Family("persistent_tma_specialized", _variant, _call, uses_tma=True, helper_warps=4)
+PERSISTENT_TMA_SPECIALIZED = Family(
+    "persistent_tma_specialized",
+    _variant,
+    _call,
+    takes=_takes,
+    legal=_legal_specialized,
+    uses_tma=True,
+    stores_tma=True,
+    helper_warps=4,
+)

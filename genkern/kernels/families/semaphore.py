@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import SPLIT_K, TILES, TILES_OF_C, Call, Family, Product, Variant
 from genkern.kernels.families.common import (
     C_POINTER,
@@ -16,6 +19,7 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
+from genkern.kernels.families.limits import dot_limit, grid_limit, splits_limit, tiles
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -25,11 +29,27 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
-TILED_SEMAPHORE = Family("tiled_semaphore", masked_variant, _call, splits_k=True, runs_on_amd=True, has_semaphore=True)
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    swapped = config.family == TILED_SWAPPED.name
+    return dot_limit(problem, config, gpu, swapped=swapped) or grid_limit(tiles(problem, config), config.num_warps, gpu)
+
+
+TILED_SEMAPHORE = Family(
+    "tiled_semaphore",
+    masked_variant,
+    _call,
+    legal=_legal,
+    shares=splits_limit,
+    splits_k=True,
+    runs_on_amd=True,
+    has_semaphore=True,
+)
 TILED_SWAPPED = Family(
     "tiled_swapped",
     masked_variant,
     _call,
+    legal=_legal,
+    shares=splits_limit,
     splits_k=True,
     runs_on_amd=True,
     has_semaphore=True,

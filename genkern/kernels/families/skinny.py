@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.expression import cdiv
 from genkern.kernels.families.call import (
@@ -30,6 +31,7 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
+from genkern.kernels.families.limits import GRID_YZ, MOST_ELEMENTS, grid_limit, splits_limit
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
@@ -43,10 +45,25 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    # They become one tensor.
+    if config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * config.BLOCK_SIZE_K > MOST_ELEMENTS:
+        return "the accumulators of all rows have more elements than a tensor of Triton"
+    return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
+
+
+def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    if -(-problem.M // config.BLOCK_SIZE_M) > GRID_YZ:
+        return f"more rows of tiles than the {GRID_YZ:,} programs of a grid's second dimension"
+    return splits_limit(problem, config, gpu)
+
+
 SKINNY = Family(
     "skinny",
     _variant,
     _call,
+    legal=_legal,
+    shares=_shares,
     splits_k=True,
     runs_on_amd=True,
     uses_dot=False,

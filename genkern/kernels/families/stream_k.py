@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.expression import name, where
 from genkern.kernels.families.call import (
     BLOCK_SIZE_M,
@@ -24,6 +27,7 @@ from genkern.kernels.families.common import (
     sizes,
     sums,
 )
+from genkern.kernels.families.limits import INT32, dot_limit, tiles
 
 SHARED = name("shared")
 
@@ -36,4 +40,16 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C, ("shared", TILES % UNITS)), elements, SHARED)
 
 
-STREAM_K = Family("stream_k", masked_variant, _call, runs_on_amd=True)
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    return dot_limit(problem, config, gpu)
+
+
+def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The K-blocks of the tiles beyond the last full wave are numbered."""
+    if gpu is None:
+        return ""
+    blocks = tiles(problem, config) % gpu.compute_units * -(-problem.K // config.BLOCK_SIZE_K)
+    return "more K-blocks to share than 32 bits count" if blocks >= INT32 else ""
+
+
+STREAM_K = Family("stream_k", masked_variant, _call, legal=_legal, shares=_shares, runs_on_amd=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Integer, Workspace
 from genkern.kernels.expression import name, where
@@ -31,6 +32,7 @@ from genkern.kernels.families.common import (
     reduction,
     sizes,
 )
+from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, tiles
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
 # the whole device.
@@ -54,4 +56,32 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call(kernels, definitions, workspace=SPLIT_K * M * N)
 
 
-TILED = Family("tiled", _variant, _call, splits_k=True, split_apart=True, runs_on_amd=True, places_loads=True)
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    return dot_limit(problem, config, gpu) or grid_limit(tiles(problem, config), config.num_warps, gpu)
+
+
+def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """K goes to the splits in runs of whole blocks, the last of which may begin beyond it."""
+    if config.SPLIT_K == 1:
+        return ""
+    blocks = -(-problem.K // config.BLOCK_SIZE_K)
+    run = -(-blocks // config.SPLIT_K)
+    if (config.SPLIT_K * run + 1) * config.BLOCK_SIZE_K >= INT32:
+        return "splits end beyond what 32 bits count"
+    # In the order for XCDs programs are numbered over all splits.
+    if tiles(problem, config) * config.SPLIT_K >= INT32:
+        return "more programs than 32 bits count"
+    return over_c_limit(problem, gpu)
+
+
+TILED = Family(
+    "tiled",
+    _variant,
+    _call,
+    legal=_legal,
+    shares=_shares,
+    splits_k=True,
+    split_apart=True,
+    runs_on_amd=True,
+    places_loads=True,
+)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Integer, Pointer, Workspace
 from genkern.kernels.families.call import SPLIT_K, TILES, TILES_OF_C, Call, Family, M, N, Product, Variant
 from genkern.kernels.families.common import (
@@ -15,6 +18,7 @@ from genkern.kernels.families.common import (
     sizes,
     zero_fill,
 )
+from genkern.kernels.families.limits import dot_limit, grid_limit, over_c_limit, splits_limit, tiles
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -32,10 +36,20 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((*kernels, reduction(product, 1)), (TILES_OF_C,), workspace=M * N)
 
 
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    return (
+        dot_limit(problem, config, gpu)
+        or grid_limit(tiles(problem, config), config.num_warps, gpu)
+        or over_c_limit(problem, gpu)
+    )
+
+
 TILED_ATOMIC = Family(
     "tiled_atomic",
     masked_variant,
     _call,
+    legal=_legal,
+    shares=splits_limit,
     splits_k=True,
     runs_on_amd=True,
     deterministic=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import (
     BLOCK_SIZE_K,
@@ -28,6 +29,7 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
+from genkern.kernels.families.limits import dot_limit, splits_limit, tma_box_limit, tma_operands_limit
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
@@ -42,11 +44,30 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
-TILED_TMA = Family("tiled_tma", _variant, _call, uses_tma=True, splits_k=True, has_semaphore=True)
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    swapped = config.family == TILED_TMA_SWAPPED.name
+    return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, swapped=swapped)
+
+
+# C goes through pointers, so that its rows may start anywhere.
+TILED_TMA = Family(
+    "tiled_tma",
+    _variant,
+    _call,
+    takes=tma_operands_limit,
+    legal=_legal,
+    shares=splits_limit,
+    uses_tma=True,
+    splits_k=True,
+    has_semaphore=True,
+)
 TILED_TMA_SWAPPED = Family(
     "tiled_tma_swapped",
     _variant,
     _call,
+    takes=tma_operands_limit,
+    legal=_legal,
+    shares=splits_limit,
     uses_tma=True,
     splits_k=True,
     has_semaphore=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
@@ -30,10 +31,28 @@ from genkern.kernels.families.call import (
     Variant,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
-from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
+from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, parts_of, powers_of, ring_k
+from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.ops.op import get_op
+from genkern.triton_release import triton_release
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
 HELPER_WARPS = 4
+# Sizes of the operands' elements that the kernels multiply.
+_OPERAND_BYTES = (1, 2)
+# int8 is multiplied in widths by so many above the second number (PTX ISA, "wgmma.mma_async": .nN of .s8).
+_INT8_WIDTHS = (16, 32)
+# What a box of TMA has along one side (cuTensorMapEncodeTiled, boxDim).
+_MOST_BOX = 256
+# 16 rows of a tile for each multiplying warp, once or twice: the kernels have one or two products a buffer. wgmma is
+# issued by whole groups of warps.
+_WARP_ROWS, _MOST_PRODUCTS, _GROUP_WARPS = 16, 2, 4
+# Two barriers of 8 bytes for each buffer, and one for a cluster's sums, are in a block behind the ring.
+_BLOCK_BYTES = 1024
+_MOST_BUFFERS = 62
+# 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and 3.8 has
+# changed on the way there; the kernels are written for what 3.6 and 3.7 make of a cluster.
+_CLUSTERS_BEFORE = (3, 8)
 # Registers per thread when one program has the whole SM: 65,536 over its threads, in steps of 8.
 MAX_REGISTERS = least(256, 65536 // ((NUM_WARPS + HELPER_WARPS) * 32) // 8 * 8)
 # Tiles beyond the last full wave, and programs that share them: all, or SPLIT_K a tile, each with a K-block at least.
@@ -115,11 +134,83 @@ def _launched(variant: Variant, arguments: list[Argument], programs: Value, opti
     return Call((Kernel(variant, tuple(arguments), (programs, 1, 1), options),), (TILES_OF_C,))
 
 
+def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+    """wgmma on both operands along K, from a ring of buffers; scales after the last step; C through TMA."""
+    if gpu is not None and gpu.arch != "sm_90":
+        return "this family is written for wgmma, which sm_90 alone has"
+    if not problem.row_major_a or problem.row_major_b:
+        return "this family takes operands whose rows run along K (rowMajorA: T, rowMajorB: N)"
+    element_bytes = DTYPES[problem.dtype_a].size_bytes
+    if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
+        return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
+    if get_op(problem.op).step_operands(problem):
+        return "this family reads nothing but A and B in its steps over K"
+    return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
+
+
+def _takes_cluster(problem: GemmProblem, gpu: Gpu | None) -> str:
+    # The text can be had with any Triton.
+    if gpu is not None and triton_release() >= _CLUSTERS_BEFORE:
+        return "clusters are written for Triton before 3.8"
+    return _takes(problem, gpu)
+
+
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The tile is one for wgmma, and ring and C fit, with the sums of other programs in a cluster."""
+    facts, warps = _BY_NAME[config.family], config.num_warps
+    rows, width = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+    if facts.swaps_operands:
+        rows, width = width, rows
+    if warps % _GROUP_WARPS:
+        return "wgmma is for groups of four warps"
+    products, rest = divmod(rows, _WARP_ROWS * warps)
+    if rest or not 1 <= products <= _MOST_PRODUCTS:
+        return "the rows that wgmma goes along are 16 or 32 for each warp"
+    if rows > _MOST_BOX:
+        return f"the rows that wgmma goes along are more than the {_MOST_BOX} of a box of TMA"
+    step, narrow = _INT8_WIDTHS
+    if problem.dtype_a == "int8" and width > narrow and width % step:
+        return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
+    together, rest = divmod(config.BLOCK_SIZE_K, ring_k(DTYPES[problem.dtype_a].size_bytes))
+    if rest or not together:
+        return "BLOCK_SIZE_K is not whole rows of 128 bytes, as the ring has them"
+    buffers = config.num_stages * together
+    if buffers <= together:
+        return "a ring needs a buffer to read besides those that are filled together"
+    if buffers > _MOST_BUFFERS:
+        return "the barriers of so many buffers do not fit their block"
+    c_bytes = DTYPES[problem.dtype_c].size_bytes
+    # With what lies behind it: a block for the barriers, and whole blocks for other programs' sums.
+    others = -(-landing_bytes(rows, width, facts.cluster) // _BLOCK_BYTES) * _BLOCK_BYTES
+    ring = buffers * buffer_bytes(rows, width) + _BLOCK_BYTES + others
+    # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
+    largest_part = powers_of(8 * -(-width // (8 * facts.cluster)))[0]
+    if rows * largest_part * c_bytes >= ring:
+        return "the ring must be larger than what C takes of shared memory"
+    if gpu is not None and ring + rows * width * c_bytes > gpu.shared_bytes_per_block:
+        return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
+    return ""
+
+
+def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The K-blocks of the tiles beyond the last full wave are numbered, once for every program that has a share."""
+    if config.SPLIT_K == 1 or gpu is None:
+        return ""
+    rest = tiles(problem, config) % gpu.compute_units
+    sharers = min(gpu.compute_units, rest * config.SPLIT_K)
+    blocks = -(-problem.K // ring_k(DTYPES[problem.dtype_a].size_bytes))
+    return "more K-blocks to share than 32 bits count" if (sharers + 1) * rest * blocks >= INT32 else ""
+
+
 WARP_SPECIALIZED = Family(
     "warp_specialized",
     _variant,
     _call,
+    takes=_takes,
+    legal=_legal,
+    shares=_shares,
     uses_tma=True,
+    stores_tma=True,
     splits_k=True,
     split_apart=True,
     has_semaphore=True,
@@ -131,7 +222,11 @@ WARP_SPECIALIZED_SWAPPED = Family(
     "warp_specialized_swapped",
     _variant,
     _call,
+    takes=_takes,
+    legal=_legal,
+    shares=_shares,
     uses_tma=True,
+    stores_tma=True,
     splits_k=True,
     split_apart=True,
     has_semaphore=True,
@@ -146,7 +241,10 @@ CLUSTERS = tuple(
         f"warp_specialized_swapped_cluster{cluster}",
         _variant,
         _call,
+        takes=_takes_cluster,
+        legal=_legal,
         uses_tma=True,
+        stores_tma=True,
         interpreted=False,
         swaps_operands=True,
         width_step=8,

@@ -19,8 +19,7 @@ _DIRECT_TO_LDS = {"gfx950": (3, 8)}
 # two products in a row. Triton ignores a hint that it does not know, and from 3.8 on all of them.
 _HINTS_UP_TO = (3, 8)
 _HINTS = ("memory-bound-attention",)
-# Releases with .cs in loads, and with .ca in cp.async.
-_CS_FROM = (3, 8)
+# Releases with .ca in cp.async.
 _ASYNC_CA_FROM = (3, 9)
 
 
@@ -111,17 +110,14 @@ def cache_modifier_reused(problem: GemmProblem, config: Config, gpu: Gpu) -> boo
 
 
 def cache_modifier_no_effect(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """cache_modifier that compiles to the same loads as another, or that the installed Triton refuses.
+    """cache_modifier that compiles to the same loads as another.
 
     genkern: on AMD .ca is the default, and .cs (from Triton 3.8 on) is .cg: both set the bits for no reuse (nt; glc
-    and slc on gfx90a). On NVIDIA the pipeline's cp.async goes past L1 as .cg says, and takes .ca from 3.9 on;
-    without a pipeline .cs needs 3.8.
+    and slc on gfx90a). On NVIDIA the pipeline's cp.async goes past L1 as .cg says, and takes .ca from 3.9 on.
     """
-    modifier, release = config.cache_modifier, triton_release()
+    modifier = config.cache_modifier
     if modifier == "none":
         return False
     if gpu.vendor == "amd":
         return modifier != ".cg"
-    if config.num_stages > 1:
-        return modifier != ".ca" or release < _ASYNC_CA_FROM
-    return modifier == ".cs" and release < _CS_FROM
+    return config.num_stages > 1 and (modifier != ".ca" or triton_release() < _ASYNC_CA_FROM)

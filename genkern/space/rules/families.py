@@ -17,14 +17,6 @@ from genkern.space.rules.tiles import covering_block, tiles
 _GEMV_ELEMENTS_PER_THREAD = (8, 64)
 
 
-def gemv_one_row(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """gemv for more than one row of A, or for weights whose rows do not run along K.
-
-    genkern: the kernel multiplies one row, and reads B in the direction in which it is stored.
-    """
-    return config.family == "gemv" and (problem.M != 1 or problem.row_major_b)
-
-
 def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """gemv tile with fewer than 8 or more than 64 elements a thread, or more than 32 where there are 16 warps.
 

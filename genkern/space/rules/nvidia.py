@@ -22,9 +22,6 @@ _BARRIER_BYTES = 128
 _GROUP_BARRIER_BYTES = 16
 # Triton before this release has no int8 by tcgen05.
 _TCGEN05_INT8_FROM = (3, 9)
-# The copy engine wants every row to start at a multiple of this, and what it copies of one to be as long as a multiple
-# of it (CUDA driver API, cuTensorMapEncodeTiled: globalStrides, and boxDim[0] without interleaving).
-_TMA_ROW_ALIGNMENT_BYTES = 16
 # Up to this M the time goes into reading the weights, whatever the tile.
 _WEIGHTS_BOUND_M = 128
 
@@ -70,7 +67,7 @@ def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) 
     genkern: sm_90 compiles it as persistent_tma; sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
     accumulators need the registers that the extra warps take. tcgen05 takes 64 rows or more; int8 from Triton 3.9 on.
     With 4 or 8 warps (8 or 12 with those that Triton adds) a thread has 256 or 168 registers; with 16 there are 96, and
-    Triton takes mma.sync; with 2 it fails. (Compiled by 3.6, 3.7 and 3.9.)
+    Triton takes mma.sync. (Compiled by 3.6, 3.7 and 3.9.)
     """
     if config.family != "persistent_tma_specialized":
         return False
@@ -121,42 +118,3 @@ def block_k_thin(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if problem.M > _WEIGHTS_BOUND_M or block_k >= problem.K:
         return False
     return block_k * DTYPES[problem.dtype_b].size_bytes < 64
-
-
-def tma_needs_sm90(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """TMA family on a target before sm_90.
-
-    genkern: the copy engine came with Hopper (CUDA programming guide, Tensor Memory Accelerator).
-    """
-    if not FAMILIES[config.family].uses_tma:
-        return False
-    return not gpu.arch.startswith("sm_") or int(gpu.arch.removeprefix("sm_")) < 90
-
-
-def tma_aligned(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """TMA family although rows of A, B or C do not start at multiples of 16 bytes.
-
-    genkern: cuTensorMapEncodeTiled refuses such strides. A row of A has K elements (M when column-major), of B
-    N (K when column-major), of C N.
-    """
-    if not FAMILIES[config.family].uses_tma:
-        return False
-    row_a = problem.K if problem.row_major_a else problem.M
-    row_b = problem.N if problem.row_major_b else problem.K
-    rows = ((row_a, problem.dtype_a), (row_b, problem.dtype_b), (problem.N, problem.dtype_c))
-    return any(length * DTYPES[dtype].size_bytes % _TMA_ROW_ALIGNMENT_BYTES != 0 for length, dtype in rows)
-
-
-def tma_box_narrow(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """TMA family with a tile of A or B whose rows in memory are shorter than 16 bytes.
-
-    genkern: cuTensorMapEncodeTiled refuses such boxes (H200: 8 rows of a column-major A in int8). A row of A's tile has
-    BLOCK_SIZE_K elements (BLOCK_SIZE_M when column-major), of B's BLOCK_SIZE_N (BLOCK_SIZE_K when column-major). A
-    tile of C has 16 columns of 16 bits or more wherever a family stores it through a descriptor.
-    """
-    if not FAMILIES[config.family].uses_tma:
-        return False
-    row_a = config.BLOCK_SIZE_K if problem.row_major_a else config.BLOCK_SIZE_M
-    row_b = config.BLOCK_SIZE_N if problem.row_major_b else config.BLOCK_SIZE_K
-    rows = ((row_a, problem.dtype_a), (row_b, problem.dtype_b))
-    return any(length * DTYPES[dtype].size_bytes < _TMA_ROW_ALIGNMENT_BYTES for length, dtype in rows)

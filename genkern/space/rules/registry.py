@@ -1,7 +1,8 @@
 """The registry of pruning rules, by the names that space files use.
 
 A rule is a function `rule(problem, config, gpu) -> bool`: True drops the config. The first line of its
-docstring is the reason that --explain shows; the rest says where the rule comes from.
+docstring is the reason that --explain shows; the rest says where the rule comes from. Rules are about speed: what a
+config cannot compute at all is genkern.kernels.legality's to say, so that a space without rules is slow, never wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +53,6 @@ RULES: dict[str, Rule] = {
         tune_gemm.v2_split_k_uneven,
         tune_gemm.v2_group_m,
         tune_gemm.v2_lds,
-        tiles.threads_over_limit,
         tiles.dot_needs_k32,
         tiles.accumulator_registers,
         tiles.warps_starved,
@@ -70,9 +70,6 @@ RULES: dict[str, Rule] = {
         nvidia.warpgroup_needs_64_rows,
         nvidia.tile_over_problem_warpgroup,
         nvidia.block_k_thin,
-        nvidia.tma_needs_sm90,
-        nvidia.tma_aligned,
-        nvidia.tma_box_narrow,
         nvidia.specialized_without_tcgen05,
         amd.lds_pipeline,
         amd.waves_per_eu_given,
@@ -83,7 +80,6 @@ RULES: dict[str, Rule] = {
         amd.xcd_remap_one_xcd,
         amd.cache_modifier_reused,
         amd.cache_modifier_no_effect,
-        families.gemv_one_row,
         families.gemv_registers,
         families.gemv_over_problem,
         families.tma_many_waves,
@@ -98,7 +94,6 @@ RULES: dict[str, Rule] = {
         splits.atomic_compare_and_swap,
         splits.stream_k_full_wave,
         splits.stream_k_short_share,
-        wgmma.wgmma_operands,
         wgmma.wgmma_rows,
         wgmma.wgmma_width,
         wgmma.wgmma_tile_small,
@@ -107,7 +102,6 @@ RULES: dict[str, Rule] = {
         wgmma.wgmma_together,
         wgmma.width_fills_nothing,
         wgmma.wgmma_shares,
-        wgmma.cluster_triton,
         wgmma.cluster_shares,
     )
 }

@@ -52,11 +52,11 @@ def stream_k_full_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def stream_k_short_share(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """stream_k with fewer than 4 blocks of K for each unit to share, or too many to count.
+    """stream_k with fewer than 4 blocks of K for each unit to share.
 
-    genkern: each share costs a tile of partial sums, written and read. The kernel counts blocks in 32 bits.
+    genkern: each share costs a tile of partial sums, written and read.
     """
     if config.family != "stream_k":
         return False
     blocks = tiles(problem, config) % gpu.compute_units * -(-problem.K // config.BLOCK_SIZE_K)
-    return not _LEAST_SHARE_BLOCKS * gpu.compute_units <= blocks < 2**31
+    return blocks < _LEAST_SHARE_BLOCKS * gpu.compute_units

@@ -39,18 +39,10 @@ def covering_block(dimension: int) -> int:
     return max(16, 1 << (dimension - 1).bit_length())
 
 
-def threads_over_limit(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """More threads than a workgroup may have.
-
-    genkern: num_warps * warp size against the device's limit; such a kernel cannot launch.
-    """
-    return config.num_warps * gpu.warp_size > gpu.threads_per_block_max
-
-
 def dot_needs_k32(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """8-bit operands with BLOCK_SIZE_K below 32.
 
-    genkern: Triton refuses such a tl.dot on NVIDIA, and on AMD falls back from matrix to vector instructions.
+    genkern: on AMD Triton falls back from matrix to vector instructions. (On NVIDIA it refuses such a tl.dot.)
     """
     return config.BLOCK_SIZE_K < 32 and (
         DTYPES[problem.dtype_a].size_bytes == 1 or DTYPES[problem.dtype_b].size_bytes == 1
@@ -62,7 +54,7 @@ def accumulator_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> boo
 
     genkern, after Inductor's _prune_reg_spill_configs: BLOCK_SIZE_M * BLOCK_SIZE_N / threads, plus 20 others,
     against the limit per thread and against the thread's share of the unit's registers. The second part
-    matters from 16 warps on: ptxas refuses 256x256 with 16 warps on sm_90 (128 registers, needs 154).
+    matters from 16 warps on.
     """
     threads = config.num_warps * gpu.warp_size
     available = min(gpu.registers_per_thread_max, gpu.registers_per_unit // threads)

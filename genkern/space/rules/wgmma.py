@@ -10,10 +10,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of, ring_k
+from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
 from genkern.space.rules.tiles import covering_block, tiles
-from genkern.triton_release import triton_release
 
 # The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
 _BARRIER_BYTES = 1024
@@ -33,26 +32,6 @@ _LEAST_BLOCKS = 4
 _MOST_WHOLE_WAVES = 4
 
 
-def wgmma_operands(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon kernel for anything but 16-bit or 8-bit operands with K contiguous on sm_90, or what wgmma has no form for.
-
-    genkern: the template's shared-memory layouts are those of K-contiguous operands, and wgmma is Hopper's. A buffer of
-    the ring has 128 bytes of each row, so BLOCK_SIZE_K is 128 elements of 8 bits at least. Of int8 wgmma multiplies 8,
-    16, 24 and 32 columns, and from there on multiples of 16 (PTX ISA, "wgmma.mma_async": .nN of .s8).
-    """
-    if config.family not in GLUON:
-        return False
-    if gpu.arch != "sm_90" or not problem.row_major_a or problem.row_major_b:
-        return True
-    element_bytes = _element_bytes(problem)
-    if element_bytes != DTYPES[problem.dtype_b].size_bytes or element_bytes > 2:
-        return True
-    _, width = sides(config)
-    if problem.dtype_a == "int8" and width > 32 and width % 16:
-        return True
-    return ring_k(element_bytes) > config.BLOCK_SIZE_K
-
-
 def _element_bytes(problem: GemmProblem) -> int:
     return DTYPES[problem.dtype_a].size_bytes
 
@@ -70,17 +49,15 @@ def _covers(problem: GemmProblem, config: Config) -> bool:
 
 
 def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon tile whose rows are not one or two times 16 for each warp, or mostly beyond their dimension.
+    """Gluon tile whose rows are mostly beyond their dimension.
 
-    genkern: num_warps warps of 16 rows each multiply at a time. With at most 32 rows of A the tensor cores are idle
-    anyway, so an upright tile of 64 is left to them by warp_specialized_swapped.
+    genkern: with at most 32 rows of A the tensor cores are idle anyway, so an upright tile of 64 is left to them by
+    warp_specialized_swapped.
     """
     if config.family not in GLUON:
         return False
     rows, _ = sides(config)
     along, _ = _sized(problem, config)
-    if rows not in (16 * config.num_warps, 32 * config.num_warps):
-        return True
     return rows > max(64, covering_block(along)) or (not FAMILIES[config.family].swaps_operands and along <= 32)
 
 
@@ -119,13 +96,12 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon ring that does not fit, is too small, or leaves room for two of under 12 stages more.
+    """Gluon ring that does not fit, or leaves room for two of under 12 stages more.
 
     genkern: up to twelve buffers, deeper rings were never slower (H200; 24 were, where K is short), so only the deepest
     two that fit are tried, and of those that are filled several buffers at a time the deepest, of three times as many
     at least (six buffers filled four at a time: 16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer
-    for C and, in a cluster, the sums of other programs. The kernel asserts that the ring is not filled at once, and is
-    larger than any part of the buffer for C.
+    for C and, in a cluster, the sums of other programs.
     """
     if config.family not in GLUON:
         return False
@@ -135,9 +111,6 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     at_once = together(config, _element_bytes(problem))
-    part_bytes = rows * powers_of(width)[0] * DTYPES[problem.dtype_c].size_bytes
-    if config.num_stages < 2 or part_bytes >= config.num_stages * at_once * buffer:
-        return True
     deepest = min(fit, _DEEP_RING) // at_once
     if at_once > 1:
         return config.num_stages < 3 or config.num_stages != deepest
@@ -167,15 +140,6 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return count < _LEAST_FILL * waves * gpu.compute_units
 
 
-def cluster_triton(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster with a Triton from 3.8 on.
-
-    genkern: 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and
-    3.8 has changed on the way there; these kernels are written for what 3.6 and 3.7 make of a cluster.
-    """
-    return FAMILIES[config.family].cluster > 1 and triton_release() >= (3, 8)
-
-
 def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Cluster whose programs have under four K-blocks each, are more than the SMs, or whose tile is not all of M.
 
@@ -193,7 +157,7 @@ def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon kernel with SPLIT_K where its shares are of no use, or would not fit the kernel's 32-bit arithmetic.
+    """Gluon kernel with SPLIT_K where its shares are of no use.
 
     genkern: programs share the tiles beyond the last full wave, SPLIT_K of them a tile and all SMs at most. That helps
     where such tiles exist, leave over 10 % of their wave idle, follow four full waves at most, and keep 85 % of the SMs
@@ -205,6 +169,4 @@ def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     whole, rest = divmod(tiles(problem, config), units)
     if rest == 0 or rest > _MOST_FILL * units or whole > _MOST_WHOLE_WAVES:
         return True
-    if rest * config.SPLIT_K < _LEAST_FILL * units or rest * (config.SPLIT_K - 1) >= units:
-        return True
-    return (units + 1) * rest * -(-problem.K // ring_k(_element_bytes(problem))) >= 2**31
+    return rest * config.SPLIT_K < _LEAST_FILL * units or rest * (config.SPLIT_K - 1) >= units

@@ -1,0 +1,136 @@
+"""What several families cannot do: products that the matrix units refuse, grids that nobody launches, rows of TMA.
+
+Each function returns why not, in one line, or ""; `gpu` None asks what holds on every device. There is no bound on
+shared memory or LDS for kernels in Triton: what it takes of it depends on whether it pipelines the loop, and it says
+how much with the binary (genkern.farm.limits).
+"""
+
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
+
+# Kernels count programs, tiles and K-blocks in 32 bits, signed.
+INT32 = 2**31
+# Triton's TRITON_MAX_TENSOR_NUMEL.
+MOST_ELEMENTS = 2**20
+# The most programs along the second and third dimension of a grid (CUDA programming guide, technical specifications;
+# ROCm's device properties say 65,536).
+GRID_YZ = 65_535
+# HIP launches fewer threads than this along one dimension of a grid (hipModuleLaunchKernel, gridDimX * blockDimX).
+_AMD_GRID_THREADS = 2**32
+_REDUCE_WARPS = 4
+# K of the shortest product of 8-bit operands that Triton takes on NVIDIA (min_dot_size in its backend); AMD has none.
+_DOT_K_8_BITS = 32
+# What an instruction of wgmma for a width of n takes besides n / 2 accumulators a thread: ptxas (12.8 and 12.9) refuses
+# m64n256 with fewer than 154 registers and m64n128 with fewer than 90. It spills anything but these.
+_WGMMA_OTHER_REGISTERS = 26
+# Columns of 32 bits that tensor memory has for each of 128 rows of accumulators (PTX ISA, tcgen05).
+_TENSOR_MEMORY_COLUMNS = 512
+# Rows in memory must start at multiples of this, and what one copy brings of a row must be as long at least
+# (cuTensorMapEncodeTiled in the CUDA driver API: globalStrides, boxDim[0] without interleaving).
+_TMA_BYTES = 16
+
+
+def tiles(problem: GemmProblem, config: Config) -> int:
+    """Tiles of C."""
+    return -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+
+
+def splits_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """For kernels that number the splits of all tiles, and of a tile K-blocks and partial sums SPLIT_K times."""
+    blocks = -(-problem.K // config.BLOCK_SIZE_K)
+    elements = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
+    if max(tiles(problem, config), blocks, elements) * config.SPLIT_K >= INT32:
+        return "tiles, K-blocks or partial sums, SPLIT_K times, are more than 32 bits count"
+    return ""
+
+
+def grid_limit(programs: int, num_warps: int, gpu: Gpu | None) -> str:
+    """For so many programs along the first dimension of a grid."""
+    if programs >= INT32:
+        return "more programs than 32 bits count"
+    if gpu is not None and gpu.vendor == "amd" and programs * num_warps * gpu.warp_size >= _AMD_GRID_THREADS:
+        return "more threads than HIP launches along a dimension"
+    return ""
+
+
+def over_c_limit(problem: GemmProblem, gpu: Gpu | None) -> str:
+    """For the kernels around a main one, which take REDUCE_BLOCK_SIZE elements of C per program."""
+    return grid_limit(-(-problem.M * problem.N // REDUCE_BLOCK_SIZE), _REDUCE_WARPS, gpu)
+
+
+def dot_limit(
+    problem: GemmProblem, config: Config, gpu: Gpu | None, *, swapped: bool = False, held_tiles: int = 1
+) -> str:
+    """For tl.dot: whether Triton takes the product, and its accumulators fit where they must be.
+
+    That is a thread's registers for wgmma, and for tcgen05 tensor memory, which holds `held_tiles` of them. Both
+    instructions are for tiles of 64 rows (of N, when `swapped`) and groups of four warps, and not for float32.
+    """
+    if gpu is None or gpu.vendor != "nvidia":
+        return ""
+    if config.BLOCK_SIZE_K < _DOT_K_8_BITS and DTYPES[problem.dtype_a].size_bytes == 1:
+        return f"Triton refuses a product of 8-bit operands with BLOCK_SIZE_K below {_DOT_K_8_BITS} on NVIDIA"
+    if gpu.arch not in ("sm_90", "sm_100") or config.num_warps < 4 or problem.dtype_a == "fp32":
+        return ""
+    if gpu.arch == "sm_90" and config.num_warps < 16:
+        return ""
+    rows, columns = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+    if swapped:
+        rows, columns = columns, rows
+    if rows < 64:
+        return ""
+    if gpu.arch == "sm_90":
+        # Warps go along the rows first, 16 each (warpsPerTileV3 and mmaVersionToInstrShape of Triton's NVIDIA backend).
+        width = min(256, columns // max(1, config.num_warps // (rows // 16)))
+        if width // 2 + _WGMMA_OTHER_REGISTERS > gpu.registers_per_unit // (config.num_warps * gpu.warp_size):
+            return "a thread has fewer registers than one wgmma of this tile needs, which ptxas refuses"
+        return ""
+    # With more warps, and for int8 before Triton 3.9, it is mma.sync.
+    if config.num_warps > 8 or problem.dtype_a == "int8":
+        return ""
+    if max(1, rows // 128) * columns * held_tiles > _TENSOR_MEMORY_COLUMNS:
+        return "accumulators do not fit tensor memory"
+    return ""
+
+
+def has_tma(gpu: Gpu | None) -> bool:
+    """Whether it is of NVIDIA's since Hopper (CUDA programming guide, Tensor Memory Accelerator); True without one."""
+    return gpu is None or (gpu.arch.startswith("sm_") and int(gpu.arch.removeprefix("sm_")) >= 90)
+
+
+def tma_operands_limit(problem: GemmProblem, gpu: Gpu | None) -> str:
+    """For A and B through TMA."""
+    if not has_tma(gpu):
+        return "this family needs TMA, which came with sm_90"
+    row_a = problem.K if problem.row_major_a else problem.M
+    row_b = problem.N if problem.row_major_b else problem.K
+    for name, row, dtype in (("A", row_a, problem.dtype_a), ("B", row_b, problem.dtype_b)):
+        if row * DTYPES[dtype].size_bytes % _TMA_BYTES:
+            return f"rows of {name} do not start at multiples of 16 bytes, as TMA needs"
+    return ""
+
+
+def tma_output_limit(problem: GemmProblem) -> str:
+    """For C through TMA."""
+    if problem.N * DTYPES[problem.dtype_c].size_bytes % _TMA_BYTES:
+        return "rows of C do not start at multiples of 16 bytes, as TMA needs"
+    return ""
+
+
+def tma_box_limit(problem: GemmProblem, config: Config) -> str:
+    """For tiles of A and B through TMA; blocks of more elements than a box has Triton copies in pieces.
+
+    A row of A's tile has BLOCK_SIZE_K elements (BLOCK_SIZE_M when column-major), of B's BLOCK_SIZE_N (BLOCK_SIZE_K).
+    (H200: 8 rows of a column-major A in int8 are refused when launched.)
+    """
+    row_a = config.BLOCK_SIZE_K if problem.row_major_a else config.BLOCK_SIZE_M
+    row_b = config.BLOCK_SIZE_N if problem.row_major_b else config.BLOCK_SIZE_K
+    for row, dtype in ((row_a, problem.dtype_a), (row_b, problem.dtype_b)):
+        if row < _TMA_BYTES and row * DTYPES[dtype].size_bytes < _TMA_BYTES:
+            return "a row of a tile is shorter than the 16 bytes that TMA copies at least"
+    return ""

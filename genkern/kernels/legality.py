@@ -1,0 +1,145 @@
+"""Legality: whether a family can compute a problem with a config on a GPU at all, and why not.
+
+Always asked: in pruning, of winners of earlier runs and of results files, and before anything is generated. What is
+legal compiles (but for what only the compiler knows: registers that spill, memory that does not suffice), launches, and
+computes the product; the rules of space files say what is worth trying. `gpu` None asks what holds on every device.
+
+It has three parts, since pruning asks each only where its answer can differ: what a family takes (`legal_problem`,
+once for all configs of it), what is compiled in (`legal_compiled`), and GROUP_SIZE_M and SPLIT_K (`legal_run_time`), in
+which configs that share a binary differ. Of the fields that are compiled in, the last reads TILE_FIELDS alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import attrgetter
+
+from genkern.errors import InputError
+from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
+from genkern.kernels.family import FAMILIES, block_problem
+from genkern.ops.op import get_op
+from genkern.triton_release import triton_release
+
+# What `legal_run_time` reads besides SPLIT_K and GROUP_SIZE_M, and the family.
+TILE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_COMPILED_IN = attrgetter(*(name for name in CONFIG_FIELDS if name not in ("GROUP_SIZE_M", "SPLIT_K")))
+_RUN_TIME = attrgetter("family", *TILE_FIELDS, "SPLIT_K", "GROUP_SIZE_M")
+# Triton's loads take .cs from this release on (a compile error before).
+_CS_FROM = (3, 8)
+
+
+def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """Why `config` cannot compute `problem` on `gpu`, in one line; "" when it can."""
+    return (
+        legal_problem(problem, config.family, gpu)
+        or legal_compiled(problem, config, gpu)
+        or legal_run_time(problem, config, gpu)
+    )
+
+
+def require_legal(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu | None) -> None:
+    """Raise InputError, which names config, problem and reason, for the first of `configs` that is not legal."""
+    # Asked once for configs that share the answer, since there may be 20,000.
+    families: dict[str, str] = {}
+    compiled: set[object] = set()
+    run_time: set[object] = set()
+    for config in configs:
+        if config.family not in families:
+            families[config.family] = legal_problem(problem, config.family, gpu)
+        reason = families[config.family]
+        if not reason and (key := _COMPILED_IN(config)) not in compiled:
+            compiled.add(key)
+            reason = legal_compiled(problem, config, gpu)
+        if not reason and (key := _RUN_TIME(config)) not in run_time:
+            run_time.add(key)
+            reason = legal_run_time(problem, config, gpu)
+        if reason:
+            where = f" on {gpu.arch}" if gpu else ""
+            raise InputError(f"{config.name} cannot compute {problem.name}{where}: {reason}")
+
+
+def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
+    """As `legal`, for all configs of a family."""
+    if family not in FAMILIES:
+        return f"there is no family {family}"
+    if gpu is not None and gpu.vendor == "amd" and not FAMILIES[family].runs_on_amd:
+        return "this family needs the copy engine of NVIDIA's GPUs (TMA)"
+    return FAMILIES[family].takes(problem, gpu)
+
+
+def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """As `legal`, for what is compiled in: the same for configs that differ in GROUP_SIZE_M and SPLIT_K alone."""
+    family = config.family
+    if reason := _alone(
+        family,
+        config.BLOCK_SIZE_M,
+        config.BLOCK_SIZE_N,
+        config.BLOCK_SIZE_K,
+        config.num_warps,
+        config.xcd_remap == 1 or config.cache_modifier != "none",
+    ):
+        return reason
+    if config.cache_modifier == ".cs" and triton_release() < _CS_FROM:
+        return "loads take .cs from Triton 3.8 on"
+    facts = FAMILIES[family]
+    if gpu is not None:
+        # Of persistent_tma_specialized Triton makes one group of warps on sm_90.
+        one_group = gpu.arch == "sm_90" and facts.interpreted
+        warps = config.num_warps if one_group else config.num_warps + facts.helper_warps
+        if warps * gpu.warp_size > gpu.threads_per_block_max:
+            return f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have"
+    if reason := facts.legal(problem, config, gpu):
+        return reason
+    # Of a format, which may ask for more than the family: see Op.legal.
+    hook = _hook(problem.op)
+    return hook(problem, config) if hook else ""
+
+
+def legal_run_time(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """As `legal`, for SPLIT_K and GROUP_SIZE_M, of which it is the same for all blocks of one shape (TILE_FIELDS)."""
+    return legal_split(problem, config, gpu) or legal_group(problem, config, gpu)
+
+
+def legal_group(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """As `legal`, for GROUP_SIZE_M; SPLIT_K is not read."""
+    if config.GROUP_SIZE_M < 1:
+        return "GROUP_SIZE_M is below 1"
+    if config.GROUP_SIZE_M * -(-problem.N // config.BLOCK_SIZE_N) >= INT32:
+        return "GROUP_SIZE_M rows of tiles are more tiles than 32 bits count"
+    return ""
+
+
+def legal_split(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """As `legal`, for SPLIT_K; GROUP_SIZE_M is not read."""
+    split_k, family = config.SPLIT_K, config.family
+    if split_k < 1:
+        return "SPLIT_K is below 1"
+    if split_k > 1 and not FAMILIES[family].splits_k:
+        return "this family does not split K"
+    if split_k > GRID_YZ:
+        return f"SPLIT_K is over the {GRID_YZ:,} programs of a grid's second dimension"
+    if tiles(problem, config) >= INT32 - GRID_YZ:
+        return "more tiles than 32 bits count"
+    return FAMILIES[family].shares(problem, config, gpu)
+
+
+@lru_cache(maxsize=65_536)
+def _alone(family: str, block_m: int, block_n: int, block_k: int, num_warps: int, places_loads: bool) -> str:
+    """What holds whatever the problem and the device."""
+    for field, value in zip(TILE_FIELDS, (block_m, block_n, block_k), strict=True):
+        if problem := block_problem(family, field, value):
+            return f"{field}: {problem}"
+    if num_warps < 1 or num_warps & (num_warps - 1):
+        return "num_warps is not a power of two, which Triton needs"
+    if places_loads and not FAMILIES[family].places_loads:
+        return "this family takes neither xcd_remap nor cache_modifier"
+    return ""
+
+
+@lru_cache(maxsize=64)
+def _hook(op: str) -> Callable[[GemmProblem, Config], str] | None:
+    return get_op(op).legal

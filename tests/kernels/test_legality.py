@@ -1,0 +1,401 @@
+"""Tests of genkern.kernels.legality: nothing that is refused would do, and what is let through does, rules or not."""
+
+# ruff: noqa: E501  one case a line reads better than wrapped ones
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from gluon_cases import assert_exact, fp16_problem, product
+from interpreted import INTERPRETED, Interpreter
+from random_gemms import random_config, random_problem
+from small_gemms import TRITON_VERSION, make_module, needs_interpreter, specs_of, target_of
+
+from genkern.errors import InputError
+from genkern.farm.cache import Failure
+from genkern.farm.compiler import CompileJob, CompileProcess
+from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.records import Outcome
+from genkern.kernels import legality
+from genkern.kernels.families import warp_specialized
+from genkern.kernels.families.limits import tiles
+from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.generate import generate
+from genkern.kernels.legality import (
+    TILE_FIELDS,
+    legal,
+    legal_compiled,
+    legal_group,
+    legal_problem,
+    legal_split,
+    require_legal,
+)
+from genkern.ops.op import get_op
+from genkern.space.prune import prune
+from genkern.space.space import FamilySpace, Space
+from genkern.triton_release import triton_release
+
+H200, B200, A100, MI300X = (gpu_for_arch(arch) for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))
+LARGE = GemmProblem(4096, 4096, 4096)
+INT8 = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}
+FP32_OUT = GemmProblem(4096, 4096, 4096, dtype_c="fp32")
+CLUSTER = Config("warp_specialized_swapped_cluster2", 64, 64, 64, num_stages=4)
+
+
+def problem(m: int, n: int, k: int, **fields: object) -> GemmProblem:
+    """A problem, bf16 unless told otherwise."""
+    return GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
+
+
+def tile(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) -> Config:
+    """A config of the family."""
+    return Config(family, m, n, k, **fields)  # type: ignore[arg-type]
+
+
+# GPU, words of the reason, (problem, config) that is refused, (problem, config) nearby that is not
+CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Config]]] = [
+    (H200, "one row", (problem(64, 64, 512), tile("gemv", 1, 4, 512)), (problem(1, 64, 512), tile("gemv", 1, 4, 512))),
+    (H200, "along K", (problem(1, 64, 512, row_major_b=True), tile("gemv", 1)), (problem(1, 64, 512), tile("gemv", 1))),
+    (H200, "elements", (problem(1, 512, 8192), tile("gemv", 1, 256, 8192)), (problem(1, 512, 8192), tile("gemv", 1, 128, 8192))),
+    (H200, "elements", (LARGE, tile("skinny", 16, 128, 1024)), (LARGE, tile("skinny", 16, 64, 1024))),
+    (H200, "from 1 to 16", (LARGE, tile("skinny", 32)), (LARGE, tile("skinny", 16))),
+    (H200, "rows of tiles", (problem(70_000, 64, 64), tile("skinny", 1)), (problem(70_000, 64, 64), tile("skinny", 2))),
+    (A100, "sm_90", (LARGE, tile("tiled_tma")), (LARGE, tile("tiled"))),
+    (MI300X, "TMA", (LARGE, tile("persistent_tma")), (LARGE, tile("tiled"))),
+    (H200, "rows of A", (problem(64, 64, 4100), tile("tiled_tma")), (problem(64, 64, 4104), tile("tiled_tma"))),
+    (H200, "rows of A", (problem(60, 64, 72, row_major_a=False), tile("tiled_tma")), (problem(60, 64, 72), tile("tiled_tma"))),
+    (H200, "rows of A", (problem(64, 64, 4104, **INT8), tile("tiled_tma")), (problem(64, 64, 4112, **INT8), tile("tiled_tma"))),
+    (H200, "rows of B", (problem(64, 68, 72, row_major_b=True), tile("tiled_tma")), (problem(64, 68, 72), tile("tiled_tma"))),
+    # tiled_tma stores C through pointers.
+    (H200, "rows of C", (problem(64, 68, 4096), tile("persistent_tma")), (problem(64, 68, 4096), tile("tiled_tma"))),
+    (H200, "rows of C", (problem(64, 68, 4096), tile("warp_specialized")), (problem(64, 72, 4096), tile("warp_specialized"))),
+    (H200, "shorter", (problem(96, 96, 96, row_major_a=False, **INT8), tile("tiled_tma_swapped", 8)),
+     (problem(96, 96, 96, row_major_a=False), tile("tiled_tma_swapped", 8))),
+    (H200, "8-bit", (problem(64, 64, 64, **INT8), tile("tiled", k=16)), (problem(64, 64, 64, **INT8), tile("tiled", k=32))),
+    (H200, "8-bit", (problem(64, 64, 64, **INT8), tile("tiled", k=16)), (problem(64, 64, 64, **INT8), tile("skinny", 16, k=16))),
+    (MI300X, "threads", (LARGE, tile("tiled", num_warps=32)), (LARGE, tile("tiled", num_warps=16))),
+    (H200, "threads", (LARGE, tile("warp_specialized", 256, num_warps=32)), (LARGE, tile("tiled", 256, num_warps=32))),
+    (H200, "power of two", (LARGE, tile("tiled", num_warps=6)), (LARGE, tile("tiled", num_warps=8))),
+    (H200, "power of two", (LARGE, tile("tiled", 48)), (LARGE, tile("tiled", 64))),
+    (H200, "neither xcd_remap", (LARGE, tile("stream_k", cache_modifier=".cg")), (LARGE, tile("tiled", cache_modifier=".cg"))),
+    (H200, "does not split", (LARGE, tile("persistent_tma", SPLIT_K=2)), (LARGE, tile("tiled_tma", SPLIT_K=2))),
+    (H200, "below 1", (LARGE, tile("tiled", SPLIT_K=0)), (LARGE, tile("tiled", SPLIT_K=1))),
+    (H200, "below 1", (LARGE, tile("tiled", GROUP_SIZE_M=0)), (LARGE, tile("tiled", GROUP_SIZE_M=1))),
+    (H200, "second dimension", (problem(64, 64, 64), tile("tiled", 16, 16, SPLIT_K=65_536)), (problem(64, 64, 64), tile("tiled", 16, 16, SPLIT_K=65_535))),
+    (H200, "32 bits", (problem(16, 2**20, 64), tile("tiled", 16, 16, GROUP_SIZE_M=2**15)), (problem(16, 2**20, 64), tile("tiled", 16, 16, GROUP_SIZE_M=2**14))),
+    (H200, "32 bits", (problem(2**20, 2**20, 64), tile("tiled", 16, 16)), (problem(2**20, 2**20, 64), tile("tiled", 64, 64))),
+    (H200, "32 bits", (problem(16, 64, 2**30), tile("tiled_semaphore", k=16, SPLIT_K=32)), (problem(16, 64, 2**30), tile("tiled_semaphore", k=16, SPLIT_K=31))),
+    (H200, "beyond", (problem(16, 16, MAX_DIMENSION), tile("tiled", 16, 16, 1024, SPLIT_K=512)), (problem(16, 16, MAX_DIMENSION), tile("tiled", 16, 16, 64, SPLIT_K=2**8))),
+    (H200, "to share", (problem(128, 66 * 128, MAX_DIMENSION), tile("stream_k", 128, 128)), (problem(128, 63 * 128, MAX_DIMENSION), tile("stream_k", 128, 128))),
+    # 133 * 112 tiles * 2**20 blocks do not fit 32 bits.
+    (H200, "to share", (problem(128 * 112, 192, 2**26), tile("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 2**22), tile("warp_specialized", 128, 192, SPLIT_K=2))),
+    (MI300X, "HIP", (problem(2**17, 2**17, 64), tile("tiled", 16, 16, num_warps=1)), (problem(2**17, 2**17, 64), tile("tiled", 16, 32, num_warps=1))),
+    (H200, "fewer registers", (LARGE, tile("tiled", 256, 256, num_warps=16)), (LARGE, tile("tiled", 256, 128, num_warps=16))),
+    (H200, "fewer registers", (LARGE, tile("tiled", 256, 256, num_warps=16)), (problem(64, 64, 64, dtype_a="fp32", dtype_b="fp32"), tile("tiled", 256, 256, num_warps=16))),
+    (B200, "tensor memory", (LARGE, tile("persistent_tma", 256, 256, num_warps=8)), (LARGE, tile("tiled", 256, 256, num_warps=8))),
+    (B200, "tensor memory", (LARGE, tile("tiled", 512, 256, num_warps=8)), (LARGE, tile("tiled", 128, 512, num_warps=8))),
+    (B200, "four warps", (LARGE, tile("persistent_tma_specialized", num_warps=2)), (LARGE, tile("persistent_tma_specialized", num_warps=4))),
+    (H200, "operands whose rows", (problem(64, 64, 64, row_major_b=True), tile("warp_specialized")), (LARGE, tile("warp_specialized"))),
+    (H200, "operands whose rows", (problem(64, 64, 64, row_major_a=False), tile("warp_specialized")), (LARGE, tile("warp_specialized"))),
+    (H200, "8 or 16 bits", (problem(64, 64, 64, dtype_a="fp32", dtype_b="fp32"), tile("warp_specialized")), (LARGE, tile("warp_specialized"))),
+    (H200, "in its steps", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("warp_specialized", k=128)),
+     (problem(128, 128, 256, **INT8), tile("warp_specialized", k=128))),
+    (H200, "must divide", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=256)),
+     (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=128))),
+    (H200, "whole rows", (problem(64, 64, 256, **INT8), tile("warp_specialized")), (problem(64, 64, 256), tile("warp_specialized"))),
+    (H200, "of int8", (problem(40, 64, 256, **INT8), tile("warp_specialized_swapped", 40, k=128)), (problem(40, 64, 256, **INT8), tile("warp_specialized_swapped", 48, k=128))),
+    (H200, "of int8", (problem(40, 64, 256, **INT8), tile("warp_specialized_swapped", 40, k=128)), (problem(40, 64, 256, **INT8), tile("warp_specialized_swapped", 24, k=128))),
+    (B200, "sm_90 alone", (LARGE, tile("warp_specialized")), (LARGE, tile("persistent_tma"))),
+    (H200, "16 or 32", (LARGE, tile("warp_specialized", 64, num_warps=8)), (LARGE, tile("warp_specialized", 128, num_warps=8))),
+    (H200, "16 or 32", (LARGE, tile("warp_specialized", 256)), (LARGE, tile("warp_specialized", 128))),
+    (H200, "groups of four", (LARGE, tile("warp_specialized", num_warps=2)), (LARGE, tile("warp_specialized"))),
+    (H200, "box", (LARGE, tile("warp_specialized", 512, 16, num_warps=16)), (LARGE, tile("warp_specialized", 256, 16, num_warps=16))),
+    (H200, "filled together", (LARGE, tile("warp_specialized", num_stages=1)), (LARGE, tile("warp_specialized", num_stages=2))),
+    (H200, "barriers", (LARGE, tile("warp_specialized", 64, 16, 256, num_stages=16)), (LARGE, tile("warp_specialized", 64, 16, num_stages=16))),
+    (H200, "larger than", (FP32_OUT, tile("warp_specialized", 256, 128, num_warps=8, num_stages=2)), (FP32_OUT, tile("warp_specialized", 128, 128, num_stages=2))),
+    (H200, "shared memory", (LARGE, tile("warp_specialized", 128, 176, num_stages=5)), (LARGE, tile("warp_specialized", 128, 176, num_stages=4))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "words", "refused", "taken"), CASES)
+def test_refuses_what_it_says_and_takes_a_neighbour(
+    gpu: Gpu, words: str, refused: tuple[GemmProblem, Config], taken: tuple[GemmProblem, Config]
+) -> None:
+    """On one side of the border the reason is told, on the other there is none."""
+    assert words in legal(*refused, gpu)
+    assert legal(*taken, gpu) == ""
+
+
+@pytest.mark.parametrize(("release", "words"), [((3, 7), ""), ((3, 8), "clusters are written for Triton before 3.8")])
+def test_clusters_need_an_older_triton(monkeypatch: pytest.MonkeyPatch, release: tuple[int, int], words: str) -> None:
+    """Kernels for clusters are written for what Triton makes of these before 3.8; their text can be had with any."""
+    monkeypatch.setattr(warp_specialized, "triton_release", lambda: release)
+    assert legal(LARGE, CLUSTER, H200) == words
+    assert legal(LARGE, CLUSTER, None) == ""
+
+
+@pytest.mark.parametrize("release", [(3, 6), (3, 7), (3, 8), (3, 9)])
+def test_streaming_loads_need_a_newer_triton(monkeypatch: pytest.MonkeyPatch, release: tuple[int, int]) -> None:
+    """Triton refuses .cs in loads before 3.8."""
+    monkeypatch.setattr(legality, "triton_release", lambda: release)
+    assert (legal(LARGE, tile("tiled", cache_modifier=".cs"), MI300X) == "") is (release >= (3, 8))
+
+
+def test_generation_refuses_what_is_illegal() -> None:
+    """One line that names config, problem, target and reason; on no particular target what holds on every one."""
+    gemv = tile("gemv", 1, 4, 512)
+    said = r"gemv_BM1_\S* cannot compute 64x64x512_\S* on sm_90: gemv multiplies one row of A"
+    with pytest.raises(InputError, match=said):
+        generate(problem(64, 64, 512), [tile("tiled"), gemv], "sm_90")
+    with pytest.raises(InputError, match="needs the copy engine"):
+        generate(LARGE, [tile("tiled_tma")], "gfx942")
+    assert "tiled_tma" in generate(LARGE, [tile("tiled_tma")], "any").text
+    with pytest.raises(InputError, match="one row"):
+        require_legal(problem(64, 64, 512), [gemv], None)
+
+
+def test_a_format_may_ask_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Op.legal says of a config is asked besides the family."""
+    monkeypatch.setattr(legality, "_hook", lambda op: lambda problem, config: f"{op} {config.BLOCK_SIZE_K}")
+    assert legal(LARGE, tile("tiled"), H200) == "a16w16 64"
+
+
+class Watched:
+    """A config that notes which of its fields are read."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.read: set[str] = set()
+
+    def __getattr__(self, field: str) -> object:
+        self.read.add(field)
+        return getattr(self.config, field)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_asked_once_for_many_configs_reads_no_more(family: str) -> None:
+    """What is compiled in is asked without SPLIT_K and GROUP_SIZE_M, each of these besides with the tile alone."""
+    random = Random(family)
+    read: dict[str, set[str]] = {"compiled": set(), "split": set(), "group": set()}
+    parts = {"compiled": legal_compiled, "split": legal_split, "group": legal_group}
+    for _ in range(200):
+        arch = random.choice(["sm_90", "sm_100", "gfx942"])
+        size = random_problem(random, arch)
+        for name, part in parts.items():
+            watched = Watched(random_config(random, family, arch))
+            if not (name == "compiled" and legal_problem(size, family, gpu_for_arch(arch))):
+                part(size, watched, gpu_for_arch(arch))  # type: ignore[operator]
+            read[name] |= watched.read
+    assert read["compiled"] <= {*CONFIG_FIELDS} - {"GROUP_SIZE_M", "SPLIT_K"}
+    assert read["split"] <= {"family", "SPLIT_K", *TILE_FIELDS}
+    assert read["group"] <= {"family", "GROUP_SIZE_M", *TILE_FIELDS}
+
+
+def expected(size: GemmProblem, config: Config, arch: str) -> bool:
+    """Whether the family takes the problem at all, from what its operands are rather than from a problem's fields."""
+    a, b, c = get_op(size.op).operands(size)[:3]
+
+    def on_16_bytes(*operands: object) -> bool:
+        return all(o.stored_shape[-1] * DTYPES[o.dtype].size_bytes % 16 == 0 for o in operands)  # type: ignore[attr-defined]
+
+    if config.family == "gemv":
+        return a.shape[0] == 1 and b.stored_shape == (size.N, size.K)
+    if config.family.startswith("warp_specialized"):
+        k_last = a.stored_shape[-1] == size.K and b.stored_shape == (size.N, size.K)
+        wide = "cluster" not in config.family or triton_release() < (3, 8)
+        # Square operands look alike either way round.
+        k_last = k_last and a.row_major and not b.row_major
+        return arch == "sm_90" and wide and k_last and DTYPES[a.dtype].size_bytes < 4 and on_16_bytes(a, b, c)
+    if "_tma" in config.family:
+        stored = (a, b, c) if config.family.startswith("persistent") else (a, b)
+        return arch in ("sm_90", "sm_100", "sm_120") and on_16_bytes(*stored)
+    return True
+
+
+def space_of(families: list[list[Config]]) -> Space:
+    """A space without rules that lists one config for each entry."""
+    entries = []
+    for configs in families:
+        for config in configs:
+            ranges = tuple((field, (getattr(config, field),)) for field in CONFIG_FIELDS[1:])
+            entries.append(FamilySpace(config.family, ranges))
+    return Space("any", known_archs(), ("a16w16", "a8w8"), tuple(entries), ())
+
+
+def test_a_space_without_rules_keeps_what_is_legal() -> None:
+    """200 random problems, every family: what is kept is what `legal` lets through, and only what the family takes."""
+    random = Random(14)
+    kept_families = set()
+    for number in range(200):
+        arch = random.choice([*known_archs(), *["sm_90"] * 9])
+        gpu, size = gpu_for_arch(arch), random_problem(random, arch)
+        configs = [[random_config(random, family, arch) for _ in range(4)] for family in FAMILIES]
+        pruned = prune(space_of(configs), size, gpu)
+        every = [config for row in configs for config in row]
+        assert pruned.kept == [config for config in every if not legal(size, config, gpu)], (number, size.name)
+        assert sum(pruned.illegal.values()) + len(pruned.kept) == len(every)
+        for config in every:
+            if not expected(size, config, arch):
+                assert config not in pruned.kept, (size.name, config.name)
+                assert legal_problem(size, config.family, gpu)
+            else:
+                assert not legal_problem(size, config.family, gpu), (size.name, config.name)
+        kept_families |= {config.family for config in pruned.kept}
+    assert kept_families >= {name for name in FAMILIES if "cluster" not in name or triton_release() < (3, 8)}
+
+
+# --- what compiles
+
+# What the compiler alone can know, and says with a binary or without one.
+SPARED = (Outcome.COMPILE_TIMED_OUT,)
+LONG = bool(os.environ.get("GENKERN_LONG_TESTS"))
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[CompileProcess]:
+    """A process that compiles, which ends with these tests."""
+    pytest.importorskip("triton")
+    process = CompileProcess()
+    yield process
+    if process.alive:
+        process.kill()
+
+
+def compiled(process: CompileProcess, folder: Path, size: GemmProblem, config: Config, arch: str) -> Failure | None:
+    """The first failure to compile the config's kernels, if any, legal or not."""
+    module, _ = make_module(folder, size, [config], arch)
+    path = folder / module.file_name
+    target = target_of(arch)
+    for spec in specs_of(module, config):
+        job = CompileJob(spec.key(target, TRITON_VERSION), str(path), spec, target, str(folder / "cache"), 100.0)
+        result = process.run(job)
+        if isinstance(result, Failure):
+            return result
+    return None
+
+
+def affordable(size: GemmProblem, config: Config) -> bool:
+    """Whether it compiles in a second or two: no huge tiles, no thousands of registers that spill."""
+    elements = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
+    if config.family in ("gemv", "skinny"):
+        elements = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * config.BLOCK_SIZE_K
+    steps = 1 if size.dtype_a != "fp32" else 4
+    return elements * steps <= 64 * 32 * config.num_warps and config.BLOCK_SIZE_K <= 128 and config.num_stages <= 4
+
+
+def samples(seed: int, arch: str, count: int) -> list[tuple[GemmProblem, Config]]:
+    """Random problems with configs that are legal and affordable, of every family in turn."""
+    random, gpu = Random(seed), gpu_for_arch(arch)
+    found: list[tuple[GemmProblem, Config]] = []
+    families = [name for name in FAMILIES if not (gpu.vendor == "amd" and not FAMILIES[name].runs_on_amd)]
+    families = [name for name in families if arch == "sm_90" or name not in GLUON]
+    if triton_release() >= (3, 8):
+        families = [name for name in families if FAMILIES[name].cluster == 1]
+    while len(found) < count:
+        family = families[len(found) % len(families)]
+        size = random_problem(random, arch, 2**20)
+        config = random_config(random, family, arch, 128)
+        if affordable(size, config) and not legal(size, config, gpu):
+            found.append((size, config))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_what_is_legal_compiles(compiler: CompileProcess, tmp_path: Path, arch: str) -> None:
+    """Of every family some, picked by chance; what is longest to compile is left out. 40 times as many with GENKERN_LONG_TESTS=1."""
+    for number, (size, config) in enumerate(samples(3, arch, 240 if LONG else 12)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        failure = compiled(compiler, folder, size, config, arch)
+        assert failure is None or failure.outcome in SPARED, (size.name, config.name, failure)
+
+
+# Configs that legality refuses for what Triton, LLVM or ptxas says of them, with those next to them that compile.
+REFUSED_BY_COMPILERS = [
+    ("sm_90", problem(64, 64, 64, **INT8), tile("tiled", k=16)),
+    ("sm_80", problem(64, 64, 64, **INT8), tile("tiled_semaphore", 16, 16, 16)),
+    ("sm_90", LARGE, tile("tiled", 256, 256, 32, num_warps=16)),
+    ("sm_90", LARGE, tile("tiled_swapped", 128, 512, 16, num_warps=32)),
+    ("sm_100", LARGE, tile("persistent_tma_specialized", num_warps=2)),
+    ("sm_90", LARGE, tile("warp_specialized", num_stages=1)),
+    ("sm_90", LARGE, tile("warp_specialized", 64, 16, 256, num_stages=16)),
+    ("sm_90", FP32_OUT, tile("warp_specialized", 256, 128, num_warps=8, num_stages=2)),
+    ("sm_90", LARGE, tile("warp_specialized", num_warps=2)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "size", "config"), REFUSED_BY_COMPILERS, ids=[f"{arch}-{c.name}" for arch, _, c in REFUSED_BY_COMPILERS]
+)
+def test_what_is_said_not_to_compile_does_not(
+    compiler: CompileProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arch: str,
+    size: GemmProblem,
+    config: Config,
+) -> None:
+    """Nothing that would compile is lost by these reasons."""
+    assert legal(size, config, gpu_for_arch(arch))
+    monkeypatch.setattr("genkern.kernels.generate.require_legal", lambda *_: None)
+    assert compiled(compiler, tmp_path, size, config, arch) is not None
+
+
+# --- what is right
+
+
+@needs_interpreter
+@pytest.mark.slow
+def test_what_is_legal_is_right(tmp_path: Path) -> None:
+    """Small problems of every kind, in every family that the interpreter runs: C is the product, whatever the config."""
+    random = Random(5)
+    interpreter = Interpreter(tmp_path)
+    tried = dict.fromkeys(INTERPRETED, 0)
+    while min(tried.values()) < (40 if LONG else 4):
+        family = min(tried, key=tried.__getitem__)
+        arch = random.choice(["sm_90", "gfx942"] if FAMILIES[family].runs_on_amd else ["sm_90"])
+        size = random_problem(random, arch, 200)
+        config = random_config(random, family, arch, 64)
+        if config.SPLIT_K > 8 or tiles(size, config) > 60 or legal(size, config, gpu_for_arch(arch)):
+            continue
+        tried[family] += 1
+        answer = interpreter.run(size, config, seed=tried[family])
+        assert answer.again == "", (size.name, config.name)
+        assert answer.worst_row_error <= get_op(size.op).worst_row_limit(size), (size.name, config.name, answer)
+    interpreter.close()
+
+
+@needs_interpreter
+@pytest.mark.slow
+def test_what_gemv_is_refused_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than one row, or weights along N: the kernel computes something else."""
+    monkeypatch.setattr("genkern.kernels.generate.require_legal", lambda *_: None)
+    interpreter = Interpreter(tmp_path)
+    for size in (problem(2, 64, 64), problem(1, 64, 48, row_major_b=True)):
+        assert legal(size, tile("gemv", 1, 16, 64), None)
+        found = interpreter.run(size, tile("gemv", 1, 16, 64))
+        assert not found.worst_row_error < get_op(size.op).worst_row_limit(size)
+    interpreter.close()
+
+
+@pytest.mark.slow
+def test_what_is_legal_in_gluon_is_exact() -> None:
+    """Rings of any depth, shares of nothing, clusters with fewer K-blocks than programs: on the stand-in for an SM."""
+    random, done = Random(6), dict.fromkeys(GLUON, 0)
+    while min(done.values()) < (40 if LONG else 4):
+        family = min(done, key=done.__getitem__)
+        config = random_config(random, family, "sm_90", 128)
+        m, n, k = (random.choice(sizes) for sizes in ((1, 8, 33, 100, 150), (8, 64, 104, 200), (8, 64, 200, 520, 1000)))
+        size = fp16_problem(m, n, k, dtype_c=random.choice(["fp16", "fp32"]), bias=random.random() < 0.5)
+        if config.SPLIT_K > 60 or tiles(size, config) > 12 or legal(size, config, None) or legal(size, config, H200):
+            continue
+        done[family] += 1
+        assert_exact(product(size, config, random.randint(1, 9), done[family]))
