@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes
 from genkern.kernels.family import FAMILIES, GLUON, sides
 from genkern.kernels.generate import generate
-from genkern.kernels.gluon_tile import buffer_bytes, landing_bytes
 
 SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
 CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]

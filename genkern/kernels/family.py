@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from genkern.gemm.config import Config
 from genkern.kernels.families.gemv import GEMV
+from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
 from genkern.kernels.families.semaphore import TILED_SEMAPHORE, TILED_SWAPPED
@@ -13,7 +14,6 @@ from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
 from genkern.kernels.families.tiled_tma import TILED_TMA, TILED_TMA_SWAPPED
 from genkern.kernels.families.warp_specialized import CLUSTERS, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
-from genkern.kernels.gluon_tile import ring_k
 
 FAMILIES = {
     family.name: family

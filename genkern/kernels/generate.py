@@ -22,8 +22,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
 from genkern.kernels.families.call import Kernel, product_of, starts_early
 from genkern.kernels.families.common import REDUCE
+from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.family import FAMILIES, GLUON
-from genkern.kernels.gluon_tile import ring_k
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.fields import own_values

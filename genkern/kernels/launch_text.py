@@ -19,9 +19,8 @@ from genkern.kernels.argument import (
     Workspace,
 )
 from genkern.kernels.expression import Value, names_in, spelled
-from genkern.kernels.families.call import Call, Kernel
+from genkern.kernels.families.call import Call, Kernel, Variant
 from genkern.kernels.families.common import CONSTANTS
-from genkern.kernels.variant import Variant
 
 # Columns of a line of arguments.
 _LINE = 100

@@ -15,10 +15,9 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
 from genkern.kernels.expression import Value, evaluate
-from genkern.kernels.families.call import Call, Kernel, Product, product_of
+from genkern.kernels.families.call import Call, Kernel, Product, Variant, product_of
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.variant import Variant
 from genkern.ops.op import Op, get_op
 
 # From here on, an element's offset no longer fits 32 bits.

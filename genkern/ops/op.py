@@ -23,7 +23,7 @@ class Op:
     """One GEMM format.
 
     `folder`: its folder of templates, with module.py.j2 (reference and vendor call) and kernel.py.j2 (what its kernels
-    do where formats differ; templates/a16w16/kernel.py.j2 says how).
+    do where formats differ; the simplest one in templates says how).
     `input_types`: types that A and B may have. Where a problem says its types but no format, they mean the one that is
     chosen `by_types`.
     `default_dtypes`: (dtype_a, dtype_b, dtype_c) for an architecture.
@@ -99,6 +99,11 @@ def op_names() -> tuple[str, ...]:
 def op_folders() -> dict[str, Path]:
     """The folders of the formats that are not genkern's, by name."""
     return _outside_names(outside.folders())
+
+
+def op_folder(name: str) -> Path:
+    """The folder of a format, where its spaces lie too, if it has any."""
+    return op_folders().get(name) or Path(genkern.ops.__path__[0]) / name
 
 
 @functools.lru_cache(maxsize=16)

@@ -17,7 +17,7 @@ from genkern.errors import InputError
 from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.kernels.families.call import Family
 from genkern.kernels.family import FAMILIES, block_problem
-from genkern.ops.op import op_folders, op_names
+from genkern.ops.op import op_folder, op_names
 from genkern.space.rules.registry import RULE_NAMES
 
 SHIPPED_SPACES = Path(__file__).parent / "spaces"
@@ -148,18 +148,17 @@ def shipped_names() -> tuple[str, ...]:
 def load_space(path: str | None, arch: str, op: str) -> Space:
     """Read the space to search on `arch` for `op`.
 
-    `path` is a YAML file, the name of a shipped space, or None for the default of the architecture; of a format that is
-    not genkern's, a space in its folder.
+    `path` is a YAML file, the name of a shipped space, or None for the default of the architecture, which
+    is a space in the format's own folder where there is one.
     `arch` may carry ROCm's feature flags (`gfx942:sramecc+:xnack-`). Raises InputError for a file that is
     missing or malformed, and for a space that is not meant for this architecture or op.
     """
     target = arch.split(":", maxsplit=1)[0]
-    if path is None and op in op_folders():
-        for file in sorted(op_folders()[op].glob("*.yaml")):
+    if path is None:
+        for file in sorted(op_folder(op).glob("*.yaml")):
             space = read_space(file)
             if target in space.archs and op in space.ops:
                 return space
-    if path is None:
         for name in shipped_names():
             space = read_space(SHIPPED_SPACES / f"{name}.yaml")
             if space.default and target in space.archs and op in space.ops:

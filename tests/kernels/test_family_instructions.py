@@ -20,8 +20,8 @@ from genkern.farm.limits import fits
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.gluon_tile import buffer_bytes
 from genkern.kernels.family import FAMILIES, sides
-from genkern.kernels.gluon_tile import buffer_bytes
 from genkern.kernels.source import ast_source
 from genkern.space.rules.registry import RULES
 

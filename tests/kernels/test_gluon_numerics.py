@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.family import FAMILIES, GLUON
-from genkern.kernels.gluon_tile import buffer_bytes, powers_of
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Tests of genkern.kernels.gluon_tile: the parts that a tile of C is stored in, and who stores them."""
+"""Tests of genkern.kernels.families.gluon_tile: the parts that a tile of C is stored in, and who stores them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from gluon_cases import fp16_problem, made, text_of
 from gluon_stand_in import functions_of
 
-from genkern.kernels.gluon_tile import landing_bytes, owned_eights, parts_of
+from genkern.kernels.families.gluon_tile import landing_bytes, owned_eights, parts_of
 
 WIDTHS = range(8, 257, 8)
 

@@ -1,6 +1,6 @@
 """Tests of genkern.kernels.plan: a plan is whole as JSON, and nothing else is read as one.
 
-That plans say what is compiled and what generated modules launch is in test_families.py.
+That plans say what is compiled and what generated modules launch is in test_specs.py.
 """
 
 from __future__ import annotations

@@ -12,9 +12,12 @@ from interpreted import INTERPRETED, Interpreter
 from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, needs_interpreter, taking
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES
 from genkern.ops.op import get_op
+from genkern.space.prune import prune
+from genkern.space.space import load_space
 from genkern.tuning.check import reduced
 
 OP = get_op("a8w8_blockscale")
@@ -91,6 +94,9 @@ def test_a_step_lies_in_one_block_of_k() -> None:
     problem = problem_of(64, 128, 1024, FP8)
     for block_k, legal in ((32, True), (128, True), (256, False)):
         assert (OP.legal(problem, Config("tiled", 16, 16, block_k)) == "") is legal
+    # One that multiplies element by element, or by instructions of its own, would leave the scales out.
+    steps = {name for name, family in FAMILIES.items() if family.uses_dot and not family.width_step}
+    assert steps == {name for name in FAMILIES if not OP.legal(problem, Config(name, 16, 16, 128))}
     assert "divide the 64 elements" in OP.legal(replace(problem, own=(("block_k", 64),)), Config("tiled", 16, 16, 128))
 
 
@@ -117,3 +123,15 @@ def test_when_the_library_has_this(problem: GemmProblem, said: str) -> None:
     reason = OP.no_vendor(problem)
     assert said in reason
     assert bool(said) == bool(reason)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])
+def test_its_own_spaces_hold_what_it_can_compute(arch: str) -> None:
+    """Without --space, the space in the format's folder; int8, since not all of these have fp8."""
+    assert OP.legal is not None
+    space = load_space(None, arch, OP.name)
+    for size in ((1, 4096, 7168), (64, 2112, 7168), (4096, 7168, 2048)):
+        problem = GemmProblem(*size, OP.name, *INT8, "bf16")
+        kept = prune(space, problem, gpu_for_arch(arch)).kept
+        assert kept
+        assert not any(OP.legal(problem, config) for config in kept)

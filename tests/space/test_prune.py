@@ -13,8 +13,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
-from genkern.kernels.gluon_tile import buffer_bytes, powers_of
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune
 from genkern.space.rules.registry import rule_for

@@ -11,7 +11,6 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Descriptor, Leading, Pointer
 from genkern.kernels.expression import Value, cdiv, name
-from genkern.kernels.variant import Variant
 from genkern.ops.op import Op, get_op
 
 # What hangs on the config, by its fields' names.
@@ -73,6 +72,40 @@ class Product:
         row_major = self.by_name[operand].row_major
         stored = box if row_major else (box[1], box[0])
         return Descriptor(name, operand, stored, not row_major, swizzled, cluster)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
+
+    That is `rows` of skinny; and in Gluon how many copies bring the columns of a tile, `column_boxes`, and how many
+    take parts of it to C, `c_parts`, each by a descriptor of its own.
+    """
+
+    name: str
+    template: str
+    mask_m: bool = False
+    mask_n: bool = False
+    mask_k: bool = False
+    split: bool = False
+    xcd: bool = False
+    cache_modifier: str = "none"
+    rows: int = 0
+    swapped: bool = False
+    cluster: int = 1
+    column_boxes: int = 0
+    c_parts: int = 0
+    specialized: bool = False
+
+    @property
+    def boxes(self) -> tuple[str, ...]:
+        """Its descriptors of operands (families in Gluon)."""
+        return ("rows_desc", *(f"columns_desc_{number}" for number in range(self.column_boxes)))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Its descriptors of C (families in Gluon)."""
+        return tuple(f"c_desc_{number}" for number in range(self.c_parts))
 
 
 @dataclass(frozen=True)

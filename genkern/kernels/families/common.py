@@ -29,8 +29,8 @@ from genkern.kernels.families.call import (
     N,
     Options,
     Product,
+    Variant,
 )
-from genkern.kernels.variant import Variant
 
 Arguments = tuple[Argument, ...]
 # One program of the split-K reduction, or of the filling with zeros, takes this many elements of C, two per thread of

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from genkern.kernels.expression import cdiv
-from genkern.kernels.families.call import BLOCK_SIZE_N, Call, Family, N, Product
+from genkern.kernels.families.call import BLOCK_SIZE_N, Call, Family, N, Product, Variant
 from genkern.kernels.families.common import C_POINTER, POINTERS, leading, main_kernel, masked_variant, sizes
-from genkern.kernels.variant import Variant
 
 
 def _call(product: Product, variant: Variant) -> Call:

@@ -18,9 +18,9 @@ from genkern.kernels.families.call import (
     Call,
     Family,
     Product,
+    Variant,
 )
 from genkern.kernels.families.common import GROUP, main_kernel, sizes
-from genkern.kernels.variant import Variant
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genkern.kernels.families.call import SPLIT_K, TILES, TILES_OF_C, Call, Family, Product
+from genkern.kernels.families.call import SPLIT_K, TILES, TILES_OF_C, Call, Family, Product, Variant
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
@@ -16,7 +16,6 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.variant import Variant
 
 
 def _call(product: Product, variant: Variant) -> Call:

@@ -16,6 +16,7 @@ from genkern.kernels.families.call import (
     M,
     N,
     Product,
+    Variant,
 )
 from genkern.kernels.families.common import (
     C_POINTER,
@@ -29,7 +30,6 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.variant import Variant
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:

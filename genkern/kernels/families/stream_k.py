@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from genkern.kernels.expression import name, where
-from genkern.kernels.families.call import BLOCK_SIZE_M, BLOCK_SIZE_N, TILES, TILES_OF_C, UNITS, Call, Family, Product
+from genkern.kernels.families.call import (
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    TILES,
+    TILES_OF_C,
+    UNITS,
+    Call,
+    Family,
+    Product,
+    Variant,
+)
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
@@ -14,7 +24,6 @@ from genkern.kernels.families.common import (
     sizes,
     sums,
 )
-from genkern.kernels.variant import Variant
 
 SHARED = name("shared")
 

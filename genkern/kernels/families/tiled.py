@@ -18,6 +18,7 @@ from genkern.kernels.families.call import (
     M,
     N,
     Product,
+    Variant,
 )
 from genkern.kernels.families.common import (
     C_POINTER,
@@ -30,7 +31,6 @@ from genkern.kernels.families.common import (
     reduction,
     sizes,
 )
-from genkern.kernels.variant import Variant
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
 # the whole device.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from genkern.kernels.argument import Argument, Integer, Pointer, Workspace
-from genkern.kernels.families.call import SPLIT_K, TILES, TILES_OF_C, Call, Family, M, N, Product
+from genkern.kernels.families.call import SPLIT_K, TILES, TILES_OF_C, Call, Family, M, N, Product, Variant
 from genkern.kernels.families.common import (
     GROUP,
     POINTERS,
@@ -15,7 +15,6 @@ from genkern.kernels.families.common import (
     sizes,
     zero_fill,
 )
-from genkern.kernels.variant import Variant
 
 
 def _call(product: Product, variant: Variant) -> Call:

@@ -14,6 +14,7 @@ from genkern.kernels.families.call import (
     Call,
     Family,
     Product,
+    Variant,
 )
 from genkern.kernels.families.common import (
     C_POINTER,
@@ -27,7 +28,6 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.variant import Variant
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:

@@ -27,10 +27,10 @@ from genkern.kernels.families.call import (
     Kernel,
     Options,
     Product,
+    Variant,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
-from genkern.kernels.gluon_tile import parts_of, powers_of, ring_k
-from genkern.kernels.variant import Variant
+from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
 HELPER_WARPS = 4

@@ -10,8 +10,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of, ring_k
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
-from genkern.kernels.gluon_tile import buffer_bytes, landing_bytes, powers_of, ring_k
 from genkern.space.rules.tiles import covering_block, tiles
 from genkern.triton_release import triton_release
 

@@ -1,4 +1,4 @@
-"""Tests of genkern.kernels.families: what the farm compiles for a config is what the generated module launches."""
+"""Tests of genkern.kernels.specs: what the farm compiles for a config is what the generated module launches."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import product_of
+from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
 from genkern.kernels.generate import generate
-from genkern.kernels.gluon_tile import buffer_bytes, landing_bytes
 from genkern.kernels.plan import LaunchPlan, launch_plan
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import binary_name, call_of, compile_options, kernel_specs, variants_of, wide_operands
 from genkern.ops.op import get_op
-from genkern.profiling.plan_launch import arguments_of
+from genkern.profiling.loaded_gemm import arguments_of
 
 SIZES = st.integers(1, 300)
 POWERS = st.sampled_from([16, 32, 64, 128])

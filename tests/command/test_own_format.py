@@ -1,0 +1,104 @@
+"""A format of someone's own, from a folder outside the checkout: the worked example of docs/your_own_format.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from command import ROOT
+from small_gemms import needs_interpreter
+
+from genkern.errors import InputError
+from genkern.ops import outside
+from genkern.ops.op import add_op, get_op, op_names
+
+EXAMPLE = ROOT / "docs" / "your_own_format.md"
+FILES = dict(re.findall(r"`squared_relu/([\w.]+)`:\n\n```\w+\n(.*?)```", EXAMPLE.read_text("utf-8"), flags=re.DOTALL))
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    """The example's folder, with the files that the document shows."""
+    folder = tmp_path / "squared_relu"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No format of one test is known to another."""
+    monkeypatch.setenv(outside.ENVIRONMENT, "")
+    for name in [name for name in sys.modules if name.startswith("genkern_op_")]:
+        del sys.modules[name]
+
+
+def run(folder: Path, *argv: object) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, in a folder that is not the checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "genkern", *map(str, argv)]
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@needs_interpreter
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_it_is_tuned_and_checked(tmp_path: Path, example: Path, arch: str) -> None:
+    """Its kernels compile, a winner's output is what its reference says, and the results name format and field."""
+    size = ("-m", 33, "-n", 128, "-k", 256, "--dtype_a", "fp16", "--bias_vector", "--beta", 3)
+    more = ("--arch", arch, "--profiler", "predict", "--jobs", 1, "--cache_dir", "cache", "-o", "r.yaml", "--compare")
+    ran = run(tmp_path, "--op", example, *size, *more)
+    assert ran.returncode == 0, ran.stderr
+    assert "interpreter check ok" in ran.stdout
+    (row,) = yaml.safe_load((tmp_path / "r.yaml").read_text("utf-8"))
+    assert (row["op"], row["beta"], row["dtype_c"]) == ("squared_relu", 3, "fp16")
+    again = run(tmp_path, "--op", example, "--compare_wo_tuning", "-i", "r.yaml", "--arch", arch, "--jobs", 1)
+    assert (again.returncode, "are correct" in again.stdout) == (0, True), again.stderr
+
+
+def test_without_its_folder_nobody_knows_it(tmp_path: Path) -> None:
+    """Results of it are refused with the formats that there are."""
+    (tmp_path / "r.yaml").write_text("- {'M': 16, 'N': 128, 'K': 256, 'op': 'squared_relu'}\n")
+    ran = run(tmp_path, "-i", "r.yaml", "--arch", "sm_90")
+    assert ran.returncode == 2
+    assert "squared_relu" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_processes_that_are_started_know_it(example: Path) -> None:
+    """By the environment: a measured process asks for the operands of the problem that it is given."""
+    assert add_op(str(example)).name == "squared_relu"
+    assert "squared_relu" in op_names()
+    code = "from genkern.ops.op import get_op; print(get_op('squared_relu').fields)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "Fields" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("__init__.py", None, "it has no __init__.py"),
+        ("__init__.py", "OP = 1\n", "has no OP"),
+        ("__init__.py", "import nothing_of_this_name\n", "cannot be imported: ModuleNotFoundError"),
+        ("__init__.py", "def (\n", "cannot be imported: SyntaxError"),
+        ("kernel.py.j2", None, "has no kernel.py.j2"),
+        ("__init__.py", FILES["__init__.py"].replace('"squared_relu"', '"a16w16"'), "is a format of genkern's own"),
+    ],
+)
+def test_a_folder_that_is_no_format_is_refused(example: Path, name: str, text: str | None, said: str) -> None:
+    """In one line, and nothing of it is known afterwards."""
+    (example / name).unlink()
+    if text is not None:
+        (example / name).write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=said) as caught:
+        add_op(str(example))
+    assert "\n" not in str(caught.value)
+    assert "squared_relu" not in op_names()
+    with pytest.raises(InputError, match="unknown op"):
+        get_op("squared_relu")

@@ -1,0 +1,34 @@
+"""What knows a format by name: its own folders, and readers of other people's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from genkern.ops.op import op_names
+
+ROOT = Path(__file__).resolve().parent.parent
+# Everything else learns of a format by what it declares. Allowed: readers of formats whose own names say which one they
+# mean (AITER's tables), and the format of a problem that nobody names.
+ALLOWED = {"genkern/gemm/problem.py": ["a16w16"]}
+
+
+def generic() -> Iterator[Path]:
+    """Code that is of no format: genkern without ops/<op> and formats/, profiling, and the families' templates."""
+    places = ("genkern", "**/*.py"), ("profiling", "**/*.py"), ("templates", "*.j2"), ("templates/gemm", "*")
+    for folder, pattern in places:
+        for path in sorted((ROOT / folder).glob(pattern)):
+            parts = path.relative_to(ROOT).parts
+            of_format = parts[:2] == ("genkern", "ops") and len(parts) > 3
+            if path.is_file() and not of_format and parts[:2] != ("genkern", "formats") and "__pycache__" not in parts:
+                yield path
+
+
+@pytest.mark.parametrize("path", list(generic()), ids=lambda path: str(path.relative_to(ROOT)))
+def test_generic_code_names_no_format(path: Path) -> None:
+    """So that the next format is one folder in genkern/ops and one in templates."""
+    text = path.read_text(encoding="utf-8")
+    named = [name for name in op_names() if name in text]
+    assert named == ALLOWED.get(str(path.relative_to(ROOT)), [])
