@@ -19,7 +19,8 @@ def test_ends_are_read_without_what_was_found_of_configs(tmp_path: Path) -> None
     assert (ends.header, ends.starts, ends.winners()) == (whole.header, [START], [WINNER])
     assert ends.of(PROBLEM).ended == whole.of(PROBLEM).ended
     assert ends.of(PROBLEM).checks == whole.of(PROBLEM).checks
-    assert not (ends.of(PROBLEM).screened or ends.of(PROBLEM).finals or ends.of(PROBLEM).unfit)
+    left_out = ends.of(PROBLEM)
+    assert (left_out.screened, left_out.finals, left_out.unfit) == ({}, [], {})
 
 
 def test_damage_is_refused_where_it_is_read(tmp_path: Path) -> None:
