@@ -83,7 +83,7 @@ def test_results_of_another_space_are_not_passed_off_as_done(here: Here, tmp_pat
         assert other == [
             already,
             "note: 3 of these were tuned otherwise: the search space of a16w16 was amd_quick, is mine; "
-            "errRatio was 0.05, is 0.01 (--all tunes them again)",
+            "errRatio was 1.0, is 0.01 (--all tunes them again)",
         ]
     assert notes(here("--all", space="mine.yaml")) == []
     assert len(notes(here(space="mine.yaml"))) == 1
