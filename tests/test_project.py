@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from genkern.command.options import parser
+from genkern.ops.command_line import add_fields
 from genkern.ops.op import op_names
-from genkern.ops.options import add_fields
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE_FOLDERS = ("genkern", "profiling", "templates")

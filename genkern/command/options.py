@@ -16,8 +16,8 @@ from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import ACTIVATIONS
+from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
-from genkern.ops.options import add_fields, add_folders, default_types, op_name
 from genkern.space.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")

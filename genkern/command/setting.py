@@ -19,7 +19,7 @@ from genkern.farm.workshop import Workshop
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
 from genkern.gemm.session import Budget, Profiler
 from genkern.journal.run_folder import run_folder
-from genkern.ops.options import said_fields
+from genkern.ops.command_line import said_fields
 from genkern.space.space import Space
 
 

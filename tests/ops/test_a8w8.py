@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from compiled import compile_all
 from interpreted import INTERPRETED, Interpreter
-from small_gemms import SPLIT, STREAM_K, TILED, TMA, make_module, needs_interpreter, taking
+from small_gemms import (
+    CLUSTER,
+    SPLIT,
+    STREAM_K,
+    TILED,
+    TMA,
+    WARP_SPECIALIZED_SPLIT,
+    WARP_SPECIALIZED_SWAPPED_SPLIT,
+    make_module,
+    needs_interpreter,
+    taking,
+)
 
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import bytes_moved, get_op
@@ -82,3 +94,12 @@ def test_scales_of_another_shape_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=said):
             module.check_operands(module.CONFIGS[TILED.name], {**operands, name: wrong})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8e4m3fn"])
+def test_gluon_kernels_compile(tmp_path: Path, dtype: str) -> None:
+    """Their finish is the format's too: upright, swapped and in a cluster, with shares of K."""
+    problem = per_token(208, 256, 512, (dtype, dtype, "bf16"), bias=True)
+    gluon = (WARP_SPECIALIZED_SPLIT, WARP_SPECIALIZED_SWAPPED_SPLIT, CLUSTER)
+    configs = [replace(config, BLOCK_SIZE_K=128) for config in gluon]
+    assert len(compile_all(tmp_path, problem, configs, "sm_90")) == len(configs)

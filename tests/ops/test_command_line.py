@@ -12,7 +12,7 @@ from genkern.command.options import parse
 from genkern.command.setting import make_defaults
 from genkern.errors import InputError
 from genkern.formats.gemm_entry import GemmDefaults, resolve
-from genkern.ops.options import add_folders, op_name, said_fields
+from genkern.ops.command_line import add_folders, op_name, said_fields
 
 SIZE = ["-m", "16", "-n", "256", "-k", "512", "--arch", "sm_90"]
 VALUES = {"M": 16, "N": 256, "K": 512}

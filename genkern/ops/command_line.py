@@ -43,7 +43,7 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
     for op in op_names():
         for field in fields_of(get_op(op).fields):
             of = ", ".join(field.words) if field.words else f"{field.least} to {field.most}"
-            helps.setdefault(field.name, []).append(f"{field.help}: {of}; {field.default} where nothing says")
+            helps.setdefault(field.name, []).append(f"{field.help}: {of}; {field.default} is the default")
     for name, said in helps.items():
         group.add_argument(f"--{name}", dest=f"{_KEPT}{name}", metavar="VALUE", help=". ".join(said))
 
