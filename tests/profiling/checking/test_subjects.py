@@ -11,6 +11,7 @@ from small_gemms import SEMAPHORE, TILED, make_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES
 from genkern.profiling.checking.subjects import module_subject
 
 pytest.importorskip("torch")
@@ -30,8 +31,10 @@ PROBLEMS = [
     GemmProblem(35, 48, 96, *FP8, own=(("scales", "per_token"),), bias=True),
     GemmProblem(20, 150, 300, "a8w8_blockscale", *FP8[1:]),
 ]
-BLOCKS = {"gemv": (1, 4, 128, 1, 1), "skinny": (4, 4, 128, 1, 3)}
-CONFIGS = [Config(family, *BLOCKS.get(family, (32, 32, 32, 4, 3)), 4, 2) for family in INTERPRETED]
+BLOCKS = {"gemv": (1, 4, 128, 1), "skinny": (4, 4, 128, 1)}
+CONFIGS = [
+    Config(name, *BLOCKS.get(name, (32, 32, 32, 4)), 3 if FAMILIES[name].splits_k else 1, 4, 2) for name in INTERPRETED
+]
 # Two for each family, and each problem at least once.
 CASES = [(config, PROBLEMS[(n + 2 * m) % len(PROBLEMS)]) for n, config in enumerate(CONFIGS) for m in range(2)]
 
