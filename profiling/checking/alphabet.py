@@ -48,22 +48,26 @@ class Alphabet:
 
 
 def scales_inside(operands: Sequence[Operand]) -> tuple[Operand, ...]:
-    """The scales that differ along K, and so stand inside the sum: those that are not one per row, column or tensor."""
-    M, K = operands[0].shape[-2:]
-    N = operands[1].shape[-1]
-    whole = {"a": M, "b": N}
-    return tuple(
-        operand
-        for operand in operands
-        if operand.role == "scale"
-        and any(count not in (1, whole.get(operand.scales, 1)) for count in operand.shape)
-        and K > 1
-    )
+    """The scales that stand inside the sum over K."""
+    return tuple(operand for operand in operands if operand.role == "scale" and operand.in_step)
 
 
 def sum_limit(operands: Sequence[Operand]) -> int:
-    """How large a sum of magnitudes may be that stays exact in the accumulator, in units of the smallest product."""
-    return _FLOAT8_SUM if any(DTYPES[operand.dtype].is_float8 for operand in operands[:2]) else _FLOAT32_SUM
+    """How large a sum of magnitudes may be that stays exact in the accumulator, in units of the smallest product.
+
+    Where scales stand inside the sum, products with one scale are summed by themselves, and those sums in float32.
+    """
+    return _FLOAT8_SUM if _is_float8(operands) and not scales_inside(operands) else _FLOAT32_SUM
+
+
+def _is_float8(operands: Sequence[Operand]) -> bool:
+    return any(DTYPES[operand.dtype].is_float8 for operand in operands[:2])
+
+
+def _with_one_scale(operands: Sequence[Operand]) -> int:
+    """How many products there are at most with the same scales: all of them where none stand inside the sum."""
+    K = operands[0].shape[-1]
+    return min((-(-K // scale.shape[-1]) for scale in scales_inside(operands)), default=K)
 
 
 def choose_alphabet(operands: Sequence[Operand]) -> Alphabet:
@@ -78,19 +82,22 @@ def choose_alphabet(operands: Sequence[Operand]) -> Alphabet:
     gain = 2 ** (max(INNER_EXPONENTS) * inside)
     square = (sum(4**exponent for exponent in INNER_EXPONENTS) / len(INNER_EXPONENTS)) ** inside
     limit = sum_limit(operands)
+    together = _with_one_scale(operands) if _is_float8(operands) else 1
     shown = _OUTPUT.get(operands[2].dtype, 2**24)
+
+    def exact(largest: int) -> bool:
+        return K * largest**2 * gain <= limit and together * largest**2 <= max(_FLOAT8_SUM, together)
 
     def fits(largest: int) -> bool:
         mean_square = (largest + 1) * (2 * largest + 1) / 6
         spread = math.sqrt(K * square) * mean_square
-        return K * largest**2 * gain <= limit and _DEVIATIONS * spread <= shown
+        return exact(largest) and _DEVIATIONS * spread <= shown
 
     of_sum = -(-K * gain // limit)
     of_output = min(_MOST_ROUNDS_FOR_OUTPUT, math.ceil(K * square * (_DEVIATIONS / shown) ** 2))
-    drifting = max((n for n in range(1, LARGEST + 1) if K * n**2 * gain <= limit), default=1)
     return Alphabet(
         largest=max((n for n in range(1, LARGEST + 1) if fits(n)), default=1),
         parts=max(of_sum, of_output),
-        drifting=drifting,
+        drifting=max((n for n in range(1, LARGEST + 1) if exact(n)), default=1),
         drifting_parts=of_sum,
     )

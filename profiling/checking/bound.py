@@ -14,6 +14,10 @@
 - e what comes after the sum: scales and a bias (two roundings each), and the activation's own formula;
 - |A| |B| the reference of the operands' magnitudes, bias and scales included;
 - L the largest slope of the activation (1.129 for gelu, 1.100 for silu), twice that since activation(x) >= x / 2 there.
+
+On an H200 (Triton 3.6.0; tiled and tiled_semaphore, split 1 to 16; K of 64, 1000, 4096, 28672 and 262144) results in
+float32 were off by at most 0.12 of `sum_error` for bf16 and fp16 (0.04 from K = 1000 on, the same for every K), by 0.17
+for fp8 and 0.04 for fp32.
 """
 
 from __future__ import annotations

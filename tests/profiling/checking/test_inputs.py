@@ -96,7 +96,7 @@ def test_scales_are_powers_of_two_that_differ() -> None:
     assert made["scale_b"].item() != 1
     assert (made["bias"] != 0).all()
     assert len(made["bias"].unique()) > 5
-    rows = replace(scales[0], shape=(32, 1)), replace(scales[1], shape=(2, 2))
+    rows = replace(scales[0], shape=(32, 1)), replace(scales[1], shape=(2, 2), in_step=True)
     made = filled((a, b, c, *rows), Round("exact"))
     for scale in (made["scale_a"], made["scale_b"]):
         assert torch.equal(torch.exp2(torch.log2(scale).round()), scale)

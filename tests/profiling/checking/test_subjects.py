@@ -11,6 +11,7 @@ from small_gemms import SEMAPHORE, TILED, make_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES
 from genkern.profiling.checking.subjects import module_subject
 
 pytest.importorskip("torch")
@@ -27,10 +28,14 @@ PROBLEMS = [
     GemmProblem(40, 24, 113, *FP8, bias=True),
     GemmProblem(19, 72, 129, *INT8, row_major_b=True, activation="silu"),
     GemmProblem(48, 64, 128, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32"),
+    GemmProblem(35, 48, 96, *FP8, own=(("scales", "per_token"),), bias=True),
+    GemmProblem(20, 150, 300, "a8w8_blockscale", *FP8[1:]),
 ]
-BLOCKS = {"gemv": (1, 4, 128, 1, 1), "skinny": (4, 4, 128, 1, 3)}
-CONFIGS = [Config(family, *BLOCKS.get(family, (32, 32, 32, 4, 3)), 4, 2) for family in INTERPRETED]
-# Two for each family, each problem about as often.
+BLOCKS = {"gemv": (1, 4, 128, 1), "skinny": (4, 4, 128, 1)}
+CONFIGS = [
+    Config(name, *BLOCKS.get(name, (32, 32, 32, 4)), 3 if FAMILIES[name].splits_k else 1, 4, 2) for name in INTERPRETED
+]
+# Two for each family, and each problem at least once.
 CASES = [(config, PROBLEMS[(n + 2 * m) % len(PROBLEMS)]) for n, config in enumerate(CONFIGS) for m in range(2)]
 
 
