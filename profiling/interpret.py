@@ -1,28 +1,40 @@
-"""One config under Triton's interpreter: `python -m genkern.profiling.interpret MODULE CONFIG`."""
+"""One config checked under Triton's interpreter: `python -m genkern.profiling.interpret MODULE CONFIG PROBLEM`."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 import traceback
+from types import ModuleType
+from typing import Any
 
 from genkern.errors import one_line
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.refusal import is_bug_when_interpreted
 from genkern.kernels.source import load_module
-from genkern.profiling.accuracy import error_ratio, worst_row_error
+from genkern.ops.op import get_op
+from genkern.profiling.checking.check import Checking, Verdict
+from genkern.profiling.checking.subjects import module_subject
+
+# Three programs where their number is the GPU's: the two by two tiles of a reduced size leave one to be shared.
+_UNITS = 3
 
 
 def main(argv: list[str]) -> None:
-    """Print the error ratio, the worst row error and the type that A really had as one JSON line.
+    """Check a config of the module of PROBLEM, JSON; print the verdict and the type that A really had as a JSON line.
 
     Of a module that is wrong itself, the bug.
     """
-    module_path, config_name = argv
+    module_path, config_name, values = argv
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1 before Triton is imported")
+    answer: dict[str, Any]
     try:
-        answer = interpreted(module_path, config_name)
+        module = load_module(module_path)
+        answer = dataclasses.asdict(verdict_on(module, config_name, GemmProblem(**json.loads(values)), _UNITS))
+        answer["dtype_a"] = str(module.make_operands("cpu")["a"].dtype).removeprefix("torch.")
     except Exception as error:
         if not is_bug_when_interpreted(error, module_path):
             raise
@@ -30,19 +42,15 @@ def main(argv: list[str]) -> None:
     print(json.dumps(answer))
 
 
-def interpreted(module_path: str, config_name: str) -> dict[str, float | str]:
-    """The two errors of the config's output, and the type that A had."""
-    module = load_module(module_path)
-    operands = module.make_operands("cpu")
-    expected = module.reference(operands)
-    operands["c"].fill_(float("nan"))
-    # Three programs where their number is the GPU's: the two by two tiles of a reduced size leave one to be shared.
-    actual = module.matmul(module.CONFIGS[config_name], operands, units=3)
-    return {
-        "error_ratio": error_ratio(actual, expected),
-        "worst_row_error": worst_row_error(actual, expected),
-        "dtype_a": str(operands["a"].dtype).removeprefix("torch."),
-    }
+def verdict_on(module: ModuleType, config_name: str, problem: GemmProblem, units: int) -> Verdict:
+    """The verdict on a config of the module of `problem`, with so many programs where their number is the GPU's."""
+    like = module.make_operands("cpu")
+    if problem.dtype_c == "bf16":
+        # The interpreter of Triton 3.7 cuts float32 to bfloat16 where a GPU rounds: float16 stands in for it.
+        like["c"] = like["c"].half()
+    # Its sums are float32's, whatever the architecture.
+    checking = Checking(problem, get_op(problem.op), "interpreter", module.reference, like)
+    return checking.check(module_subject(module, config_name, units))
 
 
 if __name__ == "__main__":

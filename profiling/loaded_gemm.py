@@ -15,12 +15,13 @@ from genkern.kernels.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
 from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.kernels.source import ast_source, load_module
+from genkern.profiling.checking.check import Scratch, Subject
 
 Call = Callable[[int], None]
 # More copies than this no longer make B colder, and each costs host memory for its launch arguments.
 _MAX_COPIES = 512
-# As a partial sum of integers; no two of them add up to a small one.
-_SPOILED = 0x35A5A5A5
+# Of a workspace and of counters: 16 bytes where a kernel needs none.
+_LEAST_ELEMENTS = 4
 
 
 def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
@@ -55,17 +56,14 @@ class SharedWorkspace:
 
         elements, counters = plan.workspace_elements(units)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
-        # What is larger stays; what is new replaces the smaller. 16 bytes where a kernel needs none.
-        if self._size("workspace") < max(elements, 4):
-            self._tensors["workspace"] = torch.empty(max(elements, 4), dtype=dtype, device=self._device)
-        if self._size("counters") < max(counters, 4):
-            self._tensors["counters"] = torch.zeros(max(counters, 4), dtype=torch.int32, device=self._device)
+        # What is larger stays; what is new replaces the smaller.
+        if self._size("workspace") < max(elements, _LEAST_ELEMENTS):
+            self._tensors["workspace"] = torch.empty(max(elements, _LEAST_ELEMENTS), dtype=dtype, device=self._device)
+        if self._size("counters") < max(counters, _LEAST_ELEMENTS):
+            self._tensors["counters"] = torch.zeros(
+                max(counters, _LEAST_ELEMENTS), dtype=torch.int32, device=self._device
+            )
         return dict(self._tensors)
-
-    def spoil(self) -> None:
-        """Fill the workspace with what gives no right result."""
-        if (workspace := self._tensors.get("workspace")) is not None:
-            workspace.fill_(float("nan") if workspace.is_floating_point() else _SPOILED)
 
     def _size(self, name: str) -> int:
         return int(self._tensors[name].numel()) if name in self._tensors else 0
@@ -116,18 +114,38 @@ class LoadedGemm:
 
         return call
 
+    def subject(self, launchable: Launchable) -> Subject:
+        """The config's binaries as the subject of a check, on operands and a workspace that it is given."""
+        import torch
+
+        plan = LaunchPlan.from_json(launchable.plan)
+        kernels = [load_binary(self.module, path) for path in launchable.binaries]
+        workspace, counters = plan.workspace_elements(self.units)
+        dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
+        scratch = (
+            Scratch("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
+            Scratch("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True),
+        )
+
+        def launch_all(operands: dict[str, Any]) -> None:
+            given = {**self.operands, **operands}
+            for kernel, launch in zip(kernels, plan.launches, strict=True):
+                _bound_launch(kernel, launch.programs(self.units), arguments_of(launch, given, self.units))()
+
+        return Subject(launch_all, scratch)
+
+    def operands_of(self, copy: int) -> dict[str, Any]:
+        """All operands, of those that rotate this copy."""
+        return {**self.operands, **self._weights[copy]}
+
     def vendor(self) -> Call:
         """The vendor library's call on the same operands."""
-        operands = [{**self.operands, **weights} for weights in self._weights]
+        operands = [self.operands_of(copy) for copy in range(self.copies)]
 
         def call(copy: int) -> None:
             self.module.vendor(operands[copy % self.copies])
 
         return call
-
-    def spoil_workspace(self) -> None:
-        """Fill it with what gives no right result. What earlier calls left there would: all have the same operands."""
-        self._workspace.spoil()
 
 
 def arguments_of(launch: Launch, tensors: Mapping[str, Any], units: int) -> tuple[Any, ...]:

@@ -159,8 +159,8 @@ class ServedProfiler:
                     raise ProfilerError(f"GPU {self._device_index}: re-timing fails: {fault.message}") from None
         return lost
 
-    def check(self, session: Session, candidate: Candidate, err_ratio: float, worst_row: float) -> Check:
-        """Compare the candidate's output, NaN-filled before, with the float32 reference on the device.
+    def check(self, session: Session, candidate: Candidate) -> Check:
+        """Check the candidate's binaries on the device (profiling/checking).
 
         NOT_CHECKED when the process is lost twice, or hangs: that does not make the output wrong.
         """
@@ -176,8 +176,7 @@ class ServedProfiler:
                 self._losses = 0
                 if "error" in answer:
                     return Check(name, False, 1.0, math.inf, size, "gpu", str(answer["error"]))
-                ratio, row = _number(answer, "error_ratio"), _number(answer, "worst_row_error")
-                return Check(name, ratio <= err_ratio and row <= worst_row, ratio, row, size, "gpu")
+                return check_of_answer(name, size, "gpu", answer)
             except SessionRefused as error:
                 message = str(error)
                 break
@@ -306,11 +305,19 @@ def _samples(values: Any) -> tuple[float, ...]:
     return samples
 
 
-def _number(answer: dict[str, Any], key: str) -> float:
-    value = answer.get(key)
-    if not isinstance(value, int | float):
-        raise ChildGarbled(f"the measured process answered {key} = {value!r}")
-    return float(value)
+def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -> Check:
+    """The verdict that a process gave as JSON. Raises ChildGarbled for anything else."""
+    passed, message, rounds = answer.get("passed"), answer.get("message"), answer.get("rounds")
+    ratio, row = answer.get("error_ratio"), answer.get("worst_row_error")
+    if (
+        not isinstance(passed, bool)
+        or not isinstance(message, str)
+        or not isinstance(rounds, list)
+        or not isinstance(ratio, int | float)
+        or not isinstance(row, int | float)
+    ):
+        raise ChildGarbled(f"the check's answer has no sense: {str(answer)[:200]}")
+    return Check(name, passed, float(ratio), float(row), size, method, message, rounds=tuple(map(str, rounds)))
 
 
 def _names(candidate: Candidate) -> dict[str, Any]:

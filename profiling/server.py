@@ -6,6 +6,7 @@ A request that breaks the device raises, which ends the process; one that device
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import traceback
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from genkern.errors import one_line
 from genkern.gemm.config import Config
 from genkern.gemm.session import VENDOR, Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
-from genkern.profiling.accuracy import error_ratio, worst_row_error
+from genkern.ops.op import get_op
+from genkern.profiling.checking.check import Checking, Subject
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
@@ -50,7 +52,7 @@ class Server:
         # By binaries and SPLIT_K: what the first group size took.
         self._first_us: dict[tuple[tuple[str, ...], int], float] = {}
         self._next_copy = 0
-        self._expected: Any = None
+        self._checking: Checking | None = None
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
         """The answer to `request`, whose "command" is open, screen, retime or check."""
@@ -84,7 +86,7 @@ class Server:
             self._timer = make_timer(self._time_source)
             uuid = str(torch.cuda.get_device_properties(0).uuid)
             self._guard = ThrottleGuard(None if torch.version.hip else open_clock(uuid))
-        self._gemm = self._expected = None
+        self._gemm = self._checking = None
         self._best_us = math.inf
         self._first_us = {}
         torch.cuda.empty_cache()
@@ -201,19 +203,20 @@ class Server:
         import torch
 
         name = launchable.name
-        c = gemm.operands["c"]
         try:
-            if self._expected is None:
-                self._expected = gemm.module.reference(gemm.operands)
-            call = gemm.vendor() if name == VENDOR else gemm.bind(launchable)
-            c.fill_(float("nan"))
-            gemm.spoil_workspace()
-            call(0)
+            if self._checking is None:
+                session = gemm.session
+                op = get_op(session.problem.op)
+                self._checking = Checking(
+                    session.problem, op, session.arch, gemm.module.reference, gemm.operands, session.seed
+                )
+            # The library is asked for contiguous results only.
+            no_slices = Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
+            verdict = self._checking.check(no_slices if name == VENDOR else gemm.subject(launchable))
             torch.cuda.synchronize()
-            ratio, row = error_ratio(c, self._expected), worst_row_error(c, self._expected)
         except Exception as error:
             return self._failed(name, error)
-        return {"config": name, "error_ratio": ratio, "worst_row_error": row}
+        return {"config": name, **dataclasses.asdict(verdict)}
 
     def _failed(self, name: str, error: Exception) -> Answer:
         """A refusal leaves the device as it was; after a fault this raises, and for what is a bug."""

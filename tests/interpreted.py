@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -74,19 +75,26 @@ class Interpreter:
         `positive` takes A and B from 0 to 1, and compares with float64 as well. Raises AssertionError with the
         traceback of what the call raises.
         """
+        row_major = {"a": problem.row_major_a, "b": problem.row_major_b, "c": True}
+        case = {"row_major": row_major, "units": UNITS.get(config.family, 1)}
+        return Answer(**self._say(problem, config, case | {"extra": extra, "positive": positive, "seed": seed}))
+
+    def check(self, problem: GemmProblem, config: Config) -> dict[str, Any]:
+        """The verdict of the check (profiling/checking) on `config`. Raises AssertionError as `run` does."""
+        values = asdict(problem)
+        return self._say(problem, config, {"problem": values, "units": UNITS.get(config.family, 3)})
+
+    def _say(self, problem: GemmProblem, config: Config, case: Mapping[str, object]) -> dict[str, Any]:
         self._cases += 1
         path = self._folder / f"case_{self._cases}.py"
         path.write_text(generate(problem, [config], "gfx942").text, encoding="utf-8")
-        row_major = {"a": problem.row_major_a, "b": problem.row_major_b, "c": True}
-        case = {"path": str(path), "config": config.name, "row_major": row_major, "units": UNITS.get(config.family, 1)}
-        case |= {"extra": extra, "positive": positive, "seed": seed}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(case) + "\n")
+        self._process.stdin.write(json.dumps({"path": str(path), "config": config.name, **case}) + "\n")
         self._process.stdin.flush()
         said = json.loads(self._process.stdout.readline() or '"the interpreter has died"')
         assert isinstance(said, dict), said
-        return Answer(**said)
+        return said
 
     def close(self) -> None:
         self._process.communicate()

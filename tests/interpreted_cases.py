@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
-from genkern.profiling.accuracy import error_ratio, worst_row_error
+from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
+from genkern.profiling.interpret import verdict_on
 
 # What a workspace holds that nobody has written.
 _GARBAGE = 12345
@@ -51,6 +54,8 @@ def padded(x: Any, row_major: bool, extra: int) -> tuple[Any, Any]:
 def answer(case: dict[str, Any]) -> dict[str, object]:
     """What the config computes, against the module's reference, and against float64 where that is asked for."""
     module = load_module(case["path"])
+    if "problem" in case:
+        return asdict(verdict_on(module, case["config"], GemmProblem(**case["problem"]), case["units"]))
     operands = module.make_operands("cpu", case["seed"])
     if case["positive"]:
         # Sums in which nothing cancels: the relative error is that of the summation.

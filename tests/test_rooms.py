@@ -25,7 +25,7 @@ ROOMS = (
     "command",
 )
 # All that a process which launches kernels needs of the rest.
-PROFILING_KNOWS = ("", "gemm", "kernels", "farm.cache", "profiling")
+PROFILING_KNOWS = ("", "gemm", "ops", "kernels", "farm.cache", "profiling")
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -16,8 +16,8 @@ from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import ACTIVATIONS
-from genkern.ops.fields import fields_of
-from genkern.ops.op import add_op, get_op, op_folders, op_names
+from genkern.ops.op import op_names
+from genkern.ops.options import add_fields, add_folders, default_types, op_name
 from genkern.space.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
@@ -27,7 +27,7 @@ _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]"""
 _HELP_COLUMNS = 100
 _EXAMPLES = """examples:
-  genkern --gemm_size_file sizes.yaml --compare              tune every size, check each winner
+  genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
   genkern -i untuned.csv -o tuned.csv                        AITER's files
   genkern --compare_wo_tuning --gemm_size_file results.yaml  check results; exit 1 if any is wrong
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     Raises InputError; SystemExit(0) after printing for --help and --version.
     """
-    _add_ops(argv)
+    add_folders(argv)
     reader = parser()
     names = frozenset(reader._option_string_actions)
     arguments = [_underscored(argument, names) for argument in argv]
@@ -59,15 +59,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     options.command = shlex.join(["python", "-m", "genkern", *argv])
     return options
-
-
-def _add_ops(argv: Sequence[str]) -> None:
-    """Make the format known that --op names by its folder, for it may have options of its own. Raises InputError."""
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
-        name, equals, value = argument.partition("=")
-        folder = value if equals else following
-        if name == "--op" and (os.sep in folder or Path(folder).is_dir()) and folder not in op_names():
-            add_op(folder)
 
 
 def parse_status(argv: Sequence[str]) -> str:
@@ -148,19 +139,18 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--op",
         metavar="OP",
-        type=_op,
+        type=op_name,
         help=f"{_either(op_names())}, or the folder of a format of your own (default: by the types)",
     )
     own = "fp8 and bf8 are the target's own"
     for operand, help in (
-        ("a", f"{', '.join(DTYPES)}; {own} (default: {_default_types(0)})"),
+        ("a", f"{', '.join(DTYPES)}; {own} (default: {default_types(0)})"),
         ("b", "type of B (default: that of A)"),
-        ("c", f"type of C (default: {_default_types(2)})"),
+        ("c", f"type of C (default: {default_types(2)})"),
     ):
         group.add_argument(f"--dtype_{operand}", f"-dtype_{operand}", metavar="TYPE", help=help)
     group.add_argument("--col_a", "-col_a", action="store_true", help="A is column-major (default: row-major)")
-    for name, helps in _own_fields().items():
-        group.add_argument(f"--{name}", dest=f"own_{name}", metavar="VALUE", help="; ".join(helps))
+    add_fields(group)
     layout_b = group.add_mutually_exclusive_group()
     layout_b.add_argument("--row_b", "-row_b", action="store_true", help="B is row-major")
     layout_b.add_argument(
@@ -178,18 +168,24 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
 
 def _modes(group: argparse._ArgumentGroup) -> None:
     modes = group.add_mutually_exclusive_group()
-    modes.add_argument("--compare", action="store_true", help="tune, and check each winner against a float32 reference")
+    modes.add_argument(
+        "--compare",
+        action="store_true",
+        help="tune, check every finalist rather than the winners alone, and show the error figures; "
+        "without a GPU, check the winners under Triton's interpreter",
+    )
     modes.add_argument("--compare_wo_tuning", action="store_true", help="only check the configs of a results file")
     modes.add_argument(
         "--benchmark", action="store_true", help="only time the configs of a results file, into -o as CSV"
     )
     modes.add_argument("--explain", action="store_true", help="only count what each pruning rule drops, for each size")
+    group.add_argument("--no_check", action="store_true", help="let a winner win unchecked; the results say so")
     group.add_argument(
         "--errRatio",
         type=_ratio,
-        default=0.05,
+        default=1.0,
         metavar="R",
-        help="share of output elements that may be outside the tolerance, as AITER counts them (default: 0.05)",
+        help="an extra limit: the share of output elements outside the tolerance, as AITER counts them (default: 1)",
     )
 
 
@@ -322,6 +318,8 @@ def _results(group: argparse._ArgumentGroup) -> None:
 
 def _check_sizes(options: argparse.Namespace) -> None:
     single = [getattr(options, name) for name in "mnk"]
+    if options.no_check and (options.compare or options.compare_wo_tuning):
+        raise InputError("--no_check and --compare contradict each other: give one of them")
     named = any(value is not None for value in single)
     if options.compare_wo_tuning or options.benchmark:
         mode = "--compare_wo_tuning" if options.compare_wo_tuning else "--benchmark"
@@ -365,31 +363,6 @@ def _underscored(argument: str, names: frozenset[str]) -> str:
 
 def _either(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
-
-
-def _default_types(place: int) -> str:
-    """Of A (0), B or C (2), with the format that it is of: `bf16 (OP)`."""
-    return ", ".join(f"{get_op(name).default_dtypes('')[place]} ({name})" for name in op_names())
-
-
-def _own_fields() -> dict[str, list[str]]:
-    """What the formats ask of a problem besides its types, by name, and what each of them says of it."""
-    found: dict[str, list[str]] = {}
-    for op in op_names():
-        for field in fields_of(get_op(op).fields):
-            of = ", ".join(field.words) if field.words else f"{field.least} to {field.most}"
-            found.setdefault(field.name, []).append(f"{field.help}: {of} (default: {field.default})")
-    return found
-
-
-def _op(text: str) -> str:
-    """The name of a format; of one of the user's own, by its folder."""
-    if text in op_names():
-        return text
-    # Made known before (_add_ops).
-    if name := next((name for name, folder in op_folders().items() if folder == Path(text).resolve()), ""):
-        return name
-    raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(op_names())}, and no folder")
 
 
 def _size(text: str) -> int:

@@ -39,8 +39,12 @@ class Recorder:
         batch: int = 1,
         verbose: bool = False,
         pace: Pace | None = None,
+        errors: bool = False,
     ) -> None:
-        """`problems` are those to come, in the order of the results; several devices finish them in another."""
+        """`problems` are those to come, in the order of the results; several devices finish them in another.
+
+        `errors` has the table show the error figures of each size.
+        """
         self._place = {problem: place for place, problem in enumerate(problems)}
         self._results = results
         self._candidates = candidates
@@ -49,6 +53,7 @@ class Recorder:
         self._batch = batch
         self._verbose = verbose
         self._pace = pace or Pace()
+        self._errors = errors
         self._winners: list[Winner] = []
         self._outcomes: Counter[Outcome] = Counter()
         self._unwritten = 0
@@ -98,7 +103,7 @@ class Recorder:
         """Print the table of winners, and what became of all candidates."""
         if self._winners:
             columns = self._console.width if self._console.is_terminal else None
-            print_lines(self._console, ["", *winners_table(self._winners, gpu, columns), ""])
+            print_lines(self._console, ["", *winners_table(self._winners, gpu, columns, errors=self._errors), ""])
         self._console.print(f"candidates: {outcome_text(self._outcomes, self._time_source) or 'none'}")
         self._console.print(
             f"binaries: {counts.compiled:,} compiled, {counts.cached:,} from the cache, {counts.failed:,} refused"

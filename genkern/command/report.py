@@ -51,8 +51,8 @@ def format_text(problem: GemmProblem) -> str:
     return f"{problem.op} {types}" + (f" {', '.join(extras)}" if extras else "")
 
 
-def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> list[str]:
-    """The lines of the results' table, with a title.
+def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, errors: bool = False) -> list[str]:
+    """The lines of the results' table, with a title; `errors` adds the figures of the checks.
 
     Columns that say nothing are left out, and a format that all sizes share stands in the title. Where a line
     with the winner's name would not fit into `columns` (None: no limit), the names stand on lines of their own.
@@ -73,6 +73,9 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> l
         cells["vs vendor"] = lambda w: f"{w.vendor_us / w.duration_us:.3f}x" if w.vendor_us else "-"
     if any(winner.check for winner in winners):
         cells["check"] = lambda w: _check_cell(w.check)
+        if errors:
+            cells["error ratio"] = lambda w: f"{w.check.error_ratio:.2g}" if w.check else "-"
+            cells["worst row"] = lambda w: f"{w.check.worst_row_error:.2g}" if w.check else "-"
     if not all(is_deterministic(winner.problem, winner.config) for winner in winners):
         cells["deterministic"] = lambda w: "yes" if is_deterministic(w.problem, w.config) else "no"
     cells["winner"] = lambda w: w.config.name
@@ -140,7 +143,7 @@ def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:
 
 def _check_cell(check: Check | None) -> str:
     if check is None:
-        return "-"
+        return "none"
     return f"ok ({check.stand_in})" if check.stand_in else "ok"
 
 

@@ -167,6 +167,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
                 *(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget),
                 device_index=index,
                 incumbents=incumbents,
+                check_all=setting.checks == "all",
             )
             for index, profiler, checker in zip(setting.device_indices, profilers, checkers, strict=True)
         ]
@@ -176,7 +177,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
             tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
         stack.enter_context(progress)
         bug_log = BugLog(RunFiles(setting.results_path).bug_log, setting.versions, options.command)
-        reporting = {"batch": options.batch, "verbose": options.verbose > 0}
+        reporting = {"batch": options.batch, "verbose": options.verbose > 0, "errors": options.compare}
         recorder = Recorder(remaining, results, candidates, console, bug_log, **reporting)
         try:
             tune_all(tuners, remaining, recorder.finished, recorder.lost)
@@ -209,9 +210,9 @@ def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProble
 def make_checkers(
     profilers: Sequence[Profiler], workshop: Workshop, setting: Setting, closings: Sequence[contextlib.ExitStack]
 ) -> list[Checker | None]:
-    """One checker for each profiler with --compare, which its one of `closings` closes; else None."""
+    """One checker for each profiler, which its one of `closings` closes; None where nothing is checked."""
     options, target = setting.options, setting.target
-    if not options.compare:
+    if setting.checks == "none":
         return [None] * len(profilers)
     if not target.measured:
         interpreter = interpreter_checker(options.errRatio, workshop)

@@ -16,9 +16,10 @@ from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
-from genkern.formats.gemm_entry import GemmDefaults, check_defaults, own_keys
+from genkern.formats.gemm_entry import GemmDefaults, check_defaults
 from genkern.gemm.session import Budget, Profiler
 from genkern.journal.run_folder import run_folder
+from genkern.ops.options import said_fields
 from genkern.space.space import Space
 
 
@@ -40,6 +41,15 @@ class Setting:
         """-o, or a default under which predicted and measured times never meet."""
         predicted = "" if self.target.measured else "_predicted"
         return self.options.tuning_results_file or f"output/tuning_results_{self.target.arch}{predicted}.yaml"
+
+    @property
+    def checks(self) -> str:
+        """What is checked when tuning: "all" finalists, the "winner", or "none" (predicted, without --compare)."""
+        if self.options.no_check:
+            return "none"
+        if self.target.measured:
+            return "all" if self.options.compare else "winner"
+        return "winner" if self.options.compare else "none"
 
     @property
     def device_indices(self) -> tuple[int, ...]:
@@ -92,7 +102,7 @@ class Setting:
             "budget": {name: value for name, value in asdict(self.budget).items() if name != "timeout_s"},
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
-            "compare": self.options.compare,
+            "checks": self.checks,
             "all": self.options.all,
         }
 
@@ -112,9 +122,7 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
     """What the options say of sizes that do not say it themselves. Raises InputError when it does not fit together."""
     types = options.dtype_a, options.dtype_b, options.dtype_c
     layout = not options.col_a, options.row_b
-    said = ((name, getattr(options, f"own_{name}")) for name in own_keys())
-    own = tuple((name, value) for name, value in said if value is not None)
-    defaults = GemmDefaults(options.op, *types, *layout, options.bias_vector, options.activation, own)
+    defaults = GemmDefaults(options.op, *types, *layout, options.bias_vector, options.activation, said_fields(options))
     try:
         check_defaults(defaults, arch)
     except InputError as error:

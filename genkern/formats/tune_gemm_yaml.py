@@ -240,7 +240,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "GBps": round(gb_per_s(problem, winner.duration_us), 3),
         "error_ratio": check and check.error_ratio,
         "worst_row_error": check and check.worst_row_error,
-        "check": check and check.how,
+        "check": check.how if check else "none",
         "arch": winner.arch,
         "device": winner.device,
         "compute_units": compute_units,

@@ -127,14 +127,15 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Check:
-    """Result of comparing one config's output with the reference.
+    """Result of checking one config; `passed` says that no round found anything (profiling/checking).
 
-    `error_ratio` is the share of elements outside the tolerance, as AITER's checkAllclose counts it;
-    `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size` says what
-    was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is NOT_CHECKED and
-    nothing is known of the output; `lost` then says how the process ended that was to give one, if there was one.
-    `stand_in` is the type, by genkern's name, that A and B had instead of the problem's, where they had another: the
-    interpreter does not multiply bf16.
+    `rounds` names those that were passed: "exact" integers, "layout" (slices of larger matrices), "random". `message`
+    says what is wrong first, and where. `error_ratio` is the share of elements outside the tolerance, as AITER's
+    checkAllclose counts it; `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size`
+    says what was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is
+    NOT_CHECKED and nothing is known of the output; `lost` then says how the process ended that was to give one, if
+    there was one. `stand_in` is the type, by genkern's name, that A and B had instead of the problem's, where they had
+    another: the interpreter does not multiply bf16.
     """
 
     config: str
@@ -146,6 +147,7 @@ class Check:
     message: str = ""
     lost: Outcome | None = None
     stand_in: str = ""
+    rounds: tuple[str, ...] = ()
 
     @property
     def how(self) -> str:

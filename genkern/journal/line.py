@@ -91,7 +91,8 @@ def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
 def check_of(values: dict[str, Any]) -> Check:
     """The check with these values."""
     lost = values.get("lost")
-    return Check(**{**values, "lost": Outcome(lost) if lost else None})
+    rounds = tuple(map(str, values.get("rounds", ())))
+    return Check(**{**values, "lost": Outcome(lost) if lost else None, "rounds": rounds})
 
 
 def _pair(values: Any) -> tuple[float, float] | None:

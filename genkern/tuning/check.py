@@ -23,27 +23,31 @@ from genkern.gemm.session import Session
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op
+from genkern.profiling.served import check_of_answer
 from genkern.profiling.supervisor import run_supervised
 
 # The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
 _INTERPRETED_K_BLOCKS = 3
 _INTERPRETER_TIMEOUT_S = 300.0
-DeviceCheck = Callable[[Session, Candidate, float, float], Check]
+DeviceCheck = Callable[[Session, Candidate], Check]
 
 
 class Checker(Protocol):
     """Says whether a candidate computes the product of its problem."""
 
     def can_check(self, config: Config) -> bool:
-        """Whether `check` can tell; a config that nobody can check does not win a run with --compare."""
+        """Whether `check` can tell; a config that nobody can check does not win where winners are checked."""
 
     def check(self, session: Session, candidate: Candidate) -> Check: ...
 
 
 class DeviceChecker:
-    """On the GPU, with the very binaries that were measured. `err_ratio` is the share of elements allowed outside."""
+    """On the GPU, with the very binaries that were measured.
 
-    def __init__(self, device_check: DeviceCheck, err_ratio: float) -> None:
+    `err_ratio` is the largest share of elements outside AITER's tolerance; 1 sets no limit besides the check itself.
+    """
+
+    def __init__(self, device_check: DeviceCheck, err_ratio: float = 1.0) -> None:
         self._device_check = device_check
         self._err_ratio = err_ratio
 
@@ -51,8 +55,7 @@ class DeviceChecker:
         return True
 
     def check(self, session: Session, candidate: Candidate) -> Check:
-        limit = get_op(session.problem.op).worst_row_limit(session.problem)
-        return self._device_check(session, candidate, self._err_ratio, limit)
+        return limited(self._device_check(session, candidate), self._err_ratio)
 
 
 class InterpreterChecker:
@@ -62,7 +65,7 @@ class InterpreterChecker:
     `Check.problem_size` says which size that was. Needs PyTorch and NumPy.
     """
 
-    def __init__(self, err_ratio: float) -> None:
+    def __init__(self, err_ratio: float = 1.0) -> None:
         self._err_ratio = err_ratio
         self._closed = threading.Event()
 
@@ -90,7 +93,8 @@ class InterpreterChecker:
     def _run(self, path: Path, problem: GemmProblem, config: Config) -> Check:
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
-        argv = [sys.executable, "-m", "genkern.profiling.interpret", str(path), config.name]
+        values = json.dumps(dataclasses.asdict(problem))
+        argv = [sys.executable, "-m", "genkern.profiling.interpret", str(path), config.name, values]
 
         def failed(message: str, lost: Outcome | None = None) -> Check:
             method = NOT_CHECKED if lost else "interpreter"
@@ -115,11 +119,17 @@ class InterpreterChecker:
         answer = json.loads(out.read_text().splitlines()[-1])
         if "bug" in answer:
             raise BugError(f"interpreting {config.name}: {answer['bug']}", answer["details"])
-        ratio, row = answer["error_ratio"], answer["worst_row_error"]
-        passed = ratio <= self._err_ratio and row <= get_op(problem.op).worst_row_limit(problem)
+        check = limited(check_of_answer(config.name, problem.size, "interpreter", answer), self._err_ratio)
         same = answer["dtype_a"] == DTYPES[problem.dtype_a].torch
-        stand_in = "" if same else parse_dtype(answer["dtype_a"], "").name
-        return Check(config.name, passed, ratio, row, problem.size, "interpreter", stand_in=stand_in)
+        return dataclasses.replace(check, stand_in="" if same else parse_dtype(answer["dtype_a"], "").name)
+
+
+def limited(check: Check, err_ratio: float) -> Check:
+    """`check`, failed as well where its error ratio is above the limit that was asked for."""
+    if not check.passed or check.error_ratio <= err_ratio:
+        return check
+    message = f"error ratio {check.error_ratio:.3g} is above --errRatio {err_ratio:g}"
+    return dataclasses.replace(check, passed=False, message=message)
 
 
 def reduced(problem: GemmProblem, config: Config) -> GemmProblem:

@@ -87,6 +87,7 @@ class Tuner:
 
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
+    `check_all` has every finalist checked, not only those that would win.
     """
 
     spaces: Callable[[str], Space]
@@ -99,6 +100,7 @@ class Tuner:
     budget: Budget
     device_index: int = 0
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
+    check_all: bool = False
 
     def tune(self, problem: GemmProblem) -> Report:
         """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
@@ -213,22 +215,13 @@ class Tuner:
         report.vendor = vendor = next((m for m in facts.finals if m.config == VENDOR), None)
         contenders = [m for m in facts.finals if m.config != VENDOR]
         wins = self.journal.wins.of(job.session.problem, [m.config for m in contenders])
+        for final in ranking(contenders, vendor, wins) if self.check_all else ():
+            if not self._passes(job, facts, report, final):
+                contenders.remove(final)
         while ranked := ranking(contenders, vendor, wins):
-            final = ranked[0]
-            with report.stage("check"):
-                check = self._check(job, facts, final.config)
-            if check is None or check.passed:
-                return self._winner(job, final, check, vendor, ranked[1:])
-            contenders.remove(final)
-            if final.config in report.candidates:
-                report.candidates[final.config] = Measurement(
-                    final.config,
-                    check.lost or Outcome.WRONG,
-                    final.time_source,
-                    "final",
-                    final.duration_us,
-                    message=_wrong(check),
-                )
+            if self._passes(job, facts, report, ranked[0]):
+                return self._winner(job, ranked[0], facts.checks.get(ranked[0].config), vendor, ranked[1:])
+            contenders.remove(ranked[0])
         report.message = "no finalist ran and was correct (--profile_file says why)"
         return None
 
@@ -237,6 +230,19 @@ class Tuner:
         if (checker := self.checker) is None:
             return candidates.values()
         return [m for name, m in candidates.items() if checker.can_check(Config.parse(name))]
+
+    def _passes(self, job: Job, facts: ProblemFacts, report: Report, final: Measurement) -> bool:
+        """Whether a finalist is right, or nobody is to check it; what it is instead becomes its outcome."""
+        with report.stage("check"):
+            check = self._check(job, facts, final.config)
+        if check is None or check.passed:
+            return True
+        if final.config in report.candidates:
+            outcome = check.lost or Outcome.WRONG
+            report.candidates[final.config] = Measurement(
+                final.config, outcome, final.time_source, "final", final.duration_us, message=_wrong(check)
+            )
+        return False
 
     def _check(self, job: Job, facts: ProblemFacts, name: str) -> Check | None:
         if self.checker is None:

@@ -19,7 +19,18 @@ def here(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     """Tunes three sizes into r.yaml, with these options more."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sizes.yaml").write_text(SMALL)
-    quick = ["-i", "sizes.yaml", "--arch", "gfx942", "--profiler", "predict", "--cache_dir", cache_dir]
+    quick = [
+        "-i",
+        "sizes.yaml",
+        "--arch",
+        "gfx942",
+        "--profiler",
+        "predict",
+        "--dtype_a",
+        "bf16",
+        "--cache_dir",
+        cache_dir,
+    ]
 
     def tune(*options: object, space: str = "amd_quick", results: str = "r.yaml") -> Ran:
         return run_here(capsys, *quick, "--space", space, "-o", results, *options)

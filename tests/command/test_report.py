@@ -69,6 +69,16 @@ def test_columns_that_say_nothing_are_left_out() -> None:
     assert len(lines) == 3
 
 
+def test_error_figures_are_shown_on_request() -> None:
+    """The share of elements outside the tolerance and the worst row, of those that were checked."""
+    _, head, first, second = winners_table([WINNERS[0], winner(16)], GPU, None, errors=True)
+    place, end = head.index("check"), head.index("winner")
+    assert head[place:end].split() == ["check", "error", "ratio", "worst", "row"]
+    assert first[place:end].split()[0] == "ok"
+    assert len(first[place:end].split()) == 3
+    assert second[place:end].split() == ["none", "-", "-"]
+
+
 def test_formats_that_differ_have_a_column() -> None:
     """Two rows of one size can be told apart."""
     scaled = winner(16, op="a8w8", dtype_a="fp8e4m3fnuz", dtype_b="fp8e4m3fnuz")

@@ -262,13 +262,16 @@ def test_several_gpus_make_the_same_file(sizes: Path, tmp_path: Path, cache_dir:
 
 
 def test_a_wrong_winner_is_rejected_and_the_next_is_taken(tmp_path: Path, cache_dir: Path) -> None:
-    """On the GPU: the fastest config multiplies wrongly, so that the second wins; the profile file says why."""
+    """On the GPU, asked or not: the fastest config multiplies wrongly, so that the second wins; the file says why.
+
+    With --compare every finalist is checked. With --no_check nothing is, and the result says that.
+    """
     space, gpu = load_space("nvidia_quick", "sm_90", "a16w16"), gpu_for_arch("sm_90")
     wrong, second, *_ = (config.name for config in prune(space, GemmProblem(64, 128, 256), gpu).kept[5::7])
     log, results, profile = (tmp_path / name for name in ("log", "r.yaml", "candidates.csv"))
     env = machine(tmp_path, gpus=1, log=str(log), faster={wrong: 10.0, second: 20.0}, wrong=[wrong])
     options = ["-m", 64, "-n", 128, "-k", 256, "-o", results, "-o2", profile, *measured(cache_dir)]
-    ran = run(*options, "--compare", "-v", env=env)
+    ran = run(*options, "-v", env=env)
     assert (ran.status, ran.err) == (0, "")
     (entry,) = entries(results)
     assert (entry["config"], entry["check"], entry["vendor_us"]) == (second, "gpu", pytest.approx(150, rel=1e-3))
@@ -276,8 +279,20 @@ def test_a_wrong_winner_is_rejected_and_the_next_is_taken(tmp_path: Path, cache_
     with open(profile) as file:
         outcomes = {row["config"]: (row["outcome"], row["message"]) for row in csv.DictReader(file)}
     assert outcomes[wrong][0] == "wrong"
-    assert "0.9" in outcomes[wrong][1]
-    assert f"  wrong: {wrong}: error ratio 0.9" in ran.out
+    assert outcomes[wrong][1] == "C[0, 0] is 0, expected 1"
+    assert f"  wrong: {wrong}: C[0, 0] is 0, expected 1" in ran.out
+    assert "error ratio" not in ran.out
+    log.write_text("")
+    ran = run(*options, "--compare", "--all", env=env)
+    assert entries(results)[0]["config"] == second
+    assert "error ratio  worst row" in ran.out
+    checked = [line for line in events(log) if line.startswith("check")]
+    assert len(checked) == len(set(checked)) > 2
+    log.write_text("")
+    ran = run(*options, "--no_check", "--all", env=env)
+    (entry,) = entries(results)
+    assert (entry["config"], entry["check"]) == (wrong, "none")
+    assert "check" not in log.read_text()
 
 
 def test_all_wrong_is_no_winner(tmp_path: Path, cache_dir: Path) -> None:
@@ -304,6 +319,8 @@ def test_compare_without_a_gpu_says_what_it_ran(
     assert "33x64x4097: " in ran.out
     (entry,) = entries(results)
     assert entry["check"] == "interpreter with fp16 operands"
+    run_here(capsys, "-m", 32, "-n", 64, "-k", 64, "-o", results, *predicted(cache_dir))
+    assert entries(results)[-1]["check"] == "none"
     assert 0 <= float(str(entry["error_ratio"])) <= 0.05
 
 

@@ -81,7 +81,7 @@ def test_wrong_configs_are_named(results: Path, tmp_path: Path, cache_dir: Path)
     assert fine.out.endswith(f"all 3 configs in {results} are correct\n")
     ran = run(*options, env=machine(tmp_path, gpus=1, wrong=[H200.name]))
     assert (ran.status, ran.err) == (1, "")
-    assert ran.out.count("WRONG: error ratio 0.9, worst row 0.9 (gpu): tiled_") == 3
+    assert ran.out.count("WRONG: C[0, 0] is 0, expected 1 (gpu): tiled_") == 3
     assert ran.out.endswith(f"3 of 3 configs in {results} are wrong: 1x4096x4096, 16x4096x4096, 64x4096x4096\n")
 
 

@@ -1,4 +1,7 @@
-"""The golden modules: what a reader of a generated file gets. `python tests/golden/update.py` rewrites them."""
+"""The golden modules: what a reader of a generated file gets. `python tests/golden/update.py` rewrites them.
+
+Two whole modules, and the kernels of one config of every family.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from pathlib import Path
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
 
 FOLDER = Path(__file__).parent
@@ -28,13 +32,42 @@ CASES = {
 }
 
 
+# Overhanging tiles, and where a family has them splits.
+_OF_FAMILIES = {
+    "gemv": (1, Config("gemv", 1, 16, 256)),
+    "skinny": (7, Config("skinny", 4, 32, 128, 1, 2)),
+    "warp_specialized": (104, Config("warp_specialized", 64, 112, 64, 3, 2, 4, 6)),
+    "warp_specialized_swapped": (104, Config("warp_specialized_swapped", 48, 64, 64, 3, 2, 4, 6)),
+    **{
+        f"warp_specialized_swapped_cluster{size}": (
+            48,
+            Config(f"warp_specialized_swapped_cluster{size}", 48, 64, 64, 1, 1, 4, 6),
+        )
+        for size in (2, 4, 8)
+    },
+}
+
+
+def kernels_of_family(name: str) -> str:
+    """The kernels of one config of a family, for sm_90, with bias and activation."""
+    default = (104, Config(name, 32, 32, 64, 3, 3 if FAMILIES[name].splits_k else 1, 4, 3))
+    rows, config = _OF_FAMILIES.get(name, default)
+    arch = "sm_100" if name == "persistent_tma_specialized" else "sm_90"
+    return generate(GemmProblem(rows, 200, 520, bias=True, activation="relu"), [config], arch).kernels_text
+
+
+FAMILY_CASES = {f"{name}.py.expected": name for name in FAMILIES}
+
+
 def rendered(name: str) -> str:
     """The text that generation gives for a case now."""
+    if name in FAMILY_CASES:
+        return kernels_of_family(FAMILY_CASES[name])
     problem, configs, arch = CASES[name]
     return generate(problem, configs, arch).text
 
 
 if __name__ == "__main__":
-    for name in CASES:
+    for name in (*CASES, *FAMILY_CASES):
         (FOLDER / name).write_text(rendered(name), encoding="utf-8")
         print(f"wrote {FOLDER / name}")

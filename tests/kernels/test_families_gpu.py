@@ -16,7 +16,9 @@ from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.kernels.family import FAMILIES
 from genkern.ops.op import get_op
-from genkern.profiling.accuracy import worst_row_error
+from genkern.profiling.checking.accuracy import worst_row_error
+from genkern.profiling.checking.check import Checking
+from genkern.profiling.checking.subjects import module_subject
 
 pytestmark = pytest.mark.gpu
 
@@ -119,6 +121,26 @@ def test_families_agree_with_the_reference(
     module, operands = on_gpu(tmp_path, problem, *configs)
     module.check(list(module.CONFIGS), operands)
     torch.cuda.synchronize()
+
+
+CHECKED = [(1, 1000, 1208), (100, 2112, 1000), (256, 6144, 4096), (513, 1009, 4097), (64, 128, 28672)]
+
+
+@pytest.mark.parametrize("size", CHECKED, ids=str)
+@pytest.mark.parametrize("types", TYPES, ids=str)
+def test_families_pass_the_check(tmp_path: Path, types: tuple[str, str, str], size: tuple[int, int, int]) -> None:
+    """No false alarm for any config that takes a problem, in any round; slices of larger matrices among them."""
+    op, operand, out = types
+    if operand == "fp8":
+        operand = "fp8e4m3fnuz" if arch() == "gfx942" else "fp8e4m3fn"
+    problem = GemmProblem(*size, op, operand, operand, out, bias=size[0] % 16 == 0)
+    configs = [config for config in CONFIGS if takes(problem, config, arch())]
+    module, operands = on_gpu(tmp_path, problem, *configs)
+    checking = Checking(problem, get_op(op), arch(), module.reference, operands)
+    for name in module.CONFIGS:
+        verdict = checking.check(module_subject(module, name, module.units_of(operands)))
+        assert verdict.message == "", name
+        assert verdict.rounds == ("exact", "layout", "random")
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from golden.update import CASES, FOLDER, rendered
+from golden.update import CASES, FAMILY_CASES, FOLDER, rendered
 from small_gemms import (
     AMD,
     AMD_SPLIT,
@@ -111,7 +111,7 @@ def every_kind() -> list[GeneratedModule]:
     return modules
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *FAMILY_CASES])
 def test_golden(name: str) -> None:
     """What a reader gets is what is in tests/golden; `make golden` rewrites it after a wanted change."""
     assert rendered(name) == (FOLDER / name).read_text(encoding="utf-8"), "after a wanted change: make golden"
@@ -119,7 +119,7 @@ def test_golden(name: str) -> None:
 
 def test_golden_folder_holds_the_cases_only() -> None:
     """No golden file is left over from a case that is gone."""
-    assert sorted(path.name for path in FOLDER.glob("*.expected")) == sorted(CASES)
+    assert sorted(path.name for path in FOLDER.glob("*.expected")) == sorted([*CASES, *FAMILY_CASES])
 
 
 def test_modules_are_clean_python(hostile_path: Path) -> None:

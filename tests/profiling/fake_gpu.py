@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from genkern.gemm.session import Session
+from genkern.profiling.checking.check import Subject
 from genkern.profiling.loaded_gemm import Launchable
 
 CYCLES_PER_US = 2000.0
@@ -138,8 +139,8 @@ class FakeGemm:
             raise MemoryError(self.refuse)
         self.session = session
         self.gpu: FakeGpu = self.the_gpu
-        self.operands = {"c": FakeC()}
-        self.module = SimpleNamespace(reference=lambda operands: "expected")
+        self.operands: dict[str, Any] = {}
+        self.module = SimpleNamespace(reference=None, vendor=lambda operands: self.vendor()(0))
         self.calls: list[tuple[str, int]] = []
 
     the_gpu: FakeGpu
@@ -162,12 +163,6 @@ class FakeGemm:
     def vendor(self) -> Any:
         return self.bind(Launchable("us20", (), ""))
 
-    def spoil_workspace(self) -> None:
-        self.calls.append(("spoiled", 0))
-
-
-class FakeC:
-    filled: list[float]
-
-    def fill_(self, value: float) -> None:
-        self.filled = [value]
+    def subject(self, launchable: Launchable) -> Subject:
+        call = self.bind(launchable)
+        return Subject(lambda operands: call(0))

@@ -1,9 +1,9 @@
 """Speaks the protocol of profiling/harness.py without a GPU; a config's family says what it does to the process.
 
 `good` answers; `hang`, `segfault`, `killed`, `exits`, `aborts`, `fault`, `garbage`, `nonsense`, `other`, `negative`,
-`slow` and `refused` do so when screened. With the prefix `final_` or `check_` they do it there, with `once_final_` or
-`once_check_` the first time only, with `crowd_final_` only among other finalists. A call takes BLOCK_SIZE_M us, but one
-of `told` as long as the best that it is told of.
+`slow` and `refused` do so when screened, `wrong` and `senseless` when checked. With the prefix `final_` or `check_`
+they do it there, with `once_final_` or `once_check_` the first time only, with `crowd_final_` only among other
+finalists. A call takes BLOCK_SIZE_M us, but one of `told` as long as the best that it is told of.
 What a session's init_type says: `broken` dies when opened, `refuse` does not fit, `lost` runs nothing,
 `badvendor` cannot run the vendor library.
 """
@@ -56,6 +56,10 @@ def misbehave(kind: str) -> Any:
         return {"config": "another", "samples_us": [1.0]}
     elif kind == "negative":
         return {"samples_us": [-1.0], "samples": [-1.0]}
+    elif kind == "wrong":
+        return {"passed": False, "message": "C[0, 1] is 2, expected 3", "rounds": []}
+    elif kind == "senseless":
+        return {"passed": "yes"}
     elif kind == "slow":
         time.sleep(0.3)
     elif kind == "refused":
@@ -120,7 +124,13 @@ def retime(request: dict[str, Any], init_type: str) -> None:
 def check(request: dict[str, Any]) -> None:
     name = request["config"]
     answer = misbehave(kind_of(name, "check", True))
-    right = {"error_ratio": 0.01, "worst_row_error": 0.002}
+    right = {
+        "passed": True,
+        "message": "",
+        "error_ratio": 0.01,
+        "worst_row_error": 0.002,
+        "rounds": ["exact", "random"],
+    }
     say({"config": name, **right, **answer} if isinstance(answer, dict) else {"config": name, **right})
 
 

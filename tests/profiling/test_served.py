@@ -294,11 +294,15 @@ def test_all_finalists_may_fail(session: Session, profiler: ServedProfiler) -> N
 
 
 def test_checks(session: Session, profiler: ServedProfiler) -> None:
-    """A check passes within both limits, fails beyond either, and a refusal says why."""
-    assert profiler.check(session, candidate("good"), 0.05, 0.01).passed
-    assert not profiler.check(session, candidate("good"), 0.001, 0.01).passed
-    assert not profiler.check(session, candidate("good"), 0.05, 0.001).passed
-    refused = profiler.check(session, candidate("check_refused"), 0.05, 0.01)
+    """A check is what the process found, with its figures; a refusal says why."""
+    good = profiler.check(session, candidate("good"))
+    assert (good.passed, good.method, good.rounds) == (True, "gpu", ("exact", "random"))
+    assert (good.error_ratio, good.worst_row_error) == (0.01, 0.002)
+    wrong = profiler.check(session, candidate("check_wrong"))
+    assert (wrong.passed, wrong.message, wrong.lost) == (False, "C[0, 1] is 2, expected 3", None)
+    senseless = profiler.check(session, candidate("check_senseless"))
+    assert (senseless.passed, senseless.method) == (False, NOT_CHECKED)
+    refused = profiler.check(session, candidate("check_refused"))
     assert (refused.passed, refused.message) == (False, "OutOfResources: shared memory")
     assert (refused.method, refused.lost) == ("gpu", None)
 
@@ -307,16 +311,16 @@ def test_checks(session: Session, profiler: ServedProfiler) -> None:
 def test_a_fault_in_the_check_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
     """It is not known to be wrong, what was said is kept, and the next one has a process again."""
     check, elapsed_s = profiler.check, time.monotonic()
-    failed = check(session, candidate(f"check_{kind}"), 0.05, 0.01)
+    failed = check(session, candidate(f"check_{kind}"))
     assert (failed.passed, failed.method, failed.lost) == (False, NOT_CHECKED, FAULTS[kind][0])
     assert FAULTS[kind][1] in failed.message
-    assert check(session, candidate("good"), 0.05, 0.01).passed
+    assert check(session, candidate("good")).passed
     assert time.monotonic() - elapsed_s < 2 * RESTART_S
 
 
 def test_a_check_that_was_interrupted_is_made_again(session: Session, profiler: ServedProfiler) -> None:
     """A process that somebody kills during a check does not make the config wrong."""
-    assert profiler.check(session, candidate("once_check_killed"), 0.05, 0.01).passed
+    assert profiler.check(session, candidate("once_check_killed")).passed
 
 
 def test_a_device_that_does_not_open_is_reported(session: Session, profiler: ServedProfiler) -> None:
@@ -344,7 +348,7 @@ def test_a_problem_that_does_not_fit_is_no_fault_of_the_device(session: Session,
     assert [m.outcome for m in screened] == [Outcome.LAUNCH_FAILED] * 2
     assert "GPU 0 cannot hold 64x64x64: OutOfMemoryError" in screened[0].message
     assert [m.outcome for m in profiler.retime(refused, [candidate("good")])] == [Outcome.LAUNCH_FAILED]
-    assert "out of memory" in profiler.check(refused, candidate("good"), 1, 1).message
+    assert "out of memory" in profiler.check(refused, candidate("good")).message
     assert next(profiler.screen(session, [candidate("good")])).outcome is Outcome.MEASURED
 
 

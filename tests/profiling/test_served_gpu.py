@@ -89,7 +89,8 @@ class Bench:
         shutil.copy(faulty_kernels.__file__, self.module)
         self._binaries = compiled(self.module, faulty_kernels.ON_GPU, arch, folder / "binaries")
         budget = Budget(timeout_s=TIMEOUT_S, rotating_mb=0, final_rounds=12)
-        self.session = Session(str(self.module), GemmProblem(1, 1024, 1024), arch, 0, str(folder), budget)
+        problem = GemmProblem(1, faulty_kernels.SIZE, 1, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32")
+        self.session = Session(str(self.module), problem, arch, 0, str(folder), budget)
         self.profiler = ServedProfiler("cudagraph", 0, str(folder / "binaries"), str(folder))
 
     def candidate(self, family: str, number: int = 16) -> Candidate:
@@ -146,10 +147,10 @@ def test_a_fault_in_the_finals(kind: str, bench: Bench) -> None:
 @pytest.mark.parametrize("kind", ["illegal", "killed"])
 def test_a_fault_in_the_check(kind: str, bench: Bench) -> None:
     """The check fails with what was said, and the next one passes."""
-    failed = bench.profiler.check(bench.session, bench.candidate(kind), 0.05, 0.01)
+    failed = bench.profiler.check(bench.session, bench.candidate(kind))
     assert not failed.passed
     assert FAULTS[kind][1] in failed.message
-    assert bench.profiler.check(bench.session, bench.candidate("good"), 0.05, 0.01).passed
+    assert bench.profiler.check(bench.session, bench.candidate("good")).passed
 
 
 @pytest.mark.gpu

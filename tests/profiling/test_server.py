@@ -13,6 +13,7 @@ from fake_gpu import FakeGemm, FakeGpu, name_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import Budget, Session
 from genkern.profiling import server
+from genkern.profiling.checking.check import Subject, Verdict
 from genkern.profiling.server import Server
 from genkern.search.screening import screening_for
 
@@ -28,7 +29,22 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     monkeypatch.setattr(server, "LoadedGemm", FakeGemm)
     monkeypatch.setattr(server, "open_clock", lambda *_: None)
     monkeypatch.setattr(FakeGemm, "the_gpu", gpu, raising=False)
+    monkeypatch.setattr(server, "Checking", FakeChecking)
+    monkeypatch.setattr(FakeChecking, "made", 0)
     return gpu
+
+
+class FakeChecking:
+    """Launches what it is to check once, and finds it right."""
+
+    made = 0
+
+    def __init__(self, *_: object) -> None:
+        type(self).made += 1
+
+    def check(self, subject: Subject) -> Verdict:
+        subject.launch({})
+        return Verdict(True, "", 0.25, 0.5, ("exact",), 1.0)
 
 
 class Parent:
@@ -223,22 +239,20 @@ def test_flushing_times_calls_one_by_one(gpu: FakeGpu, monkeypatch: pytest.Monke
     assert gpu.launched.count("evict") == gpu.launched.count("us10") - 1
 
 
-def test_checking_fills_the_output_first(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C is NaN before the call, so that an element that is not written is seen; the vendor library can be checked."""
-    monkeypatch.setattr(server, "error_ratio", lambda c, expected: (0.25, c.filled, expected)[0])
-    monkeypatch.setattr(server, "worst_row_error", lambda c, expected: 0.5 if expected == "expected" else 0)
+def test_checking(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict is the answer; references serve all configs of a session, and the vendor library can be checked."""
     parent = Parent()
-    assert parent.ask("check", config=name_of("us10"), binaries=[]) == {
-        "config": name_of("us10"),
-        "error_ratio": 0.25,
-        "worst_row_error": 0.5,
-    }
-    assert [str(value) for value in parent.gemm.operands["c"].filled] == ["nan"]
+    answer = parent.ask("check", config=name_of("us10"), binaries=[])
+    verdict = {"passed": True, "message": "", "error_ratio": 0.25, "worst_row_error": 0.5, "rounds": ("exact",)}
+    assert answer == {"config": name_of("us10"), **verdict, "seconds": 1.0}
     assert gpu.launched == ["us10"]
-    # Nor do partial sums that earlier calls left in the workspace pass for this one's.
-    assert [name for name, _ in parent.gemm.calls] == ["spoiled", "us10"]
     assert "error" in parent.ask("check", config=name_of("refused"), binaries=[])
     assert parent.ask("check", config="vendor", binaries=[])["error_ratio"] == 0.25
+    assert gpu.launched == ["us10", "us20"]
+    assert FakeChecking.made == 1
+    parent.ask("open", session=SESSION.to_json())
+    parent.ask("check", config=name_of("us10"), binaries=[])
+    assert FakeChecking.made == 2
 
 
 def test_a_new_workspace_is_ready_before_the_first_launch(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:

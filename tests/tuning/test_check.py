@@ -149,18 +149,20 @@ def test_an_interpreter_that_is_killed_says_nothing(breaking: Callable[[str, str
     assert "killed by SIGKILL" in check.message
 
 
-def test_device_checker_passes_the_limits_on(tmp_path: Path) -> None:
-    """The check on the device gets the run's error ratio and the op's limit for the output type."""
-    seen: list[object] = []
-
-    def device_check(session: Session, candidate: Candidate, err_ratio: float, limit: float) -> Check:
-        seen.extend([session.problem, candidate, err_ratio, limit])
-        return Check(candidate.config.name, True, 0.0, 0.0, session.problem.size, "gpu")
-
+def test_an_error_ratio_is_an_extra_limit(tmp_path: Path) -> None:
+    """It fails what passed, saves nothing that failed, and is no limit unless one is given."""
     problem, candidate = GemmProblem(64, 64, 64), Candidate(TILED, ())
-    check = DeviceChecker(device_check, 0.01).check(session_for(problem, tmp_path), candidate)
-    assert check.method == "gpu"
-    assert seen == [problem, candidate, 0.01, 2**-6]
+    session = session_for(problem, tmp_path)
+    for passed, ratio, limit, wanted in (
+        (True, 0.0, 0.0, True),
+        (True, 0.02, 0.01, False),
+        (True, 0.9, 1.0, True),
+        (False, 0.0, 1.0, False),
+    ):
+        check = Check(TILED.name, passed, ratio, 0.0, problem.size, "gpu", "" if passed else "C[0, 0]")
+        found = DeviceChecker(lambda *_, check=check: check, limit).check(session, candidate)
+        assert (found.passed, found.method) == (wanted, "gpu")
+        assert ("--errRatio 0.01" in found.message) is (limit == 0.01)
 
 
 def test_gluon_kernels_are_not_called_wrong(tmp_path: Path) -> None:

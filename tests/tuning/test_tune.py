@@ -110,6 +110,27 @@ def test_a_winner_carries_what_it_takes_to_trust_it(tmp_path: Path) -> None:
     assert winner.device == "NVIDIA H200"
 
 
+def test_every_finalist_is_checked_on_request(tmp_path: Path) -> None:
+    """The wrong ones lose, fast or slow, and have their outcome; otherwise only who would win is checked."""
+    finals = [final(PLAIN.name, 100), final(SPLIT.name, 110), final(DEEP.name, 105)]
+    for check_all, checked in ((False, [PLAIN.name]), (True, [PLAIN.name, DEEP.name, SPLIT.name])):
+        journal = Journal(tmp_path / f"all_{check_all}", {})
+        journal.retimed(PROBLEM, finals)
+        configs = {config.name: Candidate(config, ()) for config in (PLAIN, SPLIT, DEEP)}
+        report = Report(PROBLEM)
+        report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in configs}
+        checker = Verdicts(DEEP)
+        tuner = replace(a_tuner(journal, checker), check_all=check_all)
+        winner = tuner._choose(Job(a_session(tmp_path), iter(()), configs, {}), journal.of(PROBLEM), report)
+        journal.close()
+        assert winner is not None
+        assert winner.config == PLAIN
+        assert winner.check is not None
+        assert checker.checked == checked
+        assert report.candidates[DEEP.name].outcome is (Outcome.WRONG if check_all else Outcome.MEASURED)
+        assert winner.runner_up == (SPLIT.name if check_all else DEEP.name)
+
+
 @pytest.mark.parametrize(("vendor_us", "choice"), [(90, "vendor"), (100.2, "vendor"), (103, "config")])
 def test_the_vendor_library_wins_ties(vendor_us: float, choice: str, tmp_path: Path) -> None:
     """The config is recorded all the same; a dispatcher is told not to use it."""

@@ -1,0 +1,4 @@
+"""Whether a kernel computes what it should: exact inputs, guard bands, an error bound, and the verdict (`check.py`).
+
+May import: genkern.gemm, genkern.ops, genkern.profiling.
+"""

@@ -1,0 +1,96 @@
+"""Which integers exact inputs are made of, so that every partial sum is exact whatever the order and the split.
+
+With integers (and scales that are powers of two) a sum is exact in any order as long as the sum of the products'
+magnitudes stays within what the accumulator holds to the unit. A result then equals its reference to the bit, and a
+product that is missing, doubled or misplaced changes it by one at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.operand import Operand
+
+# The largest magnitude: exact in every input type (fp8e5m2 has all integers up to 8).
+LARGEST = 7
+# Sums of magnitudes that accumulators hold to the unit. The matrix units of sm_89 and sm_90 keep about 14 bits when
+# they add fp8 products (DeepSeek-V3 report, section 3.3.2); int32 sums go through float32 on their way out.
+_FLOAT32_SUM = 2**23
+_FLOAT8_SUM = 2**13
+# Integers that the output's type holds: a sum of this size and its neighbours differ in their bits.
+_OUTPUT = {"bf16": 2**8, "fp16": 2**11}
+# A sum of random signs stays within 2.5 standard deviations 99 times of 100.
+_DEVIATIONS = 2.5
+# More rounds than this only make every single product visible in outputs of few bits, where many of them are anyway.
+_MOST_ROUNDS_FOR_OUTPUT = 4
+# Exponents of scales: of those inside the sum over K, which cost it bits, and of the others.
+INNER_EXPONENTS = (0, 1)
+OUTER_EXPONENTS = (-1, 0, 1)
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """What the exact inputs of one problem are made of.
+
+    A and B hold integers of magnitude 1 to `largest`, no zero among them, but that A is zero in all columns outside
+    one of `parts` equal parts of K: one round for each part, so that each product stands in one of them. `drifting`
+    is the largest magnitude for the round whose partial sums go far up and come down again, and `drifting_parts` into
+    how many parts it divides K, of which it uses one.
+    """
+
+    largest: int
+    parts: int
+    drifting: int
+    drifting_parts: int
+
+
+def scales_inside(operands: Sequence[Operand]) -> tuple[Operand, ...]:
+    """The scales that differ along K, and so stand inside the sum: those that are not one per row, column or tensor."""
+    M, K = operands[0].shape[-2:]
+    N = operands[1].shape[-1]
+    whole = {"a": M, "b": N}
+    return tuple(
+        operand
+        for operand in operands
+        if operand.role == "scale"
+        and any(count not in (1, whole.get(operand.scales, 1)) for count in operand.shape)
+        and K > 1
+    )
+
+
+def sum_limit(operands: Sequence[Operand]) -> int:
+    """How large a sum of magnitudes may be that stays exact in the accumulator, in units of the smallest product."""
+    return _FLOAT8_SUM if any(DTYPES[operand.dtype].is_float8 for operand in operands[:2]) else _FLOAT32_SUM
+
+
+def choose_alphabet(operands: Sequence[Operand]) -> Alphabet:
+    """The alphabet for a GEMM with these operands (A, B, C first).
+
+    As large as sums allow, and of as many parts as it takes for nearly all results to be exact in C's type too: where
+    they are, each single product shows.
+    """
+    K = operands[0].shape[-1]
+    inside = len(scales_inside(operands))
+    # Largest and mean square of what scales inside the sum multiply a product by.
+    gain = 2 ** (max(INNER_EXPONENTS) * inside)
+    square = (sum(4**exponent for exponent in INNER_EXPONENTS) / len(INNER_EXPONENTS)) ** inside
+    limit = sum_limit(operands)
+    shown = _OUTPUT.get(operands[2].dtype, 2**24)
+
+    def fits(largest: int) -> bool:
+        mean_square = (largest + 1) * (2 * largest + 1) / 6
+        spread = math.sqrt(K * square) * mean_square
+        return K * largest**2 * gain <= limit and _DEVIATIONS * spread <= shown
+
+    of_sum = -(-K * gain // limit)
+    of_output = min(_MOST_ROUNDS_FOR_OUTPUT, math.ceil(K * square * (_DEVIATIONS / shown) ** 2))
+    drifting = max((n for n in range(1, LARGEST + 1) if K * n**2 * gain <= limit), default=1)
+    return Alphabet(
+        largest=max((n for n in range(1, LARGEST + 1) if fits(n)), default=1),
+        parts=max(of_sum, of_output),
+        drifting=drifting,
+        drifting_parts=of_sum,
+    )

@@ -1,0 +1,66 @@
+"""How far a right result may be from its reference, element by element.
+
+|c - ref| <= u_c |ref| + L (u g(K) + e) (|A| |B|), with
+
+- u_c the unit roundoff of C's type. Rounding is monotone, so c is held to more than that: it lies between what ref less
+  the other terms is rounded to, and ref plus them (`rounded_range`);
+- u that of the accumulator: 2^-23 for float32, of which matrix units truncate rather than round, and 2^-13 where about
+  14 bits are kept (fp8 on sm_89 and sm_90: DeepSeek-V3 report, section 3.3.2);
+- g(K) = 1 + sqrt(K): the growth of rounding errors whose mean is zero (Higham and Mary, "A new approach to
+  probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019), in place of gamma_K = K u / (1 - K u) (Higham,
+  "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1), which grows beyond the result itself.
+  Truncation errs to one side, by u of the partial sum in each of the K / 16 steps of a matrix unit; of deviates with
+  mean zero partial sums are of the order of sqrt(K): K / 16 sqrt(K) is below sqrt(K) (|A| |B|) = 0.64 K sqrt(K);
+- e what comes after the sum: scales and a bias (two roundings each), and the activation's own formula;
+- |A| |B| the reference of the operands' magnitudes, bias and scales included;
+- L the largest slope of the activation (1.129 for gelu, 1.100 for silu), twice that since activation(x) >= x / 2 there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_FLOAT32 = 2.0**-23
+_FOURTEEN_BITS = 2.0**-13
+# Of the reference, of scales and bias, and of an activation's exponential or erf in float32.
+_AFTER_THE_SUM = 4 * _FLOAT32
+_OF_ACTIVATION = 2.0**-20
+_SLOPES = {"none": 1.0, "relu": 1.0, "gelu": 2 * 1.129, "silu": 2 * 1.1}
+# Architectures whose matrix units keep about 14 bits of a sum of fp8 products.
+_FEW_BITS = ("sm_89", "sm_90")
+
+
+def keeps_few_bits(dtype_a: str, arch: str) -> bool:
+    """Whether sums of products of this type keep about 14 bits only."""
+    return dtype_a.startswith("fp8") and arch in _FEW_BITS
+
+
+def accumulator_roundoff(dtype_a: str, arch: str) -> float:
+    """u: the unit roundoff of the sum over K; zero for integers."""
+    if dtype_a == "int8":
+        return 0.0
+    return _FOURTEEN_BITS if keeps_few_bits(dtype_a, arch) else _FLOAT32
+
+
+def sum_error(magnitude: Any, roundoff: float, products: int, activation: str) -> Any:
+    """How far a result may be from its reference before it is rounded to C's type, float32 [M, N].
+
+    `magnitude` is the reference of the operands' magnitudes, float32 [M, N], `roundoff` the accumulator's, and
+    `products` counts those of one result that are no zero.
+    """
+    # The reference is a float32 sum as well.
+    relative = (roundoff + _FLOAT32) * (1 + math.sqrt(products)) + _AFTER_THE_SUM
+    return magnitude * (_SLOPES[activation] * relative) + activation_error(magnitude, activation)
+
+
+def activation_error(expected: Any, activation: str) -> Any:
+    """How far gelu and silu of an exact sum may be from float32 `expected`; no other activation errs."""
+    if activation in ("none", "relu"):
+        return 0.0
+    return (expected.abs() + 1) * _OF_ACTIVATION
+
+
+def rounded_range(expected: Any, error: Any, dtype_c: Any) -> tuple[Any, Any]:
+    """The least and the largest number of PyTorch's type `dtype_c` that something within `error` is rounded to."""
+    return (expected - error).to(dtype_c), (expected + error).to(dtype_c)

@@ -1,0 +1,31 @@
+"""Configs of a generated module as subjects of a check; the farm's binaries are LoadedGemm.subject."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from genkern.profiling.checking.check import Scratch, Subject
+
+
+def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:
+    """A config by the module's `matmul`, which compiles it here, or interprets it. `units` counts SMs or CUs."""
+    import torch
+
+    config = module.CONFIGS[config_name]
+    # On no device: for the sizes and types alone.
+    made = module.with_workspace(config, {"c": torch.empty(0, device="meta")}, units)
+    scratch = tuple(
+        Scratch(name, tensor.numel(), tensor.dtype, zero=name == "counters")
+        for name, tensor in made.items()
+        if name != "c"
+    )
+
+    def refuses(operands: dict[str, Any]) -> str:
+        try:
+            module.check_operands(config, operands)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    return Subject(lambda operands: module.matmul(config, operands, units), scratch, refuses)

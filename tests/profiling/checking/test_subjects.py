@@ -1,0 +1,63 @@
+"""Tests of profiling/checking/subjects.py: right kernels of every interpreted family pass, over sizes and types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from interpreted import INTERPRETED, Interpreter, fitted
+from small_gemms import SEMAPHORE, TILED, make_module
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.profiling.checking.subjects import module_subject
+
+pytest.importorskip("torch")
+pytest.importorskip("numpy")
+
+FP8 = "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16"
+INT8 = "a8w8", "int8", "int8", "fp16"
+# What is left of 513, 1000, 4097, 5000 and of primes beside whole blocks.
+PROBLEMS = [
+    GemmProblem(33, 40, 65),
+    GemmProblem(1, 97, 131, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16"),
+    GemmProblem(37, 1, 200, bias=True, activation="gelu", dtype_c="fp32"),
+    GemmProblem(17, 61, 1, activation="relu", row_major_a=False),
+    GemmProblem(40, 24, 113, *FP8, bias=True),
+    GemmProblem(19, 72, 129, *INT8, row_major_b=True, activation="silu"),
+    GemmProblem(48, 64, 128, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32"),
+]
+BLOCKS = {"gemv": (1, 4, 128, 1, 1), "skinny": (4, 4, 128, 1, 3)}
+CONFIGS = [Config(family, *BLOCKS.get(family, (32, 32, 32, 4, 3)), 4, 2) for family in INTERPRETED]
+# Two for each family, each problem about as often.
+CASES = [(config, PROBLEMS[(n + 2 * m) % len(PROBLEMS)]) for n, config in enumerate(CONFIGS) for m in range(2)]
+
+
+@pytest.fixture(scope="module")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    interpreter = Interpreter(tmp_path_factory.mktemp("cases"))
+    yield interpreter
+    interpreter.close()
+
+
+@pytest.mark.parametrize(("config", "problem"), CASES, ids=lambda x: x.name)
+def test_no_false_alarm(interpreter: Interpreter, config: Config, problem: GemmProblem) -> None:
+    """Split or not, with workspaces, counters and atomics; as slices of larger matrices too where they are taken."""
+    verdict = interpreter.check(fitted(problem, config), config)
+    assert verdict["message"] == ""
+    assert verdict["passed"]
+    assert {"exact", "random"} <= set(verdict["rounds"])
+    assert "layout" in verdict["rounds"] or config.family == "gemv"
+
+
+def test_scratch_is_what_the_module_says(tmp_path: Path) -> None:
+    """Its sizes and types, from no device; only counters begin at zero."""
+    problem = GemmProblem(48, 96, 512)
+    _, module = make_module(tmp_path, problem, [SEMAPHORE, TILED], "sm_90")
+    elements, counters = module.workspace_elements(module.CONFIGS[SEMAPHORE.name], 8)
+    scratch = {x.name: x for x in module_subject(module, SEMAPHORE.name, 8).scratch}
+    assert scratch["workspace"].elements == elements
+    assert scratch["counters"].elements == counters
+    assert [name for name, x in scratch.items() if x.zero] == ["counters"]
+    assert {x.elements for x in module_subject(module, TILED.name, 8).scratch} == {4}
