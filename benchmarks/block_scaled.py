@@ -55,7 +55,6 @@ def deep_gemm_call(bench: Bench) -> Call:
 def agrees(bench: Bench, call: Call) -> bool:
     """Whether a contender computes the same product: by AITER's ratio, since sums are promoted in another order."""
     import torch
-
     from genkern.profiling.checking.accuracy import error_ratio
 
     c = bench.gemm.operands["c"]

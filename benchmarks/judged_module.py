@@ -12,8 +12,8 @@ import torch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.check import Checking
 from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.interpret import verdict_on
 
 # Three programs where their number is the GPU's: they leave a tile to be shared.
@@ -30,7 +30,7 @@ def outcome(case: dict[str, object]) -> dict[str, str]:
             units = torch.cuda.get_device_properties(0).multi_processor_count
             like = module.make_operands("cuda")
             checking = Checking(problem, get_op(problem.op), str(case["arch"]), module.reference, like)
-            verdict = checking.check(module_subject(module, config, units))
+            verdict = checking.verdict(module_subject(module, config, units))
             torch.cuda.synchronize()
         else:
             verdict = verdict_on(module, config, problem, _UNITS)

@@ -15,8 +15,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.refusal import is_bug_when_interpreted
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.check import Checking, Verdict
 from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.verdict import Checking, Verdict
 
 # Three programs where their number is the GPU's: the two by two tiles of a reduced size leave one to be shared.
 _UNITS = 3
@@ -50,7 +50,7 @@ def verdict_on(module: ModuleType, config_name: str, problem: GemmProblem, units
         like["c"] = like["c"].half()
     # Its sums are float32's, whatever the architecture.
     checking = Checking(problem, get_op(problem.op), "interpreter", module.reference, like)
-    return checking.check(module_subject(module, config_name, units))
+    return checking.verdict(module_subject(module, config_name, units))
 
 
 if __name__ == "__main__":

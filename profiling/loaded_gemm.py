@@ -15,7 +15,7 @@ from genkern.kernels.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
 from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.kernels.source import ast_source, load_module
-from genkern.profiling.checking.check import Scratch, Subject
+from genkern.profiling.checking.verdict import Scratch, Subject
 
 Call = Callable[[int], None]
 # More copies than this no longer make B colder, and each costs host memory for its launch arguments.

@@ -18,7 +18,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.session import VENDOR, Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.ops.op import get_op
-from genkern.profiling.checking.check import Checking, Subject
+from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
@@ -212,7 +212,7 @@ class Server:
                 )
             # The library is asked for contiguous results only.
             no_slices = Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
-            verdict = self._checking.check(no_slices if name == VENDOR else gemm.subject(launchable))
+            verdict = self._checking.verdict(no_slices if name == VENDOR else gemm.subject(launchable))
             torch.cuda.synchronize()
         except Exception as error:
             return self._failed(name, error)

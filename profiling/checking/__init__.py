@@ -1,4 +1,4 @@
-"""Whether a kernel computes what it should: exact inputs, guard bands, an error bound, and the verdict (`check.py`).
+"""Whether a kernel computes what it should: exact inputs, guard bands, an error bound, and the verdict (`verdict.py`).
 
 May import: genkern.gemm, genkern.ops, genkern.profiling.
 """

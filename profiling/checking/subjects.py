@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from genkern.profiling.checking.check import Scratch, Subject
+from genkern.profiling.checking.verdict import Scratch, Subject
 
 
 def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:

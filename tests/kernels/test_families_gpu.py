@@ -17,8 +17,8 @@ from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.kernels.family import FAMILIES
 from genkern.ops.op import get_op
 from genkern.profiling.checking.accuracy import worst_row_error
-from genkern.profiling.checking.check import Checking
 from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.verdict import Checking
 
 pytestmark = pytest.mark.gpu
 
@@ -138,7 +138,7 @@ def test_families_pass_the_check(tmp_path: Path, types: tuple[str, str, str], si
     module, operands = on_gpu(tmp_path, problem, *configs)
     checking = Checking(problem, get_op(op), arch(), module.reference, operands)
     for name in module.CONFIGS:
-        verdict = checking.check(module_subject(module, name, module.units_of(operands)))
+        verdict = checking.verdict(module_subject(module, name, module.units_of(operands)))
         assert verdict.message == "", name
         assert verdict.rounds == ("exact", "layout", "random")
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from genkern.gemm.session import Session
-from genkern.profiling.checking.check import Subject
+from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.loaded_gemm import Launchable
 
 CYCLES_PER_US = 2000.0

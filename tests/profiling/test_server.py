@@ -13,7 +13,7 @@ from fake_gpu import FakeGemm, FakeGpu, name_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import Budget, Session
 from genkern.profiling import server
-from genkern.profiling.checking.check import Subject, Verdict
+from genkern.profiling.checking.verdict import Subject, Verdict
 from genkern.profiling.server import Server
 from genkern.search.screening import screening_for
 

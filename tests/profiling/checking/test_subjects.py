@@ -58,6 +58,7 @@ def test_scratch_is_what_the_module_says(tmp_path: Path) -> None:
     elements, counters = module.workspace_elements(module.CONFIGS[SEMAPHORE.name], 8)
     scratch = {x.name: x for x in module_subject(module, SEMAPHORE.name, 8).scratch}
     assert scratch["workspace"].elements == elements
-    assert scratch["counters"].elements == counters
+    # A kernel that takes counters has 16 bytes of them at least.
+    assert scratch["counters"].elements == max(counters, 4)
     assert [name for name, x in scratch.items() if x.zero] == ["counters"]
     assert {x.elements for x in module_subject(module, TILED.name, 8).scratch} == {4}

@@ -1,7 +1,7 @@
 """Checking: whether a kernel computes its GEMM, and touches nothing else.
 
     checking = Checking(problem, get_op(problem.op), "sm_90", module.reference, module.make_operands(device))
-    verdict = checking.check(Subject(launch, scratch))
+    verdict = checking.verdict(Subject(launch, scratch))
 
 `launch(operands)` runs one call on tensors that are placed as told, on the current stream; how it does so is its own
 business: the farm's binaries, a generated module's `matmul`, a library. Each round (`inputs.Round`) makes its own

@@ -1,4 +1,4 @@
-"""Tests of profiling/checking/check.py: planted faults are found whatever the size, right results never refused."""
+"""Tests of profiling/checking/verdict.py: planted faults are found whatever the size, right results never refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
-from genkern.profiling.checking.check import Checking, Scratch, Subject, Verdict
+from genkern.profiling.checking.verdict import Checking, Scratch, Subject, Verdict
 
 torch = pytest.importorskip("torch")
 
