@@ -100,7 +100,10 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
 
 
 def legal_run_time(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """As `legal`, for SPLIT_K and GROUP_SIZE_M, of which it is the same for all blocks of one shape (TILE_FIELDS)."""
+    """As `legal`, for SPLIT_K and GROUP_SIZE_M: the same for all blocks of one tile (TILE_FIELDS).
+
+    From 1 on, what is refused for a value is refused for all larger ones.
+    """
     return legal_split(problem, config, gpu) or legal_group(problem, config, gpu)
 
 

@@ -14,7 +14,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 
-from genkern.farm.limits import fits, occupancy
+from genkern.farm.limits import fits
 from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_device
@@ -24,6 +24,7 @@ from genkern.gemm.session import Session
 from genkern.kernels.family import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
 from genkern.ops.op import bytes_moved
+from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
 from genkern.search.predict_splits import (
     KERNEL_US,
     L2_BYTES_PER_CLOCK,
@@ -40,7 +41,7 @@ from genkern.search.predict_splits import (
 _MATRIX_EFFICIENCY = 0.85
 # Shared-memory (LDS) bandwidth of one unit, bytes per clock: 32 banks of 4 bytes on every target of the table.
 _SHARED_BYTES_PER_CLOCK = 128
-# num_stages = 1 has no overlap, and the copy to shared memory stands in the chain as well.
+# Without a pipeline there is no overlap, and the copy to shared memory stands in the chain as well.
 _UNPIPELINED = 0.75
 # Matrix instructions issue from a wave only while its operands are ready: two waves per SIMD are needed to keep the
 # unit busy. wgmma and tcgen05 are asynchronous, so one warp per SIMD is enough there.
@@ -88,7 +89,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
 
     Never below `roofline_us`; infinite when the kernel cannot launch. Equal arguments give equal results.
     """
-    per_unit = occupancy(resources, config.num_warps, gpu)
+    per_unit = resident_workgroups(problem, config, resources, gpu)
     if per_unit == 0:
         return math.inf
     block_m, block_n, split_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, k_shares(config)
@@ -138,15 +139,19 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     shared = (block_m * size_a * warps_n + block_n * size_b * warps_m) * block_k
     shared_us = resident * shared / (_SHARED_BYTES_PER_CLOCK * gpu.clock_mhz)
 
-    loads = (min(block_m, problem.M) * size_a + min(block_n, problem.N) * size_b) * block_k
+    l2_bytes = L2_BYTES_PER_CLOCK[gpu.vendor]
+    lane_a, lane_b = lane_bytes(problem, config)
+    load_a = load_clocks(min(block_m, problem.M) * block_k * size_a, lane_a, l2_bytes, gpu)
+    load_b = load_clocks(min(block_n, problem.N) * block_k * size_b, lane_b, l2_bytes, gpu)
     # A spilled register is written and read back once a step, by every thread.
     spilled = 2 * (resources.scratch_bytes or 0) * config.num_warps * gpu.warp_size
-    l2_us = resident * (loads + spilled) / (L2_BYTES_PER_CLOCK[gpu.vendor] * gpu.clock_mhz)
+    l2_us = resident * (load_a + load_b + spilled / l2_bytes) / gpu.clock_mhz
 
-    # One workgroup's chain: a load travels, its bytes arrive, they are multiplied. num_stages - 1 chains overlap.
+    # One workgroup's chain: a load travels, its bytes arrive, they are multiplied. num_stages - 1 chains overlap where
+    # the loop is pipelined.
     latency_us = LATENCY_US[gpu.vendor]
     chain_us = latency_us + (l2_us + max(matrix_us, shared_us)) / resident
-    chains = config.num_stages - 1 if config.num_stages > 1 else _UNPIPELINED
+    chains = config.num_stages - 1 if is_pipelined(problem, config, gpu) else _UNPIPELINED
     step_us = max(matrix_us, shared_us, l2_us, chain_us / chains)
     # Filling the pipeline and storing the tile each cost one latency; other workgroups cover for all but the last.
     return steps * step_us + 2 * latency_us / resident

@@ -16,7 +16,14 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES
-from genkern.kernels.legality import TILE_FIELDS, legal_compiled, legal_group, legal_problem, legal_split
+from genkern.kernels.legality import (
+    TILE_FIELDS,
+    legal_compiled,
+    legal_group,
+    legal_problem,
+    legal_run_time,
+    legal_split,
+)
 from genkern.space.rules.registry import GROUP_RULES, RUNTIME_RULES, SHAPE_FIELDS, reason, rule_for
 from genkern.space.space import Block, FamilySpace, Space
 
@@ -149,8 +156,13 @@ class _Rules:
 
     def _legal_values(self, block: Block) -> _RunTime:
         problem, gpu = self._asked
+        # What is legal for the least and the largest is so for those between.
+        ends = (block.config(end(block.splits), end(block.group_sizes)) for end in (min, max))
+        if not any(legal_run_time(problem, config, gpu) for config in ends):
+            return _RunTime(block.splits, block.group_sizes, {})
         illegal: Counter[str] = Counter()
-        splits, group_sizes = [], []
+        splits: list[int] = []
+        group_sizes: list[int] = []
         for split_k in block.splits:
             if why := legal_split(problem, block.config(split_k, block.group_sizes[0]), gpu):
                 illegal[why] += len(block.group_sizes)

@@ -136,6 +136,21 @@ def test_a_config_that_cannot_run_is_status_1(
     assert float(second["us"]) > 0
 
 
+@pytest.mark.parametrize(("mode", "said"), [("--compare_wo_tuning", "WRONG: "), ("--benchmark", "did not run: ")])
+def test_what_cannot_compute_a_size_says_why(
+    mode: str, said: str, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file may claim that gemv computes 16 rows: one line with the reason, status 1, and nothing is compiled."""
+    path = tmp_path / "results.yaml"
+    gemv = Config("gemv", 1, 4, 512, num_warps=4, num_stages=1)
+    write_results(str(path), [winner(16, config=gemv)], 304)
+    out = ["-o", tmp_path / "times.csv"] if mode == "--benchmark" else []
+    ran = run_here(capsys, mode, "--gemm_size_file", path, *out, "--cache_dir", cache_dir, *HERE)
+    assert ran.status == 1
+    assert f"{said}gemv multiplies one row of A" in ran.out
+    assert gemv.name in ran.out
+
+
 @pytest.mark.parametrize("content", ["M,N,K\n1,2,3\n", "- {'M': 1}\n", b"\xff\xfe"])
 def test_times_are_not_written_over_another_file(
     content: str | bytes, results: Path, tmp_path: Path, cache_dir: Path

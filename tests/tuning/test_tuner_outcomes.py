@@ -224,6 +224,18 @@ def test_an_earlier_winner_races_again(workshop: Workshop, tmp_path: Path, incum
     assert len(report.candidates) == len({*KEPT, incumbent.name})
 
 
+def test_an_earlier_winner_that_cannot_compute_the_size_is_told(workshop: Workshop, tmp_path: Path) -> None:
+    """It is neither generated nor measured, and another config wins."""
+    illegal = Config("gemv", 1, 4, 512, num_warps=4, num_stages=1)
+    script = Scripted({}, {}, set())
+    report = tuned(workshop, tmp_path / "j", script, incumbent=illegal)
+    assert report.winner is not None
+    assert not [asked for asked in script.asked if illegal.name in asked]
+    assert report.incumbent == report.candidates[illegal.name]
+    assert (report.incumbent.outcome, report.incumbent.message) == (Outcome.ILLEGAL, "gemv multiplies one row of A")
+    assert report.outcomes[Outcome.ILLEGAL] == 1
+
+
 def test_an_earlier_winner_that_fails_is_no_finalist(workshop: Workshop, tmp_path: Path) -> None:
     """A driver or a compiler may have changed since; the report says how it ended."""
     report = tuned(workshop, tmp_path / "j", Scripted({OUTSIDER.name: Outcome.CRASHED}, {}, set()), incumbent=OUTSIDER)

@@ -154,7 +154,8 @@ class Family:
 
     What it cannot compute, as why not or "", in three parts (genkern.kernels.legality says when they are asked):
     `takes`: problems; without a GPU, as far as that holds on all. `legal`: configs, and of these reads neither
-    GROUP_SIZE_M nor SPLIT_K. `shares`: values of SPLIT_K, and of the other fields reads BLOCK_SIZE_M, _N and _K.
+    GROUP_SIZE_M nor SPLIT_K. `shares`: a SPLIT_K, and then all larger ones; of the other fields this reads
+    BLOCK_SIZE_M, _N and _K.
 
     `uses_tma`: loads A and B through descriptors (sm_90 and later); `stores_tma`: stores C so.
     `splits_k`: takes SPLIT_K above 1.

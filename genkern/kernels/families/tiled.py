@@ -61,12 +61,11 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """K goes to the splits in runs of whole blocks, the last of which may begin beyond it."""
+    """K goes to the splits in runs of whole blocks, the last of which may end up to SPLIT_K blocks beyond it."""
     if config.SPLIT_K == 1:
         return ""
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
-    run = -(-blocks // config.SPLIT_K)
-    if (config.SPLIT_K * run + 1) * config.BLOCK_SIZE_K >= INT32:
+    if (blocks + config.SPLIT_K) * config.BLOCK_SIZE_K >= INT32:
         return "splits end beyond what 32 bits count"
     # In the order for XCDs programs are numbered over all splits.
     if tiles(problem, config) * config.SPLIT_K >= INT32:

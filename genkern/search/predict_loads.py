@@ -1,0 +1,70 @@
+"""How A and B are loaded, for the predictor: how many bytes a lane brings at a time, and whether the loop is pipelined.
+
+Kernels that load through pointers know that rows start at multiples of 16 elements, or nothing of where they start;
+then a lane loads one element at a time. What follows was read from Triton 3.7's binaries (LDS of gfx942 at
+64x64x64 bf16 with three stages: 32 KiB for K = 4096 and 4112, 8 KiB for 4097, 4098 and 4104).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from genkern.farm.limits import occupancy
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Resources
+from genkern.kernels.family import FAMILIES
+
+# Elements to whose multiples a leading dimension must be aligned for codegen to know of it.
+_ALIGNED_ELEMENTS = 16
+# Triton pipelines loads of so many bytes a lane at least: what cp.async copies, and what its AMD backend asks for on
+# targets before these.
+_PIPELINED_BYTES = 4
+_PIPELINES_ALL = ("gfx950", "gfx1100", "gfx1201")
+# Lanes whose addresses a unit takes in one clock: a wave of 64 in four (CDNA 3 ISA guide), a warp of 32 in one.
+_LANES_PER_CLOCK = {"amd": 16, "nvidia": 32}
+_WIDEST_BYTES = 16
+
+
+def lane_bytes(problem: GemmProblem, config: Config) -> tuple[int, int]:
+    """What a lane loads of A, and of B, at a time, in bytes."""
+    size_a, size_b = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
+    if FAMILIES[config.family].uses_tma:
+        return _WIDEST_BYTES, _WIDEST_BYTES
+    row_a = problem.K if problem.row_major_a else problem.M
+    row_b = problem.N if problem.row_major_b else problem.K
+    return (
+        size_a if row_a % _ALIGNED_ELEMENTS else _WIDEST_BYTES,
+        size_b if row_b % _ALIGNED_ELEMENTS else _WIDEST_BYTES,
+    )
+
+
+def is_pipelined(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Whether loads of later steps are under way while a step is multiplied."""
+    if config.num_stages <= 1:
+        return False
+    return gpu.arch in _PIPELINES_ALL or min(lane_bytes(problem, config)) >= _PIPELINED_BYTES
+
+
+def resident_workgroups(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu) -> int:
+    """Workgroups that run on one unit at a time; 0 where even one cannot.
+
+    A loop that Triton does not pipeline keeps fewer tiles in LDS. The workgroups for which that leaves room are not
+    counted: they would hide more latency in the model than the pipeline, though narrow loads fill the queues of a unit.
+    """
+    per_unit = occupancy(resources, config.num_warps, gpu)
+    if config.num_stages <= 1 or is_pipelined(problem, config, gpu) or per_unit <= 1:
+        return per_unit
+    a = config.BLOCK_SIZE_M * DTYPES[problem.dtype_a].size_bytes
+    b = config.BLOCK_SIZE_N * DTYPES[problem.dtype_b].size_bytes
+    tiles_bytes = (a + b) * config.BLOCK_SIZE_K * (config.num_stages - 1)
+    pipelined = replace(resources, shared_bytes=max(resources.shared_bytes or 0, tiles_bytes))
+    # Without a binary nothing is said of any config's needs.
+    return per_unit if resources.shared_bytes is None else max(1, occupancy(pipelined, config.num_warps, gpu))
+
+
+def load_clocks(bytes_loaded: int, lane: int, l2_bytes_per_clock: int, gpu: Gpu) -> float:
+    """Clocks in which a unit loads so many bytes, `lane` of them for each lane at a time."""
+    return bytes_loaded / min(l2_bytes_per_clock, lane * _LANES_PER_CLOCK[gpu.vendor])
