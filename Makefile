@@ -9,12 +9,13 @@ PY = $(VENV)/bin/python
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 
-.PHONY: help tune test lint format bench golden
+.PHONY: help tune test test-long lint format bench golden
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make tune     tune the three sizes of input_sizes/quickstart.yaml: measured on the GPU found, else predicted'
 	@echo 'make test     all tests but those that need a GPU'
+	@echo 'make test-long  the same, with 50 kills and many more random problems (half an hour)'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
@@ -28,6 +29,9 @@ tune: $(RUN)
 
 test: $(DEV)
 	$(PY) -m pytest -m "not gpu" -n 2 $(ARGS)
+
+test-long: $(DEV)
+	GENKERN_LONG_TESTS=1 $(PY) -m pytest -m "not gpu" -n 2 $(ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .

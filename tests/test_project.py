@@ -218,7 +218,7 @@ def test_every_option_is_documented() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
-@pytest.mark.parametrize("target", ["tune", "test", "lint", "format", "bench", "golden"])
+@pytest.mark.parametrize("target", ["tune", "test", "test-long", "lint", "format", "bench", "golden"])
 def test_make_targets(target: str) -> None:
     """The Makefile has the targets that the documents name."""
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)

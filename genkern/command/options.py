@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -366,43 +368,33 @@ def _either(names: Sequence[str]) -> str:
 
 
 def _size(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number") from None
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number")
+    return int(text)
 
 
-def _number(text: str, kind: str, least: float, most: float, integer: bool) -> float:
-    try:
-        value = int(text) if integer else float(text)
-    except ValueError:
+def _number(kind: str, least: float, most: float, integer: bool = False) -> Callable[[str], float]:
+    def read(text: str) -> float:
         value = least - 1
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {kind}")
-    return value
+        with contextlib.suppress(ValueError):
+            value = int(text) if integer else float(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {kind}")
+        return value
+
+    return read
 
 
-def _positive(text: str) -> int:
-    return int(_number(text, "a whole number from 1 to 100000", 1, 100_000, True))
-
-
-def _seconds(text: str) -> float:
-    return _number(text, "a number of seconds from 0.1 to 86400", 0.1, 86_400, False)
-
-
-def _megabytes(text: str) -> float:
-    return _number(text, "a number of MiB from 0 to 65536", 0, 65_536, False)
-
-
-def _ratio(text: str) -> float:
-    return _number(text, "a share from 0 to 1", 0, 1, False)
+_positive = _number("a whole number from 1 to 100000", 1, 100_000, integer=True)
+_seconds = _number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
+_megabytes = _number("a number of MiB from 0 to 65536", 0, 65_536)
+_ratio = _number("a share from 0 to 1", 0, 1)
 
 
 def _gpu_ids(text: str) -> tuple[int, ...]:
-    try:
+    ids: tuple[int, ...] = (-1,)
+    with contextlib.suppress(ValueError):
         ids = tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        ids = (-1,)
     if min(ids) < 0:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of GPU numbers such as 0,1")
     return ids

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Winner
-from genkern.kernels.determinism import is_deterministic
+from genkern.kernels.family import is_deterministic
 from genkern.ops.op import gb_per_s
 
 if TYPE_CHECKING:

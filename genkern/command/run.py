@@ -36,15 +36,16 @@ from genkern.journal.header import OldJournal, UnusableJournal, made_otherwise
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
-from genkern.kernels.determinism import is_deterministic
+from genkern.kernels.family import is_deterministic
 from genkern.ops.op import check_problem
 from genkern.space.prune import explain, prune
 from genkern.space.space import Space, load_space
 from genkern.tuning.check import Checker, DeviceChecker
+from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.driver_process import Shared, driver_processes
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.progress import Progress
-from genkern.tuning.tune import Provenance, Tuner, TunesProblems, tune_all
+from genkern.tuning.tune import Provenance, Tuner
 
 Spaces = Mapping[str, Space]
 

@@ -38,7 +38,7 @@ from genkern.formats.tuned_row import (
 )
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.kernels.determinism import is_deterministic
+from genkern.kernels.family import is_deterministic
 from genkern.ops.op import gb_per_s
 
 SCHEMA = 1

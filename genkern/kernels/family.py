@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
-from genkern.kernels.families.gemv import GEMV
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.few_rows import GEMV, SKINNY
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
 from genkern.kernels.families.semaphore import TILED_SEMAPHORE, TILED_SWAPPED
-from genkern.kernels.families.skinny import SKINNY
 from genkern.kernels.families.stream_k import STREAM_K
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
 from genkern.kernels.families.tiled_tma import TILED_TMA, TILED_TMA_SWAPPED
 from genkern.kernels.families.warp_specialized import CLUSTERS, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
+from genkern.ops.op import get_op
 
 FAMILIES = {
     family.name: family
@@ -70,3 +71,11 @@ def block_problem(family: str, field: str, value: int) -> str:
     elif value & (value - 1):
         return f"{value} is not a power of two, which Triton needs"
     return ""
+
+
+def is_deterministic(problem: GemmProblem, config: Config) -> bool:
+    """False for float sums whose order is that in which programs happen to run: tiled_atomic's.
+
+    Its int32 sums (int8 operands) are exact in any order, so they count as deterministic.
+    """
+    return FAMILIES[config.family].deterministic or get_op(problem.op).accumulator(problem) == "int32"

@@ -22,7 +22,8 @@ from tiny_space import FASTER, NAMES, tiny_command
 from genkern.journal.batch import measurements_of
 from genkern.journal.line import entry_of
 
-KILLS = 50
+# `make test-long` kills 50 times.
+KILLS = 50 if os.environ.get("GENKERN_LONG_TESTS") else 8
 SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in (16, 32, 64, 128))
 # How long processes below a killed command may live on; a busy machine included.
 GONE_S = 10.0
@@ -51,7 +52,7 @@ def lives(env: dict[str, str]) -> Iterator[Life]:
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_killed_fifty_times(gpus: int, cache_dir: Path, tmp_path: Path) -> None:
+def test_killed_again_and_again(gpus: int, cache_dir: Path, tmp_path: Path) -> None:
     """SIGKILL at random moments of runs of four sizes, each followed by the same command: 25 on one device, 25 on two.
 
     The devices say another time whenever they are asked, so that a fact that was lost would show: none is there twice.

@@ -24,7 +24,8 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.journal.bug_log import BugLog
-from genkern.tuning.tune import Report, tune_all
+from genkern.tuning.devices import tune_all
+from genkern.tuning.tune import Report
 
 DEVICE = DeviceKey("gfx942", "AMD Instinct MI300X", 304)
 PROBLEMS = [winner(m).problem for m in (8, 4, 2, 1)]

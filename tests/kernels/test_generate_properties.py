@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -22,7 +23,11 @@ from genkern.kernels.family import FAMILIES, block_problem
 from genkern.ops.op import get_op
 
 pytestmark = needs_interpreter
-FEW = settings(max_examples=8, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=8 if os.environ.get("GENKERN_LONG_TESTS") else 2,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 # Small, around the blocks, prime, and one.
 SIZES = st.one_of(st.integers(1, 70), st.sampled_from([1, 2, 16, 17, 31, 32, 37, 61, 64, 97]))
 TYPES = st.sampled_from(

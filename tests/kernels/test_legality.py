@@ -43,8 +43,7 @@ from genkern.triton_release import triton_release
 
 H200, B200, A100, MI300X = (gpu_for_arch(arch) for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))
 LARGE = GemmProblem(4096, 4096, 4096)
-INT8 = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}
-FP32_OUT = GemmProblem(4096, 4096, 4096, dtype_c="fp32")
+INT8, FP32_OUT = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}, GemmProblem(4096, 4096, 4096, dtype_c="fp32")
 CLUSTER = Config("warp_specialized_swapped_cluster2", 64, 64, 64, num_stages=4)
 
 

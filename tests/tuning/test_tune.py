@@ -17,7 +17,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
 from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.journal.journal import Journal
-from genkern.tuning.tune import Provenance, Report, Tuner, tune_all
+from genkern.tuning.devices import tune_all
+from genkern.tuning.tune import Provenance, Report, Tuner
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32)

@@ -1,4 +1,4 @@
-"""skinny: a few rows of A, written out, against BLOCK_SIZE_N rows of the weights for each program, without a dot."""
+"""Families for few rows that multiply without a dot: gemv for one row of A, skinny for up to 16, written out."""
 
 from __future__ import annotations
 
@@ -34,18 +34,49 @@ from genkern.kernels.families.common import (
 from genkern.kernels.families.limits import GRID_YZ, MOST_ELEMENTS, grid_limit, splits_limit
 
 
-def _variant(problem: GemmProblem, config: Config) -> Variant:
+def _gemv_call(product: Product, variant: Variant) -> Call:
+    arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product)[1:], *leading(product, "b"))
+    return Call((main_kernel(variant, arguments, cdiv(N, BLOCK_SIZE_N)),))
+
+
+def _gemv_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+    """Its text has one row of A, and reads B in the direction in which it is stored."""
+    if problem.M != 1:
+        return "gemv multiplies one row of A"
+    return "gemv reads weights whose rows run along K (rowMajorB: N)" if problem.row_major_b else ""
+
+
+def _gemv_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    if config.BLOCK_SIZE_N * config.BLOCK_SIZE_K > MOST_ELEMENTS:
+        return "a block of B has more elements than a tensor of Triton"
+    return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
+
+
+GEMV = Family(
+    "gemv",
+    masked_variant,
+    _gemv_call,
+    takes=_gemv_takes,
+    legal=_gemv_legal,
+    runs_on_amd=True,
+    uses_dot=False,
+    least_block_m=1,
+    most_block_k=8192,
+)
+
+
+def _skinny_variant(problem: GemmProblem, config: Config) -> Variant:
     return masked_variant(problem, config, rows=config.BLOCK_SIZE_M)
 
 
-def _call(product: Product, variant: Variant) -> Call:
+def _skinny_call(product: Product, variant: Variant) -> Call:
     pointers = (*POINTERS, C_POINTER, *sums(product), *product.extra)
     arguments = (*pointers, *sizes(product), *leading(product, "abc"), SPLITS)
     kernel = main_kernel(variant, arguments, cdiv(N, BLOCK_SIZE_N), cdiv(M, BLOCK_SIZE_M), SPLIT_K)
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
-def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _skinny_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     # They become one tensor.
     if config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * config.BLOCK_SIZE_K > MOST_ELEMENTS:
         return "the accumulators of all rows have more elements than a tensor of Triton"
@@ -60,9 +91,9 @@ def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 
 SKINNY = Family(
     "skinny",
-    _variant,
-    _call,
-    legal=_legal,
+    _skinny_variant,
+    _skinny_call,
+    legal=_skinny_legal,
     shares=_shares,
     splits_k=True,
     runs_on_amd=True,

@@ -1,4 +1,4 @@
-"""Tests of genkern.kernels.determinism, and of what a run does with it (--deterministic)."""
+"""Tests of genkern.kernels.family, and of what a run does with it (--deterministic)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
-from genkern.kernels.determinism import is_deterministic
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.family import FAMILIES, is_deterministic
 from genkern.search.select import ranking
 from genkern.space.space import load_space
 
