@@ -368,7 +368,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def _size(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number")
     return int(text)
 
