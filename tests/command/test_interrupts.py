@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command import SMALL, Ran, ended, run, start
+from long_tests import spread
 from machines import machine
 from processes import assert_gone, relatives, until
 from small_gemms import needs_interpreter
@@ -52,7 +53,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> Ran:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize(("gpus", "moment"), [(1, 1), (1, 30), (1, 100), (2, 1), (2, 30)])
+@pytest.mark.parametrize(("gpus", "moment"), spread([(1, 1), (1, 30), (1, 100), (2, 1), (2, 30)], 2))
 def test_stopped_while_measuring(
     number: signal.Signals, gpus: int, moment: int, undisturbed: tuple[str, int], tmp_path: Path, cache_dir: Path
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from command import environment, run, start
+from long_tests import repeats
 from machines import machine
 from processes import assert_gone, until
 from tiny_space import FASTER, NAMES, tiny_command
@@ -23,7 +24,7 @@ from genkern.journal.batch import measurements_of
 from genkern.journal.line import entry_of
 
 # `make test-long` kills 50 times.
-KILLS = 50 if os.environ.get("GENKERN_LONG_TESTS") else 8
+KILLS = repeats(8, 50)
 SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in (16, 32, 64, 128))
 # How long processes below a killed command may live on; a busy machine included.
 GONE_S = 10.0

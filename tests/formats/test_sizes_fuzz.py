@@ -8,13 +8,14 @@ from pathlib import Path
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 
 from genkern.errors import InputError
 from genkern.formats.sizes import GemmDefaults, read_sizes
 
 ROW = "- {'M': 16, 'N': 4096, 'K': 8192}\n"
 FUZZ = settings(
-    max_examples=2500,
+    max_examples=repeats(300, 2500),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

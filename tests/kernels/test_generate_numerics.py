@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from interpreted import Answer, Interpreter
+from long_tests import spread
 from small_gemms import needs_interpreter, write_module
 
 from genkern.gemm.config import Config
@@ -152,7 +153,7 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interprete
         yield process
 
 
-@pytest.mark.parametrize(("problem", "config"), CASES, ids=lambda value: value.name)
+@pytest.mark.parametrize(("problem", "config"), spread(CASES, 3), ids=lambda value: value.name)
 def test_kernels_compute_the_product(interpreter: Interpreter, problem: GemmProblem, config: Config) -> None:
     """Every element is written and within tolerance, every row within the limit; so does a second call, to the bit.
 

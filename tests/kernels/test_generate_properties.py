@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import INTERPRETED, Answer, Interpreter, fitted
+from long_tests import repeats
 from small_gemms import needs_interpreter
 
 from genkern.gemm.config import Config
@@ -24,7 +24,7 @@ from genkern.ops.op import get_op
 
 pytestmark = needs_interpreter
 FEW = settings(
-    max_examples=8 if os.environ.get("GENKERN_LONG_TESTS") else 2,
+    max_examples=repeats(2, 8),
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

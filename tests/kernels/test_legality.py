@@ -3,7 +3,6 @@
 # ruff: noqa: E501  one case a line reads better than wrapped ones
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -11,6 +10,7 @@ from random import Random
 import pytest
 from gluon_cases import assert_exact, fp16_problem, product
 from interpreted import INTERPRETED, Interpreter
+from long_tests import LONG
 from random_gemms import random_config, random_problem
 from small_gemms import TRITON_VERSION, make_module, needs_interpreter, specs_of, target_of
 
@@ -253,7 +253,6 @@ def test_a_space_without_rules_keeps_what_is_legal() -> None:
 
 # What the compiler alone can know, and says with a binary or without one.
 SPARED = (Outcome.COMPILE_TIMED_OUT,)
-LONG = bool(os.environ.get("GENKERN_LONG_TESTS"))
 
 
 @pytest.fixture(scope="module")
