@@ -29,9 +29,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.call import product_of
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.plan import launch_plan
+from genkern.ops.op import get_op
 
 
 @st.composite
@@ -215,8 +219,9 @@ def test_large_sums_of_shares_are_exact(family: str) -> None:
     assert_exact(found)
     sums = found["workspace"][~np.isnan(found["workspace"])]
     assert np.mean(sums.astype(np.float16) != sums) > 0.25
-    # The stand-in makes a workspace of its own.
-    assert 'operands["workspace"] = torch.empty(elements, dtype=torch.float32, ' in text
+    # The stand-in makes a workspace of its own; a module's has the type that its plan says.
+    plan = launch_plan(product_of(problem, get_op(problem.op), "sm_90"), config, gpu_for_arch("sm_90"))
+    assert plan.workspace_dtype == "fp32"
 
 
 @pytest.mark.parametrize("family", SHARING)
