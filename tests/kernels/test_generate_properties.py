@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import INTERPRETED, Answer, Interpreter, fitted
-from long_tests import repeats
+from long_tests import repeats, spread
 from small_gemms import needs_interpreter
 
 from genkern.gemm.config import Config
@@ -104,7 +104,7 @@ def test_slices_of_larger_matrices(interpreter: Interpreter, family: str, data: 
     assert answer.around_is_untouched is not False
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", spread(ACTIVATIONS, 2))
 @pytest.mark.parametrize("family", INTERPRETED)
 def test_every_epilogue_of_every_family(interpreter: Interpreter, family: str, activation: str) -> None:
     """With and without a split, a bias and scales, to each type of output."""
