@@ -1,6 +1,6 @@
 """How many faults the check finds: kernels of every family with one fault each, and the same kernels without.
 
-    python benchmarks/mutants.py [--families tiled,gemv] [--sizes 40] [-o FULL.jsonl]
+    python benchmarks/mutants.py [--families tiled,gemv] [--faults bias] [--sizes 40] [-o FULL.jsonl]
 
 Each mutant is a generated module with one edit in its kernels or in how they are launched (the tables below), run by
 its own `matmul` in a process of its own and judged by profiling/checking, as a config is before it may win. A wrong
@@ -231,6 +231,7 @@ def last_line(judged: Sequence[Judged]) -> tuple[str, bool]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", help="of these families only, with commas")
+    parser.add_argument("--faults", default="", help="of these faults only: those with this in their names")
     parser.add_argument("--sizes", type=int, help="sizes for kernels without a fault (default: 40, without a GPU 16)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a CPU)")
     parser.add_argument("-o", "--output", help="full data as JSON lines")
@@ -243,7 +244,9 @@ def main() -> int:
     if not on_gpu:
         families = [name for name in families if FAMILIES[name].interpreted]
     started_s = time.monotonic()
-    cases: list[tuple[Case, str | None]] = list(mutants(families, arch, on_gpu))
+    cases: list[tuple[Case, str | None]] = [
+        case for case in mutants(families, arch, on_gpu) if arguments.faults in case[0].fault
+    ]
     sizes = arguments.sizes if arguments.sizes is not None else 40 if on_gpu else 16
     cases += [(case, None) for case in sound(families, arch, sizes, on_gpu)]
     judged = list(judge(cases, arch, on_gpu, arguments.jobs))

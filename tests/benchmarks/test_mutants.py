@@ -72,7 +72,18 @@ def test_the_report_names_what_was_missed() -> None:
 @needs_interpreter
 def test_the_command_finds_the_faults_of_a_family() -> None:
     """Without a GPU it does what the interpreter can, says so in its last line, and ends with 0."""
-    argv = [sys.executable, str(Path(mutants.__file__)), "--families", "gemv", "--sizes", "1", "--jobs", "2"]
+    argv = [
+        sys.executable,
+        str(Path(mutants.__file__)),
+        "--families",
+        "gemv",
+        "--faults",
+        "bias",
+        "--sizes",
+        "1",
+        "--jobs",
+        "2",
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     last = done.stdout.splitlines()[-1]
     assert done.returncode == 0, done.stdout + done.stderr
