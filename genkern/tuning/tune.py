@@ -116,14 +116,16 @@ class Tuner:
             return report
 
     def _tuned(self, problem: GemmProblem) -> Report:
-        report = Report(problem)
-        facts = self.journal.of(problem)
+        report, facts = Report(problem), self.journal.of(problem)
         with report.stage("prune"):
             report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
             configs = promising_first(problem, report.pruned.kept, self.workshop.gpu)
         report.outcomes[Outcome.ILLEGAL] = sum(report.pruned.illegal.values())
         report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
-        incumbent = self._legal_incumbent(report)
+        incumbent = self.incumbents.get(problem)
+        if incumbent is not None and (why := legal(problem, incumbent, self.workshop.gpu)):
+            report.incumbent = Measurement(incumbent.name, Outcome.ILLEGAL, self.profiler.time_source, message=why)
+            report.candidates[incumbent.name], incumbent = report.incumbent, None
         if incumbent is not None and incumbent not in configs:
             configs.append(incumbent)
         if not configs:
@@ -154,15 +156,6 @@ class Tuner:
             self.journal.won(report.winner)
         self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
         return report
-
-    def _legal_incumbent(self, report: Report) -> Config | None:
-        """The winner of an earlier run, unless it cannot compute the problem: then the report says so."""
-        incumbent = self.incumbents.get(report.problem)
-        if incumbent is None or not (why := legal(report.problem, incumbent, self.workshop.gpu)):
-            return incumbent
-        refused = Measurement(incumbent.name, Outcome.ILLEGAL, self.profiler.time_source, message=why)
-        report.candidates[incumbent.name] = report.incumbent = refused
-        return None
 
     def _keep_unfit(self, job: Job, facts: ProblemFacts, configs: Sequence[Config]) -> None:
         """What was found unfit stays so in a run that goes on: the others have been screened, or timed, without it."""

@@ -166,7 +166,7 @@ class Family:
     `helper_warps`: warps that it runs beyond num_warps.
     `places_loads`: takes xcd_remap and cache_modifier.
     `has_semaphore`: one program of a tile adds up its splits, in a fixed order, in the same kernel.
-    `deterministic`: two runs agree to the bit, whatever the type; see determinism.py for those that are not.
+    `deterministic`: two runs agree to the bit, whatever the type; see is_deterministic for those that are not.
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
     `split_apart`: has a kernel of its own for SPLIT_K above 1.
     `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).

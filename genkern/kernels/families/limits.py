@@ -93,7 +93,8 @@ def dot_limit(
     # With more warps, and for int8 before Triton 3.9, it is mma.sync.
     if config.num_warps > 8 or problem.dtype_a == "int8":
         return ""
-    if max(1, rows // 128) * columns * held_tiles > _TENSOR_MEMORY_COLUMNS:
+    # A tile of 64 rows takes half of them.
+    if max(64, rows) * columns // 128 * held_tiles > _TENSOR_MEMORY_COLUMNS:
         return "accumulators do not fit tensor memory"
     return ""
 

@@ -43,8 +43,9 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
 
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    # Triton begins a tile while the one before it is stored.
-    return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, held_tiles=2)
+    # Where the loop is pipelined Triton begins a tile while the one before it is stored.
+    held_tiles = 2 if config.num_stages > 1 else 1
+    return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, held_tiles=held_tiles)
 
 
 def _legal_specialized(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
