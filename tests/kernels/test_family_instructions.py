@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from small_gemms import make_module, specs_of
 
-from genkern.errors import InputError
 from genkern.farm.code_object import read_resources
 from genkern.farm.limits import fits
 from genkern.gemm.config import Config
@@ -24,6 +23,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import buffer_bytes
 from genkern.kernels.family import FAMILIES, sides
 from genkern.kernels.legality import legal
+from genkern.kernels.refusal import said_by_compiler
 from genkern.kernels.source import ast_source
 from genkern.space.rules.registry import RULES
 
@@ -101,14 +101,20 @@ def compiled(kernels: Callable[..., Kernels]) -> Callable[[str, GemmProblem, Con
 
 
 @pytest.fixture
-def gluon_kernel(kernels: Callable[..., Kernels]) -> Callable[[GemmProblem, Config], Any]:
-    """Compiles the one kernel of a config in Gluon."""
+def gluon_kernel(
+    kernels: Callable[..., Kernels], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[GemmProblem, Config], Any]:
+    """Compiles the one kernel of a config in Gluon, legal or not."""
+    monkeypatch.setattr("genkern.kernels.generate.require_legal", lambda *_: None)
 
     def compile_one(problem: GemmProblem, config: Config) -> Any:
         (kernel,) = kernels("sm_90", problem, config).values()
         return kernel
 
     return compile_one
+
+
+RING_SMALLER = "the ring must be larger than what C takes of shared memory"
 
 
 def behind_ring_bytes(llir: str) -> int:
@@ -293,18 +299,17 @@ def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], co
 def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], config: Config, dtype_c: str) -> None:
     """The kernels' PTX takes the ring to begin where shared memory does: all else lies behind it and its barriers.
 
-    And the rule about shared memory counts what Triton allocates, or at most 1 KiB more.
+    And the rule about shared memory counts what Triton allocates, or at most 1 KiB more; legality, at most 1 KiB less.
     """
     problem = GemmProblem(100, 2112, 7168, dtype_c=dtype_c)
-    if reason := legal(problem, config, gpu_for_arch("sm_90")):
-        # Nothing is generated for it.
-        assert "shared memory" in reason
-        return
     kernel = gluon_kernel(problem, config)
     assert behind_ring_bytes(kernel.asm["llir"]) == config.num_stages * buffer_bytes(*sides(config)) + 1024
     drop, gpu = RULES["wgmma_shared_memory"], gpu_for_arch("sm_90")
     tight, roomy = (replace(gpu, shared_bytes_per_block=kernel.metadata.shared + more) for more in (-1, 1024))
     assert (drop(problem, config, tight), drop(problem, config, roomy)) == (True, False)
+    enough, short = (replace(gpu, shared_bytes_per_block=kernel.metadata.shared - less) for less in (0, 1024))
+    assert legal(problem, config, enough) == ""
+    assert "bytes of shared memory" in legal(problem, config, short)
 
 
 @pytest.mark.parametrize(
@@ -320,8 +325,10 @@ def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., A
     problem = GemmProblem(1024, 2048, 4096)
     llir = gluon_kernel(problem, config).asm["llir"]
     assert behind_ring_bytes(llir) == 2 * buffer_bytes(*sides(config)) + 1024
-    with pytest.raises(InputError, match="the ring must be larger than what C takes"):
+    with pytest.raises(Exception, match="GROUP_SIZE_M") as refused:
         gluon_kernel(replace(problem, dtype_c="fp32"), config)
+    assert "the ring must be the largest allocation" in said_by_compiler(refused.value)
+    assert [legal(replace(problem, dtype_c=c), config, None) for c in ("bf16", "fp32")] == ["", RING_SMALLER]
 
 
 @pytest.mark.parametrize("split_k", [1, 2])
