@@ -48,12 +48,13 @@ XCD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, xcd_remap=1)
 
 
 def taking(problem: GemmProblem) -> list[Config]:
-    """The configs above, one or two of each family, that take this problem."""
+    """The configs above, one or two of each family, that take this problem on sm_90, which has all families."""
+    gpu = gpu_for_arch("sm_90")
     configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC]
     configs += [FEW_ROWS, SWAPPED, STREAM_K]
     configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
     configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT]
-    return [config for config in (*configs, CLUSTER, GEMV) if not legal(problem, config, None)]
+    return [config for config in (*configs, CLUSTER, GEMV) if not legal(problem, config, gpu)]
 
 
 def write_module(folder: Path, module: GeneratedModule) -> Path:

@@ -58,7 +58,7 @@ ALL_TYPES = [
 
 def imported(folder: Path, problem: GemmProblem, configs: list[Config]) -> ModuleType:
     """The generated module, in a file of its own: modules are remembered by path."""
-    module = generate(problem, configs, "any")
+    module = generate(problem, configs, "sm_90")
     own = folder / hashlib.sha256(module.text.encode()).hexdigest()[:16]
     own.mkdir(exist_ok=True)
     return load_module(str(write_module(own, module)))
@@ -98,7 +98,7 @@ def test_farm_compiles_what_is_launched(tmp_path: Path, op: str, dtype: str, dty
     So have they the same constants, options, grids and workspaces; and what kernels rely on is true.
     """
     torch = pytest.importorskip("torch")
-    gpu = gpu_for_arch("gfx942")
+    gpu = gpu_for_arch("sm_90")
     for row_major_a, row_major_b, (m, n, k) in itertools.product(
         (True, False), (True, False), ((128, 64, 256), (1, 48, 4096), (17, 100, 97), (48, 33, 64))
     ):
@@ -106,8 +106,8 @@ def test_farm_compiles_what_is_launched(tmp_path: Path, op: str, dtype: str, dty
         configs = taking(problem)
         module = imported(tmp_path, problem, configs)
         operands = module.make_operands("cpu")
-        generated = generate(problem, configs, "any")
-        product = product_of(problem, get_op(op), "any")
+        generated = generate(problem, configs, "sm_90")
+        product = product_of(problem, get_op(op), "sm_90")
         for config in configs:
             row = module.CONFIGS[config.name]
             given = module.with_workspace(row, operands, 132)
@@ -160,7 +160,7 @@ def test_calls_pass_every_argument_once(tmp_path: Path, monkeypatch: pytest.Monk
     pytest.importorskip("torch")
     configs = taking(problem)
     module = imported(tmp_path, problem, configs)
-    generated = generate(problem, configs, "any")
+    generated = generate(problem, configs, "sm_90")
     called = []
 
     class Recorder:
