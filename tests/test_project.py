@@ -135,6 +135,12 @@ def test_every_module_has_a_test_file(module: str) -> None:
     assert (ROOT / TESTED_ELSEWHERE.get(module, expected)).exists(), f"{module} has no {expected}"
 
 
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports test files by their names alone."""
+    names = [path.name for path in files_of("tests") if path.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_tested_elsewhere_is_needed() -> None:
     """The list of exceptions names modules that exist."""
     assert set(TESTED_ELSEWHERE) <= set(modules())
