@@ -1,18 +1,35 @@
-"""Real compiles of generated kernels, for tests of formats."""
+"""Real compiles of generated kernels in the test's own process."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from small_gemms import job_for, specs_of, write_module
 
-from genkern.farm.compiler import compile_kernel
+from genkern.farm.compiler import CompileJob, compile_kernel
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
+
+
+def compile_here(job: CompileJob, folder: Path) -> Binary:
+    """What the farm's processes make of a job, and their settings of Triton gone after it.
+
+    Raises AssertionError with the compiler's words where it refuses.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("TRITON_CACHE_DIR", "TRITON_STORE_BINARY_ONLY", "TRITON_DISABLE_LINE_INFO", "TMPDIR"):
+            patch.setenv(name, str(folder))
+        patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+        patch.setattr(tempfile, "tempdir", tempfile.tempdir)
+        result = compile_kernel(job, str(folder))
+    assert isinstance(result, Binary), (job.spec.function, result)
+    return result
 
 
 def compile_all(folder: Path, problem: GemmProblem, configs: Sequence[Config], arch: str) -> list[Binary]:
@@ -23,7 +40,5 @@ def compile_all(folder: Path, problem: GemmProblem, configs: Sequence[Config], a
     path = write_module(folder, module)
     for config in here:
         for spec in specs_of(module, config):
-            result = compile_kernel(job_for(spec, path, arch, folder / "cache"), str(folder))
-            assert isinstance(result, Binary), (config.name, spec.function, result)
-            made.append(result)
+            made.append(compile_here(job_for(spec, path, arch, folder / "cache"), folder))
     return made

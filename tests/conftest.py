@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("GENKERN_CACHE_DIR", str(folder / "genkern"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "xdg"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """A test that leaves the environment changed fails, and not one that comes after it."""
+    before = dict(os.environ), tempfile.tempdir
+    yield
+    after = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}, tempfile.tempdir
+    before[0].pop("PYTEST_CURRENT_TEST", None)
+    if after != before:
+        os.environ.clear()
+        os.environ.update(before[0])
+        tempfile.tempdir = before[1]
+        pytest.fail(f"the test changes the environment: {set(after[0].items()) ^ set(before[0].items())}")
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from compiled import compile_here
 from small_gemms import job_for, make_module, specs_of
 
-from genkern.farm.compiler import compile_kernel
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -39,13 +39,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Compi
         own.mkdir(exist_ok=True)
         module, _ = make_module(own, problem, [config], arch)
         job = job_for(specs_of(module, config)[0], own / module.file_name, arch, cache_dir)
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("TRITON_CACHE_DIR", "TRITON_STORE_BINARY_ONLY", "TRITON_DISABLE_LINE_INFO"):
-                patch.setenv(name, "")  # compile_kernel sets them for good
-            patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-            made = compile_kernel(job, str(own))
-        assert isinstance(made, Binary), made
-        return made
+        return compile_here(job, own)
 
     return compile_one
 
