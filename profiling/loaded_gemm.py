@@ -50,11 +50,11 @@ class SharedWorkspace:
         self._device = device
         self._tensors: dict[str, Any] = {}
 
-    def for_plan(self, plan: LaunchPlan, units: int) -> dict[str, Any]:
-        """The "workspace" and the "counters", which are zero, for the plan on so many units."""
+    def for_plan(self, plan: LaunchPlan, known: Mapping[str, int]) -> dict[str, Any]:
+        """The "workspace" and the "counters", which are zero, for the plan where so many "units" are known."""
         import torch
 
-        elements, counters = plan.workspace_elements(units)
+        elements, counters = plan.workspace_elements(known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
         # What is larger stays; what is new replaces the smaller.
         if self._size("workspace") < max(elements, _LEAST_ELEMENTS):
@@ -81,6 +81,7 @@ class LoadedGemm:
         self.session = session
         self.module = load_module(session.module_path)
         self.units = torch.cuda.get_device_properties(0).multi_processor_count
+        self._known = {"units": self.units}
         self.operands = self.module.make_operands("cuda", session.seed, session.init_type)
         rotating = {name: self.operands[name] for name, operand in self.module.OPERANDS.items() if operand.rotates}
         bytes_per_copy = sum(x.numel() * x.element_size() for x in rotating.values())
@@ -98,7 +99,7 @@ class LoadedGemm:
         """
         plan = LaunchPlan.from_json(launchable.plan)
         kernels = [load_binary(self.module, path) for path in launchable.binaries]
-        tensors = {**self.operands, **self._workspace.for_plan(plan, self.units)}
+        tensors = {**self.operands, **self._workspace.for_plan(plan, self._known)}
         bound: dict[int, list[Callable[[], None]]] = {}
 
         def call(copy: int) -> None:
@@ -106,7 +107,7 @@ class LoadedGemm:
             if copy not in bound:
                 given = {**tensors, **self._weights[copy]}
                 bound[copy] = [
-                    _bound_launch(kernel, launch.programs(self.units), arguments_of(launch, given, self.units))
+                    _bound_launch(kernel, launch.programs(self._known), arguments_of(launch, given, self._known))
                     for kernel, launch in zip(kernels, plan.launches, strict=True)
                 ]
             for launch in bound[copy]:
@@ -120,7 +121,7 @@ class LoadedGemm:
 
         plan = LaunchPlan.from_json(launchable.plan)
         kernels = [load_binary(self.module, path) for path in launchable.binaries]
-        workspace, counters = plan.workspace_elements(self.units)
+        workspace, counters = plan.workspace_elements(self._known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
         scratch = (
             Scratch("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
@@ -130,7 +131,7 @@ class LoadedGemm:
         def launch_all(operands: dict[str, Any]) -> None:
             given = {**self.operands, **operands}
             for kernel, launch in zip(kernels, plan.launches, strict=True):
-                _bound_launch(kernel, launch.programs(self.units), arguments_of(launch, given, self.units))()
+                _bound_launch(kernel, launch.programs(self._known), arguments_of(launch, given, self._known))()
 
         return Subject(launch_all, scratch)
 
@@ -148,21 +149,22 @@ class LoadedGemm:
         return call
 
 
-def arguments_of(launch: Launch, tensors: Mapping[str, Any], units: int) -> tuple[Any, ...]:
+def arguments_of(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> tuple[Any, ...]:
     """What Triton's launcher takes, in order: tensors, descriptors and numbers.
 
-    `tensors` are the operands by name, and the "workspace" and the "counters" where the plan has them.
+    `tensors` are the operands by name, and the "workspace" and the "counters" where the plan has them. `known` has what
+    its numbers hang on: "units".
     """
-    return tuple(_given(argument, tensors, units) for argument in launch.arguments)
+    return tuple(_given(argument, tensors, known) for argument in launch.arguments)
 
 
-def _given(argument: Argument, tensors: Mapping[str, Any], units: int) -> Any:
+def _given(argument: Argument, tensors: Mapping[str, Any], known: Mapping[str, int]) -> Any:
     if isinstance(argument, Pointer):
         return tensors[argument.operand]
     if isinstance(argument, Descriptor):
         return _descriptor(argument, tensors[argument.operand])
     if isinstance(argument, Integer):
-        return evaluate(argument.value, {"units": units})
+        return evaluate(argument.value, known)
     if isinstance(argument, Leading):
         # As A, B and C lie (check_operands in generated modules), the other dimension's is 1.
         return max(tensors[argument.operand].stride())

@@ -25,8 +25,7 @@ from genkern.gemm.session import Budget, Session
 from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.plan import launch_plan
-from genkern.kernels.specs import kernel_specs, main_binary
+from genkern.kernels.specs import kernel_specs, launch_plan, main_binary
 from genkern.ops.op import get_op
 
 

@@ -1,19 +1,18 @@
 """LaunchPlan: one call of a config as data, for whoever launches its binaries without Triton or a generated module.
 
-A plan hangs on the number of units (SMs or CUs) of the device alone, and on where the operands lie.
+A plan hangs on the number of units (SMs or CUs) of the device, on M where it serves several, and on where the operands
+lie. What a binary alone knows (threads, shared memory, how its descriptors are encoded) stays with the binary.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import Gpu
 from genkern.kernels.argument import (
     Argument,
     Constant,
@@ -23,21 +22,19 @@ from genkern.kernels.argument import (
     Leading,
     Pointer,
     Workspace,
-    expanded,
 )
-from genkern.kernels.expression import Expression, Value, evaluate, fold, from_json, to_json
-from genkern.kernels.families.call import Call, Kernel, Product
-from genkern.kernels.specs import binary_name, call_of, known_of
+from genkern.kernels.expression import Expression, Value, evaluate, from_json, to_json
 
 # Of plans as JSON; another number means other fields, or other meanings.
-VERSION = 1
-_FREE = frozenset({"units"})
+VERSION = 2
+# What may be left to say of a value, and is when the plan is used: SMs or CUs of the device, and rows of A and C.
+_FREE = frozenset({"units", "M"})
 _Grid = tuple[Value, Value, Value]
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: programs in three dimensions, warps of each, and its arguments in order, constants last.
+    """One launch: programs in three dimensions, and its arguments in order, constants last.
 
     `symbol` is the kernel's name in its binary. `cluster` programs share their memory and start together.
     `starts_early`: it may be on the device while the launch before it runs (CUDA's programmatic dependent launch).
@@ -45,14 +42,13 @@ class Launch:
 
     symbol: str
     grid: _Grid
-    num_warps: int
     cluster: int
     starts_early: bool
     arguments: tuple[Argument, ...]
 
-    def programs(self, units: int) -> tuple[int, int, int]:
-        """The grid on a device with so many units."""
-        x, y, z = (evaluate(value, {"units": units}) for value in self.grid)
+    def programs(self, known: Mapping[str, Value]) -> tuple[int, int, int]:
+        """The grid, where "units" is known, and "M" if the plan is for any."""
+        x, y, z = (evaluate(value, known) for value in self.grid)
         return x, y, z
 
 
@@ -69,9 +65,9 @@ class LaunchPlan:
     workspace_dtype: str
     counters: Value
 
-    def workspace_elements(self, units: int) -> tuple[int, int]:
-        """Elements of the workspace and of the counters, on a device with so many units."""
-        return evaluate(self.workspace, {"units": units}), evaluate(self.counters, {"units": units})
+    def workspace_elements(self, known: Mapping[str, Value]) -> tuple[int, int]:
+        """Elements of the workspace and of the counters, where the same is known."""
+        return evaluate(self.workspace, known), evaluate(self.counters, known)
 
     def to_json(self) -> str:
         """As text, for files and other processes."""
@@ -104,36 +100,6 @@ class LaunchPlan:
         )
 
 
-def launch_plan(product: Product, config: Config, gpu: Gpu) -> LaunchPlan:
-    """The plan of one call of `config` on devices of this kind, or on partitions of them."""
-    call, known = call_of(product, config), known_of(product.problem, config)
-    known |= {"XCDS": gpu.xcds, "UNITS_PER_XCD": gpu.compute_units // gpu.xcds}
-    for name, value in call.definitions:
-        known[name] = fold(value, known)
-    return _planned(call, known, binary_name(config), product.accumulator)
-
-
-def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str) -> LaunchPlan:
-    launches = tuple(_of_kernel(kernel, known, binary) for kernel in call.kernels)
-    return LaunchPlan(launches, fold(call.workspace, known), accumulator, fold(call.counters, known))
-
-
-def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str) -> Launch:
-    arguments = tuple(expanded(kernel.arguments, known, binary))
-    # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
-    (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
-    options = dict(kernel.options)
-    x, y, z = (fold(value, known) for value in kernel.grid)
-    return Launch(
-        f"{kernel.variant.name}_{name}",
-        (x, y, z),
-        evaluate(options["num_warps"], known),
-        evaluate(options.get("num_ctas", 1), known),
-        "launch_pdl" in options,
-        arguments,
-    )
-
-
 # How arguments are called in JSON.
 _KINDS: dict[str, type[Argument]] = {
     "pointer": Pointer,
@@ -151,7 +117,6 @@ def _launch_data(launch: Launch) -> dict[str, Any]:
     return {
         "symbol": launch.symbol,
         "grid": [to_json(value) for value in launch.grid],
-        "num_warps": launch.num_warps,
         "cluster": launch.cluster,
         "starts_early": launch.starts_early,
         "arguments": [_argument_data(argument) for argument in launch.arguments],
@@ -173,7 +138,6 @@ def _launch(data: Any) -> Launch:
     return Launch(
         _checked(data["symbol"], "a name", _is_name),
         (x, y, z),
-        _checked(data["num_warps"], "a number from 1", _is_count),
         _checked(data["cluster"], "a number from 1", _is_count),
         _checked(data["starts_early"], "true or false", lambda it: isinstance(it, bool)),
         tuple(map(_argument, _checked(data["arguments"], "a list", lambda it: isinstance(it, list)))),

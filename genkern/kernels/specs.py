@@ -1,4 +1,4 @@
-"""Which kernels a config consists of, and what each is compiled with.
+"""Which kernels a config consists of, what each is compiled with, and how they are launched.
 
 A kernel's text depends on the problem's layout and on where tiles overhang, not on its size: so equal
 kernels of different sizes share one binary.
@@ -11,13 +11,15 @@ from dataclasses import replace
 from functools import lru_cache
 
 from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
-from genkern.kernels.expression import Value, evaluate
+from genkern.kernels.expression import Value, evaluate, fold
 from genkern.kernels.families.call import Call, Kernel, Product, Variant, product_of
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.ops.op import Op, get_op
 
 # From here on, an element's offset no longer fits 32 bits.
@@ -118,3 +120,37 @@ def kernel_specs(
     """
     one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
     return _specs(product_of(problem, op, arch), one, config.SPLIT_K > 1, tuple(source_sha256.items()))
+
+
+def launch_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False) -> LaunchPlan:
+    """The plan of one call of `config` on devices of this kind, or on partitions of them.
+
+    `any_m`: for other M than the problem's too, as far as the kernels of `config` are the same for them.
+    """
+    call, known = call_of(product, config), known_of(product.problem, config)
+    if any_m:
+        del known["M"]
+    known |= {"XCDS": gpu.xcds, "UNITS_PER_XCD": gpu.compute_units // gpu.xcds}
+    for name, value in call.definitions:
+        known[name] = fold(value, known)
+    return _planned(call, known, binary_name(config), product.accumulator)
+
+
+def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str) -> LaunchPlan:
+    launches = tuple(_of_kernel(kernel, known, binary) for kernel in call.kernels)
+    return LaunchPlan(launches, fold(call.workspace, known), accumulator, fold(call.counters, known))
+
+
+def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str) -> Launch:
+    arguments = tuple(expanded(kernel.arguments, known, binary))
+    # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
+    (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
+    options = dict(kernel.options)
+    x, y, z = (fold(value, known) for value in kernel.grid)
+    return Launch(
+        f"{kernel.variant.name}_{name}",
+        (x, y, z),
+        evaluate(options.get("num_ctas", 1), known),
+        "launch_pdl" in options,
+        arguments,
+    )

@@ -16,8 +16,8 @@ from genkern.kernels.argument import Integer
 from genkern.kernels.expression import evaluate
 from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import generate
-from genkern.kernels.plan import launch_plan
 from genkern.kernels.source import load_module
+from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 
 

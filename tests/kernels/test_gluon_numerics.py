@@ -34,7 +34,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import product_of
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.family import FAMILIES, GLUON
-from genkern.kernels.plan import launch_plan
+from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 
 

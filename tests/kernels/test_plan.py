@@ -17,7 +17,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import product_of
-from genkern.kernels.plan import LaunchPlan, launch_plan
+from genkern.kernels.plan import LaunchPlan
+from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 
 PROBLEM = GemmProblem(128, 64, 256, bias=True)
@@ -37,14 +38,17 @@ def damaged(change: Callable[[dict[str, Any]], object], config: Config = TMA) ->
 def test_units_decide_grid_and_workspace() -> None:
     """What hangs on the device is left open, and follows from the number of its units alone."""
     (launch,) = plan_of(TMA).launches
-    assert [launch.programs(units) for units in (1, 2, 132)] == [(1, 1, 1), (2, 1, 1), (2, 1, 1)]
+    assert [launch.programs({"units": units}) for units in (1, 2, 132)] == [(1, 1, 1), (2, 1, 1), (2, 1, 1)]
     # Four by two tiles: with three units the last wave has two of them.
-    assert plan_of(STREAM_K).launches[0].programs(3) == (3, 1, 1)
-    assert [plan_of(STREAM_K).workspace_elements(units) for units in (3, 4)] == [((3 + 2) * 32 * 32, 2), (0, 0)]
-    assert plan_of(SEMAPHORE).workspace_elements(1) == (4 * 3 * 64 * 32, 4)
+    assert plan_of(STREAM_K).launches[0].programs({"units": 3}) == (3, 1, 1)
+    assert [plan_of(STREAM_K).workspace_elements({"units": units}) for units in (3, 4)] == [
+        ((3 + 2) * 32 * 32, 2),
+        (0, 0),
+    ]
+    assert plan_of(SEMAPHORE).workspace_elements({}) == (4 * 3 * 64 * 32, 4)
     # One tile, which is beyond the last full wave: three programs share it.
     (shared,) = plan_of(WARP_SPECIALIZED_SPLIT).launches
-    assert shared.programs(132) == (3, 1, 1)
+    assert shared.programs({"units": 132}) == (3, 1, 1)
 
 
 def test_only_what_adds_up_splits_starts_early() -> None:
@@ -58,14 +62,14 @@ def _first(data: dict[str, Any]) -> Any:
 
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "another version": lambda data: data.update(version=2),
+    "another version": lambda data: data.update(version=1),
     "a field too many": lambda data: data.update(more=1),
     "no launches": lambda data: data.update(launches=[]),
     "an unknown dtype": lambda data: data.update(workspace_dtype="fp12"),
     "a launch that is a text": lambda data: data.update(launches=["launch"]),
     "two dimensions": lambda data: data["launches"][0].update(grid=[1, 1]),
     "an unknown name": lambda data: data["launches"][0].update(grid=["SPLIT_K", 1, 1]),
-    "no warps": lambda data: data["launches"][0].update(num_warps=0),
+    "no programs in a cluster": lambda data: data["launches"][0].update(cluster=0),
     "a symbol that is no name": lambda data: data["launches"][0].update(symbol="a b"),
     "an unknown kind": lambda data: _first(data)[0].update(kind="descriptors"),
     "a descriptor without a box": lambda data: _first(data)[0].pop("box"),

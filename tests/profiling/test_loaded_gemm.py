@@ -11,7 +11,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import product_of
-from genkern.kernels.plan import LaunchPlan, launch_plan
+from genkern.kernels.plan import LaunchPlan
+from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 from genkern.profiling.loaded_gemm import SharedWorkspace, rotating_copies
 
@@ -43,8 +44,8 @@ def test_configs_share_a_workspace_that_is_large_enough() -> None:
     workspace = SharedWorkspace("cpu")
     for config in [*taking(problem), *reversed(taking(problem))]:
         plan = plan_of(problem, config)
-        tensors = workspace.for_plan(plan, 5)
-        elements, counters = plan.workspace_elements(5)
+        tensors = workspace.for_plan(plan, {"units": 5})
+        elements, counters = plan.workspace_elements({"units": 5})
         assert tensors["workspace"].numel() >= elements
         assert tensors["counters"].numel() >= counters
         assert not tensors["counters"].any()

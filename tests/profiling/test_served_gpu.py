@@ -30,7 +30,7 @@ from genkern.gemm.records import Binary, Candidate, Measurement, Outcome
 from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.kernels.families.call import product_of
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.plan import launch_plan
+from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 from genkern.profiling.served import ServedProfiler
 
