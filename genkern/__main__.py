@@ -42,6 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from genkern.command.status import show_status
 
                 return show_status(named, Console(**PLAIN))
+            if arguments[:1] == ["pack"]:
+                from genkern.packing.command import parse_pack, run_pack
+
+                with bugs_told():
+                    return run_pack(parse_pack(arguments[1:]), Console(**PLAIN))
             options = parse(arguments)
             # Results that go to standard output have it for themselves.
             console = Console(stderr=own_descriptor(options.tuning_results_file or "") == 1, **PLAIN)

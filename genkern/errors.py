@@ -30,6 +30,10 @@ class ProfilerError(GenkernError, RuntimeError):
     """A profiler that is missing or whose output cannot be used at all."""
 
 
+class LaunchError(GenkernError, RuntimeError):
+    """A kernel that cannot be loaded or launched on a device."""
+
+
 class BugError(Exception):
     """A fault of genkern's own code (a template, a generator, the harness), never a user's or a kernel's.
 

@@ -30,6 +30,18 @@ def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int 
     Raises `error` (one line) when the file is missing, unreadable, a folder, longer than `max_bytes`
     bytes, not UTF-8 or binary.
     """
+    where, data = shown_path(path), read_bytes(path, error, max_bytes)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise error(f"{where}: byte {exc.start} is not UTF-8; save the file as UTF-8 text") from None
+    if "\0" in text:
+        raise error(f"{where}: has NUL bytes, so it is a binary file; name a text file")
+    return text
+
+
+def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int = MAX_READ_BYTES) -> bytes:
+    """Return what `path` holds. Raises `error` as `read_text` does, but for text that is none."""
     where = shown_path(path)
     try:
         with open(path, "rb") as file:
@@ -43,13 +55,7 @@ def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int 
         raise error(f"{where}: cannot be read ({reason}); check the path and its permissions") from None
     if len(data) > max_bytes:
         raise error(f"{where}: longer than {max_bytes} bytes, the most that is read; split it into several files")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise error(f"{where}: byte {exc.start} is not UTF-8; save the file as UTF-8 text") from None
-    if "\0" in text:
-        raise error(f"{where}: has NUL bytes, so it is a binary file; name a text file")
-    return text
+    return data
 
 
 def own_descriptor(path: str) -> int | None:
@@ -73,7 +79,11 @@ def write_whole(path: str, text: str) -> None:
     and a stream is written to directly, to its end or until its reader leaves. Raises OutputError (one line) when the
     file cannot be written; the old file is then untouched and no temporary file stays.
     """
-    data = text.encode("utf-8", errors="backslashreplace")
+    write_bytes_whole(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def write_bytes_whole(path: str, data: bytes) -> None:
+    """Replace `path` by `data` as `write_whole` does."""
     try:
         if (descriptor := own_descriptor(path)) is not None:
             sys.stdout.flush()

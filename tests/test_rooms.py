@@ -20,9 +20,11 @@ ROOMS = (
     "search",
     "journal",
     "formats",
+    "runtime",
     "profiling",
     "tuning",
     "command",
+    "packing",
 )
 # All that a process which launches kernels needs of the rest.
 PROFILING_KNOWS = ("", "gemm", "ops", "kernels", "farm.cache", "profiling")

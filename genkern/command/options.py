@@ -7,12 +7,11 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from genkern import __version__
+from genkern.arguments import Formatter, Parser
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
@@ -27,7 +26,6 @@ PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
 ABOUT_MEASURING = ("--protocol", "--iters", "--warmup", "--rotating_tensor", "--exhaustive")
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]"""
-_HELP_COLUMNS = 100
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
@@ -65,10 +63,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def parse_status(argv: Sequence[str]) -> str:
     """The run that `genkern status` is to show. Raises InputError; SystemExit(0) after printing for --help."""
-    p = _Parser(
+    p = Parser(
         prog="genkern status",
         description="Show how far a run is, and whether it is going on. Reads its journal, changes nothing.",
-        formatter_class=_Formatter,
+        formatter_class=Formatter,
         allow_abbrev=False,
         add_help=False,
     )
@@ -87,12 +85,12 @@ def parse_status(argv: Sequence[str]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The parser; its help is the reference of the command line."""
-    p = _Parser(
+    p = Parser(
         prog="genkern",
         usage=_USAGE,
         description="Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).",
         epilog=_EXAMPLES,
-        formatter_class=_Formatter,
+        formatter_class=Formatter,
         allow_abbrev=False,
         add_help=False,
     )
@@ -106,26 +104,6 @@ def parser() -> argparse.ArgumentParser:
     general.add_argument("-h", "--help", action="help", help="print this and exit")
     general.add_argument("--version", action="version", version=f"genkern {__version__}", help="print it and exit")
     return p
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (--help lists the options)")
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """At most 100 columns; an option's value is shown once, after its last name."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=min(_HELP_COLUMNS, shutil.get_terminal_size().columns - 2))
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings:
-            return str(action.metavar)
-        # A single dash before a word is tune_gemm's old spelling, taken but not advertised.
-        names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
-        value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"
-        return ", ".join(names) + value
 
 
 def _sizes(group: argparse._ArgumentGroup) -> None:

@@ -17,6 +17,8 @@ _PT_NOTE, _NT_AMDGPU_METADATA = 4, 32
 # Attributes of .nv.info, as cuobjdump prints them; the value of each is (symbol index, number).
 _EIFMT_SVAL = 4
 _EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT = 0x11, 0x12, 0x2F
+# Of .nv.info.SYMBOL: (index, ordinal and offset, bits of which the highest 14 are the size in bytes), once a parameter.
+_EIATTR_KPARAM_INFO, _KPARAM_SIZE_BIT = 0x17, 18
 # Names and what only tools read: none of it reaches the hardware. Symbols are as long as the configs' names, and
 # tables of them move what comes after.
 _NOT_CODE = (
@@ -52,12 +54,32 @@ def read_resources(binary: bytes, backend: str, shared_bytes: int) -> Resources:
     raise ResultsError(f"unknown backend {backend!r}: use hip or cuda")
 
 
-def _amd(binary: bytes, shared_bytes: int) -> Resources:
-    """Read the metadata note. LLVM AMDGPUUsage, "Code Object V3 Metadata" gives the keys.
+def read_parameter_bytes(binary: bytes, backend: str, symbol: str) -> tuple[int, ...]:
+    """The size of each parameter that a launch of kernel `symbol` passes, in order, as the binary declares it.
 
-    `spills` counts vector registers: a scalar register is spilled into a lane of a vector register first.
+    Raises ResultsError for a binary that cannot be read, or does not have the kernel.
     """
-    elf = _Elf.read(binary, _EM_AMDGPU)
+    sizes: dict[int, int] = {}
+    try:
+        if backend == "hip":
+            for kernel in _amd_kernels(_Elf.read(binary, _EM_AMDGPU)):
+                if kernel.get(".name") == symbol:
+                    passed = [a for a in kernel.get(".args", []) if not str(a.get(".value_kind")).startswith("hidden")]
+                    return tuple(int(argument[".size"]) for argument in passed)
+        else:
+            for attribute, at, data in _attributes(_Elf.read(binary, _EM_CUDA).section(f".nv.info.{symbol}")):
+                if attribute == _EIATTR_KPARAM_INFO:
+                    _, ordinal, _, bits = struct.unpack_from("<IHHI", data, at)
+                    sizes[ordinal] = bits >> _KPARAM_SIZE_BIT
+    except (struct.error, IndexError, OverflowError, UnicodeDecodeError, KeyError) as error:
+        raise ResultsError(f"truncated or damaged {backend} binary ({error}): recompile") from None
+    if not sizes or sorted(sizes) != list(range(len(sizes))):
+        raise ResultsError(f"the binary does not say what parameters {symbol} takes: recompile")
+    return tuple(sizes[ordinal] for ordinal in range(len(sizes)))
+
+
+def _amd_kernels(elf: _Elf) -> list[dict[str, Any]]:
+    """What the metadata note says of each kernel. LLVM AMDGPUUsage, "Code Object V3 Metadata" gives the keys."""
     for owner, kind, description in elf.notes():
         if owner == b"AMDGPU" and kind == _NT_AMDGPU_METADATA:
             metadata = _Msgpack(description).value()
@@ -67,6 +89,13 @@ def _amd(binary: bytes, shared_bytes: int) -> Resources:
     kernels = metadata.get("amdhsa.kernels") if isinstance(metadata, dict) else None
     if not isinstance(kernels, list) or not kernels or not all(isinstance(kernel, dict) for kernel in kernels):
         raise ResultsError("the AMDGPU metadata note lists no kernels: recompile")
+    return kernels
+
+
+def _amd(binary: bytes, shared_bytes: int) -> Resources:
+    """`spills` counts vector registers: a scalar register is spilled into a lane of a vector register first."""
+    elf = _Elf.read(binary, _EM_AMDGPU)
+    kernels = _amd_kernels(elf)
 
     def largest(key: str) -> int | None:
         # Hand-written assembly may leave keys out; then the need is unknown, not 0.
@@ -91,15 +120,9 @@ def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
     """
     elf = _Elf.read(binary, _EM_CUDA)
     numbers: dict[int, list[int]] = defaultdict(list)
-    data = elf.section(".nv.info")
-    at = 0
-    while at < len(data):
-        form, attribute, size = struct.unpack_from("<BBH", data, at)
-        at += 4
-        if form == _EIFMT_SVAL:
-            if attribute in (_EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT):
-                numbers[attribute].append(struct.unpack_from("<II", data, at)[1])
-            at += size
+    for attribute, at, data in _attributes(elf.section(".nv.info")):
+        if attribute in (_EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT):
+            numbers[attribute].append(struct.unpack_from("<II", data, at)[1])
     if not numbers[_EIATTR_REGCOUNT]:
         raise ResultsError("no register count (EIATTR_REGCOUNT) in .nv.info of the cubin: recompile")
     stack = max(numbers[_EIATTR_MIN_STACK_SIZE] or numbers[_EIATTR_FRAME_SIZE], default=None)
@@ -110,6 +133,17 @@ def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
         shared_bytes=shared_bytes,
         scratch_bytes=stack,
     )
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Each attribute of a section .nv.info that has a value, where that begins, and the section."""
+    at = 0
+    while at < len(data):
+        form, attribute, size = struct.unpack_from("<BBH", data, at)
+        at += 4
+        if form == _EIFMT_SVAL:
+            yield attribute, at, data
+            at += size
 
 
 def _code_sha256(elf: _Elf) -> str | None:

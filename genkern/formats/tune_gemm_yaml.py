@@ -150,7 +150,6 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
     # Nothing here uses these; a value that makes no sense still means that the file is damaged.
     for key in ("TFLOPS", "GBps", "worst_row_error"):
         positive(key, values, or_zero=True)
-    text_of("check", values)
     return TunedRow(
         problem=resolve(size, defaults, arch=None).problem,
         config=config_of(values),
@@ -172,6 +171,7 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         runner_up=text_of("runner_up", values) or "",
         runner_up_us=positive("runner_up_us", values),
         margin=positive("margin", values),
+        check=text_of("check", values) or "",
     )
 
 

@@ -81,7 +81,7 @@ class TunedRow:
     vendor library in the same run, `error_ratio` the share of output elements outside the tolerance.
     `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` is what a dispatcher should
     use: "vendor" where the vendor library was as fast or faster, else "config". `typed` is False where the types of
-    `problem` are assumed. The rest is as in `Winner`.
+    `problem` are assumed. `check` says how the output was checked. The rest is as in `Winner`.
     """
 
     problem: GemmProblem
@@ -107,6 +107,7 @@ class TunedRow:
     runner_up: str = ""
     runner_up_us: float | None = None
     margin: float | None = None
+    check: str = ""
 
     @property
     def is_genkerns(self) -> bool:

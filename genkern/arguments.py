@@ -1,0 +1,33 @@
+"""Command lines: parsers that say what is wrong in one line, and help of at most 100 columns."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from typing import NoReturn
+
+from genkern.errors import InputError
+
+_HELP_COLUMNS = 100
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises InputError where argparse would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (--help lists the options)")
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """At most 100 columns; an option's value is shown once, after its last name."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=min(_HELP_COLUMNS, shutil.get_terminal_size().columns - 2))
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return str(action.metavar)
+        # A single dash before a word is tune_gemm's old spelling, taken but not advertised.
+        names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
+        value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"
+        return ", ".join(names) + value

@@ -1,0 +1,68 @@
+"""For which other M a config that won for one M can be called, and by which kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.kernels.families.call import Variant
+from genkern.kernels.legality import legal
+from genkern.kernels.specs import main_variant, wide_operands
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A config serves M from `least_m` to `most_m` with the kernels that it has for `kernels_of`."""
+
+    least_m: int
+    most_m: int
+    kernels_of: GemmProblem
+
+
+def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, int]) -> Reach:
+    """What a config that won for `problem` serves of the M in `between` (both included), around the problem's own.
+
+    There it is legal, and its kernels differ in their masks for rows at most: those with a mask are taken for all.
+    What makes a config illegal, or gives it other kernels, holds from some M on: so the ends are found by bisection.
+    """
+    if not problem.row_major_a:
+        # Rows of A as it is stored have M elements: their alignment, which kernels rely on, changes with M.
+        return Reach(problem.M, problem.M, problem)
+    masked = replace(problem, M=_overhanging(problem.M, config))
+    shape = _shape(masked, config)
+
+    def serves(m: int) -> bool:
+        there = replace(problem, M=m)
+        return not legal(there, config, gpu) and _shape(there, config) == shape
+
+    if not serves(problem.M) or main_variant(masked, config).mask_m < main_variant(problem, config).mask_m:
+        return Reach(problem.M, problem.M, problem)
+    least, most = between
+    return Reach(_last(serves, problem.M, max(least, 1)), _last(serves, problem.M, min(most, MAX_DIMENSION)), masked)
+
+
+def _overhanging(m: int, config: Config) -> int:
+    """An M near `m` whose last tile overhangs, where tiles can."""
+    return m + 1 if config.BLOCK_SIZE_M > 1 and m % config.BLOCK_SIZE_M == 0 else m
+
+
+def _shape(problem: GemmProblem, config: Config) -> tuple[Variant, object]:
+    """What of its kernels does not hang on where rows end."""
+    variant = main_variant(problem, config)
+    return replace(variant, name="", mask_m=False), tuple(wide_operands(problem, config.SPLIT_K).values())
+
+
+def _last(holds: Callable[[int], bool], start: int, end: int) -> int:
+    """The last number from `start`, where it holds, towards `end` for which it holds."""
+    if holds(end):
+        return end
+    while abs(end - start) > 1:
+        middle = (start + end) // 2
+        if holds(middle):
+            start = middle
+        else:
+            end = middle
+    return start

@@ -1,0 +1,137 @@
+"""`genkern pack`: results in, one bundle out; and what is in a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+
+from genkern.arguments import Formatter, Parser
+from genkern.command.setting import cache_folder
+from genkern.command.target import versions
+from genkern.command.text_table import aligned
+from genkern.errors import InputError, ResultsError
+from genkern.farm.cache import BinaryCache, Failure
+from genkern.farm.farm import Farm
+from genkern.files import require_writable
+from genkern.formats.kind import read_results
+from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
+from genkern.journal.run_folder import run_folder
+from genkern.kernels.kernel import Target
+from genkern.packing.packer import Packer
+from genkern.packing.rows import PackedRow, rows_of, with_calls
+from genkern.runtime.bundle import SUFFIX, read_bundle, write_bundle
+from genkern.runtime.packed import Contents, PackedWinner
+
+
+def parse_pack(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern pack`. Raises InputError; SystemExit(0) after printing for --help."""
+    p = Parser(
+        prog="genkern pack",
+        description="Write the winners of results files, with their binaries, into one file that a program can load\n"
+        "without Triton or a compiler. What the cache lacks is compiled; no GPU is needed.",
+        formatter_class=Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = p.add_argument_group("what to pack")
+    group.add_argument("results", nargs="+", metavar="RESULTS", help="results files, YAML or AITER's CSV; or bundles")
+    group.add_argument("-o", "--output", metavar="FILE", help=f"the bundle to write, as a rule *{SUFFIX}")
+    group.add_argument("--list", action="store_true", help="say what the bundles RESULTS hold, and write nothing")
+    group.add_argument(
+        "--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs (tune_gemm's YAML)"
+    )
+    group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
+    group.add_argument("--jobs", type=int, default=-1, metavar="N", help="compile processes (default: a core each)")
+    group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    options = p.parse_args(argv)
+    if not options.list and not options.output:
+        raise InputError("genkern pack: name the bundle to write, -o FILE, or give --list")
+    return options
+
+
+def run_pack(options: argparse.Namespace, console: Console) -> int:
+    """Pack, or list; 1 when a winner could not be packed. Raises InputError, ResultsError or OutputError."""
+    if options.list:
+        for path in options.results:
+            _list(path, console)
+        return 0
+    require_writable(options.output)
+    rows = rows_of((row for path in options.results for row in read_results(path)), options.arch, options.predicted)
+    if not rows.packed:
+        raise ResultsError(f"nothing to pack: {_counted(rows.left_out) or 'the results are empty'}")
+    by_arch: dict[str, list[PackedRow]] = {}
+    for row in rows.packed:
+        by_arch.setdefault(row.winner.arch, []).append(row)
+    winners: list[PackedWinner] = []
+    packers, failed = [], 0
+    for arch, here in by_arch.items():
+        with _packer(arch, options) as packer:
+            packers.append(packer)
+            calls = packer.pack([wanted for row in here for wanted in row.wanted])
+            for row in here:
+                own, calls = calls[: len(row.wanted)], calls[len(row.wanted) :]
+                made = [call for call in own if not isinstance(call, Failure)]
+                if bad := next((call for call in own if isinstance(call, Failure)), None):
+                    failed += 1
+                    console.print(f"{row.winner.problem.size} {row.winner.config}: not packed: {bad.message}")
+                else:
+                    winners.append(with_calls(row, made))
+    contents = Contents(tuple(winners), {sha: b for packer in packers for sha, b in packer.binaries.items()})
+    images = {sha: image for packer in packers for sha, image in packer.images.items()}
+    size = write_bundle(options.output, contents, images)
+    console.print(f"{_summary(contents)}: {size} bytes in {options.output}")
+    if rows.left_out:
+        console.print(f"note: left out: {_counted(rows.left_out)}")
+    if made_by := sorted({version for w in winners for name, version in w.versions if name == "triton"}):
+        here_is = versions()["triton"]
+        if made_by != [here_is]:
+            console.print(f"note: measured with Triton {', '.join(made_by)}, compiled by {here_is}: times may differ")
+    return 1 if failed else 0
+
+
+@contextlib.contextmanager
+def _packer(arch: str, options: argparse.Namespace) -> Iterator[Packer]:
+    folder = cache_folder(options.cache_dir)
+    target = Target(*triton_target(gpu_for_arch(arch)))
+    with contextlib.ExitStack() as stack:
+        modules = stack.enter_context(run_folder(folder / "modules"))
+        farm = Farm(
+            BinaryCache(folder / "binaries"),
+            target,
+            versions()["triton"],
+            jobs=options.jobs,
+            timeout_s=options.timeout,
+            scratch_dir=str(modules),
+        )
+        stack.callback(farm.close)
+        yield Packer(farm, arch, modules)
+
+
+def _list(path: str, console: Console) -> None:
+    bundle = read_bundle(path)
+    lines: list[tuple[str, ...]] = [("size", "op", "types", "arch", "device", "choice", "us", "library", "M", "config")]
+    for winner in bundle.winners:
+        problem = winner.problem
+        types = f"{problem.dtype_a} {problem.dtype_b} {problem.dtype_c}"
+        reach = f"{min(c.least_m for c in winner.calls)}..{max(c.most_m for c in winner.calls)}" if winner.calls else ""
+        times = (f"{us:.2f}" if us else "" for us in (winner.time_us, winner.library_us))
+        named = winner.arch, f"{winner.device} ({winner.compute_units})", winner.choice
+        lines.append((problem.size, problem.op, types, *named, *times, reach, winner.config))
+    for line in aligned(lines, ("us", "library")):
+        console.print(line)
+    console.print(f"{_summary(bundle.contents)} in {bundle.where}")
+
+
+def _summary(contents: Contents) -> str:
+    kinds = Counter(f"{winner.problem.op} on {winner.arch}" for winner in contents.winners)
+    return f"{len(contents.winners)} winners ({_counted(kinds)}), {len(contents.binaries)} binaries"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -1,0 +1,123 @@
+"""Rows of results as they are packed: which are left out and why, and for which M each of the others is called."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from genkern.errors import InputError
+from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.kernels.legality import legal
+from genkern.packing.any_m import Reach, reach
+from genkern.packing.packer import Wanted
+from genkern.runtime.packed import PackedCall, PackedWinner
+
+
+@dataclass(frozen=True)
+class PackedRow:
+    """One row to pack: the winner without its calls, and the calls that it wants (none where the library wins)."""
+
+    winner: PackedWinner
+    wanted: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is to be packed, and how many rows are left out, by why."""
+
+    packed: tuple[PackedRow, ...]
+    left_out: dict[str, int]
+
+
+def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Rows:
+    """The rows to pack, of two for one problem and device the faster one; `arch` is of those that do not say theirs.
+
+    Raises InputError for a row without an architecture where none is given.
+    """
+    best: dict[object, tuple[TunedRow, str, Gpu]] = {}
+    left_out: dict[str, int] = defaultdict(int)
+    for row in found:
+        if reason := _left_out(row, predicted):
+            left_out[reason] += 1
+            continue
+        target = row.arch or arch
+        if target is None:
+            raise InputError(f"{row.problem.size} does not say for which architecture it is: give --arch")
+        gpu = _gpu_of(row, target)
+        if row.choice == "config" and row.config and (reason := legal(row.problem, row.config, gpu)):
+            left_out[f"not legal: {reason}"] += 1
+            continue
+        key = row.problem, target, row.device, gpu.compute_units
+        if key in best:
+            left_out["twice, the faster one stays"] += 1
+            if _time(best[key][0]) <= _time(row):
+                continue
+        best[key] = row, target, gpu
+    tuned: dict[object, list[int]] = defaultdict(list)
+    for row, target, gpu in best.values():
+        tuned[_family_of(row.problem), target, row.device, gpu.compute_units].append(row.problem.M)
+    for sizes in tuned.values():
+        sizes.sort()
+    packed = [
+        _packed(row, target, gpu, tuned[_family_of(row.problem), target, row.device, gpu.compute_units])
+        for row, target, gpu in best.values()
+    ]
+    return Rows(tuple(packed), dict(left_out))
+
+
+def with_calls(row: PackedRow, calls: Sequence[PackedCall]) -> PackedWinner:
+    """The winner with its calls, in the order of `row.wanted`."""
+    return replace(row.winner, calls=tuple(calls))
+
+
+def _left_out(row: TunedRow, predicted: bool) -> str:
+    if not row.is_genkerns and row.choice != "vendor":
+        return "of other libraries"
+    if row.predicted and not predicted:
+        return "predicted, nobody checked them (--predicted packs them)"
+    return ""
+
+
+def _gpu_of(row: TunedRow, arch: str) -> Gpu:
+    gpu = gpu_for_device((row.device or "").removesuffix(NOT_PRESENT), arch)
+    return partition_of(gpu, row.compute_units) if row.compute_units else gpu
+
+
+def _time(row: TunedRow) -> float:
+    return row.duration_us if row.duration_us is not None else float("inf")
+
+
+def _family_of(problem: GemmProblem) -> GemmProblem:
+    """What sizes have in common that differ in M alone."""
+    return replace(problem, M=1)
+
+
+def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedRow:
+    problem = row.problem
+    winner = PackedWinner(
+        problem=problem,
+        arch=arch,
+        device=(row.device or gpu.name).removesuffix(NOT_PRESENT),
+        compute_units=row.compute_units or gpu.compute_units,
+        config=row.config.name if row.config else row.library,
+        choice=row.choice,
+        time_us=row.duration_us,
+        library_us=row.vendor_us,
+        time_source=row.time_source or "",
+        check=row.check,
+        versions=tuple(sorted(row.versions.items())),
+        calls=(),
+    )
+    if row.choice == "vendor" or row.config is None:
+        return PackedRow(winner, ())
+    place = tuned.index(problem.M)
+    # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.
+    between = tuned[place - 1] + 1 if place else 1, tuned[place + 1] - 1 if place + 1 < len(tuned) else MAX_DIMENSION
+    found = reach(problem, row.config, gpu, between)
+    wanted = [Wanted(row.config, gpu, found)]
+    if found.kernels_of.M != problem.M:
+        wanted.insert(0, Wanted(row.config, gpu, Reach(problem.M, problem.M, problem)))
+    return PackedRow(winner, tuple(wanted))

@@ -1,0 +1,139 @@
+"""Bundle: winners for any number of sizes, formats and devices, with all that launches them, in one file.
+
+A zip archive: `manifest.json`, and each binary under its sha256, packed by LZMA. The archive's comment is the sha256 of
+all that stands before it, so that no byte of the file can change unseen. Nothing in it is executed or unpickled before
+that digest, and then its form, have been checked; binaries go to the driver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from genkern import __version__
+from genkern.errors import ResultsError
+from genkern.files import read_bytes, shown_path, write_bytes_whole
+from genkern.runtime.packed import Contents, PackedWinner, from_data, to_data
+
+# Of the manifest; another number means other fields, or other meanings.
+SCHEMA = 1
+SUFFIX = ".genkern"
+_MANIFEST = "manifest.json"
+_SEAL = re.compile(rb"genkern sha256=([0-9a-f]{64})")
+_SEAL_BYTES = len("genkern sha256=") + 64
+# Of one bundle; 10,000 winners take about 50 MB.
+_MOST_BYTES = 2**30
+# Unpacked: far above any manifest, and any kernel.
+_MOST_MANIFEST, _MOST_BINARY = 2**28, 2**26
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle in memory. Binaries are unpacked when they are asked for."""
+
+    where: str
+    contents: Contents
+    _archive: zipfile.ZipFile
+
+    @property
+    def winners(self) -> tuple[PackedWinner, ...]:
+        return self.contents.winners
+
+    def of_arch(self, arch: str) -> tuple[PackedWinner, ...]:
+        """The winners for that architecture. Raises ResultsError where all are for others."""
+        found = tuple(winner for winner in self.winners if winner.arch == arch)
+        if self.winners and not found:
+            others = ", ".join(sorted({winner.arch for winner in self.winners}))
+            raise ResultsError(f"{self.where} is for {others}, this device is {arch}: pack results of this device")
+        return found
+
+    def image(self, sha256: str) -> bytes:
+        """The file of a binary. Raises ResultsError where it is not what its name says."""
+        data = _member(self._archive, sha256, _MOST_BINARY, self.where)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise ResultsError(f"{self.where}: binary {sha256[:12]} is damaged: pack it again")
+        return data
+
+    def size_of(self, sha256: str) -> int:
+        """Bytes that a binary takes in the file."""
+        return self._archive.getinfo(sha256).compress_size
+
+
+def write_bundle(path: str, contents: Contents, images: Mapping[str, bytes]) -> int:
+    """Write a bundle whole, and return its size in bytes; `images` has the file of each binary by its sha256.
+
+    Equal contents give equal bytes. Raises OutputError.
+    """
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        manifest = {"schema": SCHEMA, "genkern": __version__, **to_data(contents)}
+        for name, data in _members(manifest, contents, images):
+            # The date is that of zip's first day, so that it says nothing.
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_LZMA)
+        archive.comment = b"-" * _SEAL_BYTES
+    body = target.getvalue()[:-_SEAL_BYTES]
+    write_bytes_whole(path, body + b"genkern sha256=" + hashlib.sha256(body).hexdigest().encode())
+    return len(body) + _SEAL_BYTES
+
+
+def _members(
+    manifest: Mapping[str, object], contents: Contents, images: Mapping[str, bytes]
+) -> Iterator[tuple[str, bytes]]:
+    yield _MANIFEST, json.dumps(manifest, separators=(",", ":"), sort_keys=True).encode()
+    for sha256 in sorted(contents.binaries):
+        yield sha256, images[sha256]
+
+
+def is_bundle(path: str) -> bool:
+    """Whether the file begins as a zip archive does: of what genkern reads, bundles alone do."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PK\3\4"
+    except OSError:
+        return False
+
+
+def read_bundle(path: str) -> Bundle:
+    """The bundle in `path`. Raises ResultsError (one line) unless every byte is as it was written."""
+    where = shown_path(path)
+    data = read_bytes(path, ResultsError, _MOST_BYTES)
+    seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
+    if not data.startswith(b"PK\3\4") or seal is None:
+        raise ResultsError(f"{where} is no bundle, or its end is missing: make it by `genkern pack RESULTS -o {where}`")
+    if hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode() != seal[1]:
+        raise ResultsError(f"{where} is damaged: its bytes are not those that were written; pack it again")
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except zipfile.BadZipFile as error:
+        raise ResultsError(f"{where} is damaged ({error}): pack it again") from None
+    try:
+        manifest = json.loads(_member(archive, _MANIFEST, _MOST_MANIFEST, where))
+    except (ValueError, RecursionError):
+        raise ResultsError(f"{where}: its manifest is not JSON: pack it again") from None
+    if not isinstance(manifest, dict) or manifest.pop("schema", None) != SCHEMA:
+        maker = str(manifest.get("genkern"))[:20] if isinstance(manifest, dict) else "another genkern"
+        raise ResultsError(f"{where} was packed by genkern {maker} in another schema than {SCHEMA}: pack it again")
+    manifest.pop("genkern", None)
+    try:
+        contents = from_data(manifest)
+    except ResultsError as error:
+        raise ResultsError(f"{where}: {error}") from None
+    names = set(archive.namelist())
+    if missing := set(contents.binaries) - names:
+        raise ResultsError(f"{where} lacks binary {min(missing)[:12]}: pack it again")
+    return Bundle(where, contents, archive)
+
+
+def _member(archive: zipfile.ZipFile, name: str, most: int, where: str) -> bytes:
+    try:
+        if archive.getinfo(name).file_size <= most:
+            return archive.read(name)
+    except (KeyError, zipfile.BadZipFile, lzma.LZMAError, NotImplementedError, EOFError) as error:
+        raise ResultsError(f"{where}: {name[:12]} cannot be read ({error}): pack it again") from None
+    raise ResultsError(f"{where}: {name[:12]} is larger than anything that genkern packs")

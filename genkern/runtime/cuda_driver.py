@@ -1,0 +1,179 @@
+"""The CUDA driver through ctypes: loads binaries, encodes tensor maps, and says where its functions lie.
+
+ctypes, since a process that runs PyTorch has libcuda.so.1 loaded already; no package has to be there besides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from genkern.errors import LaunchError
+from genkern.runtime.parameters import TENSOR_MAP_BYTES, TensorMap
+
+# CUfunction_attribute, CUlaunchAttributeID, CUclusterSchedulingPolicy and CUtensorMapL2promotion of cuda.h.
+_MAX_DYNAMIC_SHARED_BYTES = 8
+_CLUSTER_DIMENSION, _CLUSTER_SCHEDULING, _STARTS_EARLY = 4, 5, 6
+_SPREAD = 1
+_L2_128B = 2
+# Beyond this a kernel must ask for its dynamic shared memory.
+_SHARED_WITHOUT_ASKING = 48 * 1024
+# Drivers up to 13.1 set a bit that small tensors must not have: CUTLASS (cute/atom/copy_traits_sm90_tma.hpp) and Triton
+# (backends/nvidia/driver.c) clear it in the maps of tensors below 128 KiB.
+_LAST_WITH_BIT, _SMALL_BYTES, _BIT = 13010, 128 * 1024, 1 << 21
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """What a launch asks of the device: `function` is the driver's handle, `grid` programs in three dimensions (those
+    of a cluster counted once), `threads` of each.
+    """
+
+    function: int
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    cluster: int = 1
+    starts_early: bool = False
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute: the value is a union of 64 bytes, of which up to three numbers are used here."""
+
+    _fields_ = [("id", c_int), ("pad", c_int), ("value", c_uint * 16)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared_bytes", c_uint),
+        ("stream", c_void_p),
+        ("attributes", POINTER(LaunchAttribute)),
+        ("attribute_count", c_uint),
+    ]
+
+
+def launch_attributes(cluster: int, starts_early: bool) -> list[LaunchAttribute]:
+    """What a launch asks for besides its size, as Triton asks for it."""
+    found = []
+    if starts_early:
+        found.append(LaunchAttribute(_STARTS_EARLY, 0, (c_uint * 16)(1)))
+    if cluster > 1:
+        found.append(LaunchAttribute(_CLUSTER_DIMENSION, 0, (c_uint * 16)(cluster, 1, 1)))
+        found.append(LaunchAttribute(_CLUSTER_SCHEDULING, 0, (c_uint * 16)(_SPREAD)))
+    return found
+
+
+class CudaDriver:
+    """Functions of libcuda. All work on the current context, which is that of PyTorch's current device."""
+
+    def __init__(self, path: str = "libcuda.so.1") -> None:
+        """Raises LaunchError where there is no driver."""
+        try:
+            # PyDLL holds the interpreter's lock: a launch takes 2 us, and its arguments must not change meanwhile.
+            self.library: Any = ctypes.PyDLL(path)
+        except OSError as error:
+            raise LaunchError(f"no CUDA driver: {error}") from None
+        # Modules stay loaded for the life of the process: graphs may replay their kernels.
+        self._functions: dict[tuple[int, str], int] = {}
+        self._loading = threading.Lock()
+
+    def launch(self, shape: LaunchShape, pointers: Any) -> Callable[[int], int]:
+        """A launch on a stream, with whatever lies at `pointers` then; it returns the driver's status."""
+        found = launch_attributes(shape.cluster, shape.starts_early)
+        attributes = (LaunchAttribute * max(len(found), 1))(*found)
+        x, y, z = shape.grid
+        # Clusters lie along the first dimension.
+        grid, block = (c_uint * 3)(x * shape.cluster, y, z), (c_uint * 3)(shape.threads, 1, 1)
+        config = LaunchConfig(grid, block, shape.shared_bytes, None, attributes, len(found))
+        at, function, launch_kernel = byref(config), c_void_p(shape.function), self.library.cuLaunchKernelEx
+
+        def launch(stream: int) -> int:
+            config.stream = stream
+            status: int = launch_kernel(at, function, pointers, None)
+            return status
+
+        return launch
+
+    def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
+        """The handle of a kernel on the current device, number `device`. Raises LaunchError."""
+        with self._loading:
+            if (device, sha256) not in self._functions:
+                self._functions[device, sha256] = self._load(image, symbol, shared_bytes)
+            return self._functions[device, sha256]
+
+    def _load(self, image: bytes, symbol: str, shared_bytes: int) -> int:
+        module, function = c_void_p(), c_void_p()
+        self._require(self.library.cuModuleLoadData(byref(module), c_char_p(image)), f"loading {symbol}")
+        self._require(
+            self.library.cuModuleGetFunction(byref(function), module, c_char_p(symbol.encode())), f"finding {symbol}"
+        )
+        if shared_bytes > _SHARED_WITHOUT_ASKING:
+            status = self.library.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_BYTES, c_int(shared_bytes))
+            self._require(status, f"{shared_bytes} bytes of shared memory for {symbol}")
+        return int(function.value or 0)
+
+    def tensor_map(self, form: TensorMap, address: int) -> bytes:
+        """The tensor map of the matrix at `address`. Raises LaunchError where the driver refuses it."""
+        room = (ctypes.c_char * (TENSOR_MAP_BYTES + 63))()
+        at = (ctypes.addressof(room) + 63) & ~63
+        encoding, layout = form.encoding, form.layout
+        pitch = layout.pitch * layout.element_bytes
+        rows, columns = encoding.box
+        status = self.library.cuTensorMapEncodeTiled(
+            c_void_p(at),
+            c_int(encoding.element_type),
+            c_uint32(2),
+            c_void_p(address),
+            (c_uint64 * 2)(layout.columns, layout.rows),
+            (c_uint64 * 1)(pitch),
+            (c_uint32 * 2)(columns, rows),
+            (c_uint32 * 2)(1, 1),
+            c_int(0),
+            c_int(encoding.swizzle),
+            c_int(_L2_128B),
+            c_int(0),
+        )
+        self._require(status, f"a tensor map of {layout} with {encoding}")
+        if self.clears_bit(form):
+            word = c_uint64.from_address(at + 8)
+            word.value &= ~_BIT
+        return ctypes.string_at(at, TENSOR_MAP_BYTES)
+
+    def clears_bit(self, form: TensorMap) -> bool:
+        """Whether the map needs the mend that is said above."""
+        layout = form.layout
+        last = ((layout.rows - 1) * layout.pitch + layout.columns - 1) * layout.element_bytes
+        return self.version <= _LAST_WITH_BIT and last + 1 < _SMALL_BYTES
+
+    @cached_property
+    def version(self) -> int:
+        """Of CUDA, as the driver has it: 13010 is 13.1."""
+        found = c_int()
+        self._require(self.library.cuDriverGetVersion(byref(found)), "the driver's version")
+        return found.value
+
+    def _require(self, status: int, what: str) -> None:
+        if status:
+            raise LaunchError(f"{what}: {self.error_text(status)}")
+
+    def capture(self, stream: int) -> int:
+        """The number of the graph capture that the stream is in; 0 when it is in none."""
+        status, number = c_int(), c_uint64()
+        said = self.library.cuStreamGetCaptureInfo_v2(c_void_p(stream), byref(status), byref(number), None, None, None)
+        self._require(said, "whether a graph is captured")
+        return number.value if status.value else 0
+
+    def error_text(self, status: int) -> str:
+        """The driver's words for a status, and its number."""
+        text = c_char_p()
+        self.library.cuGetErrorString(c_int(status), byref(text))
+        return f"{(text.value or b'unknown error').decode(errors='replace')} (CUDA error {status})"

@@ -1,0 +1,73 @@
+"""The HIP runtime through ctypes, as cuda_driver has CUDA's. It has never run on AMD hardware."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from genkern.errors import LaunchError
+from genkern.runtime.cuda_driver import LaunchShape
+from genkern.runtime.parameters import TensorMap
+
+
+class HipDriver:
+    """Functions of libamdhip64, which PyTorch brings. All work on the current device."""
+
+    def __init__(self, path: str = "libamdhip64.so") -> None:
+        """Raises LaunchError where there is no HIP."""
+        try:
+            # PyDLL: see cuda_driver.
+            self.library: Any = ctypes.PyDLL(path)
+        except OSError as error:
+            raise LaunchError(f"no HIP runtime: {error}") from None
+        self.library.hipGetErrorString.restype = c_char_p
+        self._functions: dict[tuple[int, str], int] = {}
+        self._loading = threading.Lock()
+
+    def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
+        """The handle of a kernel on the current device, number `device`. Raises LaunchError.
+
+        LDS needs no asking for: a launch says how much it takes.
+        """
+        with self._loading:
+            if (device, sha256) not in self._functions:
+                module, function = c_void_p(), c_void_p()
+                self._require(self.library.hipModuleLoadData(byref(module), c_char_p(image)), f"loading {symbol}")
+                found = self.library.hipModuleGetFunction(byref(function), module, c_char_p(symbol.encode()))
+                self._require(found, f"finding {symbol}")
+                self._functions[device, sha256] = int(function.value or 0)
+            return self._functions[device, sha256]
+
+    def launch(self, shape: LaunchShape, pointers: Any) -> Callable[[int], int]:
+        """As CudaDriver.launch; there are neither clusters nor dependent launches."""
+        sizes = [c_uint(size) for size in (*shape.grid, shape.threads, 1, 1, shape.shared_bytes)]
+        function, launch_kernel = c_void_p(shape.function), self.library.hipModuleLaunchKernel
+
+        def launch(stream: int) -> int:
+            status: int = launch_kernel(function, *sizes, c_void_p(stream), pointers, None)
+            return status
+
+        return launch
+
+    def tensor_map(self, form: TensorMap, address: int) -> bytes:
+        """AMD GPUs have no tensor maps, and no family that runs there asks for one."""
+        raise LaunchError(f"{form.tensor} is to be copied by TMA, which this device does not have")
+
+    def capture(self, stream: int) -> int:
+        """The number of the graph capture that the stream is in; 0 when it is in none."""
+        status, number = c_int(), c_uint64()
+        said = self.library.hipStreamGetCaptureInfo(c_void_p(stream), byref(status), byref(number))
+        self._require(said, "whether a graph is captured")
+        return number.value if status.value else 0
+
+    def error_text(self, status: int) -> str:
+        """HIP's words for a status, and its number."""
+        text = self.library.hipGetErrorString(c_int(status)) or b"unknown error"
+        return f"{text.decode(errors='replace')} (HIP error {status})"
+
+    def _require(self, status: int, what: str) -> None:
+        if status:
+            raise LaunchError(f"{what}: {self.error_text(status)}")

@@ -1,0 +1,229 @@
+"""What a bundle says of its winners, as records, and their JSON: plans, binaries, times and where these come from."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from genkern.errors import InputError, ResultsError
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.plan import LaunchPlan
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
+# As CUDA bounds them: parameters of a kernel in bytes, threads of a program, shared memory with room to grow.
+_MOST_PARAMETERS, _MOST_THREADS, _MOST_SHARED = 512, 1024, 2**20
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a binary wants one TMA descriptor encoded, in the numbers of cuTensorMapEncodeTiled.
+
+    `box` has rows and columns, the contiguous dimension last; `swizzle` is CUtensorMapSwizzle, `element_type`
+    CUtensorMapDataType.
+    """
+
+    element_type: int
+    element_bytes: int
+    box: tuple[int, int]
+    swizzle: int
+
+
+@dataclass(frozen=True)
+class PackedBinary:
+    """One compiled kernel: `sha256` of its file, its `symbol`, and what a launch must know besides the plan.
+
+    `threads` are those of a program, `shared_bytes` its dynamic shared memory (LDS), `parameter_bytes` the size of each
+    parameter as the binary declares it, `encodings` those of its descriptors in their order.
+    """
+
+    sha256: str
+    symbol: str
+    threads: int
+    shared_bytes: int
+    parameter_bytes: tuple[int, ...]
+    encodings: tuple[Encoding, ...] = ()
+
+
+@dataclass(frozen=True)
+class PackedCall:
+    """How a winner is launched for M from `least_m` to `most_m`: its plan, and sha256 of a binary for each launch."""
+
+    least_m: int
+    most_m: int
+    plan: LaunchPlan
+    binaries: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PackedWinner:
+    """One row of results: who wins `problem` on this device, how fast, and how it is called.
+
+    `choice` is "config", or "vendor" where the library wins; then there are no calls. `time_us` and `library_us` are of
+    one call, by `time_source`. The first call is for the problem's own M. `check` says how its output was proved right,
+    `versions` what measured it.
+    """
+
+    problem: GemmProblem
+    arch: str
+    device: str
+    compute_units: int
+    config: str
+    choice: str
+    time_us: float | None
+    library_us: float | None
+    time_source: str
+    check: str
+    versions: tuple[tuple[str, str], ...]
+    calls: tuple[PackedCall, ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All that a bundle says: its winners, and its binaries by their sha256."""
+
+    winners: tuple[PackedWinner, ...]
+    binaries: Mapping[str, PackedBinary]
+
+
+def to_data(contents: Contents) -> dict[str, Any]:
+    """As JSON has it."""
+    return {
+        "binaries": {sha256: asdict(binary) for sha256, binary in sorted(contents.binaries.items())},
+        "winners": [_winner_data(winner) for winner in contents.winners],
+    }
+
+
+def _winner_data(winner: PackedWinner) -> dict[str, Any]:
+    values = {field.name: getattr(winner, field.name) for field in fields(winner)}
+    calls = [
+        {
+            "least_m": call.least_m,
+            "most_m": call.most_m,
+            "plan": json.loads(call.plan.to_json()),
+            "binaries": list(call.binaries),
+        }
+        for call in winner.calls
+    ]
+    return {**values, "problem": asdict(winner.problem), "versions": dict(winner.versions), "calls": calls}
+
+
+def from_data(data: object) -> Contents:
+    """Inverse of to_data. Raises ResultsError for anything that it does not give."""
+    try:
+        values = _mapping(data, Contents)
+        binaries = {_text(name, _SHA256): _binary(value) for name, value in _items(values["binaries"])}
+        if any(name != binary.sha256 for name, binary in binaries.items()):
+            raise ResultsError("a binary stands under another digest than its own")
+        winners = tuple(map(_winner, _list(values["winners"])))
+        for winner in winners:
+            for call in winner.calls:
+                _require_fit(call, binaries)
+        return Contents(winners, binaries)
+    except InputError as error:
+        raise ResultsError(str(error)) from None
+
+
+def _require_fit(call: PackedCall, binaries: Mapping[str, PackedBinary]) -> None:
+    if len(call.binaries) != len(call.plan.launches) or not set(call.binaries) <= set(binaries):
+        raise ResultsError("a call does not have one binary for each of its launches")
+
+
+def _binary(data: object) -> PackedBinary:
+    values = _mapping(data, PackedBinary)
+    return PackedBinary(
+        _text(values["sha256"], _SHA256),
+        _text(values["symbol"], _SYMBOL),
+        _number(values["threads"], 1, _MOST_THREADS),
+        _number(values["shared_bytes"], 0, _MOST_SHARED),
+        tuple(_number(size, 1, _MOST_PARAMETERS) for size in _list(values["parameter_bytes"])),
+        tuple(map(_encoding, _list(values["encodings"]))),
+    )
+
+
+def _encoding(data: object) -> Encoding:
+    values = _mapping(data, Encoding)
+    rows, columns = (_number(size, 1, 256) for size in _list(values["box"], 2))
+    numbers = {name: _number(values[name], 0, 32) for name in ("element_type", "element_bytes", "swizzle")}
+    return Encoding(box=(rows, columns), **numbers)
+
+
+def _call(data: object) -> PackedCall:
+    values = _mapping(data, PackedCall)
+    least = _number(values["least_m"], 1, 2**31)
+    binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
+    plan = LaunchPlan.from_json(json.dumps(values["plan"]))
+    return PackedCall(least, _number(values["most_m"], least, 2**31), plan, binaries)
+
+
+def _winner(data: object) -> PackedWinner:
+    values = _mapping(data, PackedWinner)
+    if values["choice"] not in ("config", "vendor"):
+        raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, neither config nor vendor")
+    calls = tuple(map(_call, _list(values["calls"])))
+    texts = {name: _text(values[name]) for name in ("arch", "device", "config", "choice", "time_source", "check")}
+    return PackedWinner(
+        problem=_problem(values["problem"]),
+        compute_units=_number(values["compute_units"], 0, 2**16),
+        time_us=_time(values["time_us"]),
+        library_us=_time(values["library_us"]),
+        versions=tuple(sorted((_text(name), _text(version)) for name, version in _items(values["versions"]))),
+        calls=calls,
+        **texts,
+    )
+
+
+def _problem(data: object) -> GemmProblem:
+    values = _mapping(data, GemmProblem)
+    for name in ("dtype_a", "dtype_b", "dtype_c"):
+        if values[name] not in DTYPES:
+            raise ResultsError(f"{name} is {str(values[name])[:40]!r}, which is no element type")
+    for name in ("row_major_a", "row_major_b", "bias"):
+        if not isinstance(values[name], bool):
+            raise ResultsError(f"{name} is {str(values[name])[:40]!r}, neither true nor false")
+    own = tuple((_text(name), value) for name, value in (_list(pair, 2) for pair in _list(values["own"])))
+    return GemmProblem(**{**values, "op": _text(values["op"], _SYMBOL), "own": own})
+
+
+def _mapping(data: object, kind: type) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    if not isinstance(data, dict) or set(data) != names:
+        raise ResultsError(f"{str(data)[:60]!r} is no {kind.__name__}: it has other fields than {', '.join(names)}")
+    return data
+
+
+def _items(data: object) -> list[tuple[Any, Any]]:
+    if not isinstance(data, dict):
+        raise ResultsError(f"{str(data)[:60]!r} is no mapping")
+    return list(data.items())
+
+
+def _list(data: object, count: int | None = None) -> list[Any]:
+    if not isinstance(data, list) or (count is not None and len(data) != count):
+        raise ResultsError(f"{str(data)[:60]!r} is no list" + (f" of {count}" if count else ""))
+    return data
+
+
+def _text(data: object, form: re.Pattern[str] | None = None) -> str:
+    if not isinstance(data, str) or len(data) > 300 or (form and not form.fullmatch(data)):
+        raise ResultsError(f"{str(data)[:60]!r} stands where a {'name' if form else 'text'} belongs")
+    return data
+
+
+def _number(data: object, least: int, most: int) -> int:
+    if isinstance(data, bool) or not isinstance(data, int) or not least <= data <= most:
+        raise ResultsError(f"{str(data)[:60]!r} is no whole number from {least} to {most}")
+    return data
+
+
+def _time(data: object) -> float | None:
+    if data is None:
+        return None
+    if isinstance(data, bool) or not isinstance(data, (int, float)) or not 0 < data < math.inf:
+        raise ResultsError(f"{str(data)[:60]!r} is no time in microseconds")
+    return float(data)

@@ -1,0 +1,137 @@
+"""What a kernel is passed: a plan's arguments, for operands that lie in a given way, as the parameters of its binary.
+
+Triton passes a descriptor as the tensor map, then the sizes (32 bits) and strides (64 bits) that its kernel was written
+with, and after all arguments the addresses of two scratch areas, of which our kernels have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from genkern.errors import ResultsError
+from genkern.kernels.argument import Argument, Constant, Counters, Descriptor, Integer, Leading, Pointer, Workspace
+from genkern.kernels.expression import evaluate
+from genkern.kernels.plan import Launch
+from genkern.runtime.packed import Encoding, PackedBinary
+
+# Names of what a call is given besides its operands.
+WORKSPACE, COUNTERS = "workspace", "counters"
+# What copy engine and vector loads ask of addresses and pitches, in bytes, and kernels of numbers that are promised.
+ALIGNMENT = 16
+TENSOR_MAP_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an operand lies, as it is stored: so many rows of contiguous elements, `pitch` elements from row to row."""
+
+    rows: int
+    columns: int
+    pitch: int
+    element_bytes: int
+
+    @classmethod
+    def of(cls, shape: Sequence[int], strides: Sequence[int], row_major: bool, element_bytes: int) -> Layout:
+        """Of a matrix, or of a vector as one row; strides in elements. Raises ResultsError unless rows are contiguous
+        and apart. Where there is one row, or one column, its stride says nothing.
+        """
+        shape, strides = ((1, *shape), (0, *strides)) if len(shape) == 1 else (tuple(shape), tuple(strides))
+        order = 1 if row_major else -1
+        (rows, columns), (pitch, along) = shape[::order], strides[::order]
+        if columns > 1 and along != 1:
+            raise ResultsError(f"{along} elements lie between the neighbours of a row")
+        pitch = columns if rows <= 1 else pitch
+        if pitch < columns:
+            raise ResultsError(f"rows of {columns} elements are {pitch} elements apart")
+        return cls(rows, columns, pitch, element_bytes)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a tensor begins: an operand by its name, WORKSPACE or COUNTERS."""
+
+    tensor: str
+    size_bytes: int = 8
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that is known before the call."""
+
+    value: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map of the matrix at a tensor's address."""
+
+    tensor: str
+    encoding: Encoding
+    layout: Layout
+    size_bytes: int = TENSOR_MAP_BYTES
+
+
+Parameter = Address | Number | TensorMap
+
+
+def parameters_of(
+    launch: Launch, binary: PackedBinary, layouts: Mapping[str, Layout], known: Mapping[str, int]
+) -> tuple[Parameter, ...]:
+    """What the binary of a launch is passed, in order; `layouts` are of the operands, by name.
+
+    `known` has "units", and "M" where the plan is for any. Raises ResultsError where the binary declares other
+    parameters, or where an operand does not lie as the binary was promised (`unmet`).
+    """
+    encodings = list(binary.encodings)
+    parameters: list[Parameter] = []
+    for argument in launch.arguments:
+        if reason := unmet(argument, layouts):
+            raise ResultsError(reason)
+        parameters += _passed(argument, encodings, layouts, known)
+    sizes = tuple(parameter.size_bytes for parameter in parameters)
+    scratch = binary.parameter_bytes[len(sizes) :]
+    if encodings or sizes != binary.parameter_bytes[: len(sizes)] or set(scratch) - {8}:
+        raise ResultsError(
+            f"{binary.symbol} takes parameters of {binary.parameter_bytes} bytes, its plan gives {sizes}"
+        )
+    return (*parameters, *(Number(0, 8) for _ in scratch))
+
+
+def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
+    """Why a kernel would misread the operand of this argument, whatever its address, or ""."""
+    if isinstance(argument, (Leading, Descriptor)):
+        layout = layouts[argument.operand]
+        between, unit = layout.pitch, "elements"
+        if isinstance(argument, Descriptor):
+            between, unit = layout.pitch * layout.element_bytes, "bytes"
+        if between % ALIGNMENT and (isinstance(argument, Descriptor) or argument.aligns):
+            return f"rows of {argument.operand} are {between} {unit} apart, no multiple of {ALIGNMENT}"
+    return ""
+
+
+def _passed(
+    argument: Argument, encodings: list[Encoding], layouts: Mapping[str, Layout], known: Mapping[str, int]
+) -> Sequence[Parameter]:
+    if isinstance(argument, Pointer):
+        return (Address(argument.operand),)
+    if isinstance(argument, Workspace):
+        return (Address(WORKSPACE),)
+    if isinstance(argument, Counters):
+        return (Address(COUNTERS),)
+    if isinstance(argument, Integer):
+        return (Number(evaluate(argument.value, known), 4),)
+    if isinstance(argument, Constant):
+        return ()
+    assert isinstance(argument, (Leading, Descriptor))
+    layout = layouts[argument.operand]
+    if isinstance(argument, Leading):
+        return (Number(layout.pitch, 4),)
+    if not encodings:
+        raise ResultsError(f"its binary has fewer descriptors than its plan ({argument.name})")
+    return (
+        TensorMap(argument.operand, encodings.pop(0), layout),
+        *(Number(size, 4) for size in (layout.rows, layout.columns)),
+        *(Number(stride, 8) for stride in (layout.pitch, 1)),
+    )
