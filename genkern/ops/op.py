@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import genkern.ops
 from genkern.errors import InputError
@@ -152,6 +153,26 @@ def get_op(name: str) -> Op:
     module = importlib.import_module(f"genkern.ops.{name}") if folder is None else outside.load_package(folder)
     op: Op = module.OP
     return op
+
+
+# C of a problem [M, N], without its activation, of its operands by name, as PyTorch tensors.
+Library = Callable[[GemmProblem, Mapping[str, Any]], Any]
+
+
+@functools.lru_cache(maxsize=64)
+def library_of(name: str) -> Library | None:
+    """The function `library` in library.py of the format's folder: its product by PyTorch's own calls on any device.
+
+    None where a format of someone's own has none.
+    """
+    package = f"genkern.ops.{name}" if name in _own_names() else outside.load_package(op_folder(name)).__name__
+    try:
+        library: Library = importlib.import_module(f"{package}.library").library
+    except ModuleNotFoundError as error:
+        if error.name != f"{package}.library":
+            raise
+        return None
+    return library
 
 
 @functools.lru_cache(maxsize=4096)

@@ -26,8 +26,8 @@ from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach
+from genkern.runtime.launch.parameters import Layout, parameters_of
 from genkern.runtime.packed import Encoding, PackedBinary, PackedCall
-from genkern.runtime.parameters import Layout, parameters_of
 
 # CUtensorMapDataType of cuda.h by genkern's names; types of 8 bits are moved as bytes.
 _TENSOR_MAP_TYPES = {"fp32": 7, "fp16": 6, "bf16": 9, "int32": 3}

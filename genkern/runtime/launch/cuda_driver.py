@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from genkern.errors import LaunchError
-from genkern.runtime.parameters import TENSOR_MAP_BYTES, TensorMap
+from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, TensorMap
 
 # CUfunction_attribute, CUlaunchAttributeID, CUclusterSchedulingPolicy and CUtensorMapL2promotion of cuda.h.
 _MAX_DYNAMIC_SHARED_BYTES = 8

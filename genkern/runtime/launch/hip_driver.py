@@ -9,8 +9,8 @@ from ctypes import byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
 from typing import Any
 
 from genkern.errors import LaunchError
-from genkern.runtime.cuda_driver import LaunchShape
-from genkern.runtime.parameters import TensorMap
+from genkern.runtime.launch.cuda_driver import LaunchShape
+from genkern.runtime.launch.parameters import TensorMap
 
 
 class HipDriver:

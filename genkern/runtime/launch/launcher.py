@@ -9,8 +9,8 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from genkern.errors import LaunchError
-from genkern.runtime.cuda_driver import LaunchShape
-from genkern.runtime.parameters import TENSOR_MAP_BYTES, Address, Parameter, TensorMap
+from genkern.runtime.launch.cuda_driver import LaunchShape
+from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, Address, Parameter, TensorMap
 
 # Tensor maps that are kept of one parameter: a caching allocator gives the same few addresses again and again.
 _KEPT_MAPS = 64

@@ -1,0 +1,30 @@
+"""The product by PyTorch's own calls, on any device: what a call falls back on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import GemmProblem
+
+
+def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
+    """C [M, N] of a [M, K], b [K, N], their scales and, where the problem has one, bias [N].
+
+    torch._scaled_mm where it takes the problem; else in float32, and integers in float64, whose sums are exact.
+    """
+    import torch
+
+    a, b, bias = operands["a"], operands["b"], operands.get("bias")
+    scales = operands["scale_a"], operands["scale_b"]
+    out = getattr(torch, DTYPES[problem.dtype_c].torch)
+    if a.is_cuda and a.dtype.is_floating_point and problem.K % 16 == 0 and problem.N % 16 == 0 and b.stride(0) == 1:
+        try:
+            return torch._scaled_mm(a, b, scale_a=scales[0], scale_b=scales[1], bias=bias, out_dtype=out)
+        except (RuntimeError, ValueError):
+            # Scales for rows need sm_90 and C in bf16, for instance; what holds where, its own checks say.
+            pass
+    wide = torch.float32 if a.dtype.is_floating_point else torch.float64
+    c = (a.to(wide) @ b.to(wide)).float() * scales[0] * scales[1]
+    return (c if bias is None else c + bias.float()).to(out)

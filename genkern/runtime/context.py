@@ -1,0 +1,86 @@
+"""Context: the bundles that calls look into, the GPUs that they run on, and what has been said of both."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.fields import own_text
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.table import Choice, Table
+from genkern.runtime.untuned import Rule, next_larger
+
+_LOG = logging.getLogger("genkern")
+
+
+class Context:
+    """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU)."""
+
+    def __init__(
+        self,
+        bundles_of: Callable[[str], Sequence[Bundle]],
+        gpu_of: Callable[[int], Gpu | None],
+        rule: Rule = next_larger,
+    ) -> None:
+        self._bundles_of = bundles_of
+        self._gpu_of = gpu_of
+        self._rule = rule
+        self._gpus: dict[int, Gpu | None] = {}
+        self._tables: dict[tuple[str, int], Table] = {}
+        self._said: set[object] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+
+    def gpu(self, index: int) -> Gpu | None:
+        """The GPU with PyTorch's number."""
+        with self._lock:
+            if index not in self._gpus:
+                self._gpus[index] = self._gpu_of(index)
+            return self._gpus[index]
+
+    def find(self, gpu: Gpu, problem: GemmProblem) -> Choice:
+        """What serves the problem on the GPU."""
+        with self._lock:
+            return self._table(gpu, problem.op).find(problem)
+
+    def _table(self, gpu: Gpu, op: str) -> Table:
+        key = op, gpu.index
+        if key not in self._tables:
+            self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, self._rule)
+            if table.doubled:
+                self.say((key, "doubled"), f"{len(table.doubled)} sizes have two winners: the faster one is called")
+            if table.elsewhere and not len(table):
+                said = "; ".join(sorted(table.elsewhere))
+                self.say((key, "elsewhere"), f"what is tuned is for {said}, not for {gpu.identity.name}")
+        return self._tables[key]
+
+    def on_change(self, forget: Callable[[], None]) -> None:
+        """Call `forget` whenever what has been found may no longer hold."""
+        self._listeners.append(forget)
+
+    def renew(self) -> None:
+        """Look into the bundles anew: calls from now on find what has come since."""
+        with self._lock:
+            self._tables.clear()
+            for forget in self._listeners:
+                forget()
+
+    def say(self, subject: object, line: str) -> None:
+        """Log one line of a subject, a problem for example, and no other of it after that."""
+        with self._lock:
+            if subject in self._said:
+                return
+            self._said.add(subject)
+        _LOG.info("%s%s", f"{problem_text(subject)}: " if isinstance(subject, GemmProblem) else "", line)
+
+
+def problem_text(problem: GemmProblem) -> str:
+    """The problem for people, on one line."""
+    types = f"{problem.dtype_a} x {problem.dtype_b} -> {problem.dtype_c}"
+    more = [
+        word for word in ("bias" * problem.bias, problem.activation, own_text(problem.own)) if word not in ("", "none")
+    ]
+    return " ".join([problem.size, problem.op, types, *more])

@@ -1,0 +1,67 @@
+"""Gemm: one format as a function of tensors, which launches the winner for what it is given, or calls the library.
+
+What depends on shapes, types and strides alone is found once, and kept under them: a call then is one lookup, the
+output's memory, and the launches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genkern.ops.op import get_op
+from genkern.runtime.context import Context
+from genkern.runtime.given import Given
+from genkern.runtime.served import Served, serve
+
+# Shapes that are kept: a server with dynamic batches has thousands.
+_MOST_KEPT = 2**16
+
+
+class Gemm:
+    """One format, and what `context` has tuned for it."""
+
+    def __init__(self, op: str, context: Context) -> None:
+        """Raises InputError where there is no such format."""
+        self.op = get_op(op)
+        self._context = context
+        self._kept: dict[object, Served] = {}
+        self.__name__ = f"gemm_{op}"
+        context.on_change(self._kept.clear)
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        out_dtype: Any = None,
+        scale_a: Any = None,
+        scale_b: Any = None,
+        activation: str | None = None,
+        **own: int | str,
+    ) -> Any:
+        """activation(scale_a * scale_b * (x @ weight.T) + bias), of x [..., K] and weight [N, K], as [..., N].
+
+        bias is [N], in the output's type. out_dtype is that of x unless given, of 8-bit operands bfloat16. Which scales
+        a format has, and their shapes, its operands say; `own` are its own fields (block sizes, for example).
+        activation is one of "relu", "gelu" (exact) and "silu". Raises InputError for operands that do not belong
+        together, and whatever the library raises; never because nothing is tuned.
+        """
+        key: object = (
+            *(x.shape, x.stride(), x.dtype, x.get_device(), weight.shape, weight.stride(), weight.dtype),
+            *(weight.get_device(), out_dtype, activation),
+        )
+        if bias is not None or scale_a is not None or scale_b is not None or own:
+            key = key, _form(bias), _form(scale_a), _form(scale_b), *sorted(own.items())
+        served = self._kept.get(key)
+        if served is None:
+            given = Given.of(self.op, x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
+            served = serve(self._context, given, x, weight)
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = served
+        return served(x, weight, bias, scale_a, scale_b)
+
+
+def _form(tensor: Any) -> object:
+    """What of a tensor decides who serves a call."""
+    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())

@@ -1,0 +1,139 @@
+"""Given: what a call is given, as a problem and its operands; raises for what does not belong together."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from genkern.errors import InputError
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.operand import Operand
+from genkern.gemm.problem import ACTIVATIONS, GemmProblem, Own
+from genkern.ops.fields import fields_of, parse_own
+from genkern.ops.op import Op
+
+_BY_TORCH = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
+# How a call names the operands besides A, B and C, by their role and by what they scale.
+_NAMES = {("bias", ""): "bias", ("scale", "a"): "scale_a", ("scale", "b"): "scale_b"}
+# In which types C is where nobody says; else that of x.
+_OUT_OF_BYTES = "bf16"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A call's problem, None where a dimension is 0, and its shape: `lead` are the dimensions of x before the last.
+
+    `extra` are the names of what it is given besides, in the order of the format's operands.
+    """
+
+    op: Op
+    problem: GemmProblem | None
+    lead: tuple[int, ...]
+    n: int
+    out: Any
+    device: int
+    extra: tuple[str, ...]
+    extra_operands: tuple[Operand, ...]
+    activation: str
+
+    @classmethod
+    def of(
+        cls,
+        op: Op,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        out_dtype: Any,
+        scale_a: Any,
+        scale_b: Any,
+        activation: str | None,
+        own: Mapping[str, object],
+    ) -> Given:
+        """Raises InputError, in one line that says what is given and what belongs there."""
+        import torch
+
+        if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+            raise InputError(f"x {_shape(x)} and weight {_shape(weight)}: they must be [..., K] and [N, K]")
+        devices = {each.get_device() for each in (x, weight, bias, scale_a, scale_b) if each is not None}
+        if len(devices) > 1:
+            raise InputError(
+                f"operands are on several devices ({', '.join(map(str, sorted(devices)))}): move them to one"
+            )
+        if activation is not None and activation not in ACTIVATIONS:
+            raise InputError(f"activation = {str(activation)[:40]!r} is not one of {', '.join(ACTIVATIONS)}")
+        *lead, k = x.shape
+        n, m = int(weight.shape[0]), math.prod(lead)
+        a, b = _name_of(x, "x"), _name_of(weight, "weight")
+        c = (_OUT_OF_BYTES if DTYPES[a].size_bytes == 1 else a) if out_dtype is None else _name(out_dtype, "out_dtype")
+        given = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
+        problem = None
+        extra: tuple[str, ...] = ()
+        operands: tuple[Operand, ...] = ()
+        if m and n and k:
+            # As nn.Linear's weight lies, B [K, N] is stored as its transpose.
+            rows = weight.stride(1) == 1 or weight.stride(0) != 1
+            for values in _own_values(op, own):
+                problem = GemmProblem(
+                    m, n, int(k), op.name, a, b, c, True, not rows, bias is not None, activation or "none", values
+                )
+                operands = op.extra_operands(problem)
+                extra = tuple(_named(operand) for operand in operands)
+                if all(_fits(operand, given[name]) for operand, name in zip(operands, extra, strict=True)):
+                    break
+            else:
+                raise InputError(_unfit(op, operands, given))
+            if unused := [name for name, tensor in given.items() if tensor is not None and name not in extra]:
+                raise InputError(f"{op.name} takes no {' and no '.join(unused)}: leave it out, or use another format")
+        out = getattr(torch, DTYPES[c].torch)
+        return cls(op, problem, tuple(lead), n, out, devices.pop(), extra, operands, activation or "none")
+
+
+def _own_values(op: Op, own: Mapping[str, object]) -> Iterator[Own]:
+    """The format's own fields as they are given; where a word is not, each that it may be, the default first."""
+    fields = fields_of(op.fields)
+    if unknown := set(own) - {field.name for field in fields}:
+        raise InputError(f"{op.name} has no {', '.join(sorted(unknown))}")
+    open_words = [field for field in fields if field.words and field.name not in own]
+    for words in itertools.product(*(field.words for field in open_words)):
+        chosen = {field.name: word for field, word in zip(open_words, words, strict=True)}
+        yield parse_own(op.fields, {**chosen, **own})
+
+
+def _named(operand: Operand) -> str:
+    name = _NAMES.get((operand.role, operand.scales))
+    if name is None:
+        raise InputError(f"a call has no argument for operand {operand.name}, a {operand.role}")
+    return name
+
+
+def _fits(operand: Operand, tensor: Any) -> bool:
+    return tensor is not None and _name_of(tensor, operand.name) == operand.dtype and _same(tensor, operand)
+
+
+def _same(tensor: Any, operand: Operand) -> bool:
+    """Whether the shapes are the same but for dimensions of 1."""
+    return [size for size in tensor.shape if size > 1] == [size for size in operand.shape if size > 1]
+
+
+def _unfit(op: Op, operands: tuple[Operand, ...], given: Mapping[str, Any]) -> str:
+    wanted = ", ".join(f"{_named(each)} {list(each.shape)} {each.dtype}" for each in operands)
+    found = ", ".join(f"{name} {_shape(tensor)} {tensor.dtype}" for name, tensor in given.items() if tensor is not None)
+    return f"{op.name} is given {found or 'nothing'} besides x and weight, and takes {wanted or 'nothing'}"
+
+
+def _shape(tensor: Any) -> str:
+    return str(list(tensor.shape))
+
+
+def _name_of(tensor: Any, what: str) -> str:
+    return _name(tensor.dtype, what)
+
+
+def _name(dtype: Any, what: str) -> str:
+    name = _BY_TORCH.get(str(dtype))
+    if name is None:
+        raise InputError(f"{what} is {dtype}: use one of {', '.join(sorted(_BY_TORCH))}")
+    return name

@@ -1,0 +1,70 @@
+"""One GPU as PyTorch has it: what winners are keyed by, its current stream, its memory and its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+from genkern.runtime.launch.launcher import Driver
+from genkern.runtime.launch.scratch import Scratch
+from genkern.runtime.table import Device
+
+
+class TorchGpu:
+    """GPU number `index`, as PyTorch counts. Everything that needs the device waits until it is asked for."""
+
+    def __init__(self, index: int) -> None:
+        import torch
+
+        self.index = index
+        self._torch = torch
+        self.scratch = Scratch(self._make)
+
+    @cached_property
+    def identity(self) -> Device:
+        """As results name it."""
+        said = self._torch.cuda.get_device_properties(self.index)
+        if self._torch.version.hip:
+            arch = said.gcnArchName.partition(":")[0]
+        else:
+            arch = f"sm_{said.major}{said.minor}"
+        return Device(arch, said.name, said.multi_processor_count)
+
+    @cached_property
+    def driver(self) -> Driver:
+        """Raises LaunchError where it is not there."""
+        if self._torch.version.hip:
+            from genkern.runtime.launch.hip_driver import HipDriver
+
+            return HipDriver()
+        from genkern.runtime.launch.cuda_driver import CudaDriver
+
+        return CudaDriver()
+
+    def stream(self) -> int:
+        """Handle of the current stream."""
+        handle: int = self._torch._C._cuda_getCurrentRawStream(self.index)
+        return handle
+
+    def is_current(self) -> bool:
+        """Whether launches go to this GPU."""
+        return bool(self._torch._C._cuda_getDevice() == self.index)
+
+    def made_current(self) -> AbstractContextManager[Any]:
+        """While it lasts, launches go to this GPU."""
+        context: AbstractContextManager[Any] = self._torch.cuda.device(self.index)
+        return context
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
+        """A new tensor."""
+        return self._torch.empty(shape, dtype=dtype, device=self._device)
+
+    @cached_property
+    def _device(self) -> Any:
+        return self._torch.device("cuda", self.index)
+
+    def _make(self, size_bytes: int, zero: bool) -> Any:
+        make = self._torch.zeros if zero else self._torch.empty
+        return make(size_bytes, dtype=self._torch.uint8, device=self._device)

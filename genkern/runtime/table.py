@@ -1,0 +1,95 @@
+"""Table: the winners for one device by problem, and which of them a call takes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.packed import PackedCall, PackedWinner
+from genkern.runtime.untuned import Option, Rule, next_larger
+
+
+@dataclass(frozen=True)
+class Device:
+    """What winners are keyed by besides their problem, as PyTorch and results name it."""
+
+    arch: str
+    name: str
+    compute_units: int
+
+    def has(self, winner: PackedWinner) -> bool:
+        """Whether the winner was tuned on such a device."""
+        return (winner.arch, winner.device, winner.compute_units) == (self.arch, self.name, self.compute_units)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What serves a problem: a call of a winner in a bundle; none of both where the library does, and `why`."""
+
+    why: str
+    winner: PackedWinner | None = None
+    call: PackedCall | None = None
+    bundle: Bundle | None = None
+
+
+class Table:
+    """Winners for `device` from several bundles; of two for one problem the faster one, whose other is in `doubled`."""
+
+    def __init__(self, bundles: Sequence[Bundle], device: Device, rule: Rule = next_larger) -> None:
+        self._rule = rule
+        self._rows: dict[GemmProblem, tuple[PackedWinner, Bundle]] = {}
+        self.doubled: list[PackedWinner] = []
+        self.elsewhere: set[str] = set()
+        for bundle in bundles:
+            for winner in bundle.winners:
+                if device.has(winner):
+                    self._take(winner, bundle)
+                else:
+                    self.elsewhere.add(f"{winner.device} ({winner.arch}, {winner.compute_units} units)")
+        self._by_m: dict[GemmProblem, list[GemmProblem]] = defaultdict(list)
+        for problem in sorted(self._rows, key=lambda problem: problem.M):
+            self._by_m[replace(problem, M=1)].append(problem)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _take(self, winner: PackedWinner, bundle: Bundle) -> None:
+        known = self._rows.get(winner.problem)
+        if known is not None:
+            slower = max(known[0], winner, key=lambda each: each.time_us or float("inf"))
+            self.doubled.append(slower)
+            if slower is winner:
+                return
+        self._rows[winner.problem] = winner, bundle
+
+    def find(self, problem: GemmProblem) -> Choice:
+        """What serves the problem: its own row, else that of another M by the rule, else the library."""
+        if (row := self._rows.get(problem)) is not None:
+            winner, bundle = row
+            if winner.choice == "vendor":
+                return Choice("the library is as fast")
+            for call in winner.calls:
+                if call.least_m <= problem.M <= call.most_m:
+                    return Choice("tuned", winner, call, bundle)
+            return Choice("its winner has no kernels here")
+        tuned = self._by_m.get(replace(problem, M=1))
+        if not tuned:
+            return Choice("not tuned")
+        option = self._rule(problem.M, [self._option(problem.M, other) for other in _neighbours(problem, tuned)])
+        if option is None or option.call is None:
+            return Choice(f"not tuned for M = {problem.M}, and the library serves it")
+        return Choice(f"tuned for M = {option.m}", option.winner, option.call, self._rows[option.winner.problem][1])
+
+    def _option(self, m: int, tuned: GemmProblem) -> Option:
+        winner, _ = self._rows[tuned]
+        return Option(winner, next((call for call in winner.calls if call.least_m <= m <= call.most_m), None))
+
+
+def _neighbours(problem: GemmProblem, tuned: Sequence[GemmProblem]) -> Sequence[GemmProblem]:
+    """Of problems in the order of their M, the last one below and the first one above."""
+    place = bisect_left(tuned, problem.M, key=lambda each: each.M)
+    return tuned[max(place - 1, 0) : place + 1]
