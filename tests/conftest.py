@@ -46,18 +46,25 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+def _environment() -> dict[str, str]:
+    """What tests must leave as it is; a library that is imported for the first time may set some of its own names."""
+    own = ("PYTEST_", "KMP_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
+
+
 @pytest.fixture(autouse=True)
 def _environment_as_before() -> Iterator[None]:
     """A test that leaves the environment changed fails, and not one that comes after it."""
-    before = dict(os.environ), tempfile.tempdir
+    before, folder = _environment(), tempfile.tempdir
     yield
-    after = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}, tempfile.tempdir
-    before[0].pop("PYTEST_CURRENT_TEST", None)
-    if after != before:
-        os.environ.clear()
-        os.environ.update(before[0])
-        tempfile.tempdir = before[1]
-        pytest.fail(f"the test changes the environment: {set(after[0].items()) ^ set(before[0].items())}")
+    after = _environment()
+    if (after, tempfile.tempdir) != (before, folder):
+        for name in after.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+        changes = {*after.items()} ^ {*before.items()}
+        found, tempfile.tempdir = tempfile.tempdir, folder
+        pytest.fail(f"the test changes the environment: {changes}, the folder of temporary files: {found}")
 
 
 @pytest.fixture(scope="session")
