@@ -46,10 +46,28 @@ class Operand:
     @property
     def size_bytes(self) -> int:
         """Storage without padding; the contiguous dimension is rounded up to whole storage elements."""
-        *outer, contiguous = self.stored_shape
-        return math.prod(outer) * -(-contiguous // self.packed) * DTYPES[self.dtype].size_bytes
+        return math.prod(self.storage_shape) * DTYPES[self.dtype].size_bytes
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """Logical elements in the order of storage: the last dimension is contiguous."""
-        return self.shape if self.row_major else (*self.shape[:-2], self.shape[-1], self.shape[-2])
+        return self._as_stored(self.shape)
+
+    @property
+    def storage_shape(self) -> tuple[int, ...]:
+        """`stored_shape` in elements of `dtype`, of which each may hold several that are packed."""
+        *outer, contiguous = self.stored_shape
+        return (*outer, -(-contiguous // self.packed))
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """Of the tensor that is handed in: `shape` in elements of `dtype`."""
+        return self._as_stored(self.storage_shape)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its elements are numbers of its storage type, so that any number makes an input."""
+        return self.packed == 1 and self.role != "index"
+
+    def _as_stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape if self.row_major else (*shape[:-2], shape[-1], shape[-2])

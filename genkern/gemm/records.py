@@ -162,7 +162,8 @@ class Winner:
 
     `duration_us` is the median of `samples` kept samples (`discarded` were not), `interval_us` its 95 %
     bootstrap interval, `spread_us` the samples' interquartile range. `vendor_us` and its interval are of the
-    vendor library in the same rounds. `runner_up` is the next best config and `runner_up_us` its median.
+    vendor library in the same rounds. `runner_up` is the next best config, checked too where winners are checked on a
+    GPU, and `runner_up_us` its median.
     `choice` says what a dispatcher should use: "vendor" where the vendor library wins or ties, else "config".
     """
 

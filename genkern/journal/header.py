@@ -32,7 +32,8 @@ def made_otherwise(found: Mapping[str, Any], expected: Mapping[str, Any]) -> lis
     spaces = [dict(header.get("space") or {}) for header in (found, expected)]
     # A run has the spaces of its own ops.
     of_both = [{op: space[op] for op in spaces[0].keys() & spaces[1].keys()} for space in spaces]
-    return _space_differences(*of_both) + differences(was, now)
+    unchecked = found.get("checks") == "none" != expected.get("checks", "none")
+    return [*_space_differences(*of_both), *differences(was, now), *(["winners were not checked"] if unchecked else [])]
 
 
 def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from genkern import __version__
+from genkern.errors import InputError
 from genkern.gemm.config import AMD_NEUTRAL, PREFIXES, Config
 from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
@@ -77,7 +78,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     """Render the module of `problem` for `configs` (at least one).
 
     `gpu` says how many XCDs the device has, for configs with xcd_remap; by default it is the first of `arch`. Raises
-    InputError for a config that is not legal there; for an `arch` that nobody knows, such as "any", anywhere.
+    InputError for a config that is not legal there; for an `arch` that nobody knows, such as "any", anywhere, and then
+    for xcd_remap without a `gpu` too.
     """
     if gpu is None and arch in known_archs():
         gpu = gpu_for_arch(arch)
@@ -88,6 +90,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     max_split_k = max(config.SPLIT_K for config in configs)
     families = {config.family for config in configs}
     xcd_remap = any(config.xcd_remap for config in configs)
+    if xcd_remap and gpu is None:
+        raise InputError(f"xcd_remap needs the number of XCDs, which {arch!r} does not tell: give the GPU")
     loads = xcd_remap or any(config.cache_modifier != "none" for config in configs)
     context: dict[str, Any] = {
         "problem": problem,
@@ -98,7 +102,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
         "has_xcd_remap": xcd_remap,
         "has_load_fields": loads,
-        "gpu": (gpu or gpu_for_arch(arch)) if xcd_remap else None,
+        "gpu": gpu,
         "row_major_a": problem.row_major_a,
         "row_major_b": problem.row_major_b,
         "bias": problem.bias,

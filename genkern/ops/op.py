@@ -39,6 +39,12 @@ class Op:
     family, and does not read GROUP_SIZE_M or SPLIT_K.
     `shared_scale`: how many rows of A, columns of B and elements of K have a scale in common, if they have: a reduced
     size for the interpreter has whole blocks of them, and the same rest.
+    `exact_inputs`: what is stored for `numbers`, by (problem, operand, numbers, generator): of those operands whose
+    elements are no numbers of their storage type (packed ones, indices, and by `encoded` others: exponents). `numbers`
+    has the operand's logical shape on the device that the input is for: integers and powers of two in exact rounds,
+    deviates in the random one, which are rounded to what the type holds, toward either side alike; None for an index,
+    which is made with torch's `generator`. The result has the shape `Operand.tensor_shape` and the storage type.
+    `largest_exact`: the integer up to which A and B hold every one, of either sign: of int4 7, of e2m1 4.
     """
 
     name: str
@@ -54,6 +60,13 @@ class Op:
     fields: type = NoFields
     legal: Callable[[GemmProblem, Config], str] | None = None
     shared_scale: Callable[[GemmProblem], tuple[int, int, int]] = lambda problem: (1, 1, 1)
+    exact_inputs: Callable[[GemmProblem, Operand, Any, Any], Any] | None = None
+    encoded: tuple[str, ...] = ()
+    largest_exact: Callable[[GemmProblem], int] = lambda problem: 8
+
+    def encodes(self, operand: Operand) -> bool:
+        """Whether only `exact_inputs` can make values for an operand."""
+        return operand.name in self.encoded or not operand.is_plain
 
     def extra_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         """The operands besides A, B and C, in the order in which kernels take them."""
@@ -187,6 +200,11 @@ def gb_per_s(problem: GemmProblem, time_us: float) -> float:
 
 
 def check_problem(problem: GemmProblem, arch: str) -> None:
-    """Raise InputError when the problem's types do not fit its op on `arch`."""
-    if reason := get_op(problem.op).refuse(problem, arch):
+    """Raise InputError when the problem's types do not fit its op on `arch`, or the op cannot make its inputs."""
+    op = get_op(problem.op)
+    reason = op.refuse(problem, arch)
+    if not reason and op.exact_inputs is None:
+        names = [operand.name for operand in op.operands(problem) if op.encodes(operand)]
+        reason = f"only the format can make values for {', '.join(names)}: give its Op exact_inputs" if names else ""
+    if reason:
         raise InputError(f"{problem.size} {problem.op}: {reason}")

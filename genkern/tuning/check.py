@@ -33,7 +33,12 @@ DeviceCheck = Callable[[Session, Candidate], Check]
 
 
 class Checker(Protocol):
-    """Says whether a candidate computes the product of its problem."""
+    """Says whether a candidate computes the product of its problem.
+
+    `quick`: a further check of a size costs next to nothing, so that the runner-up is checked as well.
+    """
+
+    quick: bool
 
     def can_check(self, config: Config) -> bool:
         """Whether `check` can tell; a config that nobody can check does not win where winners are checked."""
@@ -46,6 +51,8 @@ class DeviceChecker:
 
     `err_ratio` is the largest share of elements outside AITER's tolerance; 1 sets no limit besides the check itself.
     """
+
+    quick = True
 
     def __init__(self, device_check: DeviceCheck, err_ratio: float = 1.0) -> None:
         self._device_check = device_check
@@ -64,6 +71,9 @@ class InterpreterChecker:
     The size is reduced to a few tiles with the same overhang, so that the same kernel text runs;
     `Check.problem_size` says which size that was. Needs PyTorch and NumPy.
     """
+
+    # A process for each, which takes seconds.
+    quick = False
 
     def __init__(self, err_ratio: float = 1.0) -> None:
         self._err_ratio = err_ratio

@@ -86,7 +86,7 @@ class Tuner:
 
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
-    `check_all` has every finalist checked, not only those that would win.
+    `check_all` has every finalist checked, not only those that would win, or be the runner-up.
     """
 
     spaces: Callable[[str], Space]
@@ -223,9 +223,22 @@ class Tuner:
                 contenders.remove(final)
         while ranked := ranking(contenders, vendor, wins):
             if self._passes(job, facts, report, ranked[0]):
-                return self._winner(job, ranked[0], facts.checks.get(ranked[0].config), vendor, ranked[1:])
+                runner_up = self._runner_up(job, facts, report, ranked[1:])
+                return self._winner(job, ranked[0], facts.checks.get(ranked[0].config), vendor, runner_up)
             contenders.remove(ranked[0])
         report.message = "no finalist ran and was correct (--profile_file says why)"
+        return None
+
+    def _runner_up(
+        self, job: Job, facts: ProblemFacts, report: Report, others: Sequence[Measurement]
+    ) -> Measurement | None:
+        """The fastest of those behind the winner, where those tied with it stand by merit; checked where that is quick.
+
+        A wrong one would make the winner's margin a figure about nothing.
+        """
+        for other in sorted(others, key=lambda m: m.duration_us or 0.0):
+            if self.checker is None or not self.checker.quick or self._passes(job, facts, report, other):
+                return other
         return None
 
     def _checkable(self, candidates: Mapping[str, Measurement]) -> Iterable[Measurement]:
@@ -267,11 +280,9 @@ class Tuner:
         final: Measurement,
         check: Check | None,
         vendor: Measurement | None,
-        others: Sequence[Measurement],
+        runner_up: Measurement | None,
     ) -> Winner:
         assert final.duration_us is not None
-        # Behind the winner stand those tied with it, by merit; the runner-up is the fastest of all.
-        runner_up = min(others, key=lambda m: m.duration_us or 0.0, default=None)
         return Winner(
             problem=job.session.problem,
             config=Config.parse(final.config),

@@ -70,8 +70,8 @@ def _with_one_scale(operands: Sequence[Operand]) -> int:
     return min((-(-K // scale.shape[-1]) for scale in scales_inside(operands)), default=K)
 
 
-def choose_alphabet(operands: Sequence[Operand]) -> Alphabet:
-    """The alphabet for a GEMM with these operands (A, B, C first).
+def choose_alphabet(operands: Sequence[Operand], largest: int = LARGEST) -> Alphabet:
+    """The alphabet for a GEMM with these operands (A, B, C first), whose types hold all integers up to `largest`.
 
     As large as sums allow, and of as many parts as it takes for nearly all results to be exact in C's type too: where
     they are, each single product shows.
@@ -84,6 +84,7 @@ def choose_alphabet(operands: Sequence[Operand]) -> Alphabet:
     limit = sum_limit(operands)
     together = _with_one_scale(operands) if _is_float8(operands) else 1
     shown = _OUTPUT.get(operands[2].dtype, 2**24)
+    integers = range(1, min(largest, LARGEST) + 1)
 
     def exact(largest: int) -> bool:
         return K * largest**2 * gain <= limit and together * largest**2 <= max(_FLOAT8_SUM, together)
@@ -96,8 +97,8 @@ def choose_alphabet(operands: Sequence[Operand]) -> Alphabet:
     of_sum = -(-K * gain // limit)
     of_output = min(_MOST_ROUNDS_FOR_OUTPUT, math.ceil(K * square * (_DEVIATIONS / shown) ** 2))
     return Alphabet(
-        largest=max((n for n in range(1, LARGEST + 1) if fits(n)), default=1),
+        largest=max((n for n in integers if fits(n)), default=1),
         parts=max(of_sum, of_output),
-        drifting=max((n for n in range(1, LARGEST + 1) if exact(n)), default=1),
+        drifting=max((n for n in integers if exact(n)), default=1),
         drifting_parts=of_sum,
     )

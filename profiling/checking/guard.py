@@ -76,7 +76,7 @@ def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guard
     `sliced` makes a matrix a slice of a larger one: rows that are longer, and a beginning that is aligned to no more
     than the operand asks for. Vectors, scales and matrices of one column stay as they are.
     """
-    *outer, columns = operand.stored_shape
+    *outer, columns = operand.storage_shape
     rows = math.prod(outer)
     item = dtype.itemsize
     step = math.lcm(_PITCH_STEP, operand.alignment // math.gcd(operand.alignment, item))
@@ -87,7 +87,7 @@ def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guard
         if columns > 1 and (rows * longer < _WIDE or rows * columns >= _WIDE):
             pitch = longer
     made = _in_buffer(rows, columns, pitch, shift, dtype, device)
-    tensor = made.tensor.view(operand.stored_shape)
+    tensor = made.tensor.view(operand.storage_shape)
     return replace(made, tensor=tensor if operand.row_major else tensor.transpose(-1, -2))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,75 +51,101 @@ def rounds_of(alphabet: Alphabet, activation: str) -> tuple[Round, ...]:
     return (*exact, Round("layout"), Round("random"))
 
 
+# What is stored for an operand's numbers (None for an index), where its format says so, by (operand, numbers,
+# generator); None where numbers of its storage type are.
+Encode = Callable[[Operand, Any, Any], Any]
+
+
 def fill(
-    tensors: dict[str, Any], operands: Sequence[Operand], alphabet: Alphabet, round_: Round, *, few: bool, seed: int
-) -> None:
-    """Write the inputs of a round into `tensors`, by name of operand, each of its operand's logical shape.
-
-    `few` limits the number of products in a random round (accumulators of few bits). The same arguments give the same
-    values on the same kind of device. Raises NotImplementedError for an operand that only its format can fill.
-    """
-    for place, operand in enumerate(operands):
-        if operand.role != "output":
-            _fill_one(tensors[operand.name], operand, place, operands, alphabet, round_, few=few, seed=seed)
-
-
-def _fill_one(
-    tensor: Any,
-    operand: Operand,
-    place: int,
+    tensors: dict[str, Any],
     operands: Sequence[Operand],
     alphabet: Alphabet,
     round_: Round,
     *,
     few: bool,
     seed: int,
+    encode: Encode = lambda operand, numbers, generator: None,
+    magnitudes: bool = False,
 ) -> None:
+    """Write the inputs of a round into `tensors`, by name of operand, each of its operand's `tensor_shape`.
+
+    `few` limits the number of products in a random round (accumulators of few bits), `magnitudes` takes the absolute
+    value of every number. The same arguments give the same values on the same kind of device. Raises ValueError when
+    `encode` makes something of another shape.
+    """
     import torch
 
-    generator = torch.Generator(device=tensor.device)
-    # The negated round has the same numbers.
-    generator.manual_seed(
-        (seed * 1009 + round_.part) * 1009 + place * 3 + ("exact", "layout", "random").index(round_.kind)
-    )
-    if operand.packed != 1 or operand.role == "index":
-        raise NotImplementedError(f"{operand.name}: only its format can make values for it")
+    for place, operand in enumerate(operands):
+        if operand.role == "output":
+            continue
+        tensor = tensors[operand.name]
+        generator = torch.Generator(device=tensor.device)
+        # The negated round has the same numbers.
+        generator.manual_seed(
+            (seed * 1009 + round_.part) * 1009 + place * 3 + ("exact", "layout", "random").index(round_.kind)
+        )
+        numbers = None
+        if operand.role != "index":
+            numbers = _numbers(tensor.device, operand, operands, alphabet, round_, few, generator)
+            if magnitudes:
+                numbers.abs_()
+        encoded = encode(operand, numbers, generator)
+        if encoded is None:
+            _copy(tensor, numbers)
+        elif encoded.shape != tensor.shape or encoded.dtype != tensor.dtype:
+            wanted = f"{tuple(tensor.shape)} of {tensor.dtype}"
+            raise ValueError(f"exact_inputs of {operand.name}: {tuple(encoded.shape)} of {encoded.dtype}, not {wanted}")
+        else:
+            tensor.copy_(encoded)
+
+
+def _numbers(
+    device: Any,
+    operand: Operand,
+    operands: Sequence[Operand],
+    alphabet: Alphabet,
+    round_: Round,
+    few: bool,
+    generator: Any,
+) -> Any:
+    """What an operand stands for, of its logical shape."""
     if operand.role == "scale":
-        values = _scales(tensor, operand, operands, round_, generator)
-    elif operand.role == "bias":
-        values = _bias(tensor, round_, generator)
-    else:
-        # Made as it is stored, seen as [M, K] or [K, N].
-        shape = operand.stored_shape
-        values = (_deviates if round_.kind == "random" else _integers)(tensor, shape, alphabet, round_, generator)
-        values = values if operand.row_major else values.transpose(-1, -2)
-        if operand.role == "activation":
-            _keep_part(values, alphabet, round_, few, generator)
-            if round_.negated:
-                values.neg_()
-        if round_.kind == "layout":
-            _drift(values, operand, generator)
-    _copy(tensor, values)
+        return _scales(device, operand, operands, round_, generator)
+    if operand.role == "bias":
+        return _bias(device, operand, round_, generator)
+    # Made as it is stored, seen as [M, K] or [K, N].
+    values = (_deviates if round_.kind == "random" else _integers)(device, operand, alphabet, round_, generator)
+    values = values if operand.row_major else values.transpose(-1, -2)
+    if operand.role == "activation":
+        _keep_part(values, alphabet, round_, few, generator)
+        if round_.negated:
+            values.neg_()
+    if round_.kind == "layout":
+        _drift(values, operand, generator)
+    return values
 
 
-def _integers(tensor: Any, shape: tuple[int, ...], alphabet: Alphabet, round_: Round, generator: Any) -> Any:
+def _integers(device: Any, operand: Operand, alphabet: Alphabet, round_: Round, generator: Any) -> Any:
     """int8, of magnitude 1 to the alphabet's largest; positive only in the round that gives them signs itself."""
     import torch
 
+    shape = operand.stored_shape
     if round_.kind == "layout":
         high = alphabet.drifting + 1
-        return torch.randint(1, high, shape, dtype=torch.int8, device=tensor.device, generator=generator)
+        return torch.randint(1, high, shape, dtype=torch.int8, device=device, generator=generator)
     largest = alphabet.largest
-    values = torch.randint(0, 2 * largest, shape, dtype=torch.int8, device=tensor.device, generator=generator)
+    values = torch.randint(0, 2 * largest, shape, dtype=torch.int8, device=device, generator=generator)
     values -= largest
     return values.add_(values >= 0)
 
 
-def _deviates(tensor: Any, shape: tuple[int, ...], alphabet: Alphabet, round_: Round, generator: Any) -> Any:
+def _deviates(device: Any, operand: Operand, alphabet: Alphabet, round_: Round, generator: Any) -> Any:
     import torch
 
-    values = torch.randn(shape, device=tensor.device, generator=generator)
-    return values.mul_(_RANDOM_INT8).round_().clamp_(-127, 127) if tensor.dtype == torch.int8 else values
+    values = torch.randn(operand.stored_shape, device=device, generator=generator)
+    if operand.dtype == "int8" and operand.is_plain:
+        values.mul_(_RANDOM_INT8).round_().clamp_(-127, 127)
+    return values
 
 
 def _keep_part(values: Any, alphabet: Alphabet, round_: Round, few: bool, generator: Any) -> None:
@@ -150,26 +176,24 @@ def _drift(values: Any, operand: Operand, generator: Any) -> None:
     values.mul_(1 - 2 * flips.to(values.dtype))
 
 
-def _scales(tensor: Any, operand: Operand, operands: Sequence[Operand], round_: Round, generator: Any) -> Any:
+def _scales(device: Any, operand: Operand, operands: Sequence[Operand], round_: Round, generator: Any) -> Any:
     import torch
 
     if round_.kind == "random":
-        return _RANDOM_SCALE * (0.5 + torch.rand(tensor.shape, device=tensor.device, generator=generator))
+        return _RANDOM_SCALE * (0.5 + torch.rand(operand.shape, device=device, generator=generator))
     if operand.elements == 1:
-        return torch.full(tensor.shape, 2.0 ** _ONLY_EXPONENTS.get(operand.scales, 1), device=tensor.device)
-    exponents = torch.tensor(
-        INNER_EXPONENTS if operand in scales_inside(operands) else OUTER_EXPONENTS, device=tensor.device
-    )
-    chosen = torch.randint(0, len(exponents), tensor.shape, device=tensor.device, generator=generator)
+        return torch.full(operand.shape, 2.0 ** _ONLY_EXPONENTS.get(operand.scales, 1), device=device)
+    exponents = torch.tensor(INNER_EXPONENTS if operand in scales_inside(operands) else OUTER_EXPONENTS, device=device)
+    chosen = torch.randint(0, len(exponents), operand.shape, device=device, generator=generator)
     return torch.exp2(exponents[chosen].float())
 
 
-def _bias(tensor: Any, round_: Round, generator: Any) -> Any:
+def _bias(device: Any, operand: Operand, round_: Round, generator: Any) -> Any:
     import torch
 
     if round_.kind == "random":
-        return torch.randn(tensor.shape, device=tensor.device, generator=generator)
-    values = torch.randint(0, 2 * _LARGEST_BIAS, tensor.shape, device=tensor.device, generator=generator)
+        return torch.randn(operand.shape, device=device, generator=generator)
+    values = torch.randint(0, 2 * _LARGEST_BIAS, operand.shape, device=device, generator=generator)
     values -= _LARGEST_BIAS
     return values.add_(values >= 0)
 

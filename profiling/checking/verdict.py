@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import Op
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
@@ -104,7 +105,7 @@ class Checking:
 
     def __post_init__(self) -> None:
         self.operands = self.op.operands(self.problem)
-        self.alphabet = choose_alphabet(self.operands)
+        self.alphabet = choose_alphabet(self.operands, self.op.largest_exact(self.problem))
         self.rounds = rounds_of(self.alphabet, self.problem.activation)
         self._few = keeps_few_bits(self.problem.dtype_a, self.arch)
 
@@ -149,17 +150,35 @@ class Checking:
             for operand in self.operands
         }
         tensors = {name: place.tensor for name, place in placed.items()}
-        fill(tensors, self.operands, self.alphabet, round_, few=self._few, seed=self.seed)
+        self._fill(tensors, round_)
         return placed
 
+    def _fill(self, tensors: dict[str, Any], round_: Round, *, magnitudes: bool = False) -> None:
+        few, seed = self._few, self.seed
+        fill(
+            *(tensors, self.operands, self.alphabet, round_),
+            few=few,
+            seed=seed,
+            encode=self._encode,
+            magnitudes=magnitudes,
+        )
+
+    def _encode(self, operand: Operand, numbers: Any, generator: Any) -> Any:
+        make = self.op.exact_inputs
+        return make(self.problem, operand, numbers, generator) if make and self.op.encodes(operand) else None
+
     def _reference(self, round_: Round, tensors: dict[str, Any]) -> _Reference:
+        import torch
+
         if (known := self._references.get(round_)) is not None:
             return known
         expected, dtype_c, activation = self.reference(tensors), tensors["c"].dtype, self.problem.activation
         error = activation_error(expected, activation)
         if round_.kind == "random":
-            inputs = {operand.name: tensors[operand.name] for operand in self.operands if operand.role != "output"}
-            magnitude = self.reference({name: x.float().abs().to(x.dtype) for name, x in inputs.items()})
+            names = [operand.name for operand in self.operands if operand.role != "output"]
+            inputs = {name: torch.empty_like(tensors[name]) for name in names}
+            self._fill(inputs, round_, magnitudes=True)
+            magnitude = self.reference(inputs)
             products = min(self.problem.K, FEW_PRODUCTS if self._few else self.problem.K)
             roundoff = accumulator_roundoff(self.problem.dtype_a, self.arch)
             error = sum_error(magnitude, roundoff, products, activation)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import mutant_cases
 import mutants
 import pytest
 from faults_of_kernels import FAULTS
-from mutants import Case, Judged, last_line, mutated, report
+from judges import Judged
+from mutant_cases import Case, mutated, sound
+from mutants import Verdicts, last_line, report
 from small_gemms import needs_interpreter
 
 from genkern.gemm.config import Config
@@ -22,23 +27,31 @@ BAD = Case(CASE.problem, CASE.config, "bias is missing")
 
 
 @pytest.fixture(scope="module")
-def made() -> list[tuple[Case, str]]:
+def made() -> list[Case]:
     """Every mutant of every family, as on an H200."""
-    return list(mutants.mutants(list(FAMILIES), "sm_90", True))
+    return mutant_cases.mutants(list(FAMILIES), "sm_90", True)
 
 
-def test_every_family_has_faults_and_every_fault_a_family(made: list[tuple[Case, str]]) -> None:
+def test_every_family_has_faults_and_every_fault_a_family(made: list[Case]) -> None:
     """At least 60 mutants in all; a fault that applies nowhere would be one that is never looked for."""
     assert len(made) >= 60
     # persistent_tma_specialized is for sm_100 only.
-    assert {case.config.family for case, _ in made} >= set(FAMILIES) - {"persistent_tma_specialized"}
-    assert {case.fault for case, _ in made} == {fault.name for fault in FAULTS}
+    assert {case.config.family for case in made} >= set(FAMILIES) - {"persistent_tma_specialized"}
+    assert {case.fault for case in made} == {fault.name for fault in FAULTS}
 
 
-def test_mutants_are_python(made: list[tuple[Case, str]]) -> None:
+def test_mutants_are_python(made: list[Case]) -> None:
     """A fault changes what a kernel computes, not whether it can be read."""
-    for case, text in made:
-        ast.parse(text, case.fault)
+    for case in made:
+        ast.parse(case.text, case.fault)
+
+
+def test_every_family_comes_early(made: list[Case]) -> None:
+    """What is judged before a limit is of all families: each comes once before any comes twice."""
+    for cases in (made, sound(list(FAMILIES), "sm_90", 2, True)):
+        families = [case.config.family for case in cases]
+        first = families[: len(set(families))]
+        assert sorted(first) == sorted(set(families))
 
 
 def test_a_fault_that_does_not_apply_is_no_mutant() -> None:
@@ -49,7 +62,8 @@ def test_a_fault_that_does_not_apply_is_no_mutant() -> None:
 @pytest.mark.parametrize(
     ("judged", "line", "good"),
     [
-        ([Judged(BAD, "wrong", ""), Judged(BAD, "hangs", ""), Judged(CASE, "passed", "")], "found 2 of 2", True),
+        ([Judged(BAD, "wrong", ""), Judged(BAD, "hang", ""), Judged(CASE, "passed", "")], "found 2 of 2", True),
+        ([Judged(BAD, "fault", ""), Judged(BAD, "refused", "")], "found 2 of 2", True),
         ([Judged(BAD, "passed", ""), Judged(CASE, "passed", "")], "found 0 of 1", False),
         ([Judged(BAD, "invalid", "does not compile"), Judged(CASE, "passed", "")], "found 0 of 1", False),
         ([Judged(BAD, "wrong", ""), Judged(CASE, "wrong", "C[0, 0]")], "found 1 of 1", False),
@@ -59,7 +73,13 @@ def test_a_fault_that_does_not_apply_is_no_mutant() -> None:
 def test_only_all_found_without_an_alarm_is_good(judged: list[Judged], line: str, good: bool) -> None:
     """The last line and the status say the same; nothing judged is nothing shown."""
     alarms = sum(item.outcome != "passed" for item in judged if not item.case.fault)
-    assert last_line(judged) == (f"{line}, false alarms {alarms}", good)
+    assert last_line([item.case for item in judged], judged) == (f"{line}, false alarms {alarms}", good)
+
+
+def test_what_was_not_judged_is_not_found() -> None:
+    """A run that a limit ended is not good, though all that it judged was found."""
+    assert last_line([BAD, BAD, CASE], [Judged(BAD, "wrong", "")]) == ("found 1 of 2, false alarms 0", False)
+    assert last_line([BAD, CASE], [Judged(BAD, "wrong", "")]) == ("found 1 of 1, false alarms 0", False)
 
 
 def test_the_report_names_what_was_missed() -> None:
@@ -69,24 +89,42 @@ def test_the_report_names_what_was_missed() -> None:
     assert "no fault: wrong C[0, 0] is 1" in text
 
 
+def test_verdicts_are_read_back(tmp_path: Path) -> None:
+    """Those of the same setting and text, in a file whose last line a kill has cut, to which more can be added."""
+    path = tmp_path / "verdicts.jsonl"
+    Verdicts(str(path), "here").add(Judged(BAD, "hang", "no answer"))
+    with path.open("a") as file:
+        file.write('[1]\n{"key": "ab')
+    again = Verdicts(str(path), "here")
+    assert again.of(BAD) == Judged(BAD, "hang", "no answer")
+    assert again.of(CASE) is None
+    assert again.of(replace(BAD, text="of other code")) is None
+    assert Verdicts(str(path), "elsewhere").of(BAD) is None
+    again.add(Judged(CASE, "passed", ""))
+    assert Verdicts(str(path), "here").of(CASE) == Judged(CASE, "passed", "")
+
+
 @needs_interpreter
-def test_the_command_finds_the_faults_of_a_family() -> None:
-    """Without a GPU it does what the interpreter can, says so in its last line, and ends with 0."""
-    argv = [
-        sys.executable,
-        str(Path(mutants.__file__)),
-        "--families",
-        "gemv",
-        "--faults",
-        "bias",
-        "--sizes",
-        "1",
-        "--jobs",
-        "2",
-    ]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    last = done.stdout.splitlines()[-1]
-    assert done.returncode == 0, done.stdout + done.stderr
-    found, made = last.removeprefix("found ").partition(",")[0].split(" of ")
+def test_the_command_finds_the_faults_of_a_family(tmp_path: Path) -> None:
+    """Without a GPU it does what the interpreter can, keeps each verdict, and goes on from those it has."""
+    path = tmp_path / "verdicts.jsonl"
+    argv = [sys.executable, str(Path(mutants.__file__)), "--families", "gemv", "--faults", "bias"]
+    argv += ["--sizes", "1", "--jobs", "2", "-o", str(path)]
+
+    def run(*more: str) -> tuple[int, list[str]]:
+        done = subprocess.run([*argv, *more], capture_output=True, text=True, check=False)
+        assert done.stdout, done.stderr
+        return done.returncode, done.stdout.splitlines()
+
+    status, lines = run("--limit_s", "0")
+    assert (status, path.read_text()) == (1, "")
+    assert lines[-2].startswith("judged 0 of ")
+    status, lines = run()
+    assert status == 0, lines
+    found, made = lines[-1].removeprefix("found ").partition(",")[0].split(" of ")
     assert found == made > "1"
-    assert last.endswith("false alarms 0")
+    assert lines[-1].endswith("false alarms 0")
+    kept = path.read_text()
+    assert {json.loads(line)["outcome"] for line in kept.splitlines()} == {"wrong", "passed"}
+    again, said = run()
+    assert (again, said[-1], path.read_text()) == (0, lines[-1], kept)

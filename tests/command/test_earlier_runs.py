@@ -79,6 +79,10 @@ def test_results_of_another_space_are_not_passed_off_as_done(here: Here, tmp_pat
         assert here(results=results).status == 0
         already = f"note: 3 of 3 sizes are in {results} already (--all tunes them again)"
         assert notes(here(results=results)) == [already]
+        (compared, unchecked) = notes(here("--compare", results=results))
+        assert compared.endswith("tunes them again, --compare_wo_tuning checks them)")
+        why = "winners were not checked (--all tunes them again)"
+        assert unchecked == f"note: 3 of these were tuned otherwise: {why}"
         other = notes(here("--errRatio", "0.01", results=results, space="mine.yaml"))
         assert other == [
             already,

@@ -19,3 +19,13 @@ def test_packed_elements_share_storage_along_the_contiguous_dimension() -> None:
     """Two 4-bit elements a byte: an odd row is rounded up to whole bytes, for each row."""
     assert Operand("b", "weight", (5, 3), "int8", row_major=False, packed=2).size_bytes == 3 * 3
     assert Operand("b", "weight", (5, 3), "int8", packed=2).size_bytes == 5 * 2
+
+
+def test_a_tensor_of_packed_elements_is_shorter_along_the_contiguous_dimension() -> None:
+    """As it is handed in: [K / 2, N] of a weight whose K is contiguous; what is not packed has its logical shape."""
+    packed = Operand("b", "weight", (5, 3), "int8", row_major=False, packed=2)
+    assert (packed.storage_shape, packed.tensor_shape) == ((3, 3), (3, 3))
+    assert Operand("b", "weight", (5, 3), "int8", packed=2).tensor_shape == (5, 2)
+    assert Operand("b", "weight", (5, 3), "int8", row_major=False).tensor_shape == (5, 3)
+    assert [Operand("x", role, (5,), "int32").is_plain for role in ("bias", "index")] == [True, False]  # type: ignore[arg-type]
+    assert not packed.is_plain

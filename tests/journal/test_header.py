@@ -38,3 +38,11 @@ HEADER: dict[str, Any] = {
 def test_only_what_makes_another_result_is_said(changes: dict[str, Any], said: list[str]) -> None:
     """Space, tolerance, Triton, inputs and budget; not what was asked of the run besides, nor spaces of other ops."""
     assert made_otherwise(HEADER, {**HEADER, **changes}) == said
+
+
+@pytest.mark.parametrize("was", ["none", "winner", "all"])
+@pytest.mark.parametrize("asked", ["none", "winner", "all"])
+def test_a_run_without_checks_is_none_with_them(was: str, asked: str) -> None:
+    """More finalists checked make no other winner; a winner that nobody checked is not what is asked for."""
+    said = made_otherwise({**HEADER, "checks": was}, {**HEADER, "checks": asked})
+    assert said == (["winners were not checked"] if was == "none" != asked else [])

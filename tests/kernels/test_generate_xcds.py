@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_gemms import AMD, SPLIT, TILED, XCD, kernels_of
 
-from genkern.gemm.gpus import gpu_for_device
+from genkern.errors import InputError
+from genkern.gemm.gpus import gpu_for_arch, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Integer
 from genkern.kernels.expression import evaluate
@@ -33,6 +34,15 @@ def test_modules_without_remapping_know_nothing_of_it() -> None:
     assert kernels["matmul_tiled_xcd_cg_mask_m"].count('cache_modifier=".cg"') == 1
     assert "b_ptrs, cache_modifier" in kernels["matmul_tiled_xcd_cg_mask_m"]
     assert kernels["matmul_tiled_mask_m"] in plain
+
+
+def test_an_arch_that_nobody_knows_needs_the_gpu() -> None:
+    """The number of XCDs is in the text; where a GPU is given, "any" is an arch like others."""
+    problem = GemmProblem(100, 64, 256)
+    with pytest.raises(InputError, match="xcd_remap needs the number of XCDs, which 'any' does not tell"):
+        generate(problem, [TILED, XCD], "any")
+    assert "XCDS, UNITS_PER_XCD = 8, 38" in generate(problem, [XCD], "any", gpu_for_arch("gfx942")).text
+    assert "XCDS" not in generate(problem, [TILED], "any").text
 
 
 @pytest.mark.parametrize(

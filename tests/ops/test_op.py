@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,24 @@ def test_traffic_is_that_of_the_operands() -> None:
     problem = GemmProblem(2, 3, 5, "a8w8", "int8", "int8", "fp32", bias=True)
     assert bytes_moved(problem) == 2 * 5 + 5 * 3 + 4 * 2 * 3 + 2 * 4 + 4 * 3
     assert gb_per_s(problem, 1e-3) == pytest.approx(69.0)
+
+
+def test_a_format_that_cannot_make_its_inputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line that names the operand, before anything is compiled; with exact_inputs it is not."""
+    plain = get_op("a8w8")
+    packed = lambda problem: tuple(  # noqa: E731
+        replace(operand, packed=2) if operand.name == "b" else operand for operand in plain.operands(problem)
+    )
+    problem = GemmProblem(16, 16, 16, "a8w8", "int8", "int8", "bf16")
+    monkeypatch.setattr("genkern.ops.op.get_op", lambda name: replace(plain, operands=packed))
+    with pytest.raises(InputError, match=r"16x16x16 a8w8: only the format can make values for b: .* exact_inputs"):
+        check_problem(problem, "sm_90")
+    made = lambda problem, operand, numbers, generator: numbers  # noqa: E731
+    monkeypatch.setattr("genkern.ops.op.get_op", lambda name: replace(plain, operands=packed, exact_inputs=made))
+    check_problem(problem, "sm_90")
+    monkeypatch.setattr("genkern.ops.op.get_op", lambda name: replace(plain, encoded=("scale_a",)))
+    with pytest.raises(InputError, match="values for scale_a"):
+        check_problem(problem, "sm_90")
 
 
 @pytest.mark.parametrize("name", op_names())

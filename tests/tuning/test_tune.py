@@ -24,6 +24,7 @@ PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32)
 SPLIT = replace(PLAIN, SPLIT_K=4)
 DEEP = replace(PLAIN, num_stages=5)
+LAST = replace(PLAIN, num_stages=6)
 PROBLEMS = [GemmProblem(2**i, 64, 64) for i in range(6)]
 WAIT_S = 10.0
 
@@ -50,7 +51,8 @@ class Finals:
 class Verdicts:
     """A checker for which these configs are wrong."""
 
-    def __init__(self, *wrong: Config) -> None:
+    def __init__(self, *wrong: Config, quick: bool = True) -> None:
+        self.quick = quick
         self._wrong = {config.name for config in wrong}
         self.checked: list[str] = []
 
@@ -112,12 +114,13 @@ def test_a_winner_carries_what_it_takes_to_trust_it(tmp_path: Path) -> None:
 
 
 def test_every_finalist_is_checked_on_request(tmp_path: Path) -> None:
-    """The wrong ones lose, fast or slow, and have their outcome; otherwise only who would win is checked."""
-    finals = [final(PLAIN.name, 100), final(SPLIT.name, 110), final(DEEP.name, 105)]
-    for check_all, checked in ((False, [PLAIN.name]), (True, [PLAIN.name, DEEP.name, SPLIT.name])):
+    """The wrong ones lose, fast or slow, and have their outcome; otherwise only who would win, or be second."""
+    finals = [final(PLAIN.name, 100), final(SPLIT.name, 110), final(DEEP.name, 105), final(LAST.name, 120)]
+    names = [config.name for config in (PLAIN, DEEP, SPLIT, LAST)]
+    for check_all, checked in ((False, names[:3]), (True, names)):
         journal = Journal(tmp_path / f"all_{check_all}", {})
         journal.retimed(PROBLEM, finals)
-        configs = {config.name: Candidate(config, ()) for config in (PLAIN, SPLIT, DEEP)}
+        configs = {config.name: Candidate(config, ()) for config in (PLAIN, SPLIT, DEEP, LAST)}
         report = Report(PROBLEM)
         report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in configs}
         checker = Verdicts(DEEP)
@@ -128,8 +131,18 @@ def test_every_finalist_is_checked_on_request(tmp_path: Path) -> None:
         assert winner.config == PLAIN
         assert winner.check is not None
         assert checker.checked == checked
-        assert report.candidates[DEEP.name].outcome is (Outcome.WRONG if check_all else Outcome.MEASURED)
-        assert winner.runner_up == (SPLIT.name if check_all else DEEP.name)
+        assert report.candidates[DEEP.name].outcome is Outcome.WRONG
+        assert winner.runner_up == SPLIT.name
+
+
+def test_a_runner_up_is_checked_where_that_is_quick(tmp_path: Path) -> None:
+    """Under the interpreter, where a check takes seconds, the winner's is the only one."""
+    finals = [final(PLAIN.name, 100), final(DEEP.name, 105)]
+    for quick, checked, runner_up in ((True, [PLAIN.name, DEEP.name], ""), (False, [PLAIN.name], DEEP.name)):
+        checker = Verdicts(DEEP, quick=quick)
+        winner, _ = choose(tmp_path / f"{quick}", finals, checker)
+        assert winner is not None
+        assert (checker.checked, winner.runner_up) == (checked, runner_up)
 
 
 @pytest.mark.parametrize(("vendor_us", "choice"), [(90, "vendor"), (100.2, "vendor"), (103, "config")])
@@ -211,7 +224,7 @@ def test_the_wrong_never_win(tmp_path: Path) -> None:
     winner, report = choose(tmp_path, finals, checker)
     assert winner is not None
     assert (winner.config, winner.runner_up) == (PLAIN, DEEP.name)
-    assert checker.checked == [SPLIT.name, PLAIN.name]
+    assert checker.checked == [SPLIT.name, PLAIN.name, DEEP.name]
     assert report.candidates[SPLIT.name].outcome is Outcome.WRONG
     assert "error ratio 0.5, worst row 0.25" in report.candidates[SPLIT.name].message
 

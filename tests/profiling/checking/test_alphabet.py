@@ -56,5 +56,6 @@ def test_scales_inside_the_sum_cost_bits() -> None:
     # Eight bits are what 512 products of up to 7 leave: 128 of them with one scale do not.
     assert choose_alphabet((a, b, c, *scales)).drifting == 4
     assert choose_alphabet((a, b, c, *blocks)).drifting == LARGEST
+    assert choose_alphabet((a, b, c, *blocks), 4).drifting == 4
     long = operands(("a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16"), 28672)[:3]
     assert choose_alphabet((*long, *blocks)).drifting_parts == 1

@@ -121,8 +121,49 @@ def test_few_products_where_the_accumulator_has_few_bits() -> None:
         assert counts.max() <= most
 
 
-def test_only_a_format_knows_packed_elements() -> None:
-    """Two elements a byte, or an index, have no values that this could make."""
-    a, b, c = operands_of(TYPES[0], 8, 8, 8)
-    with pytest.raises(NotImplementedError, match="only its format"):
-        filled((replace(a, packed=2), b, c), Round("exact"))
+def test_a_format_encodes_what_is_no_number() -> None:
+    """It gets the numbers that a plain operand would hold, none for an index, and gives all of the tensor."""
+    a, b, c = operands = operands_of(TYPES[3], 8, 8, 8)[:3]
+    packed = replace(b, packed=2)
+    plain = filled(operands, Round("exact"))["b"]
+    order = Operand("order", "index", (8,), "int32")
+    asked: dict[str, Any] = {}
+
+    def encode(operand: Operand, numbers: Any, generator: Any) -> Any:
+        if operand.name == "order":
+            assert numbers is None
+            return torch.randperm(8, generator=generator).int()
+        if operand.name == "b":
+            asked["b"] = numbers
+            return torch.full(shape, 3, dtype=torch.int8)
+        return None
+
+    def made() -> dict[str, Any]:
+        tensors = {x.name: torch.empty(x.tensor_shape, dtype=torch.int8) for x in (a, packed, c)}
+        tensors["order"] = torch.empty(8, dtype=torch.int32)
+        fill(
+            *(tensors, (a, packed, c, order), choose_alphabet(operands), Round("exact")),
+            few=False,
+            seed=0,
+            encode=encode,
+        )
+        return tensors
+
+    shape = packed.tensor_shape
+    tensors = made()
+    assert torch.equal(asked["b"], plain)
+    assert (tensors["b"] == 3).all()
+    assert sorted(tensors["order"].tolist()) == list(range(8))
+    shape = (1, 1)
+    with pytest.raises(ValueError, match=r"exact_inputs of b: \(1, 1\)"):
+        made()
+
+
+def test_magnitudes_are_those_of_the_same_inputs() -> None:
+    """Of a bound: what would have been made, without signs, rounded the same."""
+    operands = operands_of(TYPES[4], 8, 8, 64, bias=True)
+    made, tensors = filled(operands, Round("random"), few=True), tensors_of(operands)
+    fill(tensors, operands, choose_alphabet(operands), Round("random"), few=True, seed=0, magnitudes=True)
+    for operand in operands:
+        if operand.role != "output":
+            assert torch.equal(made[operand.name].float().abs(), tensors[operand.name].float())
