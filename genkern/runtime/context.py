@@ -46,6 +46,11 @@ class Context:
         with self._lock:
             return self._table(gpu, problem.op).find(problem)
 
+    def tuned(self, gpu: Gpu, problem: GemmProblem) -> list[tuple[int, str]]:
+        """For which M the problem is tuned, and who won there: a config, or "vendor"."""
+        with self._lock:
+            return self._table(gpu, problem.op).tuned(problem)
+
     def _table(self, gpu: Gpu, op: str) -> Table:
         key = op, gpu.index
         if key not in self._tables:

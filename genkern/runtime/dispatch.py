@@ -6,7 +6,10 @@ output's memory, and the launches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
@@ -15,6 +18,7 @@ from genkern.runtime.served import Served, serve
 
 # Shapes that are kept: a server with dynamic batches has thousands.
 _MOST_KEPT = 2**16
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Gemm:
@@ -26,6 +30,8 @@ class Gemm:
         self._context = context
         self._kept: dict[object, Served] = {}
         self.__name__ = f"gemm_{op}"
+        # Its operator (torch_ops), for calls that are traced or differentiated.
+        self.operator: Callable[..., Any] | None = None
         context.on_change(self._kept.clear)
 
     def __call__(
@@ -46,6 +52,22 @@ class Gemm:
         activation is one of "relu", "gelu" (exact) and "silu". Raises InputError for operands that do not belong
         together, and whatever the library raises; never because nothing is tuned.
         """
+        if self.operator is not None and not _is_plain(x, weight, bias):
+            return self.operator(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
+        return self.direct(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
+
+    def direct(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        out_dtype: Any = None,
+        scale_a: Any = None,
+        scale_b: Any = None,
+        activation: str | None = None,
+        **own: int | str,
+    ) -> Any:
+        """The same of tensors that have memory, and without a gradient."""
         key: object = (
             *(x.shape, x.stride(), x.dtype, x.get_device(), weight.shape, weight.stride(), weight.dtype),
             *(weight.get_device(), out_dtype, activation),
@@ -60,6 +82,17 @@ class Gemm:
                 self._kept.clear()
             self._kept[key] = served
         return served(x, weight, bias, scale_a, scale_b)
+
+
+def _is_plain(x: Any, weight: Any, bias: Any) -> bool:
+    """Whether a call needs nothing of PyTorch's dispatcher: no gradient, tracing, mode or subclass of tensors."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or type(x) not in _PLAIN:
+        return False
+    if type(weight) not in _PLAIN or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    if not torch.is_grad_enabled():
+        return True
+    return not (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
 
 
 def _form(tensor: Any) -> object:

@@ -101,6 +101,7 @@ def _launched(
         layouts[operand.name] = Layout(math.prod(operand.shape) // columns, columns, columns, 4)
     prepared = PreparedCall(gpu, choice, layouts, problem.M)
     shape, out_dtype, empty = (*given.lead, given.n), given.out, gpu.empty
+    strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
     gathers, size = flat is None, (problem.M, problem.K)
     extra_places = [(_PLACES[name], operand) for operand, name in zip(given.extra_operands, given.extra, strict=True)]
     failed = False
@@ -108,7 +109,7 @@ def _launched(
     def call(x: Any, weight: Any, bias: Any, scale_a: Any, scale_b: Any) -> Any:
         nonlocal failed
         a = x.reshape(size) if gathers else x
-        out = empty(shape, out_dtype)
+        out = empty(shape, strides, out_dtype)
         addresses = a.data_ptr(), weight.data_ptr(), out.data_ptr()
         if extra_places:
             extra = bias, scale_a, scale_b

@@ -84,6 +84,11 @@ class Table:
             return Choice(f"not tuned for M = {problem.M}, and the library serves it")
         return Choice(f"tuned for M = {option.m}", option.winner, option.call, self._rows[option.winner.problem][1])
 
+    def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
+        """For which M the problem is tuned, whatever its own, and who won there: a config, or "vendor"."""
+        rows = [self._rows[each][0] for each in self._by_m.get(replace(problem, M=1), ())]
+        return [(row.problem.M, row.config if row.calls else "vendor") for row in rows]
+
     def _option(self, m: int, tuned: GemmProblem) -> Option:
         winner, _ = self._rows[tuned]
         return Option(winner, next((call for call in winner.calls if call.least_m <= m <= call.most_m), None))

@@ -10,22 +10,49 @@ from typing import Any
 
 import torch
 
-from genkern.runtime.launch.cuda_driver import LaunchShape
+from genkern.errors import LaunchError
+from genkern.farm.code_object import read_parameter_bytes
+from genkern.runtime.launch.cuda_driver import LaunchConfig
 from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, TensorMap
 from genkern.runtime.launch.scratch import Scratch
+from genkern.runtime.launch.shape import Entries, LaunchShape
 from genkern.runtime.table import Device
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
 
 
+# cuLaunchKernelEx and cuTensorMapEncodeTiled of cuda.h.
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(LaunchConfig), *[ctypes.c_void_p] * 3)
+_SIZES = [ctypes.POINTER(ctypes.c_uint64)] * 2 + [ctypes.POINTER(ctypes.c_uint32)] * 2
+ENCODE = ctypes.CFUNCTYPE(
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p), *_SIZES, *[ctypes.c_int] * 4
+)
+
+
 @dataclass(frozen=True)
 class Launched:
-    """One launch as the driver saw it: the kernel, and its parameters as bytes."""
+    """One launch as the driver saw it: the kernel, what it asks for, and its parameters as bytes."""
 
     symbol: str
-    shape: LaunchShape
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    cluster: int
+    starts_early: bool
     stream: int
     parameters: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a tensor map was made of, in the driver's order: the contiguous dimension first."""
+
+    element_type: int
+    address: int
+    sizes: tuple[int, int]
+    pitch_bytes: int
+    box: tuple[int, int]
+    swizzle: int
 
 
 @dataclass
@@ -36,35 +63,85 @@ class FakeDriver:
     fails: bool = False
     capturing: int = 0
     launched: list[Launched] = field(default_factory=list)
-    encoded: list[tuple[TensorMap, int]] = field(default_factory=list)
-    _symbols: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    encoded: list[Encoded] = field(default_factory=list)
+    _kernels: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    _entries: tuple[Any, Any] | None = None
 
     def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
-        from genkern.errors import LaunchError
-        from genkern.farm.code_object import read_parameter_bytes
-
         if symbol in self.refuses:
             raise LaunchError(f"loading {symbol}: refused")
         handle = int(sha256[:15], 16)
         backend = "cuda" if image[18] == 190 else "hip"
-        self._symbols[handle] = symbol, read_parameter_bytes(image, backend, symbol)
+        self._kernels[handle] = symbol, read_parameter_bytes(image, backend, symbol)
         return handle
 
-    def launch(self, shape: LaunchShape, pointers: Any) -> Callable[[int], int]:
-        symbol, sizes = self._symbols[shape.function]
+    @property
+    def entries(self) -> Entries:
+        if self._entries is None:
+            self._entries = LAUNCH(self._launch_kernel), ENCODE(self._encode)
+        launch, encode = (int(ctypes.cast(entry, ctypes.c_void_p).value or 0) for entry in self._entries)
+        return Entries(launch, encode, plain=False)
 
+    def launch(self, shape: LaunchShape, pointers: Any) -> Callable[[int], int]:
         def launch(stream: int) -> int:
-            if self.fails:
-                return 719
-            found = tuple(ctypes.string_at(at, size) for at, size in zip(pointers, sizes, strict=True))
-            self.launched.append(Launched(symbol, shape, stream, found))
-            return 0
+            x, y, z = shape.grid
+            grid, asked = (x * shape.cluster, y, z), (shape.threads, shape.shared_bytes)
+            return self._write_down(
+                shape.function, grid, *asked, shape.cluster, shape.starts_early, stream, ctypes.addressof(pointers)
+            )
 
         return launch
 
+    def _launch_kernel(self, config: Any, function: int, pointers: int, extra: int) -> int:
+        asked = config.contents
+        attributes = {each.id: each.value[0] for each in asked.attributes[: asked.attribute_count]}
+        return self._write_down(
+            function,
+            tuple(asked.grid),
+            asked.block[0],
+            asked.shared_bytes,
+            attributes.get(4, 1),
+            6 in attributes,
+            asked.stream or 0,
+            pointers,
+        )
+
+    def _write_down(self, function: int, *asked: Any) -> int:
+        if self.fails:
+            return 719
+        symbol, sizes = self._kernels[function]
+        *asked, pointers = asked
+        places = (ctypes.c_void_p * len(sizes)).from_address(pointers)
+        found = tuple(ctypes.string_at(at, size) for at, size in zip(places, sizes, strict=True))
+        self.launched.append(Launched(symbol, *asked, found))
+        return 0
+
+    def _encode(self, out: int, element_type: int, rank: int, address: int, *rest: Any) -> int:
+        sizes, pitch, box, ones, interleave, swizzle, promotion, fill = rest
+        assert (rank, ones[0], ones[1], interleave, promotion, fill) == (2, 1, 1, 0, 2, 0)
+        encoded = Encoded(element_type, address, (sizes[0], sizes[1]), pitch[0], (box[0], box[1]), swizzle)
+        ctypes.memmove(out, self._map(encoded), TENSOR_MAP_BYTES)
+        return 0
+
     def tensor_map(self, form: TensorMap, address: int) -> bytes:
-        self.encoded.append((form, address))
-        return f"{address:x}".encode().ljust(TENSOR_MAP_BYTES, b"\0")
+        layout, encoding = form.layout, form.encoding
+        rows, columns = encoding.box
+        pitch = layout.pitch * layout.element_bytes
+        sizes = layout.columns, layout.rows
+        return self._map(Encoded(encoding.element_type, address, sizes, pitch, (columns, rows), encoding.swizzle))
+
+    def _map(self, encoded: Encoded) -> bytes:
+        if encoded not in self.encoded:
+            self.encoded.append(encoded)
+        # What stands in a parameter says which map it is.
+        return f"{self.encoded.index(encoded)}".encode().ljust(TENSOR_MAP_BYTES, b"\0")
+
+    def map_in(self, parameter: bytes) -> Encoded:
+        """What the map that a launch was passed is of."""
+        return self.encoded[int(parameter.rstrip(b"\0"))]
+
+    def clears_bit(self, form: TensorMap) -> bool:
+        return False
 
     def capture(self, stream: int) -> int:
         return self.capturing
@@ -93,8 +170,8 @@ class FakeGpu:
     def made_current(self) -> Iterator[None]:
         yield
 
-    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
-        out = torch.empty(shape, dtype=dtype)
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
+        out = torch.empty_strided(shape, strides, dtype=dtype)
         self.made.append(out)
         return out
 

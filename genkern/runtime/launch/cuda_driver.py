@@ -9,12 +9,12 @@ import ctypes
 import threading
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from genkern.errors import LaunchError
 from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, TensorMap
+from genkern.runtime.launch.shape import Entries, LaunchShape
 
 # CUfunction_attribute, CUlaunchAttributeID, CUclusterSchedulingPolicy and CUtensorMapL2promotion of cuda.h.
 _MAX_DYNAMIC_SHARED_BYTES = 8
@@ -26,20 +26,6 @@ _SHARED_WITHOUT_ASKING = 48 * 1024
 # Drivers up to 13.1 set a bit that small tensors must not have: CUTLASS (cute/atom/copy_traits_sm90_tma.hpp) and Triton
 # (backends/nvidia/driver.c) clear it in the maps of tensors below 128 KiB.
 _LAST_WITH_BIT, _SMALL_BYTES, _BIT = 13010, 128 * 1024, 1 << 21
-
-
-@dataclass(frozen=True)
-class LaunchShape:
-    """What a launch asks of the device: `function` is the driver's handle, `grid` programs in three dimensions (those
-    of a cluster counted once), `threads` of each.
-    """
-
-    function: int
-    grid: tuple[int, int, int]
-    threads: int
-    shared_bytes: int
-    cluster: int = 1
-    starts_early: bool = False
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -120,6 +106,13 @@ class CudaDriver:
             status = self.library.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_BYTES, c_int(shared_bytes))
             self._require(status, f"{shared_bytes} bytes of shared memory for {symbol}")
         return int(function.value or 0)
+
+    @cached_property
+    def entries(self) -> Entries:
+        """Where cuLaunchKernelEx and cuTensorMapEncodeTiled lie."""
+        functions = self.library.cuLaunchKernelEx, self.library.cuTensorMapEncodeTiled
+        launch, encode = (int(ctypes.cast(function, c_void_p).value or 0) for function in functions)
+        return Entries(launch, encode, plain=False)
 
     def tensor_map(self, form: TensorMap, address: int) -> bytes:
         """The tensor map of the matrix at `address`. Raises LaunchError where the driver refuses it."""

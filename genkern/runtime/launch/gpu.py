@@ -57,9 +57,16 @@ class TorchGpu:
         context: AbstractContextManager[Any] = self._torch.cuda.device(self.index)
         return context
 
-    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
-        """A new tensor."""
-        return self._torch.empty(shape, dtype=dtype, device=self._device)
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
+        """A new tensor that lies so."""
+        if self._empty_strided is not None and self.is_current():
+            return self._empty_strided(shape, strides, dtype)
+        return self._torch.empty_strided(shape, strides, dtype=dtype, device=self._device)
+
+    @cached_property
+    def _empty_strided(self) -> Any:
+        """What Inductor's code allocates with, in a third of torch.empty's host time; None where it is not there."""
+        return getattr(self._torch._C._dynamo.guards, "_empty_strided_cuda", None)
 
     @cached_property
     def _device(self) -> Any:

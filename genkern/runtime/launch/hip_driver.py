@@ -6,11 +6,12 @@ import ctypes
 import threading
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
+from functools import cached_property
 from typing import Any
 
 from genkern.errors import LaunchError
-from genkern.runtime.launch.cuda_driver import LaunchShape
 from genkern.runtime.launch.parameters import TensorMap
+from genkern.runtime.launch.shape import Entries, LaunchShape
 
 
 class HipDriver:
@@ -51,6 +52,16 @@ class HipDriver:
             return status
 
         return launch
+
+    @cached_property
+    def entries(self) -> Entries:
+        """Where hipModuleLaunchKernel lies."""
+        launch = ctypes.cast(self.library.hipModuleLaunchKernel, c_void_p).value
+        return Entries(int(launch or 0), 0, plain=True)
+
+    def clears_bit(self, form: TensorMap) -> bool:
+        """There are no tensor maps."""
+        return False
 
     def tensor_map(self, form: TensorMap, address: int) -> bytes:
         """AMD GPUs have no tensor maps, and no family that runs there asks for one."""

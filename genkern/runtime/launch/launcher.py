@@ -1,16 +1,26 @@
-"""Launcher: one launch of a kernel, prepared for a size and a way of lying, to be made at any addresses."""
+"""Launches: those of one call, prepared for a size and a way of lying, to be made at any addresses.
+
+By the C extension where it was built, else through ctypes: both take the same, and tests hold them together.
+torch._C._StaticCudaLauncher takes neither tensor maps nor clusters, cuda-core and tvm-ffi would be packages to install.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_char, c_uint64, c_void_p
 from threading import get_ident
 from typing import Any, Protocol
 
 from genkern.errors import LaunchError
-from genkern.runtime.launch.cuda_driver import LaunchShape
-from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, Address, Parameter, TensorMap
+from genkern.runtime.launch.parameters import ALIGNMENT, TENSOR_MAP_BYTES, Address, Number, Parameter, TensorMap
+from genkern.runtime.launch.shape import Entries, Launch, LaunchShape
+
+_native: Any = None
+with contextlib.suppress(ImportError):
+    _native = importlib.import_module("genkern.runtime.launch._native")
 
 # Tensor maps that are kept of one parameter: a caching allocator gives the same few addresses again and again.
 _KEPT_MAPS = 64
@@ -24,13 +34,77 @@ class Driver(Protocol):
     def tensor_map(self, form: TensorMap, address: int) -> bytes: ...
     def capture(self, stream: int) -> int: ...
     def error_text(self, status: int) -> str: ...
+    def clears_bit(self, form: TensorMap) -> bool: ...
+    @property
+    def entries(self) -> Entries: ...
 
 
-class Launcher:
-    """One launch; `slots` is the place of each tensor among the addresses of a call.
+class Launches(Protocol):
+    """The launches of a call, in order."""
 
-    Each thread has its own arguments, so that no lock is needed.
-    """
+    def launch(self, stream: int, addresses: tuple[int, ...]) -> bool:
+        """Make them, with tensors at these addresses; False, and nothing done, where an operand is off 16 bytes.
+
+        Raises LaunchError where the driver refuses a tensor map or a launch.
+        """
+
+
+def make_launches(driver: Driver, launches: Sequence[Launch], names: Sequence[str], operands: int) -> Launches:
+    """`names` are of the tensors in the order of their addresses, the first `operands` of them the call's own."""
+    slots = {name: place for place, name in enumerate(names)}
+    if _native is None:
+        return PythonLaunches(driver, launches, slots, operands)
+    return native_launches(driver, launches, slots, operands)
+
+
+def native_launches(driver: Driver, launches: Sequence[Launch], slots: Mapping[str, int], operands: int) -> Launches:
+    """By the C extension."""
+
+    def fail(status: int) -> None:
+        raise LaunchError(f"a launch failed: {driver.error_text(status)}")
+
+    def form(parameter: Parameter) -> tuple[int, ...]:
+        if isinstance(parameter, Address):
+            return 0, slots[parameter.tensor]
+        if isinstance(parameter, Number):
+            return 1, parameter.value
+        layout, encoding = parameter.layout, parameter.encoding
+        sizes = layout.rows, layout.columns, layout.pitch * layout.element_bytes
+        clears = driver.clears_bit(parameter)
+        return 2, slots[parameter.tensor], encoding.element_type, *sizes, *encoding.box, encoding.swizzle, clears
+
+    def of(launch: Launch) -> tuple[object, ...]:
+        shape = launch.shape
+        asked = shape.threads, shape.shared_bytes, shape.cluster, shape.starts_early
+        return shape.function, shape.grid, *asked, tuple(map(form, launch.parameters))
+
+    entries = driver.entries
+    made: Launches = _native.Launches(
+        entries.launch, entries.encode, entries.plain, fail, operands, len(slots), tuple(map(of, launches))
+    )
+    return made
+
+
+class PythonLaunches:
+    """Through ctypes."""
+
+    def __init__(self, driver: Driver, launches: Sequence[Launch], slots: Mapping[str, int], operands: int) -> None:
+        self._launchers = [_Launcher(driver, launch.shape, launch.parameters, slots) for launch in launches]
+        self._operands = operands
+
+    def launch(self, stream: int, addresses: tuple[int, ...]) -> bool:
+        together = 0
+        for address in addresses[: self._operands]:
+            together |= address
+        if together % ALIGNMENT:
+            return False
+        for launcher in self._launchers:
+            launcher(stream, addresses)
+        return True
+
+
+class _Launcher:
+    """One launch; each thread has its own arguments, so that no lock is needed."""
 
     def __init__(
         self, driver: Driver, shape: LaunchShape, parameters: Sequence[Parameter], slots: Mapping[str, int]
@@ -51,12 +125,15 @@ class Launcher:
         for value, slot in arguments.addresses:
             value.value = addresses[slot]
         for number, (room, slot, form) in enumerate(arguments.maps):
+            if arguments.mapped[number] == addresses[slot]:
+                continue
             key = number, addresses[slot]
             if (encoded := self._maps.get(key)) is None:
                 if len(self._maps) >= _KEPT_MAPS * len(arguments.maps):
                     self._maps.clear()
                 encoded = self._maps[key] = self._driver.tensor_map(form, addresses[slot])
             ctypes.memmove(room, encoded, TENSOR_MAP_BYTES)
+            arguments.mapped[number] = addresses[slot]
         if status := arguments.launch(stream):
             raise LaunchError(f"a launch failed: {self._driver.error_text(status)}")
 
@@ -72,6 +149,8 @@ class _Arguments:
         self._kept: list[object] = []
         places = [self._place(parameter, slots) for parameter in parameters]
         self.pointers = (c_void_p * len(places))(*places)
+        # At which address the matrix of each map lay the last time.
+        self.mapped = [-1] * len(self.maps)
 
     def _place(self, parameter: Parameter, slots: Mapping[str, int]) -> int:
         if isinstance(parameter, TensorMap):

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Counters, Workspace
-from genkern.runtime.launch.cuda_driver import LaunchShape
-from genkern.runtime.launch.launcher import Driver, Launcher
-from genkern.runtime.launch.parameters import ALIGNMENT, COUNTERS, WORKSPACE, Layout, parameters_of
+from genkern.runtime.launch.launcher import Driver, make_launches
+from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout, parameters_of
 from genkern.runtime.launch.scratch import Scratch
+from genkern.runtime.launch.shape import Launch, LaunchShape
 from genkern.runtime.table import Choice, Device
 
 # What a kernel's 32-bit offsets reach, in elements.
@@ -31,7 +31,7 @@ class Gpu(Protocol):
     def stream(self) -> int: ...
     def is_current(self) -> bool: ...
     def made_current(self) -> Any: ...
-    def empty(self, shape: Sequence[int], dtype: Any) -> Any: ...
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any: ...
 
 
 class PreparedCall:
@@ -48,9 +48,8 @@ class PreparedCall:
                 raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, past what its kernel reaches")
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
-        slots = {name: place for place, name in enumerate((*layouts, WORKSPACE, COUNTERS))}
         self._gpu = gpu
-        self._launchers = []
+        launches = []
         with gpu.made_current():
             for launch, sha256 in zip(plan.launches, choice.call.binaries, strict=True):
                 binary = bundle.contents.binaries[sha256]
@@ -65,7 +64,9 @@ class PreparedCall:
                     launch.cluster,
                     launch.starts_early,
                 )
-                self._launchers.append(Launcher(gpu.driver, shape, parameters, slots))
+                launches.append(Launch(shape, parameters))
+            names = *layouts, WORKSPACE, COUNTERS
+            self._launch_all = make_launches(gpu.driver, launches, names, len(layouts)).launch
         elements, counters = plan.workspace_elements(known)
         self._workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes
         self._counter_bytes = counters * 4
@@ -73,34 +74,21 @@ class PreparedCall:
         self._takes_scratch = any(isinstance(argument, (Workspace, Counters)) for argument in arguments)
 
     def __call__(self, addresses: tuple[int, ...]) -> bool:
-        """Launch on the current stream, with the operands at these addresses; False, and nothing done, where one of
-        them is no multiple of 16. Raises LaunchError.
+        """Launch on the current stream, with the operands at these addresses.
+
+        False, and nothing done, where one of them is no multiple of 16. Raises LaunchError.
         """
-        together = 0
-        for address in addresses:
-            together |= address
-        if together % ALIGNMENT:
-            return False
         gpu = self._gpu
         if not gpu.is_current():
             with gpu.made_current():
-                self._launch(addresses)
-        else:
-            self._launch(addresses)
-        return True
-
-    def _launch(self, addresses: tuple[int, ...]) -> None:
-        gpu = self._gpu
+                return self(addresses)
         stream = gpu.stream()
         if not self._takes_scratch:
-            for launcher in self._launchers:
-                launcher(stream, addresses)
-            return
+            return self._launch_all(stream, addresses)
         capture = gpu.driver.capture(stream)
-        addresses += gpu.scratch.take(stream, capture, self._workspace_bytes, self._counter_bytes)
+        scratch = gpu.scratch.take(stream, capture, self._workspace_bytes, self._counter_bytes)
         try:
-            for launcher in self._launchers:
-                launcher(stream, addresses)
+            return self._launch_all(stream, addresses + scratch)
         except BaseException:
             gpu.scratch.drop(stream, capture)
             raise

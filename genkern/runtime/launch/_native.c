@@ -1,0 +1,321 @@
+/* Launches: the launches of one call, prepared by genkern.runtime.launch.launcher and made here in less host time.
+ *
+ * The interpreter's lock is held throughout, so that arguments cannot change while the driver reads them: a launch takes
+ * 2 us. Built against the stable ABI of Python 3.10; without a compiler genkern does the same through ctypes. Functions
+ * of the driver come as addresses, so that nothing is linked, and tests may give their own.
+ */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A caching allocator gives the same few addresses again and again. */
+#define WAYS 8
+#define MAP_BYTES 128
+#define ALIGNMENT 16
+/* The bit that small tensors must not have (genkern.runtime.launch.cuda_driver). */
+#define SMALL_BIT (1ull << 21)
+
+enum { ADDRESS, NUMBER, TENSOR_MAP };
+
+/* CUlaunchConfig and CUlaunchAttribute of cuda.h. */
+typedef struct {
+    int id, pad;
+    uint32_t value[16];
+} Attribute;
+
+typedef struct {
+    uint32_t grid[3], block[3], shared_bytes;
+    void *stream;
+    Attribute *attributes;
+    uint32_t attribute_count;
+} Config;
+
+typedef int (*LaunchEx)(const Config *, void *, void **, void **);
+typedef int (*LaunchPlain)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, void *, void **,
+                           void **);
+typedef int (*Encode)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *,
+                      const uint32_t *, int, int, int, int);
+
+typedef struct {
+    uint64_t addresses[WAYS];
+    unsigned char (*maps)[MAP_BYTES]; /* WAYS of them, at multiples of 64 bytes */
+    int used, next, element_type, swizzle, clears_bit;
+    uint64_t sizes[2], pitch_bytes;
+    uint32_t box[2];
+} Descriptor;
+
+typedef struct {
+    int kind;
+    Py_ssize_t slot;
+    uint64_t value;
+    Descriptor *descriptor;
+} Parameter;
+
+typedef struct {
+    void *function;
+    Config config;
+    Attribute attributes[3];
+    Py_ssize_t count;
+    Parameter *parameters;
+    void **pointers;
+} Launch;
+
+typedef struct {
+    PyObject_HEAD
+    void *launch_kernel;
+    Encode encode;
+    int plain;
+    PyObject *fail; /* called with a status, raises */
+    Py_ssize_t operands; /* the first of the addresses, whose alignment kernels rely on */
+    Py_ssize_t slots, count;
+    Launch *launches;
+} Launches;
+
+static void free_descriptor(Descriptor *descriptor) {
+    if (descriptor) {
+        free(descriptor->maps);
+        PyMem_Free(descriptor);
+    }
+}
+
+static void launches_dealloc(Launches *self) {
+    for (Py_ssize_t i = 0; self->launches && i < self->count; ++i) {
+        Launch *launch = &self->launches[i];
+        for (Py_ssize_t p = 0; launch->parameters && p < launch->count; ++p)
+            free_descriptor(launch->parameters[p].descriptor);
+        PyMem_Free(launch->parameters);
+        PyMem_Free(launch->pointers);
+    }
+    PyMem_Free(self->launches);
+    Py_XDECREF(self->fail);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static Descriptor *make_descriptor(PyObject *form, Py_ssize_t *slot) {
+    int kind, element_type, swizzle, clears_bit;
+    unsigned long long rows, columns, pitch;
+    unsigned int box_rows, box_columns;
+    if (!PyArg_ParseTuple(form, "iniKKKIIip", &kind, slot, &element_type, &rows, &columns, &pitch, &box_rows,
+                          &box_columns, &swizzle, &clears_bit))
+        return NULL;
+    Descriptor *made = PyMem_Calloc(1, sizeof(Descriptor));
+    if (!made || posix_memalign((void **)&made->maps, 64, WAYS * MAP_BYTES)) {
+        PyMem_Free(made);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    made->element_type = element_type;
+    made->swizzle = swizzle;
+    made->clears_bit = clears_bit;
+    made->sizes[0] = columns;
+    made->sizes[1] = rows;
+    made->pitch_bytes = pitch;
+    made->box[0] = box_columns;
+    made->box[1] = box_rows;
+    return made;
+}
+
+static int fill_parameter(Parameter *parameter, PyObject *form, Py_ssize_t slots) {
+    PyObject *first = PyTuple_GetItem(form, 0);
+    if (!first)
+        return -1;
+    parameter->kind = (int)PyLong_AsLong(first);
+    if (parameter->kind == TENSOR_MAP) {
+        if (!(parameter->descriptor = make_descriptor(form, &parameter->slot)))
+            return -1;
+    } else {
+        int kind;
+        unsigned long long value;
+        if (!PyArg_ParseTuple(form, "iK", &kind, &value))
+            return -1;
+        parameter->value = value;
+        parameter->slot = kind == ADDRESS ? (Py_ssize_t)value : 0;
+    }
+    if (parameter->slot < 0 || parameter->slot >= slots) {
+        PyErr_SetString(PyExc_ValueError, "a parameter is of a tensor that no call gives");
+        return -1;
+    }
+    return 0;
+}
+
+static int fill_launch(Launch *launch, PyObject *form, Py_ssize_t slots) {
+    unsigned long long function;
+    PyObject *parameters;
+    int cluster, starts_early;
+    uint32_t *grid = launch->config.grid, *block = launch->config.block;
+    if (!PyArg_ParseTuple(form, "K(III)IIipO!", &function, &grid[0], &grid[1], &grid[2], &block[0],
+                          &launch->config.shared_bytes, &cluster, &starts_early, &PyTuple_Type, &parameters))
+        return -1;
+    launch->function = (void *)(uintptr_t)function;
+    grid[0] *= (uint32_t)cluster; /* clusters lie along the first dimension */
+    block[1] = block[2] = 1;
+    uint32_t *count = &launch->config.attribute_count;
+    if (starts_early)
+        launch->attributes[(*count)++] = (Attribute){6, 0, {1}};
+    if (cluster > 1) {
+        launch->attributes[(*count)++] = (Attribute){4, 0, {(uint32_t)cluster, 1, 1}};
+        launch->attributes[(*count)++] = (Attribute){5, 0, {1}};
+    }
+    launch->config.attributes = launch->attributes;
+    Py_ssize_t size = PyTuple_Size(parameters);
+    launch->parameters = PyMem_Calloc(size ? size : 1, sizeof(Parameter));
+    launch->pointers = PyMem_Calloc(size ? size : 1, sizeof(void *));
+    if (!launch->parameters || !launch->pointers) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    launch->count = size;
+    for (Py_ssize_t p = 0; p < size; ++p) {
+        if (fill_parameter(&launch->parameters[p], PyTuple_GetItem(parameters, p), slots))
+            return -1;
+        launch->pointers[p] = &launch->parameters[p].value;
+    }
+    return 0;
+}
+
+static PyObject *launches_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    unsigned long long launch_kernel, encode;
+    int plain;
+    PyObject *fail, *forms;
+    Py_ssize_t operands, slots;
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "KKpOnnO!", &launch_kernel, &encode, &plain, &fail, &operands, &slots, &PyTuple_Type,
+                          &forms))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Launches *self = (Launches *)allocate(type, 0);
+    if (!self)
+        return NULL;
+    self->launch_kernel = (void *)(uintptr_t)launch_kernel;
+    self->encode = (Encode)(uintptr_t)encode;
+    self->plain = plain;
+    self->operands = operands;
+    self->slots = slots;
+    Py_INCREF(fail);
+    self->fail = fail;
+    self->count = PyTuple_Size(forms);
+    self->launches = PyMem_Calloc(self->count ? self->count : 1, sizeof(Launch));
+    if (!self->launches) {
+        Py_DECREF((PyObject *)self);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < self->count; ++i)
+        if (fill_launch(&self->launches[i], PyTuple_GetItem(forms, i), slots)) {
+            Py_DECREF((PyObject *)self);
+            return NULL;
+        }
+    return (PyObject *)self;
+}
+
+/* The map of the matrix at this address, encoded unless it is among the last few; NULL with the status otherwise. */
+static void *map_at(Launches *self, Descriptor *descriptor, uint64_t address, int *status) {
+    for (int way = 0; way < descriptor->used; ++way)
+        if (descriptor->addresses[way] == address)
+            return descriptor->maps[way];
+    static const uint32_t ones[2] = {1, 1};
+    int way = descriptor->next;
+    unsigned char *map = descriptor->maps[way];
+    *status = self->encode(map, descriptor->element_type, 2, (void *)(uintptr_t)address, descriptor->sizes,
+                           &descriptor->pitch_bytes, descriptor->box, ones, 0, descriptor->swizzle, 2, 0);
+    if (*status) {
+        descriptor->addresses[way] = 0;
+        return NULL;
+    }
+    if (descriptor->clears_bit)
+        ((uint64_t *)map)[1] &= ~SMALL_BIT;
+    descriptor->addresses[way] = address;
+    descriptor->next = (way + 1) % WAYS;
+    if (descriptor->used < WAYS)
+        ++descriptor->used;
+    return map;
+}
+
+static int make_launch(Launches *self, Launch *launch, void *stream, const uint64_t *addresses) {
+    int status = 0;
+    for (Py_ssize_t p = 0; p < launch->count; ++p) {
+        Parameter *parameter = &launch->parameters[p];
+        if (parameter->kind == ADDRESS)
+            parameter->value = addresses[parameter->slot];
+        else if (parameter->kind == TENSOR_MAP)
+            if (!(launch->pointers[p] = map_at(self, parameter->descriptor, addresses[parameter->slot], &status)))
+                return status;
+    }
+    const Config *config = &launch->config;
+    if (self->plain) {
+        const uint32_t *grid = config->grid, *block = config->block;
+        return ((LaunchPlain)self->launch_kernel)(launch->function, grid[0], grid[1], grid[2], block[0], 1, 1,
+                                                  config->shared_bytes, stream, launch->pointers, NULL);
+    }
+    launch->config.stream = stream;
+    return ((LaunchEx)self->launch_kernel)(config, launch->function, launch->pointers, NULL);
+}
+
+#define MOST_SLOTS 32
+
+static PyObject *launches_launch(Launches *self, PyObject *const *args, Py_ssize_t count) {
+    uint64_t addresses[MOST_SLOTS], together = 0;
+    if (count != 2 || !PyTuple_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "launch takes a stream and a tuple of addresses");
+        return NULL;
+    }
+    Py_ssize_t given = PyTuple_Size(args[1]);
+    if (given < self->operands || given > self->slots || given > MOST_SLOTS) {
+        PyErr_SetString(PyExc_ValueError, "launch is given other tensors than it was prepared for");
+        return NULL;
+    }
+    void *stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(args[0]);
+    for (Py_ssize_t i = 0; i < given; ++i) {
+        addresses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(args[1], i));
+        if (i < self->operands)
+            together |= addresses[i];
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    if (together % ALIGNMENT)
+        Py_RETURN_FALSE;
+    for (Py_ssize_t i = 0; i < self->count; ++i) {
+        int status = make_launch(self, &self->launches[i], stream, addresses);
+        if (status)
+            return PyObject_CallFunction(self->fail, "i", status);
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyMethodDef methods[] = {
+    {"launch", (PyCFunction)(void (*)(void))launches_launch, METH_FASTCALL,
+     "launch(stream, addresses): make all launches; False, and nothing done, where an operand is off 16 bytes."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, launches_new},
+    {Py_tp_dealloc, launches_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_doc, "The launches of one call."},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {"genkern.runtime.launch._native.Launches", sizeof(Launches), 0, Py_TPFLAGS_DEFAULT, slots};
+
+static int add_types(PyObject *module) {
+    PyObject *type = PyType_FromSpec(&spec);
+    if (!type)
+        return -1;
+    if (PyModule_AddObject(module, "Launches", type)) {
+        Py_DECREF(type);
+        return -1;
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,40 @@
+"""What a launch asks of a device, and where a driver's functions lie, as records that launchers and drivers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from genkern.runtime.launch.parameters import Parameter
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """What a launch asks of the device: `function` is the driver's handle, `grid` programs in three dimensions (those
+    of a cluster counted once), `threads` of each.
+    """
+
+    function: int
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    cluster: int = 1
+    starts_early: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: what it asks of the device, and what its kernel is passed."""
+
+    shape: LaunchShape
+    parameters: tuple[Parameter, ...]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Addresses of a driver's functions: `launch` as cuLaunchKernelEx, or `plain` as cuLaunchKernel, and `encode` as
+    cuTensorMapEncodeTiled (0: it has none).
+    """
+
+    launch: int
+    encode: int
+    plain: bool

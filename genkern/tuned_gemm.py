@@ -1,0 +1,35 @@
+"""GEMMs of tensors by tuned kernels: `gemm_a16w16(x, weight, ...)`, and one function for each other format.
+
+    from genkern import tuned_gemm
+
+    y = tuned_gemm.gemm_a16w16(x, weight, bias)
+
+Each computes activation(scale_a * scale_b * (x @ weight.T) + bias) of x [..., K] and weight [N, K], by the winner that
+the bundles or results named by GENKERN_CONFIG have for it, and by PyTorch where they have none. What the arguments are
+is said by genkern.runtime.dispatch.Gemm; docs/dispatch.md says which winner is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from genkern.ops.op import op_names
+
+if TYPE_CHECKING:
+    from genkern.runtime.dispatch import Gemm
+
+_PREFIX = "gemm_"
+
+
+def __dir__() -> list[str]:
+    return [f"{_PREFIX}{name}" for name in op_names()]
+
+
+def __getattr__(name: str) -> Gemm:
+    """The function of a format. Raises AttributeError where there is no such format."""
+    if not name.startswith(_PREFIX) or name.removeprefix(_PREFIX) not in op_names():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from genkern.runtime.torch_ops import gemm_of
+
+    made = globals()[name] = gemm_of(name.removeprefix(_PREFIX))
+    return made
