@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from random import Random
 
 from genkern.errors import InputError
@@ -36,20 +37,23 @@ def random_problem(random: Random, arch: str, largest: int = 2**31) -> GemmProbl
         return problem
 
 
+@cache
+def _blocks(family: str, field: str, largest: int) -> tuple[int, ...]:
+    """What a space file may list."""
+    values = [1 << bit for bit in range(11)]
+    if step := FAMILIES[family].width_step:
+        values += [step * number for number in range(1, 33)]
+    return tuple(value for value in values if value <= largest and not block_problem(family, field, value))
+
+
 def random_config(random: Random, family: str, arch: str, largest: int = 256) -> Config:
     """A config of `family` whose blocks are what a space file may list, up to `largest`."""
     facts = FAMILIES[family]
 
-    def block(field: str) -> int:
-        values = [1 << bit for bit in range(11)]
-        if facts.width_step:
-            values += [facts.width_step * number for number in range(1, 33)]
-        return random.choice(
-            [value for value in values if value <= largest and not block_problem(family, field, value)]
-        )
-
     num_warps = random.choice([1, 2, 4, 4, 4, 8, 8, 16, 32])
-    blocks = [block(field) for field in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")]
+    blocks = [
+        random.choice(_blocks(family, field, largest)) for field in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+    ]
     if facts.width_step and random.random() < 0.8:
         # As its kernels have it: 16 rows for each warp, or 32.
         num_warps = random.choice([4, 8])

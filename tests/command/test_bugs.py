@@ -118,6 +118,7 @@ def test_a_bug_ends_its_size_only(
 
 
 @needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
 @pytest.mark.parametrize("wrong", [wrong_generator, wrong_name])
 def test_a_bug_when_checking_a_file(
     wrong: Callable[[GeneratedModule], GeneratedModule], tuned: Callable[..., Ran], tmp_path: Path

@@ -66,6 +66,7 @@ def test_all_wrong_is_no_winner(tmp_path: Path, cache_dir: Path) -> None:
 
 
 @needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
 def test_compare_without_a_gpu_says_what_it_ran(
     tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

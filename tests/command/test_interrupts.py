@@ -18,6 +18,14 @@ from small_gemms import needs_interpreter
 LINE = "genkern: stopped; run the same command again to go on\n"
 
 
+# One in four of these has each signal, each number of devices, and a moment at the start, within a size and later.
+MOMENTS = [
+    (gpus, moment, number)
+    for gpus, moment in ((1, 1), (2, 30), (1, 100), (1, 30), (2, 1))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+]
+
+
 @pytest.fixture(scope="module")
 def undisturbed(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
     """The results of a run that nobody disturbs, and how many measurements it takes; its cache is warm."""
@@ -52,8 +60,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> Ran:
     return ended(process)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize(("gpus", "moment"), spread([(1, 1), (1, 30), (1, 100), (2, 1), (2, 30)], 2))
+@pytest.mark.parametrize(("gpus", "moment", "number"), spread(MOMENTS, 4))
 def test_stopped_while_measuring(
     number: signal.Signals, gpus: int, moment: int, undisturbed: tuple[str, int], tmp_path: Path, cache_dir: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_yaml_rows_of_another_device_stay(tmp_path: Path, cache_dir: Path, capsy
 
 
 @needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
 def test_the_rows_of_this_device_are_verified(
     tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_shuffled_row_is_no_claim(tmp_path: Path) -> None:
 
 
 @needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
 def test_a_check_says_its_types(tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """bf16 is not what the interpreter multiplied; and its times are predicted, in every file."""
     path, profile = tmp_path / "r.yaml", tmp_path / "c.csv"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command import ROOT
+from command import ROOT, run_here
 from small_gemms import needs_interpreter
 
 from genkern.errors import InputError
@@ -47,14 +47,18 @@ def run(folder: Path, *argv: object) -> subprocess.CompletedProcess[str]:
 
 
 @needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
-def test_it_is_tuned_and_checked(tmp_path: Path, example: Path, arch: str) -> None:
+def test_it_is_tuned_and_checked(
+    tmp_path: Path, example: Path, arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its kernels compile, a winner's output is what its reference says, and the results name format and field."""
+    monkeypatch.chdir(tmp_path)
     size = ("-m", 33, "-n", 128, "-k", 256, "--dtype_a", "fp16", "--bias_vector", "--beta", 3)
     more = ("--arch", arch, "--profiler", "predict", "--jobs", 1, "--cache_dir", "cache", "-o", "r.yaml", "--compare")
-    ran = run(tmp_path, "--op", example, *size, *more)
-    assert ran.returncode == 0, ran.stderr
-    assert "interpreter check ok" in ran.stdout
+    ran = run_here(capsys, "--op", example, *size, *more)
+    assert (ran.status, ran.err) == (0, "")
+    assert "interpreter check ok" in ran.out
     (row,) = yaml.safe_load((tmp_path / "r.yaml").read_text("utf-8"))
     assert (row["op"], row["beta"], row["dtype_c"]) == ("squared_relu", 3, "fp16")
     again = run(tmp_path, "--op", example, "--compare_wo_tuning", "-i", "r.yaml", "--arch", arch, "--jobs", 1)

@@ -82,6 +82,7 @@ def test_yaml_in_yaml_out(sizes: Path, tmp_path: Path, cache_dir: Path) -> None:
 
 
 @needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
 def test_an_activation_goes_through_a_whole_run(
     tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ def results(tmp_path: Path) -> Path:
 
 
 @needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
 def test_right_configs_without_a_gpu(tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """tune_gemm's own results, odd K among them: a line each with the size that was run, status 0, nothing written."""
     text = "".join(
@@ -62,6 +63,7 @@ def test_right_configs_without_a_gpu(tmp_path: Path, cache_dir: Path, capsys: py
 
 
 @needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
 @pytest.mark.skipif(not FALLBACK.exists(), reason="the files of others are not here")
 def test_tune_gemms_own_results(tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A row of the file that it ships, with K = 4097."""

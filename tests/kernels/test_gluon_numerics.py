@@ -26,6 +26,7 @@ from gluon_cases import (
 from gluon_stand_in import run_module
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from long_tests import repeats, spread
 from numpy.typing import NDArray
 
 from genkern.gemm.config import Config
@@ -67,7 +68,7 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     return problem, config, draw(st.integers(1, 9))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=repeats(15, 40), deadline=None)
 @given(case=cases(), seed=st.integers(0, 99))
 def test_any_size_is_exact(case: tuple[GemmProblem, Config, int], seed: int) -> None:
     """Every element of C is written once, exact, in whatever order programs and warps run; counters end at zero."""
@@ -92,8 +93,8 @@ EACH_WIDTH = [
 
 @pytest.mark.parametrize(("family", "rows", "warps"), EACH_WIDTH)
 def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
-    """Tiles that overhang, two or a cluster's one, at every third width of the family for which there is room, and all
-    the powers of two."""
+    """Tiles that overhang, two or a cluster's one, at every ninth width of the family for which there is room (every
+    third in `make test-long`), and all the powers of two."""
     step = FAMILIES[family].width_step
     stages = 3
     done = 0
@@ -101,7 +102,7 @@ def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
         if room_for_stages(family, rows, width, "fp16") < stages:
             break
         done = width
-        if width // step % 3 != 1 and width & (width - 1):
+        if width // step % repeats(9, 3) != 1 and width & (width - 1):
             continue
         config = made(family, rows, width, 1, warps, stages)
         more = 5 if FAMILIES[family].cluster == 1 else -5
@@ -119,7 +120,9 @@ def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
 def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
     """Twice as many elements to a row of the ring; scales, bias and activation, shares, and tiles that overhang."""
     swapped = FAMILIES[family].swaps_operands
-    for width, split_k, warps, together in ((48, 1, 4, 1), (16, 1, 8, 2), (80, 3, 4, 1)):
+    shapes = ((48, 1, 4, 1), (16, 1, 8, 2), (80, 3, 4, 1))
+    mixed = dtype_a != dtype_b
+    for width, split_k, warps, together in shapes if not mixed else spread(shapes, 3):
         shares = split_k if FAMILIES[family].splits_k else 1
         config = made(family, 16 * warps, width, shares, warps, 3, together=2 * together)
         m, n = (width + 5, 16 * warps - 3) if swapped else (16 * warps + 5, 2 * width - 3)
@@ -133,7 +136,7 @@ def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
 def test_buffers_that_are_filled_together_are_exact(family: str, together: int) -> None:
     """A ring of two times so many, whose last round ends with one, two, ... of them, over two tiles a program."""
     config = made(family, 64, 24 if FAMILIES[family].swaps_operands else 32, 1, 4, 2, together=together)
-    for blocks in range(4 * together, 5 * together + 1):
+    for blocks in spread(range(4 * together, 5 * together + 1), together // 2 + 1):
         problem = fp16_problem(config.BLOCK_SIZE_M - 3, 2 * config.BLOCK_SIZE_N, 64 * blocks - 9)
         assert_exact(product(problem, config, 1, seed=blocks))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import LONG, spread
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
@@ -126,14 +128,15 @@ def test_first_rule_gets_the_count(size: tuple[int, int, int], target: tuple[str
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_counts_add_up(name: str) -> None:
-    """Every config is either kept or counted for one rule, and kept configs keep the order of the space."""
+    """Every config is either kept or counted for one rule; of small spaces, those kept keep the order of the space."""
     space = read_space(SHIPPED_SPACES / f"{name}.yaml")
     result = prune(space, GemmProblem(256, 6144, 4096), gpu_for_arch(space.archs[0]))
     left_out = sum(result.illegal.values()) + sum(result.dropped.values())
     assert left_out + len(result.kept) == result.total == space.size
     assert set(result.dropped) == set(space.rules).union(*(family.rules or () for family in space.families))
-    order = enumerate_configs(space)
-    assert all(config in order for config in result.kept)
+    if LONG or space.size <= 250_000:
+        order = enumerate_configs(space)
+        assert all(config in order for config in result.kept)
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
@@ -221,9 +224,12 @@ def test_gluon_configs_that_are_kept_compile(size: tuple[int, int, int], dtype_c
         assert rows // (16 * config.num_warps) in (1, 2)
 
 
-@pytest.mark.parametrize("arch", known_archs())
-@pytest.mark.parametrize("op", ["a16w16", "a8w8"])
-@pytest.mark.parametrize("size", [(17, 17, 17), (4097, 4097, 4097), (17, 4097, 4097), (4097, 17, 17), (1, 1, 1)])
+ODD_SIZES = [(17, 17, 17), (4097, 4097, 4097), (17, 4097, 4097), (4097, 17, 17), (1, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("arch", "op", "size"), spread([*itertools.product(known_archs(), ("a16w16", "a8w8"), ODD_SIZES)], 3)
+)
 def test_odd_sizes_keep_something(size: tuple[int, int, int], op: str, arch: str) -> None:
     """Every default space has configs for sizes that no block divides and no descriptor aligns."""
     kept = pruned(size, arch, op=op).kept
