@@ -36,7 +36,6 @@ from genkern.kernels.families.call import (
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
 from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, parts_of, powers_of, ring_k
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
-from genkern.ops.op import get_op
 from genkern.triton_release import triton_release
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -146,8 +145,6 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
-    if get_op(problem.op).step_operands(problem):
-        return "this family reads nothing but A and B in its steps over K"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
 
 
@@ -247,6 +244,7 @@ WARP_SPECIALIZED = Family(
     split_apart=True,
     has_semaphore=True,
     interpreted=False,
+    steps=False,
     width_step=16,
     helper_warps=HELPER_WARPS,
 )
@@ -263,6 +261,7 @@ WARP_SPECIALIZED_SWAPPED = Family(
     split_apart=True,
     has_semaphore=True,
     interpreted=False,
+    steps=False,
     swaps_operands=True,
     width_step=8,
     helper_warps=HELPER_WARPS,
@@ -278,6 +277,7 @@ CLUSTERS = tuple(
         uses_tma=True,
         stores_tma=True,
         interpreted=False,
+        steps=False,
         swaps_operands=True,
         width_step=8,
         helper_warps=HELPER_WARPS,
