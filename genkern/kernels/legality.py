@@ -68,6 +68,8 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
         return f"there is no family {family}"
     if gpu is not None and gpu.vendor == "amd" and not FAMILIES[family].runs_on_amd:
         return "this family needs the copy engine of NVIDIA's GPUs (TMA)"
+    if not FAMILIES[family].steps and get_op(problem.op).step_operands(problem):
+        return "this family reads nothing but A and B in its steps over K"
     return FAMILIES[family].takes(problem, gpu)
 
 

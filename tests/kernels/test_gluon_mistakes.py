@@ -122,7 +122,7 @@ MISTAKES = MULTIPLYING | LOADING | MAKING
 def test_the_stand_in_notices(mistake: str) -> None:
     """A kernel with a mistake does not pass, whichever program and warpgroup runs first: two halves, three boxes."""
     before, after, message = MISTAKES[mistake]
-    problem, config = fp16_problem(130, 130, 450, bias=True), made("warp_specialized", 128, 112, 1, 4, 3)
+    problem, config = fp16_problem(130, 136, 456, bias=True), made("warp_specialized", 128, 112, 1, 4, 3)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
 
@@ -138,7 +138,7 @@ def test_the_stand_in_notices(mistake: str) -> None:
 )
 def test_the_stand_in_notices_what_several_rows_need(before: str, after: str, message: str) -> None:
     """The same for two warpgroups and C's transpose."""
-    problem, config = fp16_problem(130, 70, 450, bias=True), made("warp_specialized_swapped", 128, 24, 1, 8, 3)
+    problem, config = fp16_problem(130, 72, 456, bias=True), made("warp_specialized_swapped", 128, 24, 1, 8, 3)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [8])
     assert re.search(message, said), said
 
@@ -147,7 +147,7 @@ def test_the_stand_in_notices_what_several_rows_need(before: str, after: str, me
 def test_the_stand_in_notices_a_wait_for_the_first_of_several(together: int) -> None:
     """Of the buffers that are filled together the last is waited for; the first is free before the others."""
     config = made("warp_specialized", 64, 48, 1, 4, 2, together=together)
-    problem = fp16_problem(40, 60, 64 * 5 * together)
+    problem = fp16_problem(40, 56, 64 * 5 * together)
     text = changed(problem, config, "last = step | (TOGETHER - 1)", "last = step & -TOGETHER")
     (said,) = said_to(text, problem, config, 1, [0])
     assert re.search(f"{OVERWRITTEN}|{LATE}", said), said
@@ -206,6 +206,6 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     """Mistakes in what goes from one program of a cluster to another; the first of four programs owns nothing."""
     before, after, message = CLUSTER[mistake]
     config = made("warp_specialized_swapped_cluster4", 64, 24, 1, 4, 3)
-    problem = fp16_problem(20, 60, 64 * 5 * 4)
+    problem = fp16_problem(20, 56, 64 * 5 * 4)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 8, [0])
     assert re.search(message, said), said

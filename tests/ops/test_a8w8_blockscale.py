@@ -15,7 +15,8 @@ from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, n
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.legality import legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import load_space
@@ -96,10 +97,16 @@ def test_a_step_lies_in_one_block_of_k() -> None:
     problem = problem_of(64, 128, 1024, FP8)
     for block_k, legal in ((32, True), (128, True), (256, False)):
         assert (OP.legal(problem, Config("tiled", 16, 16, block_k)) == "") is legal
-    # One that multiplies element by element, or by instructions of its own, would leave the scales out.
-    steps = {name for name, family in FAMILIES.items() if family.uses_dot and not family.width_step}
-    assert steps == {name for name in FAMILIES if not OP.legal(problem, Config(name, 16, 16, 128))}
     assert "divide the 64 elements" in OP.legal(replace(problem, own=(("block_k", 64),)), Config("tiled", 16, 16, 128))
+
+
+def test_families_that_leave_the_scales_out_are_refused() -> None:
+    """One that multiplies element by element, or by instructions of its own, does not know the format's step."""
+    problem, where = problem_of(1, 128, 1024, FP8), gpu_for_arch("sm_90")
+    assert {name for name, family in FAMILIES.items() if not family.steps} == {"gemv", "skinny", *GLUON}
+    for name, family in FAMILIES.items():
+        assert ("in its steps over K" in legal_problem(problem, name, where)) is not family.steps
+        assert "in its steps" not in legal_problem(GemmProblem(1, 128, 1024, "a8w8", *FP8, "bf16"), name, where)
 
 
 def test_what_the_interpreter_checks_has_several_blocks() -> None:
@@ -137,3 +144,4 @@ def test_its_own_spaces_hold_what_it_can_compute(arch: str) -> None:
         kept = prune(space, problem, gpu_for_arch(arch)).kept
         assert kept
         assert not any(OP.legal(problem, config) for config in kept)
+        assert all(FAMILIES[config.family].steps for config in kept)

@@ -161,6 +161,7 @@ class Family:
     `splits_k`: takes SPLIT_K above 1.
     `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
+    `steps`: multiplies by the format's step over K, so that operands may be read there (Operand.in_step).
     `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
     two (0: it may not). That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
     `helper_warps`: warps that it runs beyond num_warps.
@@ -186,6 +187,7 @@ class Family:
     runs_on_amd: bool = False
     interpreted: bool = True
     uses_dot: bool = True
+    steps: bool = True
     width_step: int = 0
     helper_warps: int = 0
     places_loads: bool = False

@@ -60,6 +60,7 @@ GEMV = Family(
     legal=_gemv_legal,
     runs_on_amd=True,
     uses_dot=False,
+    steps=False,
     least_block_m=1,
     most_block_k=8192,
 )
@@ -98,6 +99,7 @@ SKINNY = Family(
     splits_k=True,
     runs_on_amd=True,
     uses_dot=False,
+    steps=False,
     has_semaphore=True,
     least_block_m=1,
     most_block_m=16,

@@ -6,6 +6,9 @@ are shared. In the families with a cluster its programs make one tile, each over
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
@@ -33,7 +36,6 @@ from genkern.kernels.families.call import (
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
 from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, parts_of, powers_of, ring_k
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
-from genkern.ops.op import get_op
 from genkern.triton_release import triton_release
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -143,8 +145,6 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
-    if get_op(problem.op).step_operands(problem):
-        return "this family reads nothing but A and B in its steps over K"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
 
 
@@ -157,10 +157,50 @@ def _takes_cluster(problem: GemmProblem, gpu: Gpu | None) -> str:
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """The tile is one for wgmma, and ring and C fit, with the sums of other programs in a cluster."""
-    facts, warps = _BY_NAME[config.family], config.num_warps
-    rows, width = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    if facts.swaps_operands:
-        rows, width = width, rows
+    tile = _tile(
+        config.family,
+        config.BLOCK_SIZE_M,
+        config.BLOCK_SIZE_N,
+        config.BLOCK_SIZE_K,
+        config.num_warps,
+        problem.dtype_a,
+        problem.dtype_c,
+    )
+    if isinstance(tile, str):
+        return tile
+    buffers = config.num_stages * tile.together
+    if buffers <= tile.together:
+        return "a ring needs a buffer to read besides those that are filled together"
+    if buffers > _MOST_BUFFERS:
+        return "the barriers of so many buffers do not fit their block"
+    ring = buffers * tile.buffer_bytes + tile.behind_ring
+    # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
+    if tile.part_bytes >= ring:
+        return "the ring must be larger than what C takes of shared memory"
+    if gpu is not None and ring + tile.c_bytes > gpu.shared_bytes_per_block:
+        return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
+    return ""
+
+
+class _Tile(NamedTuple):
+    """What a tile takes of shared memory: in bytes, but for the buffers of its ring that are filled `together`.
+
+    `behind_ring`: a block for the barriers, and whole blocks for other programs' sums. `part_bytes`: C's largest part.
+    """
+
+    together: int
+    buffer_bytes: int
+    behind_ring: int
+    part_bytes: int
+    c_bytes: int
+
+
+# Once for all numbers of stages, of which spaces have ten.
+@lru_cache(maxsize=16_384)
+def _tile(family: str, block_m: int, block_n: int, block_k: int, warps: int, dtype_a: str, dtype_c: str) -> _Tile | str:
+    """The tile, or why it is none for wgmma."""
+    facts = _BY_NAME[family]
+    rows, width = (block_n, block_m) if facts.swaps_operands else (block_m, block_n)
     if warps % _GROUP_WARPS:
         return "wgmma is for groups of four warps"
     products, rest = divmod(rows, _WARP_ROWS * warps)
@@ -169,27 +209,16 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     if rows > _MOST_BOX:
         return f"the rows that wgmma goes along are more than the {_MOST_BOX} of a box of TMA"
     step, narrow = _INT8_WIDTHS
-    if problem.dtype_a == "int8" and width > narrow and width % step:
+    if dtype_a == "int8" and width > narrow and width % step:
         return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
-    together, rest = divmod(config.BLOCK_SIZE_K, ring_k(DTYPES[problem.dtype_a].size_bytes))
+    together, rest = divmod(block_k, ring_k(DTYPES[dtype_a].size_bytes))
     if rest or not together:
         return "BLOCK_SIZE_K is not whole rows of 128 bytes, as the ring has them"
-    buffers = config.num_stages * together
-    if buffers <= together:
-        return "a ring needs a buffer to read besides those that are filled together"
-    if buffers > _MOST_BUFFERS:
-        return "the barriers of so many buffers do not fit their block"
-    c_bytes = DTYPES[problem.dtype_c].size_bytes
-    # With what lies behind it: a block for the barriers, and whole blocks for other programs' sums.
+    element_bytes = DTYPES[dtype_c].size_bytes
     others = -(-landing_bytes(rows, width, facts.cluster) // _BLOCK_BYTES) * _BLOCK_BYTES
-    ring = buffers * buffer_bytes(rows, width) + _BLOCK_BYTES + others
-    # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
     largest_part = powers_of(8 * -(-width // (8 * facts.cluster)))[0]
-    if rows * largest_part * c_bytes >= ring:
-        return "the ring must be larger than what C takes of shared memory"
-    if gpu is not None and ring + rows * width * c_bytes > gpu.shared_bytes_per_block:
-        return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
-    return ""
+    part_bytes, c_bytes = rows * largest_part * element_bytes, rows * width * element_bytes
+    return _Tile(together, buffer_bytes(rows, width), _BLOCK_BYTES + others, part_bytes, c_bytes)
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -215,6 +244,7 @@ WARP_SPECIALIZED = Family(
     split_apart=True,
     has_semaphore=True,
     interpreted=False,
+    steps=False,
     width_step=16,
     helper_warps=HELPER_WARPS,
 )
@@ -231,6 +261,7 @@ WARP_SPECIALIZED_SWAPPED = Family(
     split_apart=True,
     has_semaphore=True,
     interpreted=False,
+    steps=False,
     swaps_operands=True,
     width_step=8,
     helper_warps=HELPER_WARPS,
@@ -246,6 +277,7 @@ CLUSTERS = tuple(
         uses_tma=True,
         stores_tma=True,
         interpreted=False,
+        steps=False,
         swaps_operands=True,
         width_step=8,
         helper_warps=HELPER_WARPS,

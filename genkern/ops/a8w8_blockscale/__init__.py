@@ -40,16 +40,7 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
     return (*matrices(problem), *scales, *bias_of(problem))
 
 
-# Families that multiply by the format's step.
-FAMILIES = (
-    *("tiled", "tiled_semaphore", "tiled_atomic", "stream_k", "tiled_swapped"),
-    *("tiled_tma", "tiled_tma_swapped", "persistent_tma", "persistent_tma_specialized"),
-)
-
-
 def _legal(problem: GemmProblem, config: Config) -> str:
-    if config.family not in FAMILIES:
-        return "this family's products are added up without scales of blocks"
     block_k = own_values(BlockScale, problem).block_k
     if block_k % config.BLOCK_SIZE_K:
         return f"BLOCK_SIZE_K must divide the {block_k} elements along K that have a common scale"
