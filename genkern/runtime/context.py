@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 
+from genkern.errors import LaunchError
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import own_text
 from genkern.runtime.bundle import Bundle
@@ -14,6 +17,10 @@ from genkern.runtime.table import Choice, Table
 from genkern.runtime.untuned import Rule, next_larger
 
 _LOG = logging.getLogger("genkern")
+
+# Told of every problem that is asked for the first time since what is tuned was last looked into: its GPU, and what
+# serves it; None of both on a CPU.
+Watch = Callable[["Gpu | None", GemmProblem, "Choice | None"], None]
 
 
 class Context:
@@ -24,15 +31,18 @@ class Context:
         bundles_of: Callable[[str], Sequence[Bundle]],
         gpu_of: Callable[[int], Gpu | None],
         rule: Rule = next_larger,
+        watches: Sequence[Watch] = (),
     ) -> None:
         self._bundles_of = bundles_of
         self._gpu_of = gpu_of
         self._rule = rule
+        self._watches = tuple(watches)
         self._gpus: dict[int, Gpu | None] = {}
         self._tables: dict[tuple[str, int], Table] = {}
         self._said: set[object] = set()
         self._listeners: list[Callable[[], None]] = []
         self._lock = threading.RLock()
+        _contexts.add(self)
 
     def gpu(self, index: int) -> Gpu | None:
         """The GPU with PyTorch's number."""
@@ -55,12 +65,25 @@ class Context:
         key = op, gpu.index
         if key not in self._tables:
             self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, self._rule)
-            if table.doubled:
-                self.say((key, "doubled"), f"{len(table.doubled)} sizes have two winners: the faster one is called")
+            if doubled := sum(winner.problem.op == op for winner in table.doubled):
+                self.say((key, "doubled"), f"{doubled} sizes of {op} have two winners: the faster one is called")
             if table.elsewhere and not len(table):
                 said = "; ".join(sorted(table.elsewhere))
                 self.say((key, "elsewhere"), f"what is tuned is for {said}, not for {gpu.identity.name}")
         return self._tables[key]
+
+    def watched(self, gpu: Gpu | None, problem: GemmProblem, choice: Choice | None) -> None:
+        """Tell those who watch."""
+        for watch in self._watches:
+            watch(gpu, problem, choice)
+
+    def capturing(self, index: int) -> bool:
+        """Whether what is launched now on the GPU with this number goes into a graph."""
+        try:
+            gpu = self.gpu(index)
+            return gpu is not None and gpu.driver.capture(gpu.stream()) != 0
+        except LaunchError:
+            return False
 
     def on_change(self, forget: Callable[[], None]) -> None:
         """Call `forget` whenever what has been found may no longer hold."""
@@ -80,6 +103,18 @@ class Context:
                 return
             self._said.add(subject)
         _LOG.info("%s%s", f"{problem_text(subject)}: " if isinstance(subject, GemmProblem) else "", line)
+
+
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    # Whoever held a lock in the parent is not here to let go of it.
+    for context in list(_contexts):
+        context._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def problem_text(problem: GemmProblem) -> str:

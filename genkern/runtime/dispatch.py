@@ -29,10 +29,14 @@ class Gemm:
         self.op = get_op(op)
         self._context = context
         self._kept: dict[object, Served] = {}
+        self._before: dict[object, Served] = {}
         self.__name__ = f"gemm_{op}"
         # Its operator (torch_ops), for calls that are traced or differentiated.
         self.operator: Callable[..., Any] | None = None
-        context.on_change(self._kept.clear)
+        context.on_change(self._renew)
+
+    def _renew(self) -> None:
+        self._before, self._kept = {**self._before, **self._kept} if self._kept else self._before, {}
 
     def __call__(
         self,
@@ -74,13 +78,19 @@ class Gemm:
         )
         if bias is not None or scale_a is not None or scale_b is not None or own:
             key = key, _form(bias), _form(scale_a), _form(scale_b), *sorted(own.items())
-        served = self._kept.get(key)
+        kept = self._kept
+        served = kept.get(key)
         if served is None:
+            # A graph is captured with what served its warm-up, which is loaded.
+            before = self._before.get(key)
+            if before is not None and self._context.capturing(x.get_device()):
+                return before(x, weight, bias, scale_a, scale_b)
             given = Given.of(self.op, x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
             served = serve(self._context, given, x, weight)
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[key] = served
+            if len(kept) >= _MOST_KEPT:
+                kept.clear()
+                self._before.clear()
+            kept[key] = served
         return served(x, weight, bias, scale_a, scale_b)
 
 

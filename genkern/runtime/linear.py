@@ -136,4 +136,4 @@ def _forward(layer: torch.nn.Linear, gemm: Gemm) -> Callable[[Any], Any]:
 
 def _casts(input: Any) -> bool:
     """Whether PyTorch would cast what it is given (autocast)."""
-    return torch.is_autocast_enabled(input.device.type)
+    return bool(torch.is_autocast_enabled(input.device.type))

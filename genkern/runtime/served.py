@@ -29,8 +29,10 @@ def serve(context: Context, given: Given, x: Any, weight: Any) -> Served:
     library = by_library(given, problem)
     gpu = context.gpu(given.device)
     if gpu is None:
+        context.watched(None, problem, None)
         return library
     choice = context.find(gpu, problem)
+    context.watched(gpu, problem, choice)
     try:
         if choice.call is not None:
             return _launched(context, gpu, given, problem, choice, x, weight, library)

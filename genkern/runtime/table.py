@@ -28,12 +28,16 @@ class Device:
 
 @dataclass(frozen=True)
 class Choice:
-    """What serves a problem: a call of a winner in a bundle; none of both where the library does, and `why`."""
+    """What serves a problem: a call of a winner in a bundle; none of both where the library does, and `why`.
+
+    `exact` says that it is so by a row of the problem's own.
+    """
 
     why: str
     winner: PackedWinner | None = None
     call: PackedCall | None = None
     bundle: Bundle | None = None
+    exact: bool = False
 
 
 class Table:
@@ -71,11 +75,11 @@ class Table:
         if (row := self._rows.get(problem)) is not None:
             winner, bundle = row
             if winner.choice == "vendor":
-                return Choice("the library is as fast")
+                return Choice("the library is as fast", exact=True)
             for call in winner.calls:
                 if call.least_m <= problem.M <= call.most_m:
-                    return Choice("tuned", winner, call, bundle)
-            return Choice("its winner has no kernels here")
+                    return Choice("tuned", winner, call, bundle, exact=True)
+            return Choice("its winner has no kernels here", exact=True)
         tuned = self._by_m.get(replace(problem, M=1))
         if not tuned:
             return Choice("not tuned")

@@ -21,6 +21,8 @@ _MAX_DYNAMIC_SHARED_BYTES = 8
 _CLUSTER_DIMENSION, _CLUSTER_SCHEDULING, _STARTS_EARLY = 4, 5, 6
 _SPREAD = 1
 _L2_128B = 2
+# CUstreamCaptureMode.
+_RELAXED = 2
 # Beyond this a kernel must ask for its dynamic shared memory.
 _SHARED_WITHOUT_ASKING = 48 * 1024
 # Drivers up to 13.1 set a bit that small tensors must not have: CUTLASS (cute/atom/copy_traits_sm90_tma.hpp) and Triton
@@ -93,7 +95,13 @@ class CudaDriver:
         """The handle of a kernel on the current device, number `device`. Raises LaunchError."""
         with self._loading:
             if (device, sha256) not in self._functions:
-                self._functions[device, sha256] = self._load(image, symbol, shared_bytes)
+                mode = c_int(_RELAXED)
+                # The first call of a kernel may be one that goes into a graph, while which nothing else may be loaded.
+                self.library.cuThreadExchangeStreamCaptureMode(byref(mode))
+                try:
+                    self._functions[device, sha256] = self._load(image, symbol, shared_bytes)
+                finally:
+                    self.library.cuThreadExchangeStreamCaptureMode(byref(mode))
             return self._functions[device, sha256]
 
     def _load(self, image: bytes, symbol: str, shared_bytes: int) -> int:

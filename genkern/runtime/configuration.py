@@ -1,0 +1,97 @@
+"""Configuration: what the environment says of how calls are served; docs/dispatch.md has a table of the variables."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from genkern.gemm.dtypes import DTYPES
+from genkern.ops.op import op_by_type, op_names
+
+CONFIG = "GENKERN_CONFIG"
+CAPTURE_DIR = "GENKERN_CAPTURE_DIR"
+CACHE_DIR = "GENKERN_CACHE_DIR"
+ONLINE_OPTIONS = "GENKERN_ONLINE_OPTIONS"
+# AITER's name comes second: what genkern's own says is the stronger word, "0" too.
+LOG_CHOICES = ("GENKERN_LOG_TUNED_CONFIG", "AITER_LOG_TUNED_CONFIG")
+CAPTURE = ("GENKERN_TUNE_GEMM", "AITER_TUNE_GEMM")
+ONLINE = ("GENKERN_ONLINE_TUNING",)
+# Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
+OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
+_AS_AITER = "GEMM_"
+DEFAULT_CAPTURE_DIR = "genkern_capture"
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a process does besides launching.
+
+    `paths` are bundles or results for all formats, `own_paths` more of them by format. `log_choices`: log what serves
+    each problem; `capture`: write down problems without a row, in `capture_dir`; `online`: tune them meanwhile, with
+    `online_options` of the command line. `notes` say what could not be understood, a line each.
+    """
+
+    paths: tuple[str, ...] = ()
+    own_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    log_choices: bool = False
+    capture: bool = False
+    online: bool = False
+    online_options: tuple[str, ...] = ()
+    capture_dir: str = DEFAULT_CAPTURE_DIR
+    notes: tuple[str, ...] = ()
+
+    def paths_of(self, op: str) -> tuple[str, ...]:
+        """Where to look for winners of a format, each path once."""
+        return tuple(dict.fromkeys((*self.own_paths.get(op, ()), *self.paths)))
+
+
+def configuration(environ: Mapping[str, str]) -> Configuration:
+    """What the variables of `environ` say. Raises nothing: what makes no sense is in `notes`, and left out."""
+    notes: list[str] = []
+    own: dict[str, tuple[str, ...]] = {}
+    for prefix in OF_FORMAT:
+        for name in sorted(name for name in environ if name.startswith(prefix)):
+            op = _op_of(name.removeprefix(prefix).removeprefix(_AS_AITER))
+            if op is None:
+                notes.append(f"{name}: genkern has no such format (it has {', '.join(op_names())}), so it is not read")
+            else:
+                own[op] = (*own.get(op, ()), *_paths(environ[name]))
+    try:
+        online_options = tuple(shlex.split(environ.get(ONLINE_OPTIONS, "")))
+    except ValueError as error:
+        online_options = ()
+        notes.append(f"{ONLINE_OPTIONS}: {error}; it is not read")
+    return Configuration(
+        paths=tuple(_paths(environ.get(CONFIG, ""))),
+        own_paths=own,
+        log_choices=_flag(LOG_CHOICES, environ, notes),
+        capture=_flag(CAPTURE, environ, notes),
+        online=_flag(ONLINE, environ, notes),
+        online_options=online_options,
+        capture_dir=environ.get(CAPTURE_DIR) or DEFAULT_CAPTURE_DIR,
+        notes=tuple(notes),
+    )
+
+
+def _paths(text: str) -> Iterator[str]:
+    return (os.path.expanduser(path) for path in text.split(os.pathsep) if path.strip())
+
+
+def _op_of(name: str) -> str | None:
+    """The format that a variable names in capitals, or whose operands are of the type that it names."""
+    for op in op_names():
+        if op.upper() == name:
+            return op
+    return op_by_type(name.lower()).name if name.lower() in DTYPES else None
+
+
+def _flag(names: tuple[str, ...], environ: Mapping[str, str], notes: list[str]) -> bool:
+    """What the first of these variables that is there says."""
+    name = next((name for name in names if name in environ), None)
+    text = environ[name].strip().lower() if name is not None else ""
+    if text not in _YES + _NO:
+        notes.append(f"{name} = {text[:40]!r} is neither 1 nor 0: it is taken for 0")
+    return text in _YES

@@ -1,0 +1,191 @@
+"""Tests of genkern.runtime.dispatch: who serves a call, with what, and what a call costs that was made before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_gpu import FakeGpu
+
+from genkern.errors import InputError
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+from genkern.runtime.launch import launcher
+
+K = 512
+
+
+@pytest.fixture(params=["native", "ctypes"])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    """A GPU on which launches are made by the C extension, or through ctypes."""
+    if request.param == "ctypes":
+        monkeypatch.setattr(launcher, "_native", None)
+    elif launcher._native is None:
+        pytest.skip("the C extension was not built: there is no compiler")
+    return FakeGpu()
+
+
+@pytest.fixture
+def gemm(bundle: Bundle, gpu: FakeGpu) -> Gemm:
+    return Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu))
+
+
+def operands(m: int, n: int, k: int = K) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(m, k).bfloat16(), torch.randn(n, k).bfloat16()
+
+
+def test_every_family_is_launched(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
+    """A call of a tuned size launches its winner's kernels, in order, and returns what they were given as C."""
+    for winner in bundle.of_arch("sm_90"):
+        x, weight = operands(winner.problem.M, winner.problem.N)
+        gpu.driver.launched.clear()
+        gpu.made.clear()
+        out = gemm(x, weight)
+        symbols = [launched.symbol for launched in gpu.driver.launched]
+        assert symbols == [launch.symbol for launch in (winner.calls[0].plan.launches if winner.calls else ())]
+        assert out.shape == (winner.problem.M, winner.problem.N)
+        assert (len(gpu.made) == 1 and out is gpu.made[0]) or not winner.calls
+
+
+def test_calls_of_one_size_are_looked_up_once(gemm: Gemm, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call finds what the first one prepared; another stride is another call."""
+    x, weight = operands(100, 256)
+    gemm(x, weight)
+    monkeypatch.setattr(Context, "find", lambda *_: pytest.fail("looked up again"))
+    gemm(torch.randn_like(x), weight)
+    with pytest.raises(pytest.fail.Exception):
+        gemm(torch.randn(100, 2 * K).bfloat16()[:, :K], weight)
+
+
+def test_any_m_is_served(gemm: Gemm, gpu: FakeGpu) -> None:
+    """An M that nobody tuned is served by its neighbours' winners, with a grid of its own; past a win of the library, not."""
+    grids = {}
+    for m in (2, 7, 9, 99, 101, 299):
+        x, weight = operands(m, 256)
+        gpu.driver.launched.clear()
+        gemm(x, weight)
+        grids[m] = [launched.grid for launched in gpu.driver.launched]
+    assert grids[99] == [(2 * 8, 1, 1)]
+    assert grids[101] == grids[299] == []
+    assert all(len(grids[m]) == 1 for m in (2, 7, 9))
+
+
+def test_leading_dimensions_of_x(gemm: Gemm, gpu: FakeGpu) -> None:
+    """x may have any number of dimensions, a batch of tokens for example, and a vector is one row."""
+    x, weight = operands(100, 256)
+    assert gemm(x.view(4, 25, K), weight).shape == (4, 25, 256)
+    assert gemm(x[0], weight).shape == (256,)
+    assert [launched.symbol.partition("_B")[0] for launched in gpu.driver.launched] == [
+        "matmul_tiled_mask_m",
+        "matmul_gemv_mask_m",
+    ]
+
+
+@pytest.mark.parametrize("k", [K, 0])
+def test_nothing_gives_nothing(gemm: Gemm, gpu: FakeGpu, k: int) -> None:
+    """No rows or columns give no elements, no K gives zeros and the bias; nothing is launched."""
+    assert gemm(torch.empty(0, k).bfloat16(), torch.empty(256, k).bfloat16()).shape == (0, 256)
+    assert gemm(torch.empty(3, 0).bfloat16(), torch.empty(256, 0).bfloat16()).eq(0).all()
+    bias = torch.arange(4).bfloat16()
+    assert gemm(torch.empty(2, 0).bfloat16(), torch.empty(4, 0).bfloat16(), bias).equal(bias.expand(2, 4))
+    assert not gpu.driver.launched
+
+
+def unaligned(x: torch.Tensor) -> torch.Tensor:
+    """The same values at an address off 16 bytes."""
+    room = torch.empty(x.numel() + 1, dtype=x.dtype)
+    return room[1:].view(x.shape).copy_(x)
+
+
+def sliced(x: torch.Tensor, columns: int) -> torch.Tensor:
+    """The same values as a slice of a matrix with more columns."""
+    room = torch.empty(x.shape[0], x.shape[1] + columns, dtype=x.dtype)
+    return room[:, : x.shape[1]].copy_(x)
+
+
+def test_operands_that_kernels_would_misread(gemm: Gemm, gpu: FakeGpu) -> None:
+    """Operands at addresses, or with pitches, that a kernel was not compiled for are the library's, and right."""
+    x, weight = operands(100, 256)
+    wanted = torch.nn.functional.linear(x, weight)
+    for given in ((unaligned(x), weight), (x, unaligned(weight)), (sliced(x, 1), weight), (x, sliced(weight, 3))):
+        assert gemm(*given).equal(wanted)
+    assert not gpu.driver.launched
+    gemm(sliced(x, 16), weight)
+    (launched,) = gpu.driver.launched
+    assert int.from_bytes(launched.parameters[6], "little") == K + 16
+
+
+def test_x_whose_rows_lie_apart(gemm: Gemm, gpu: FakeGpu) -> None:
+    """x that is no matrix in memory is copied into one first."""
+    x = torch.randn(25, 4, K).bfloat16().transpose(0, 1)
+    assert gemm(x, operands(1, 256)[1]).shape == (4, 25, 256)
+    assert len(gpu.driver.launched) == 1
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "fails"])
+def test_what_cannot_run_is_the_librarys(
+    gemm: Gemm, gpu: FakeGpu, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A binary that cannot be loaded, and a launch that fails, cost one line; the library's result is returned."""
+    caplog.set_level("INFO", "genkern")
+    x, weight = operands(100, 256)
+    if trouble == "fails":
+        gpu.driver.fails = True
+    else:
+        gpu.driver.refuses = ("matmul_tiled_mask_mn_BM64_BN32_BK32_nW4_nS2",)
+    for _ in range(3):
+        assert gemm(x, weight).equal(torch.nn.functional.linear(x, weight))
+    assert len(caplog.records) == 1
+    assert "the library serves it" in caplog.text
+
+
+def test_activation_and_bias_without_a_row(gemm: Gemm, caplog: pytest.LogCaptureFixture) -> None:
+    """What is not tuned with its bias and activation is the library's, with both, and said once."""
+    caplog.set_level("INFO", "genkern")
+    x, weight = operands(100, 256)
+    bias = torch.randn(256).bfloat16()
+    for _ in range(2):
+        out = gemm(x, weight, bias, activation="silu")
+    assert out.equal(torch.nn.functional.silu(torch.nn.functional.linear(x, weight, bias)))
+    assert gemm(x, weight, out_dtype=torch.float32).dtype == torch.float32
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "100x256x512 a16w16 bf16 x bf16 -> bf16 bias silu",
+        "100x256x512 a16w16 bf16 x bf16 -> fp32",
+    ]
+
+
+WRONG = {
+    "weight [256, 511]": lambda x, w: (x, w[:, :511]),
+    "x is torch.complex64": lambda x, w: (x.to(torch.complex64), w),
+    "activation = 'tanh'": lambda x, w: (x, w, None, None, None, None, "tanh"),
+    "takes no scale_a": lambda x, w: (x, w, None, None, torch.ones(1)),
+    "bias [255] torch.bfloat16": lambda x, w: (x, w, torch.ones(255).bfloat16()),
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_what_does_not_belong_together(gemm: Gemm, said: str) -> None:
+    """Operands that do not belong together are refused in one line that says what is given."""
+    x, weight = operands(100, 256)
+    with pytest.raises(InputError) as error:
+        gemm(*WRONG[said](x, weight))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def scaled(gpu: FakeGpu) -> Iterator[Gemm]:
+    yield Gemm("a8w8", Context(lambda op: [], lambda index: gpu))
+
+
+def test_formats_with_scales(scaled: Gemm) -> None:
+    """A format's scales are found by their shapes: for whole operands, or for rows and columns."""
+    x, weight = torch.randint(-9, 9, (6, 32)).to(torch.int8), torch.randint(-9, 9, (5, 32)).to(torch.int8)
+    exact = x.double() @ weight.double().T
+    for of_a, of_b in ((torch.tensor([0.5]), torch.tensor(2.0)), (torch.rand(6, 1) + 1, torch.rand(5) + 1)):
+        out = scaled(x, weight, None, torch.float32, of_a, of_b)
+        assert torch.allclose(out.double(), exact * of_a.double() * of_b.double().reshape(1, -1), rtol=1e-6)
+    with pytest.raises(InputError, match=r"scale_a \[1\] fp32, scale_b|scale_a \[6, 1\] fp32"):
+        scaled(x, weight, None, None, torch.ones(3), torch.ones(3))
