@@ -1,0 +1,145 @@
+"""Tests of genkern.runtime.launch.launcher: launches by the C extension and through ctypes do the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from fake_gpu import FakeDriver, Launched
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genkern.errors import LaunchError
+from genkern.runtime.launch import launcher
+from genkern.runtime.launch.launcher import Launches, PythonLaunches, native_launches
+from genkern.runtime.launch.parameters import Address, Layout, Number, Parameter, TensorMap
+from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.packed import Encoding
+
+NAMES = ("a", "b", "c", "workspace")
+SLOTS = {name: place for place, name in enumerate(NAMES)}
+MAKERS: dict[str, Callable[..., Launches]] = {"ctypes": PythonLaunches, "native": native_launches}
+needs_native = pytest.mark.skipif(launcher._native is None, reason="the C extension was not built: no compiler")
+BOTH = [pytest.param("native", marks=needs_native), "ctypes"]
+
+
+def driver_of(launches: list[Launch]) -> FakeDriver:
+    """A driver that knows the parameters of these launches."""
+    driver = FakeDriver()
+    for launch in launches:
+        sizes = tuple(parameter.size_bytes for parameter in launch.parameters)
+        driver._kernels[launch.shape.function] = f"kernel_{launch.shape.function}", sizes
+    return driver
+
+
+parameters: st.SearchStrategy[Parameter] = st.one_of(
+    st.builds(Address, st.sampled_from(NAMES)),
+    st.builds(Number, st.integers(0, 2**31 - 1), st.just(4)),
+    st.builds(Number, st.integers(0, 2**63 - 1), st.just(8)),
+    st.builds(
+        TensorMap,
+        st.sampled_from(NAMES),
+        st.builds(Encoding, st.integers(0, 10), st.sampled_from([1, 2]), st.just((64, 32)), st.integers(0, 3)),
+        st.builds(Layout, st.integers(1, 99), st.integers(1, 99), st.integers(100, 200), st.just(2)),
+    ),
+)
+shapes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(1))
+launch_lists = st.lists(
+    st.tuples(shapes, st.sampled_from([1, 2, 4]), st.booleans(), st.lists(parameters)), min_size=1, max_size=3
+)
+addresses = st.tuples(*[st.integers(1, 2**40).map(lambda number: 16 * number)] * 4)
+
+
+@needs_native
+@given(made=launch_lists, calls=st.lists(addresses, min_size=1, max_size=12), stream=st.integers(0, 2**48))
+@settings(max_examples=100)
+def test_both_launch_the_same(
+    made: list[tuple[tuple[int, int, int], int, bool, list[Parameter]]], calls: list[tuple[int, ...]], stream: int
+) -> None:
+    """Whatever is launched, at whatever addresses, in whatever order: the driver sees the same."""
+    launches = [
+        Launch(LaunchShape(number + 1, grid, 128, 1000, cluster, early), tuple(given))
+        for number, (grid, cluster, early, given) in enumerate(made)
+    ]
+    seen: list[list[Launched]] = []
+    maps = []
+    for maker in MAKERS.values():
+        driver = driver_of(launches)
+        found = maker(driver, launches, SLOTS, 3)
+        assert all(found.launch(stream, call) for call in calls)
+        seen.append(driver.launched)
+        maps.append(driver.encoded)
+    assert seen[0] == seen[1]
+    assert maps[0] == maps[1]
+    assert len(seen[0]) == len(calls) * len(launches)
+
+
+def one_launch(*given: Parameter) -> list[Launch]:
+    return [Launch(LaunchShape(1, (2, 1, 1), 128, 0), given)]
+
+
+@pytest.mark.parametrize("how", BOTH)
+def test_operands_off_16_bytes_launch_nothing(how: str) -> None:
+    """Only operands count: scratch is the runtime's own."""
+    launches = one_launch(Address("a"), Address("workspace"))
+    driver = driver_of(launches)
+    found = MAKERS[how](driver, launches, SLOTS, 3)
+    assert not found.launch(0, (16, 24, 32, 16))
+    assert not driver.launched
+    assert found.launch(0, (16, 32, 48, 8))
+
+
+@pytest.mark.parametrize("how", BOTH)
+def test_a_failing_launch_says_so(how: str) -> None:
+    """With the driver's words."""
+    launches = one_launch(Address("a"))
+    driver = driver_of(launches)
+    driver.fails = True
+    with pytest.raises(LaunchError, match="a launch failed: CUDA error 719"):
+        MAKERS[how](driver, launches, SLOTS, 3).launch(0, (16, 32, 48, 64))
+
+
+@pytest.mark.parametrize("how", BOTH)
+def test_maps_are_encoded_once(how: str) -> None:
+    """An address that was there before costs no encoding, and many addresses no growing memory."""
+    form = TensorMap("a", Encoding(9, 2, (64, 64), 3), Layout(8, 64, 64, 2))
+    launches = one_launch(form)
+    driver = driver_of(launches)
+    encoded = []
+    one, entry = driver.tensor_map, driver._map
+    driver.tensor_map = lambda form, address: encoded.append(address) or one(form, address)  # type: ignore[func-returns-value,method-assign]
+    driver._map = lambda each: encoded.append(each.address) or entry(each)  # type: ignore[func-returns-value,method-assign]
+    found = MAKERS[how](driver, launches, SLOTS, 3)
+    for address in (16, 32, 16, 32, 16):
+        found.launch(0, (address, 16, 16, 16))
+    assert set(encoded) == {16, 32}
+    assert len(encoded) <= 4
+    for number in range(1, 300):
+        found.launch(0, (16 * number, 16, 16, 16))
+    assert [driver.map_in(launched.parameters[0]).address for launched in driver.launched[5:]] == [
+        16 * number for number in range(1, 300)
+    ]
+
+
+@pytest.mark.parametrize("how", BOTH)
+def test_threads_do_not_mix_their_arguments(how: str) -> None:
+    """Each launch has the addresses of one call, whoever else launches."""
+    launches = one_launch(Address("a"), Address("b"))
+    driver = driver_of(launches)
+    found = MAKERS[how](driver, launches, SLOTS, 3)
+
+    def work(thread: int) -> None:
+        for number in range(1, 200):
+            address = 16 * (1000 * thread + number)
+            found.launch(thread, (address, address, 16, 16))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(driver.launched) == 4 * 199
+    for launched in driver.launched:
+        assert launched.parameters[0] == launched.parameters[1]
+        assert int.from_bytes(launched.parameters[0], "little") // 16000 == launched.stream

@@ -1,0 +1,137 @@
+"""Tests of genkern.runtime.launch.parameters: a bundle's launches pass what the measured process passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import FakeGpu
+
+from genkern.errors import ResultsError
+from genkern.gemm.dtypes import DTYPES
+from genkern.kernels.argument import Constant, Descriptor, Integer, Leading
+from genkern.kernels.expression import evaluate
+from genkern.kernels.plan import Launch
+from genkern.ops.op import get_op
+from genkern.profiling.loaded_gemm import arguments_of
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.launch.parameters import Layout, parameters_of
+from genkern.runtime.launch.prepared import PreparedCall
+from genkern.runtime.packed import PackedWinner
+from genkern.runtime.table import Choice
+
+# CUtensorMapDataType of cuda.h.
+BFLOAT16 = 9
+
+
+def tensors_of(winner: PackedWinner) -> dict[str, torch.Tensor]:
+    """Operands that lie without gaps."""
+    made = {}
+    for operand in get_op(winner.problem.op).operands(winner.problem):
+        stored = torch.zeros(operand.stored_shape, dtype=getattr(torch, DTYPES[operand.dtype].torch))
+        made[operand.name] = stored if operand.row_major else stored.mT
+    return made
+
+
+def given_by_triton(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> list[object]:
+    """What the measured process gives Triton's launcher, as that passes it on: maps, then sizes and strides."""
+    passed: list[object] = []
+    plain = [argument for argument in launch.arguments if not isinstance(argument, (Constant, Descriptor))]
+    values = iter(arguments_of(Launch("", (1, 1, 1), 1, False, tuple(plain)), tensors, known))
+    for argument in launch.arguments:
+        if isinstance(argument, Descriptor):
+            tensor = tensors[argument.operand]
+            matrix = tensor.mT if argument.transposed else tensor
+            passed += [("map", tensor.data_ptr()), *matrix.shape, *matrix.stride()]
+        elif not isinstance(argument, Constant):
+            value = next(values)
+            passed.append(value if isinstance(argument, (Integer, Leading)) else value.data_ptr())  # type: ignore[attr-defined]
+    return passed
+
+
+def test_every_launch_passes_what_was_measured(bundle: Bundle) -> None:
+    """Address for address, number for number, in the sizes that the binary declares; what is left over is zero."""
+    checked = set()
+    for winner in bundle.winners:
+        for call in winner.calls:
+            gpu = FakeGpu()
+            gpu.identity = type(gpu.identity)(winner.arch, winner.device, winner.compute_units)
+            tensors = tensors_of(winner)
+            m, known = winner.problem.M, {"units": winner.compute_units, "M": winner.problem.M}
+            layouts = {
+                name: Layout.of(tensor.shape, tensor.stride(), tensor.stride(-1) == 1, tensor.element_size())
+                for name, tensor in tensors.items()
+            }
+            prepared = PreparedCall(gpu, Choice("tuned", winner, call, bundle), layouts, m)
+            assert prepared(tuple(tensor.data_ptr() for tensor in tensors.values()))
+            room = gpu.scratch.take(7, 0, 0, 0) if gpu.scratch._rooms else (0, 0)
+            workspace, counters = next(iter(gpu.scratch._rooms.values()), (torch.zeros(1), torch.zeros(1)))
+            assert room in ((0, 0), (workspace.data_ptr(), counters.data_ptr()))
+            scratch = {"workspace": workspace, "counters": counters}
+            assert len(gpu.driver.launched) == len(call.plan.launches)
+            for launch, launched in zip(call.plan.launches, gpu.driver.launched, strict=True):
+                wanted = given_by_triton(launch, {**tensors, **scratch}, known)
+                for value, parameter in zip(wanted, launched.parameters, strict=False):
+                    if isinstance(value, tuple):
+                        assert gpu.driver.map_in(parameter).address == value[1]
+                    else:
+                        assert int.from_bytes(parameter, "little") == value, (launch.symbol, wanted)
+                assert not any(b"".join(launched.parameters[len(wanted) :]))
+                x, y, z = launch.programs(known)
+                assert (launched.grid, launched.cluster) == ((x * launch.cluster, y, z), launch.cluster)
+                checked.add(launch.symbol.partition("_B")[0])
+    assert len(checked) > 12
+
+
+def test_boxes_fit_their_swizzle(bundle: Bundle) -> None:
+    """A map's box has the argument's rows, and at most as many bytes in a row as its swizzle spans."""
+    spans = {0: 512, 1: 32, 2: 64, 3: 128}
+    seen = set()
+    for winner in bundle.of_arch("sm_90"):
+        for call in winner.calls:
+            for launch, sha256 in zip(call.plan.launches, call.binaries, strict=True):
+                encodings = bundle.contents.binaries[sha256].encodings
+                descriptors = [argument for argument in launch.arguments if isinstance(argument, Descriptor)]
+                for argument, encoding in zip(descriptors, encodings, strict=True):
+                    rows, columns = (evaluate(size, {}) for size in argument.box)
+                    assert (encoding.element_type, encoding.element_bytes) == (BFLOAT16, 2)
+                    assert encoding.box == (rows, min(columns, spans[encoding.swizzle] // 2))
+                    seen.add(encoding.swizzle)
+    assert {1, 2, 3} <= seen
+
+
+def test_a_binary_with_other_parameters_is_refused(bundle: Bundle) -> None:
+    """A plan and a binary that do not belong together are never launched."""
+    first, second = bundle.of_arch("sm_90")[:2]
+    binary = bundle.contents.binaries[second.calls[0].binaries[-1]]
+    layouts = {name: Layout(100, 512, 512, 2) for name in "abc"}
+    with pytest.raises(ResultsError, match="takes parameters of"):
+        parameters_of(first.calls[0].plan.launches[0], binary, layouts, {"units": 1, "M": 100})
+
+
+LAYOUTS = {
+    ((3, 8), (8, 1), True): Layout(3, 8, 8, 2),
+    ((3, 8), (16, 1), True): Layout(3, 8, 16, 2),
+    ((1, 8), (999, 1), True): Layout(1, 8, 8, 2),
+    ((8, 3), (1, 8), False): Layout(3, 8, 8, 2),
+    ((8, 1), (1, 1), False): Layout(1, 8, 8, 2),
+    ((3, 1), (5, 7), True): Layout(3, 1, 5, 2),
+    ((8,), (1,), True): Layout(1, 8, 8, 2),
+}
+
+
+@pytest.mark.parametrize(("shape", "strides", "row_major"), LAYOUTS)
+def test_layouts(shape: tuple[int, ...], strides: tuple[int, ...], row_major: bool) -> None:
+    """Rows, columns and pitch as the operand is stored; strides of dimensions of 1 say nothing."""
+    assert Layout.of(shape, strides, row_major, 2) == LAYOUTS[shape, strides, row_major]
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "row_major"), [((3, 8), (1, 3), True), ((3, 8), (8, 2), True), ((3, 8), (0, 1), True)]
+)
+def test_what_has_no_rows_is_refused(shape: tuple[int, ...], strides: tuple[int, ...], row_major: bool) -> None:
+    """Rows whose elements lie apart, or that overlap, are no layout of ours."""
+    with pytest.raises(ResultsError):
+        Layout.of(shape, strides, row_major, 2)

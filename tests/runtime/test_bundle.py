@@ -1,0 +1,152 @@
+"""Tests of genkern.runtime.bundle and packed: what is written is read, and nothing else is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genkern.errors import ResultsError
+from genkern.runtime import bundle as module
+from genkern.runtime.bundle import Bundle, is_bundle, read_bundle, write_bundle
+from genkern.runtime.packed import from_data, to_data
+
+
+def test_what_is_written_is_read(bundle: Bundle, tmp_path: Path) -> None:
+    """Contents and binaries come back as they were, and equal contents are equal files."""
+    images = {sha256: bundle.image(sha256) for sha256 in bundle.contents.binaries}
+    for name in ("one", "other"):
+        write_bundle(str(tmp_path / name), bundle.contents, images)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    again = read_bundle(str(tmp_path / "one"))
+    assert again.contents == bundle.contents
+    assert {sha256: again.image(sha256) for sha256 in images} == images
+    assert is_bundle(str(tmp_path / "one"))
+
+
+def test_winners_take_a_few_kilobytes(bundle: Bundle, bundle_path: str) -> None:
+    """About 8 KB for a winner whose kernels no other has."""
+    assert Path(bundle_path).stat().st_size < 9000 * len(bundle.winners)
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_a_changed_byte_is_seen(
+    bundle_path: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Any byte, anywhere, and any end that is missing."""
+    content = bytearray(Path(bundle_path).read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content[place] ^= data.draw(st.integers(1, 255))
+    else:
+        del content[place:]
+    path = tmp_path_factory.getbasetemp() / "changed.genkern"
+    path.write_bytes(content)
+    with pytest.raises(ResultsError) as error:
+        read_bundle(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_another_architecture_is_refused(bundle: Bundle) -> None:
+    """In one line that says which it is for."""
+    with pytest.raises(ResultsError, match="is for gfx942, sm_90, this device is sm_80"):
+        bundle.of_arch("sm_80")
+
+
+def rewritten(bundle: Bundle, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A bundle with a whole seal whose manifest was changed."""
+    manifest = {"schema": module.SCHEMA, "genkern": "9.9", **to_data(bundle.contents)}
+    manifest = json.loads(json.dumps(manifest))
+    change(manifest)
+    write_bundle(str(path), bundle.contents, {name: bundle.image(name) for name in bundle.contents.binaries})
+    body = path.read_bytes()
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("manifest.json", json.dumps(manifest))
+        archive.comment = b"-" * module._SEAL_BYTES
+    body = path.read_bytes()[: -module._SEAL_BYTES]
+    path.write_bytes(body + b"genkern sha256=" + hashlib.sha256(body).hexdigest().encode())
+    return path
+
+
+def _winner(data: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = data["winners"][0]
+    return found
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "another schema": lambda data: data.update(schema=module.SCHEMA + 1),
+    "has other fields": lambda data: data.update(more=1),
+    "no list": lambda data: data.update(winners={}),
+    "neither config nor vendor": lambda data: _winner(data).update(choice="__import__('os')"),
+    "no element type": lambda data: _winner(data)["problem"].update(dtype_a="fp12"),
+    "is not a whole number": lambda data: _winner(data)["problem"].update(M=0),
+    "neither true nor false": lambda data: _winner(data)["problem"].update(bias=1),
+    "no time in microseconds": lambda data: _winner(data).update(time_us=-1),
+    "no whole number": lambda data: _winner(data)["calls"][0].update(least_m=0),
+    "one binary for each": lambda data: _winner(data)["calls"][0]["binaries"].clear(),
+    "no operation on them": lambda data: _winner(data)["calls"][0]["plan"].update(counters="__import__('os')"),
+    "another digest": lambda data: next(iter(data["binaries"].values())).update(sha256="0" * 64),
+    "where a name belongs": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
+}
+
+
+@pytest.mark.parametrize("said", CHANGES)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_what_a_manifest_may_not_say(bundle: Bundle, tmp_path: Path, said: str) -> None:
+    """A file that is whole and says something else than genkern writes is refused, in one line that names the file."""
+    path = rewritten(bundle, tmp_path / "changed.genkern", CHANGES[said])
+    with pytest.raises(ResultsError) as error:
+        read_bundle(str(path))
+    assert "changed.genkern" in str(error.value)
+    assert said in str(error.value) or said == "another schema"
+    assert "\n" not in str(error.value)
+
+
+_NAMES = st.sampled_from(["winners", "binaries", "problem"])
+_JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3),
+)
+
+
+@given(junk=_JUNK.filter(lambda junk: junk != {"winners": [], "binaries": {}}))
+def test_no_data_raises_anything_else(junk: object) -> None:
+    """Whatever JSON holds that is no contents, it is refused as a user's file is."""
+    with pytest.raises(ResultsError):
+        from_data(junk)
+
+
+def test_a_binary_that_is_another_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    """A binary's content is compared with its name before a driver sees it."""
+    path = tmp_path / "other.genkern"
+    images = {name: bundle.image(name) for name in bundle.contents.binaries}
+    first, second = list(images)[:2]
+    write_bundle(str(path), bundle.contents, {**images, first: images[second]})
+    with pytest.raises(ResultsError, match="is damaged"):
+        read_bundle(str(path)).image(first)
+
+
+LOADS = """
+import sys
+for name in ("triton", "jinja2", "pandas", "joblib", "yaml"):
+    sys.modules[name] = None
+from genkern.runtime.bundle import read_bundle
+print(len(read_bundle(sys.argv[1]).winners))
+print("torch" in sys.modules)
+"""
+
+
+def test_loading_needs_no_compiler(bundle: Bundle, bundle_path: str) -> None:
+    """Neither Triton, Jinja nor pandas, nor PyTorch before a call needs it."""
+    done = subprocess.run([sys.executable, "-c", LOADS, bundle_path], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [str(len(bundle.winners)), "False"], done.stderr
