@@ -13,6 +13,9 @@ from genkern.errors import LaunchError
 from genkern.runtime.launch.parameters import TensorMap
 from genkern.runtime.launch.shape import Entries, LaunchShape
 
+# hipStreamCaptureMode.
+_RELAXED = 2
+
 
 class HipDriver:
     """Functions of libamdhip64, which PyTorch brings. All work on the current device."""
@@ -35,12 +38,21 @@ class HipDriver:
         """
         with self._loading:
             if (device, sha256) not in self._functions:
-                module, function = c_void_p(), c_void_p()
-                self._require(self.library.hipModuleLoadData(byref(module), c_char_p(image)), f"loading {symbol}")
-                found = self.library.hipModuleGetFunction(byref(function), module, c_char_p(symbol.encode()))
-                self._require(found, f"finding {symbol}")
-                self._functions[device, sha256] = int(function.value or 0)
+                mode = c_int(_RELAXED)
+                # As in cuda_driver.
+                self.library.hipThreadExchangeStreamCaptureMode(byref(mode))
+                try:
+                    self._functions[device, sha256] = self._load(image, symbol)
+                finally:
+                    self.library.hipThreadExchangeStreamCaptureMode(byref(mode))
             return self._functions[device, sha256]
+
+    def _load(self, image: bytes, symbol: str) -> int:
+        module, function = c_void_p(), c_void_p()
+        self._require(self.library.hipModuleLoadData(byref(module), c_char_p(image)), f"loading {symbol}")
+        found = self.library.hipModuleGetFunction(byref(function), module, c_char_p(symbol.encode()))
+        self._require(found, f"finding {symbol}")
+        return int(function.value or 0)
 
     def launch(self, shape: LaunchShape, pointers: Any) -> Callable[[int], int]:
         """As CudaDriver.launch; there are neither clusters nor dependent launches."""

@@ -1,0 +1,124 @@
+"""Tests of genkern.runtime.launch.cuda_driver: structures and numbers are those of cuda.h (a stand-in includes it)."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from genkern.errors import LaunchError
+from genkern.runtime.launch import launcher
+from genkern.runtime.launch.cuda_driver import CudaDriver
+from genkern.runtime.launch.launcher import PythonLaunches, native_launches
+from genkern.runtime.launch.parameters import Address, Layout, TensorMap
+from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.packed import Encoding
+
+triton_cuda = pytest.importorskip("triton.backends.nvidia")
+CC = shutil.which("cc")
+pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
+MAKERS = {"ctypes": PythonLaunches} | ({} if launcher._native is None else {"native": native_launches})
+MAP = TensorMap("a", Encoding(9, 2, (128, 64), 3), Layout(300, 512, 520, 2))
+
+
+class FakeLibrary:
+    """The driver on the stand-in, and what that wrote down."""
+
+    def __init__(self, path: str) -> None:
+        self.driver = CudaDriver(path)
+        self.driver.library.fake_log.restype = ctypes.c_char_p
+        self.reset()
+
+    def reset(self, failing: bool = False) -> None:
+        self.driver.library.fake_reset(ctypes.c_int(failing))
+
+    @property
+    def lines(self) -> list[str]:
+        return str(self.driver.library.fake_log().decode()).splitlines()
+
+
+@pytest.fixture(scope="module")
+def library_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("libcuda") / "libfake.so"
+    include = Path(str(next(iter(triton_cuda.__path__)))) / "include"
+    source = Path(__file__).with_name("fake_libcuda.c")
+    subprocess.run([str(CC), "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(path)], check=True)
+    return str(path)
+
+
+@pytest.fixture
+def fake(library_path: str) -> FakeLibrary:
+    return FakeLibrary(library_path)
+
+
+def test_a_kernel_is_loaded_once(fake: FakeLibrary) -> None:
+    """With its shared memory asked for beyond 48 KiB, and in a mode in which a graph may be captured."""
+    for _ in range(2):
+        assert fake.driver.function(0, "aa", b"\x7fELFxx", "kernel", 50000) == 0x20
+    assert fake.lines == ["relaxed", "load \x7fELF", "function kernel of 0x10", "shared 0x20 1 50000", "global"]
+    fake.reset()
+    fake.driver.function(1, "aa", b"\x7fELFxx", "kernel", 48 * 1024)
+    assert fake.lines == ["relaxed", "load \x7fELF", "function kernel of 0x10", "global"]
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_a_launch_is_the_drivers(fake: FakeLibrary, how: str) -> None:
+    """Grid, block, shared memory, stream, attributes and parameters come as cuda.h has them."""
+    plain = Launch(LaunchShape(0x30, (4, 3, 2), 256, 1000), (Address("a"),))
+    cluster = Launch(LaunchShape(0x40, (5, 1, 1), 128, 0, cluster=2, starts_early=True), (Address("b"),))
+    launches = MAKERS[how](fake.driver, [plain, cluster], {"a": 0, "b": 1}, 2)
+    assert launches.launch(0x77, (160, 320))
+    assert fake.lines == [
+        "launch 0x30 4x3x2 of 256x1x1, 1000 bytes, stream 0x77, extra (nil): first 160",
+        "launch 0x40 10x1x1 of 128x1x1, 0 bytes, stream 0x77, extra (nil): early 1 cluster 2x1x1 spread 1 first 320",
+    ]
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_a_map_is_the_drivers(fake: FakeLibrary, how: str) -> None:
+    """The contiguous dimension first, pitch in bytes, and room at a multiple of 64."""
+    launch = Launch(LaunchShape(0x30, (1, 1, 1), 128, 0), (MAP,))
+    MAKERS[how](fake.driver, [launch], {"a": 0}, 1).launch(0, (4096,))
+    assert fake.lines[0] == (
+        "map bf16 1 rank 2 at 0x1000, 512x300 by 1040, box 64x128, steps 1x1, plain 1, swizzle128 1, l2_128 1, "
+        "zeros 1, aligned 1"
+    )
+    # The second word of the map has lost its bit only where the tensor is small.
+    assert fake.lines[1].endswith(f"first {2**64 - 1}")
+
+
+def test_small_tensors_lose_a_bit(fake: FakeLibrary) -> None:
+    """Below 128 KiB, as CUTLASS and Triton have it for this driver."""
+    small = TensorMap("a", MAP.encoding, Layout(100, 512, 512, 2))
+    assert fake.driver.clears_bit(small)
+    assert not fake.driver.clears_bit(MAP)
+    words = [int.from_bytes(fake.driver.tensor_map(form, 4096)[8:16], "little") for form in (small, MAP)]
+    assert words == [2**64 - 1 - 2**21, 2**64 - 1]
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_refusals_have_the_drivers_words(fake: FakeLibrary, how: str) -> None:
+    """For binaries, maps and launches."""
+    fake.reset(failing=True)
+    said = r"what the driver says \(CUDA error "
+    with pytest.raises(LaunchError, match=said + "200"):
+        fake.driver.function(0, "bb", b"\x7fELF", "kernel", 0)
+    with pytest.raises(LaunchError, match=said + "1"):
+        fake.driver.tensor_map(MAP, 4096)
+    for parameter, number in ((Address("a"), 719), (MAP, 1)):
+        launches = MAKERS[how](fake.driver, [Launch(LaunchShape(1, (1, 1, 1), 128, 0), (parameter,))], {"a": 0}, 1)
+        with pytest.raises(LaunchError, match=f"{said}{number}"):
+            launches.launch(0, (4096,))
+
+
+def test_captures_have_numbers(fake: FakeLibrary) -> None:
+    """0 where none is."""
+    assert [fake.driver.capture(stream) for stream in (0, 5)] == [0, 99]
+
+
+def test_no_driver_is_said() -> None:
+    with pytest.raises(LaunchError, match="no CUDA driver"):
+        CudaDriver("libcuda_that_is_not_there.so.1")

@@ -1,0 +1,88 @@
+"""Tests of genkern.runtime.launch.hip_driver, by a stand-in for libamdhip64: it has never run on AMD hardware."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+from fake_gpu import FakeGpu
+
+from genkern.errors import LaunchError
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.launch import launcher
+from genkern.runtime.launch.hip_driver import HipDriver
+from genkern.runtime.launch.launcher import PythonLaunches, native_launches
+from genkern.runtime.launch.parameters import Address, Layout, Number, TensorMap
+from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.packed import Encoding
+
+CC = shutil.which("cc")
+pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
+MAKERS = {"ctypes": PythonLaunches} | ({} if launcher._native is None else {"native": native_launches})
+# Signatures as in hip_runtime_api.h.
+STAND_IN = r"""
+#include <stdio.h>
+#include <stdint.h>
+static char log_[4096];
+static int fails;
+const char *fake_log(void) { return log_; }
+void fake_reset(int failing) { log_[0] = 0; fails = failing; }
+int hipModuleLoadData(void **module, const void *image) { *module = (void *)0x10; return fails ? 200 : 0; }
+int hipModuleGetFunction(void **function, void *module, const char *name) { *function = (void *)0x20; return 0; }
+int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, void *stream, void **params, void **extra) {
+    sprintf(log_, "%p %ux%ux%u of %ux%ux%u, %u bytes, stream %p: %llu %d, %p", f, gx, gy, gz, bx, by, bz, shared,
+            stream, *(unsigned long long *)params[0], *(int *)params[1], (void *)extra);
+    return fails ? 1 : 0;
+}
+int hipStreamGetCaptureInfo(void *stream, int *status, unsigned long long *number) {
+    *status = stream ? 1 : 0; *number = 7; return 0;
+}
+int hipThreadExchangeStreamCaptureMode(int *mode) { return 0; }
+const char *hipGetErrorString(int status) { return "what HIP says"; }
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> HipDriver:
+    folder = tmp_path_factory.mktemp("libhip")
+    (folder / "hip.c").write_text(STAND_IN)
+    path = folder / "libfake.so"
+    subprocess.run([str(CC), "-w", "-shared", "-fPIC", str(folder / "hip.c"), "-o", str(path)], check=True)
+    made = HipDriver(str(path))
+    made.library.fake_log.restype = ctypes.c_char_p
+    return made
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_a_launch_is_hips(driver: HipDriver, how: str) -> None:
+    """Sizes, LDS, stream and parameters in the order of hipModuleLaunchKernel."""
+    driver.library.fake_reset(0)
+    function = driver.function(0, "aa", b"\x7fELF", "kernel", 1000)
+    launch = Launch(LaunchShape(function, (4, 3, 2), 256, 1000), (Address("a"), Number(5, 4)))
+    assert MAKERS[how](driver, [launch], {"a": 0}, 1).launch(0x77, (160,))
+    assert driver.library.fake_log() == b"0x20 4x3x2 of 256x1x1, 1000 bytes, stream 0x77: 160 5, (nil)"
+    driver.library.fake_reset(1)
+    with pytest.raises(LaunchError, match=r"what HIP says \(HIP error 1\)"):
+        MAKERS[how](driver, [launch], {"a": 0}, 1).launch(0, (160,))
+    with pytest.raises(LaunchError, match=r"loading other: what HIP says \(HIP error 200\)"):
+        driver.function(0, "bb", b"\x7fELF", "other", 0)
+
+
+def test_there_are_no_tensor_maps(driver: HipDriver) -> None:
+    """A plan that asks for one is refused."""
+    with pytest.raises(LaunchError, match="TMA"):
+        driver.tensor_map(TensorMap("a", Encoding(9, 2, (64, 64), 3), Layout(8, 8, 8, 2)), 4096)
+    assert [driver.capture(stream) for stream in (0, 5)] == [0, 7]
+
+
+def test_plans_for_amd_are_launched(bundle: Bundle) -> None:
+    """Those of gfx942 have as many threads as their warps of 64 have, and the sizes that their code object declares."""
+    for winner in bundle.of_arch("gfx942"):
+        for sha256 in winner.calls[0].binaries:
+            binary = bundle.contents.binaries[sha256]
+            assert binary.threads % 64 == 0
+            assert not binary.encodings
+            assert FakeGpu().driver.function(0, sha256, bundle.image(sha256), binary.symbol, 0)
