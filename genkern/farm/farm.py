@@ -165,7 +165,9 @@ def _kill(worker: Any) -> None:
 
 # loky's own needs psutil or the program pgrep, which small containers lack. Without either it calls Popen.kill, which
 # loky's Popen has not (joblib 1.6.0): its thread dies of that, and a run that is stopped hangs for ever. Neither joblib
-# nor loky takes another way to end workers.
+# nor loky takes another way to end workers. psutil as a dependency would do as well, and be one more compiled package
+# for every container and every Python, for what is eight lines here; where it is installed this stays in its place, so
+# that a run ends alike everywhere. tests/farm and tests/command/test_interrupts.py end runs through it.
 process_executor.kill_process_tree = _kill
 
 
