@@ -20,11 +20,11 @@ from dataclasses import replace
 
 from farm import triton_target_of
 
-from genkern.command.setting import cache_folder
 from genkern.command.target import versions
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
 from genkern.farm.workshop import Job, Workshop
+from genkern.files import cache_folder
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

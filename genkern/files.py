@@ -10,6 +10,7 @@ import secrets
 import stat
 import sys
 import tempfile
+from pathlib import Path
 
 from genkern.errors import GenkernError, InputError, OutputError
 
@@ -17,6 +18,18 @@ from genkern.errors import GenkernError, InputError, OutputError
 MAX_READ_BYTES = 32 * 2**20
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
+
+
+def cache_folder(named: str | None) -> Path:
+    """Where genkern keeps what it has made: `named`, $GENKERN_CACHE_DIR, or genkern in the user's own cache.
+
+    Raises InputError when there is no home folder to put it in.
+    """
+    default = os.environ.get("GENKERN_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern"
+    try:
+        return Path(named or default).expanduser()
+    except RuntimeError:
+        raise InputError("there is no home folder for compiled kernels: give --cache_dir DIR") from None
 
 
 def shown_path(path: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
+from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
 from genkern.gemm.session import Budget, Profiler
 from genkern.journal.run_folder import run_folder
@@ -147,12 +147,3 @@ def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
         timeout_s=options.timeout,
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,
     )
-
-
-def cache_folder(named: str | None) -> Path:
-    """--cache_dir, or its default. Raises InputError when there is no home folder to put it in."""
-    default = os.environ.get("GENKERN_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern"
-    try:
-        return Path(named or default).expanduser()
-    except RuntimeError:
-        raise InputError("there is no home folder for compiled kernels: give --cache_dir DIR") from None

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console
 
 from genkern.arguments import Formatter, Parser
-from genkern.command.setting import cache_folder
 from genkern.command.target import versions
 from genkern.command.text_table import aligned
 from genkern.errors import InputError, ResultsError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
-from genkern.files import require_writable
+from genkern.files import cache_folder, require_writable
 from genkern.formats.kind import read_results
 from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
 from genkern.journal.run_folder import run_folder

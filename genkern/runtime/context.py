@@ -66,7 +66,9 @@ class Context:
         if key not in self._tables:
             self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, self._rule)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
-                self.say((key, "doubled"), f"{doubled} sizes of {op} have two winners: the faster one is called")
+                self.say(
+                    (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"
+                )
             if table.elsewhere and not len(table):
                 said = "; ".join(sorted(table.elsewhere))
                 self.say((key, "elsewhere"), f"what is tuned is for {said}, not for {gpu.identity.name}")

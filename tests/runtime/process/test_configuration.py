@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from genkern.ops.op import op_names
-from genkern.runtime.configuration import OF_FORMAT, Configuration, configuration
+from genkern.runtime.process.configuration import OF_FORMAT, Configuration, configuration
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_nothing_said() -> None:

@@ -1,0 +1,100 @@
+"""genkern's command, as a process of its own that ends with this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import genkern
+from genkern.errors import OutputError, ResultsError
+
+# Standard error of a command that failed: enough for its last line, which says what is wrong.
+_MOST_SAID = 16 * 1024
+_GRACE_S = 2.0
+# Run by its path, it takes what it starts along when this process ends, however it ends.
+_GUARD = Path(genkern.__path__[0]) / "profiling" / "process_guard.py"
+
+
+class OwnCommand:
+    """`python -m genkern ARGUMENTS`, started; what it prints goes to the file `log`, in whose folder it runs.
+
+    With `nice` it yields to whatever else wants a processor. Raises OutputError where it cannot be started.
+    """
+
+    def __init__(self, arguments: Sequence[str], log: Path, nice: bool = False) -> None:
+        argv = [sys.executable, "-m", "genkern", *arguments]
+        if nice and (program := shutil.which("nice")):
+            argv = [program, "-n", "19", *argv]
+        self.log = log
+        try:
+            with open(log, "wb") as said:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    cwd=log.parent,
+                    env=_environment(),
+                    # A group of its own: Ctrl-C is for this process, and `end` for all of theirs.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise OutputError(f"genkern cannot be started ({error.strerror}: {error.filename})") from None
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Its exit status (negative: the signal that ended it); None when it goes on after that time."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        """Stop it, if it goes on, as Ctrl-C does; then what is left of its group, which the guard leads."""
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            self.wait(_GRACE_S)
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it printed, without the program's name."""
+        try:
+            text = self.log.read_bytes()[-_MOST_SAID:].decode("utf-8", "replace")
+        except OSError:
+            return ""
+        lines = [line for line in text.splitlines() if line.strip()]
+        return lines[-1].removeprefix("genkern: ") if lines else ""
+
+
+def pack(results: Path, bundle: Path, cache: Path, log: Path, nice: bool = False) -> int:
+    """Write the winners of a results file into a bundle; its exit status, 1 where some could not be packed.
+
+    Raises ResultsError with the command's own line when there is no bundle to show for it.
+    """
+    command = OwnCommand(["pack", str(results), "-o", str(bundle), "--cache_dir", str(cache)], log, nice)
+    try:
+        status = command.wait()
+    except BaseException:
+        command.end()
+        raise
+    if status not in (0, 1):
+        raise ResultsError(command.last_line or f"genkern pack ended with {status}")
+    return status
+
+
+def _environment() -> dict[str, str]:
+    """This environment, in which genkern is found as it was here, and in which nothing is captured or tuned."""
+    root = str(Path(genkern.__path__[0]).parent)
+    path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *([] if root in path else [root])])}

@@ -1,0 +1,147 @@
+"""Sources: bundles as they are, and results files as bundles that are made of them once for all processes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from genkern import __version__
+from genkern.errors import GenkernError, OutputError, ResultsError
+from genkern.files import cache_folder, read_bytes, shown_path, write_bytes_whole
+from genkern.runtime.bundle import SUFFIX, Bundle, is_bundle, read_bundle
+from genkern.runtime.process.own_command import pack
+from genkern.triton_release import installed
+
+_LOG = logging.getLogger("genkern")
+_LOOK_AGAIN_S = 0.1
+
+# What tells whether a file is the one that was read: None where there is none.
+_Sign = tuple[int, int, int] | None
+
+
+class Sources:
+    """Bundles by their paths. What cannot be used is told to `say`, one line for each state of a file; nothing raises.
+
+    `folder` gives genkern's own, in which results are packed.
+    """
+
+    def __init__(self, say: Callable[[str], None], folder: Callable[[], Path] = lambda: cache_folder(None)) -> None:
+        self._say = say
+        self._folder = folder
+        self._known: dict[str, tuple[_Sign, Bundle | None]] = {}
+
+    def bundles(self, paths: Sequence[str]) -> list[Bundle]:
+        """Those that there are, as they are now: a file that was changed is read again."""
+        places = {os.path.realpath(path): path for path in paths}
+        found = (self._bundle(place, path) for place, path in places.items())
+        return [bundle for bundle in found if bundle is not None]
+
+    def _bundle(self, place: str, path: str) -> Bundle | None:
+        sign = _sign(place)
+        if place in self._known and self._known[place][0] == sign:
+            return self._known[place][1]
+        bundle = None
+        try:
+            bundle = self._read(path)
+        except GenkernError as error:
+            self._say(f"{error} (its sizes are served by what else there is)")
+        except (OSError, MemoryError) as error:
+            self._say(f"{shown_path(path)}: cannot be read ({error}); its sizes are served by what else there is")
+        self._known[place] = sign, bundle
+        return bundle
+
+    def _read(self, path: str) -> Bundle:
+        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            raise ResultsError(f"{shown_path(path)} is no file: name a bundle or a results file")
+        return read_bundle(path) if is_bundle(path) else self._packed(path)
+
+    def _packed(self, path: str) -> Bundle:
+        """The bundle of a results file. Raises ResultsError or OutputError."""
+        where, data = shown_path(path), read_bytes(path, ResultsError)
+        if not installed("triton"):
+            raise ResultsError(f"{where}: packing results needs Triton: pack them elsewhere, and name the bundle")
+        versions = importlib.import_module("triton").__version__, __version__
+        kind = ".csv" if path.lower().endswith(".csv") else ".yaml"
+        digest = hashlib.sha256(b"\0".join([*(text.encode() for text in (*versions, kind)), data])).hexdigest()
+        folder = self._folder() / "bundles"
+        made = folder / f"{digest[:32]}{SUFFIX}"
+        if (known := _whole(made)) is not None:
+            return known
+        _require_own_rows(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _turn(made.with_suffix(".lock"), where):
+                # Whoever had the turn before has made it.
+                if (known := _whole(made)) is not None:
+                    return known
+                self._pack(where, data, made, made.with_name(f"{digest[:32]}-{os.getpid()}{kind}"))
+        except OSError as error:
+            raise OutputError(f"{where}: cannot be packed in {folder} ({error}); set GENKERN_CACHE_DIR") from None
+        return read_bundle(str(made))
+
+    def _pack(self, where: str, data: bytes, made: Path, copy: Path) -> None:
+        """`copy` is to hold the results as they were read, whatever becomes of their file meanwhile."""
+        started_s = time.monotonic()
+        _LOG.info("%s is packed, once for all processes; `genkern pack` does it beforehand", where)
+        log = copy.with_suffix(".log")
+        try:
+            write_bytes_whole(str(copy), data)
+            if pack(copy, made, self._folder(), log):
+                self._say(f"{where}: some of its winners could not be packed: `genkern pack` says which")
+        except ResultsError as error:
+            raise ResultsError(f"{where}: {str(error).replace(str(copy), where)}") from None
+        finally:
+            for path in (copy, log):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        _LOG.info("%s was packed in %.1f s", where, time.monotonic() - started_s)
+
+
+def _require_own_rows(path: str) -> None:
+    """Raises ResultsError for results that are none, or all of other libraries: nothing has to be started for that."""
+    from genkern.formats.kind import read_results
+
+    rows = read_results(path)
+    if not any(row.is_genkerns or row.choice == "vendor" for row in rows):
+        raise ResultsError(f"{shown_path(path)}: none of its {len(rows)} rows is a kernel of genkern's")
+
+
+@contextlib.contextmanager
+def _turn(lock: Path, where: str) -> Iterator[None]:
+    """Hold the lock, after whoever holds it; it is dropped with their process. Raises OSError."""
+    from genkern.journal.file_lock import Locked, held
+
+    waits = False
+    while True:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(held(lock))
+            except Locked:
+                if not waits:
+                    _LOG.info("%s is being packed by another process", where)
+                waits = True
+                time.sleep(_LOOK_AGAIN_S)
+                continue
+            yield
+            return
+
+
+def _whole(path: Path) -> Bundle | None:
+    with contextlib.suppress(ResultsError):
+        return read_bundle(str(path))
+    return None
+
+
+def _sign(path: str) -> _Sign:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,30 @@
+"""Results in which the library won: they are packed without a compiler, and found without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from made_winners import results_text, winner
+
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.table import Device
+
+H200 = Device("sm_90", "NVIDIA H200", 132)
+
+
+def library_rows(path: Path, sizes: Sequence[int], us: float = 10.0, **changes: object) -> Path:
+    """Results for these M, with N = K = 4096, measured on an H200."""
+    said = {"arch": H200.arch, "device": H200.name, "time_source": "cudagraph", "vendor_us": us - 1, "us": us}
+    winners = [winner(m, **{**said, "choice": "vendor", **changes}) for m in sizes]  # type: ignore[arg-type]
+    path.write_text(results_text(winners, path.name, H200.compute_units))
+    return path
+
+
+def sizes_in(bundles: Sequence[Bundle]) -> list[int]:
+    return sorted(winner.problem.M for bundle in bundles for winner in bundle.winners)
+
+
+def problem(m: int, **changes: object) -> GemmProblem:
+    return GemmProblem(m, 4096, 4096, **changes)  # type: ignore[arg-type]
