@@ -1,0 +1,136 @@
+"""Tests of genkern.runtime.torch_ops: a format's operator under torch.compile, export, autograd and vmap's like."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from fake_gpu import FakeGpu
+
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+from genkern.runtime.torch_ops import define
+
+_numbers = itertools.count()
+
+
+def made(op: str, bundle: Bundle | None = None, gpu: FakeGpu | None = None) -> Gemm:
+    """A format with an operator of its own name."""
+    gemm = Gemm(op, Context(lambda op: [bundle] if bundle else [], lambda index: gpu))
+    gemm.operator = define(gemm, f"test_{op}_{next(_numbers)}")
+    return gemm
+
+
+@pytest.fixture(scope="module")
+def gemm() -> Gemm:
+    """Without a GPU: the library serves all, so that values can be compared."""
+    return made("a16w16")
+
+
+def test_one_graph_for_any_m(gemm: Gemm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """torch.compile with fullgraph and dynamic sizes compiles once, and gives what eager calls give."""
+    # Dynamo sets it where nobody has.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    def model(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return gemm(x, weight, activation="relu") + 1
+
+    weight = torch.randn(24, 16)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
+    with torch.no_grad():
+        for m in (3, 5, 17):
+            x = torch.randn(m, 16)
+            torch.testing.assert_close(compiled(x, weight), torch.relu(x @ weight.T) + 1)
+    assert len(graphs) == 1
+    assert [str(node.target) for node in graphs[0].graph.nodes if "genkern" in str(node.target)]
+
+
+def test_export(gemm: Gemm) -> None:
+    """A model that calls it is exported with the operator in it."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(24, 16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = gemm(x, self.weight)
+            return out
+
+    model, x = Model(), torch.randn(3, 16)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("m", min=2, max=64)},))
+    torch.testing.assert_close(program.module()(torch.randn(7, 16)).shape, torch.Size((7, 24)))
+    assert any("genkern" in str(node.target) for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_gradients_are_the_librarys(gemm: Gemm, activation: str | None, with_bias: bool) -> None:
+    """Of x, weight and bias, also with further dimensions."""
+    x, weight = torch.randn(2, 3, 16, requires_grad=True), torch.randn(8, 16, requires_grad=True)
+    bias = torch.randn(8, requires_grad=True) if with_bias else None
+    inputs = [each for each in (x, weight, bias) if each is not None]
+    wanted = torch.nn.functional.linear(x, weight, bias)
+    wanted = wanted if activation is None else getattr(torch.nn.functional, activation)(wanted)
+    out = gemm(x, weight, bias, activation=activation)
+    torch.testing.assert_close(out, wanted)
+    grad = torch.randn_like(out)
+    for one, other in zip(
+        torch.autograd.grad(out, inputs, grad), torch.autograd.grad(wanted, inputs, grad), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_scales_have_no_gradient() -> None:
+    """And say so, in one line, only when it is asked for."""
+    gemm = made("a8w8")
+    x = torch.randn(4, 16).to(torch.float8_e4m3fn).requires_grad_()
+    out = gemm(x, torch.randn(8, 16).to(torch.float8_e4m3fn), scale_a=torch.ones(1), scale_b=torch.ones(1))
+    with pytest.raises(NotImplementedError, match=r"torch\.no_grad"):
+        out.sum().backward()
+
+
+def test_own_fields_reach_the_operator() -> None:
+    """Block sizes of a format are arguments of its operator too."""
+    gemm = made("a8w8_blockscale")
+    x, weight = torch.ones(4, 64).to(torch.float8_e4m3fn), torch.ones(32, 64).to(torch.float8_e4m3fn)
+    scale_a, scale_b = torch.full((4, 2), 2.0), torch.full((1, 2), 3.0)
+    given = x, weight, None, torch.float32, scale_a, scale_b
+    assert gemm.operator is not None
+    for out in (gemm(*given, block_k=32), gemm.operator(*given, None, block_k=32)):
+        assert out.eq(64 * 6).all()
+
+
+def test_traced_shapes_and_types() -> None:
+    """What is traced has the shape and type that a call has, for every format's default output."""
+    with torch._subclasses.FakeTensorMode():
+        for op, dtype, out in (("a16w16", torch.float16, torch.float16), ("a8w8", torch.int8, torch.bfloat16)):
+            given = torch.empty(2, 3, 16, dtype=dtype), torch.empty(8, 16, dtype=dtype)
+            found = made(op)(*given)
+            assert (found.shape, found.dtype) == ((2, 3, 8), out)
+
+
+def test_eager_calls_go_past_the_operator(bundle: Bundle) -> None:
+    """Without a gradient a call launches without PyTorch's dispatcher; under torch.func it is the operator's."""
+    gpu = FakeGpu()
+    gemm = made("a16w16", bundle, gpu)
+    used = []
+    operator = gemm.operator
+    assert operator is not None
+    gemm.operator = lambda *given, **own: used.append(given) or operator(*given, **own)  # type: ignore[func-returns-value]
+    x, weight = torch.randn(100, 512).bfloat16(), torch.randn(256, 512).bfloat16()
+    gemm(x, weight)
+    assert (len(gpu.driver.launched), len(used)) == (1, 0)
+    with torch.no_grad():
+        gemm(x, torch.nn.Parameter(weight))
+    assert (len(gpu.driver.launched), len(used)) == (2, 0)
+    gemm(x, weight.requires_grad_())
+    assert (len(gpu.driver.launched), len(used)) == (3, 1)
