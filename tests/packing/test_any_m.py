@@ -1,0 +1,86 @@
+"""Tests of genkern.packing.any_m: a plan for any M is, for each M that it reaches, the plan of that M."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_gemms import FEW_ROWS, GEMV, TILED, taking
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Integer
+from genkern.kernels.expression import evaluate
+from genkern.kernels.families.call import product_of
+from genkern.kernels.legality import legal
+from genkern.kernels.plan import LaunchPlan
+from genkern.kernels.specs import launch_plan, main_variant
+from genkern.ops.op import get_op
+from genkern.packing.any_m import reach
+
+H200 = gpu_for_arch("sm_90")
+PROBLEM = GemmProblem(100, 200, 512)
+CONFIGS = taking(PROBLEM)
+ALL = (1, 10**5)
+
+
+def plan_of(problem: GemmProblem, config: Config, any_m: bool) -> LaunchPlan:
+    return launch_plan(product_of(problem, get_op(problem.op), "sm_90"), config, H200, any_m=any_m)
+
+
+def numbers(plan: LaunchPlan, m: int, units: int) -> object:
+    """Everything that is evaluated when a plan is used."""
+    known = {"units": units, "M": m}
+    launches = [
+        (
+            launch.programs(known),
+            [evaluate(each.value, known) for each in launch.arguments if isinstance(each, Integer)],
+            [
+                replace(each, aligns=False)
+                for each in launch.arguments
+                if not isinstance(each, Integer) and hasattr(each, "aligns")
+            ],
+        )
+        for launch in plan.launches
+    ]
+    return launches, plan.workspace_elements(known), [launch.cluster for launch in plan.launches]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+@given(m=st.integers(1, 3000) | st.sampled_from([1, 16, 64, 65, 99, 101, 128]), units=st.integers(1, 200))
+@settings(max_examples=25)
+def test_a_plan_for_any_m_is_that_of_each(config: Config, m: int, units: int) -> None:
+    """Grids, numbers and workspaces are those of the plan for that M alone, and no mask that it needs is missing."""
+    found = reach(PROBLEM, config, H200, ALL)
+    assert found.least_m <= PROBLEM.M <= found.most_m
+    there = replace(PROBLEM, M=m)
+    if not found.least_m <= m <= found.most_m:
+        return
+    assert not legal(there, config, H200)
+    assert numbers(plan_of(found.kernels_of, config, True), m, units) == numbers(
+        plan_of(there, config, False), m, units
+    )
+    taken, needed = main_variant(found.kernels_of, config), main_variant(there, config)
+    assert taken.mask_m >= needed.mask_m
+    assert replace(taken, name="", mask_m=False) == replace(needed, name="", mask_m=False)
+
+
+def test_reach_ends_where_legality_does() -> None:
+    """One row for gemv, as many as fit for skinny, neighbours for the others; column-major A for its own M alone."""
+    ends = []
+    for config, m in ((GEMV, 1), (replace(FEW_ROWS, SPLIT_K=1), 3), (TILED, 100)):
+        found = reach(replace(PROBLEM, M=m), config, H200, (2 if m > 1 else 1, 4000))
+        ends.append((found.least_m, found.most_m))
+        for outside in (found.least_m - 1, found.most_m + 1):
+            there = replace(PROBLEM, M=max(outside, 1))
+            inside = 2 <= outside <= 4000
+            same = main_variant(there, config).rows == main_variant(replace(PROBLEM, M=m), config).rows
+            assert not inside or legal(there, config, H200) or not same
+    assert ends[2] == (2, 4000)
+    assert ends[0] == (1, 1)
+    column_major = replace(PROBLEM, M=96, row_major_a=False)
+    found = reach(column_major, TILED, H200, ALL)
+    assert (found.least_m, found.most_m, found.kernels_of) == (96, 96, column_major)

@@ -1,0 +1,82 @@
+"""Tests of genkern.packing.command: `genkern pack` as a user runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from genkern.errors import GenkernError
+from genkern.packing.command import parse_pack, run_pack
+from genkern.runtime.bundle import read_bundle
+
+ROW = (
+    "- {'M': %d, 'N': 256, 'K': 512, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 16, 'BLOCK_SIZE_N': 32, "
+    "'BLOCK_SIZE_K': 64, 'GROUP_SIZE_M': 1, 'SPLIT_K': %d, 'num_warps': 4, 'num_stages': 2, 'time_us': 10.0, "
+    "'vendor_us': 12.0, 'time_source': '%s', 'arch': '%s', 'device': '%s', 'check': 'gpu', "
+    "'versions': {'triton': '3.6.0'}}\n"
+)
+H200, MI300X = ("sm_90", "NVIDIA H200"), ("gfx942", "AMD Instinct MI300X")
+
+
+def genkern(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "genkern", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packing")
+    (folder / "h200.yaml").write_text(ROW % (24, 1, "cudagraph", *H200) + ROW % (40, 4, "cudagraph", *H200))
+    (folder / "mi300x.yaml").write_text(ROW % (24, 1, "rocprofv3", *MI300X))
+    (folder / "predicted.yaml").write_text(ROW % (24, 1, "predicted", *H200))
+    return folder
+
+
+def test_results_of_two_architectures_become_one_bundle(folder: Path) -> None:
+    """Compiled without a GPU, listed, and compiled no second time."""
+    command = ["pack", "h200.yaml", "mi300x.yaml", "-o", "both.genkern", "--cache_dir", "cache", "--jobs", "2"]
+    done = genkern(*command, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "3 winners (2 a16w16 on sm_90, 1 a16w16 on gfx942), 4 binaries" in done.stdout
+    first = (folder / "both.genkern").read_bytes()
+    assert len(first) < 4 * 9000
+    compiled = sorted((folder / "cache" / "binaries").glob("*/*"))
+    assert genkern(*command, cwd=folder).returncode == 0
+    assert (folder / "both.genkern").read_bytes() == first
+    assert sorted((folder / "cache" / "binaries").glob("*/*")) == compiled
+    listed = genkern("pack", "--list", "both.genkern", cwd=folder)
+    assert listed.returncode == 0
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:-1]] == ["24x256x512", "40x256x512", "24x256x512"]
+    split = next(winner for winner in read_bundle(str(folder / "both.genkern")).winners if winner.problem.M == 40)
+    assert [launch.symbol.partition("_B")[0] for launch in split.calls[0].plan.launches] == [
+        "matmul_tiled_split_mask_m",
+        "reduce_splits",
+    ]
+
+
+REFUSED = {
+    ("pack", "predicted.yaml", "-o", "x.genkern"): "--predicted packs them",
+    ("pack", "h200.yaml"): "name the bundle to write",
+    ("pack", "missing.yaml", "-o", "x.genkern"): "missing.yaml: no such file",
+    ("pack", "--list", "h200.yaml"): "h200.yaml is no bundle",
+    ("pack", "h200.yaml", "-o", "."): "is a folder",
+    ("pack", "h200.yaml", "-o", "x", "--frob"): "--frob",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_cannot_be_packed_is_one_line(
+    folder: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a user must put right is said in one line, and no file is written."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(GenkernError) as error:
+        run_pack(parse_pack(arguments[1:]), Console())
+    assert REFUSED[arguments] in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (folder / "x.genkern").exists()

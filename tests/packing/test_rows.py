@@ -1,0 +1,73 @@
+"""Tests of genkern.packing.rows: what of results is packed, and what is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_gemms import GEMV, TILED
+
+from genkern.errors import InputError
+from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.packing.rows import rows_of
+
+PROBLEM = GemmProblem(100, 200, 512)
+ROW = TunedRow(
+    PROBLEM, TILED, 10.0, "sm_90", "NVIDIA H200", "cudagraph", {"triton": "3.6.0"}, vendor_us=12.0, check="gpu"
+)
+
+
+def test_a_row_becomes_a_winner() -> None:
+    """With its times, device, check and versions, and its config for every M up to its neighbours'."""
+    found = rows_of([replace(ROW, problem=replace(PROBLEM, M=m)) for m in (100, 16, 400)], None, False)
+    first = next(row for row in found.packed if row.winner.problem.M == 100)
+    assert (first.winner.time_us, first.winner.library_us, first.winner.check) == (10.0, 12.0, "gpu")
+    assert (first.winner.device, first.winner.compute_units) == ("NVIDIA H200", 132)
+    assert first.winner.versions == (("triton", "3.6.0"),)
+    reaches = {row.winner.problem.M: [(w.reach.least_m, w.reach.most_m) for w in row.wanted] for row in found.packed}
+    # 100 overhangs a tile of 64, so that one set of kernels serves all; so does 400.
+    assert reaches[16] == [(1, 99)]
+    assert reaches[100] == [(17, 399)]
+    assert reaches[400][0][0] == 101
+    assert 10**6 < reaches[400][0][1] <= MAX_DIMENSION
+
+
+def test_a_size_without_overhang_has_two_calls() -> None:
+    """Its own kernels, which were measured, and those with masks for its neighbours."""
+    (row,) = rows_of([replace(ROW, problem=replace(PROBLEM, M=128))], None, False).packed
+    assert [(w.reach.least_m, w.reach.kernels_of.M) for w in row.wanted] == [(128, 128), (1, 129)]
+
+
+def test_the_library_needs_no_kernels() -> None:
+    """A row that it won is packed without a call."""
+    (row,) = rows_of([replace(ROW, choice="vendor")], None, False).packed
+    assert (row.winner.choice, row.wanted) == ("vendor", ())
+
+
+def test_what_is_left_out_is_counted() -> None:
+    """Other libraries' rows, predictions unless asked for, what is not legal, and the slower of two."""
+    rows = [
+        ROW,
+        replace(ROW, duration_us=9.0),
+        replace(ROW, duration_us=11.0),
+        replace(ROW, problem=replace(PROBLEM, M=7), config=None, library="asm"),
+        replace(ROW, problem=replace(PROBLEM, M=8), time_source="predicted"),
+        replace(ROW, problem=replace(PROBLEM, M=9), config=GEMV),
+    ]
+    found = rows_of(rows, None, False)
+    assert [row.winner.time_us for row in found.packed] == [9.0]
+    assert found.left_out.pop("twice, the faster one stays") == 2
+    assert found.left_out.pop("of other libraries") == 1
+    assert any(reason.startswith("predicted") for reason in found.left_out)
+    assert any(reason.startswith("not legal") for reason in found.left_out)
+    assert len(rows_of(rows, None, True).packed) == 2
+
+
+def test_an_architecture_must_be_known() -> None:
+    """tune_gemm's files do not say it."""
+    row = replace(ROW, arch=None, device=None)
+    with pytest.raises(InputError, match="--arch"):
+        rows_of([row], None, False)
+    (packed,) = rows_of([row], "gfx942", False).packed
+    assert (packed.winner.arch, packed.winner.compute_units) == ("gfx942", 304)
