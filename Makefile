@@ -28,10 +28,10 @@ tune: $(RUN)
 		-o "output/quickstart_$${gpu:-gfx942}.yaml" $$([ -n "$$gpu" ] || echo --space amd_quick) $(ARGS)
 
 test: $(DEV)
-	$(PY) -m pytest -m "not gpu" -n 2 $(ARGS)
+	$(PY) -m pytest -m "not gpu" -n 2 --dist worksteal $(ARGS)
 
 test-long: $(DEV)
-	GENKERN_LONG_TESTS=1 $(PY) -m pytest -m "not gpu" -n 2 $(ARGS)
+	GENKERN_LONG_TESTS=1 $(PY) -m pytest -m "not gpu" -n 2 --dist worksteal $(ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .

@@ -40,10 +40,17 @@ class Ran:
         return line
 
 
-def run_here(capsys: pytest.CaptureFixture[str], *argv: object) -> Ran:
-    """Run the command in this process, which keeps its signal handlers."""
+def run_here(capsys: pytest.CaptureFixture[str], *argv: object, env: dict[str, str] | None = None) -> Ran:
+    """Run the command in this process, which keeps its signal handlers and its environment.
+
+    What `env` makes of the machine (machines.py) holds for the processes that the command starts, and not for itself.
+    """
     capsys.readouterr()
-    with _own_handlers():
+    with _own_handlers(), pytest.MonkeyPatch.context() as patch:
+        for name, value in (environment(env) if env else {}).items():
+            patch.setenv(name, value)
+        # Measured processes are given the path of this one.
+        patch.setattr(sys, "path", [*(env or {}).get("PYTHONPATH", "").split(os.pathsep), *sys.path])
         status = main([str(argument) for argument in argv])
     said = capsys.readouterr()
     return Ran(status, said.out, said.err)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_checks import ForkedChecks
 from hypothesis import settings
 
 from genkern.gemm.gpus import detect_devices
@@ -71,6 +72,19 @@ def _environment_as_before() -> Iterator[None]:
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of binaries for the whole run, so that tests share what they compile."""
     return tmp_path_factory.mktemp("binaries")
+
+
+@pytest.fixture(scope="session")
+def forked_checks() -> Iterator[ForkedChecks]:
+    """One process for all checks under the interpreter that are made in a fork."""
+    with contextlib.closing(ForkedChecks()) as checks:
+        yield checks
+
+
+@pytest.fixture
+def fast_checks(forked_checks: ForkedChecks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check under the interpreter costs a fork, for tests that ask for it; tuning/test_check.py has its process."""
+    monkeypatch.setattr("genkern.tuning.check.run_supervised", forked_checks.run)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import mutants
 import pytest
 from faults_of_kernels import FAULTS
 from judges import Judged
+from long_tests import spread
 from mutant_cases import Case, mutated, sound
 from mutants import Verdicts, last_line, report
 from small_gemms import needs_interpreter
@@ -42,7 +43,7 @@ def test_every_family_has_faults_and_every_fault_a_family(made: list[Case]) -> N
 
 def test_mutants_are_python(made: list[Case]) -> None:
     """A fault changes what a kernel computes, not whether it can be read."""
-    for case in made:
+    for case in spread(made, 3):
         ast.parse(case.text, case.fault)
 
 

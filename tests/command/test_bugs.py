@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command import SMALL, Ran, run, run_here
+from command import SMALL, Ran, run_here
 from machines import machine
 from processes import assert_gone
 from small_gemms import needs_interpreter
@@ -135,11 +135,13 @@ def test_a_bug_when_checking_a_file(
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_a_bug_of_the_measured_process(gpus: int, cache_dir: Path, tmp_path: Path) -> None:
+def test_a_bug_of_the_measured_process(
+    gpus: int, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No config failed to launch: the size ends, the process is another one for the next, and the status is 3."""
     bug = {"bug": "KeyError: 'BLOCK_SIZE_M'", "details": "Traceback: in bind\n"}
     env = machine(tmp_path, gpus=gpus, bug=bug, bug_in="64x128x256", faster=FASTER)
-    ran = run(*tiny_command(tmp_path, cache_dir, SIZES), "--ngpus", gpus, env=env)
+    ran = run_here(capsys, *tiny_command(tmp_path, cache_dir, SIZES), "--ngpus", gpus, env=env)
     assert (ran.status, ran.err) == (3, "")
     assert "64x128x256: a bug in genkern: KeyError: 'BLOCK_SIZE_M'; " in ran.out
     assert "launch_failed" not in ran.out
@@ -148,10 +150,12 @@ def test_a_bug_of_the_measured_process(gpus: int, cache_dir: Path, tmp_path: Pat
     assert_gone(tmp_path)
 
 
-def test_a_family_that_never_runs_is_a_warning(cache_dir: Path, tmp_path: Path) -> None:
+def test_a_family_that_never_runs_is_a_warning(
+    cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All of its configs were refused by the device: once a size, with the first message; that is no bug."""
     env = machine(tmp_path, gpus=1, faults=dict.fromkeys(NAMES, "refused"))
-    ran = run(*tiny_command(tmp_path, cache_dir, SIZES), env=env)
+    ran = run_here(capsys, *tiny_command(tmp_path, cache_dir, SIZES), env=env)
     assert (ran.status, ran.err) == (1, "")
     warnings = [line for line in ran.out.splitlines() if "warning" in line]
     assert warnings == [

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command import Ran, ended, run, start
+from command import Ran, ended, run, run_here, start
 from machines import machine
 from processes import assert_gone, until
 from tiny_space import FASTER, NAMES, tiny_command, traced
@@ -110,20 +110,22 @@ def test_a_process_killed_from_outside_costs_one_candidate(cache_dir: Path, tmp_
     assert_gone(tmp_path)
 
 
-def test_a_device_that_stays_broken_is_reported(cache_dir: Path, tmp_path: Path) -> None:
+def test_a_device_that_stays_broken_is_reported(
+    cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One line says which and what to try; what it had measured is kept, and on a sound device the run goes on.
 
     The first loss may have broken the device and is not tried again; those after it say nothing of their configs.
     """
     again = [*tiny_command(tmp_path, cache_dir, SIZE), "-o2", tmp_path / "candidates.csv"]
     log = {"trace": str(tmp_path / "trace"), "faster": FASTER}
-    ran = run(*again, env=machine(tmp_path, gpus=1, broken={"0": 2}, **log))
+    ran = run_here(capsys, *again, env=machine(tmp_path, gpus=1, broken={"0": 2}, **log))
     assert "GPU 0 is broken: 5 measured processes in a row were lost" in ran.refusal
     assert "try another --gpu_ids" in ran.refusal
     assert_gone(tmp_path)
-    status = run("status", tmp_path / "r.yaml").out
+    status = run_here(capsys, "status", tmp_path / "r.yaml").out
     assert "measured 2, crashed 1" in status
-    resumed = run(*again, env=machine(tmp_path, gpus=1, **log))
+    resumed = run_here(capsys, *again, env=machine(tmp_path, gpus=1, **log))
     assert (resumed.status, resumed.err) == (0, "")
     outcomes = Counter(row["outcome"] for row in candidates(tmp_path).values())
     assert outcomes == {"measured": 7, "crashed": 1}

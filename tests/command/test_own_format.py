@@ -61,8 +61,9 @@ def test_it_is_tuned_and_checked(
     assert "interpreter check ok" in ran.out
     (row,) = yaml.safe_load((tmp_path / "r.yaml").read_text("utf-8"))
     assert (row["op"], row["beta"], row["dtype_c"]) == ("squared_relu", 3, "fp16")
-    again = run(tmp_path, "--op", example, "--compare_wo_tuning", "-i", "r.yaml", "--arch", arch, "--jobs", 1)
-    assert (again.returncode, "are correct" in again.stdout) == (0, True), again.stderr
+    if arch == "sm_90":
+        again = run(tmp_path, "--op", example, "--compare_wo_tuning", "-i", "r.yaml", "--arch", arch, "--jobs", 1)
+        assert (again.returncode, "are correct" in again.stdout) == (0, True), again.stderr
 
 
 def test_without_its_folder_nobody_knows_it(tmp_path: Path) -> None:

@@ -273,12 +273,19 @@ def test_mixed_ops_and_layouts_do_not_fit_a_csv(here: Here, tmp_path: Path) -> N
     ],
 )
 def test_no_such_gpu_or_profiler(
-    options: list[str], what: dict[str, object], said: str, tmp_path: Path, cache_dir: Path
+    options: list[str],
+    what: dict[str, object],
+    said: str,
+    tmp_path: Path,
+    cache_dir: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A measurement that this machine cannot make is refused at once; nothing is predicted in its stead."""
     env = machine(tmp_path, **what)  # type: ignore[arg-type]
     size = ["-m", 16, "-n", 128, "-k", 256, "-o", tmp_path / "r.yaml", "--cache_dir", cache_dir]
-    assert said in run(*size, *options, env=env).refusal
+    # What is missing is so for the command itself.
+    ran = run(*size, *options, env=env) if "missing" in what else run_here(capsys, *size, *options, env=env)
+    assert said in ran.refusal
     assert not (tmp_path / "r.yaml").exists()
 
 
@@ -309,7 +316,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("full", ["results", "candidates", "cache"])
-def test_a_full_disk(full: str, small_disk: Path, warm: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_a_full_disk(
+    full: str, small_disk: Path, warm: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One line, results as good as they were; after space is made, the same command makes the same results."""
     (tmp_path / "sizes.yaml").write_text(SMALL)
     filler = small_disk / "filler"
@@ -318,13 +327,13 @@ def test_a_full_disk(full: str, small_disk: Path, warm: tuple[Path, str, str], t
     cache = small_disk / "cache" if full == "cache" else warm[0]
     files = ["-o", place["results"] / "r.yaml", "-o2", place["candidates"] / "c.csv"]
     command = ["-i", tmp_path / "sizes.yaml", *files, *quick(cache)]
-    refusal = run(*command).refusal
+    refusal = run_here(capsys, *command).refusal
     assert os.strerror(errno.ENOSPC) in refusal
     if (place["results"] / "r.yaml").exists():
         assert isinstance(yaml.safe_load((place["results"] / "r.yaml").read_text()), list)
     filler.unlink()
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
-    assert run(*command).status == 0
+    assert run_here(capsys, *command).status == 0
     assert (place["results"] / "r.yaml").read_text() == warm[1]
 
 

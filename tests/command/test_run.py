@@ -248,11 +248,13 @@ def test_candidates_of_sizes_that_are_not_tuned_again_stay(
     assert sorted(profile.read_text().splitlines()) == sorted(longer.splitlines())
 
 
-def test_several_gpus_make_the_same_file(sizes: Path, tmp_path: Path, cache_dir: Path) -> None:
+def test_several_gpus_make_the_same_file(
+    sizes: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On a machine with two GPUs both measure; the results stand in the order of the list all the same."""
     log, results = tmp_path / "log", tmp_path / "r.yaml"
     env = machine(tmp_path, gpus=2, log=str(log))
-    ran = run("-i", sizes, "-o", results, "--mp", 2, *measured(cache_dir), env=env)
+    ran = run_here(capsys, "-i", sizes, "-o", results, "--mp", 2, *measured(cache_dir), env=env)
     assert (ran.status, ran.err) == (0, "")
     assert names(results) == THREE
     assert events(log).count("retime") == 3
@@ -285,21 +287,23 @@ def test_without_pytorch_predicted_tuning_works(tmp_path: Path, cache_dir: Path)
     assert names(results) == ["16x128x256"]
 
 
-def test_an_interrupted_run_with_all_goes_on(sizes: Path, tmp_path: Path, cache_dir: Path) -> None:
+def test_an_interrupted_run_with_all_goes_on(
+    sizes: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same command, --all included, does not begin from the start; another one is told of the journal."""
     log, results = tmp_path / "log", tmp_path / "r.yaml"
     options = ["-i", sizes, "-o", results, "--all", *measured(cache_dir)]
     fine = machine(tmp_path, gpus=1, log=str(log))
-    assert run(*options, env=fine).status == 0
+    assert run_here(capsys, *options, env=fine).status == 0
     journal = results.with_name("r.yaml.journal")
     finished = results.with_name("r.yaml.journal.previous")
     whole = finished.read_text().splitlines(keepends=True)
     half = next(i for i, line in enumerate(whole) if json.loads(line)["fact"] == "won") + 4
     journal.write_text("".join(whole[:half]))
     before = len(events(log))
-    other = run("-m", 7, "-n", 64, "-k", 64, "-o", results, *measured(cache_dir), env=fine)
+    other = run_here(capsys, "-m", 7, "-n", 64, "-k", 64, "-o", results, *measured(cache_dir), env=fine)
     assert "all was True, is False" in other.refusal
-    assert run(*options, env=fine).status == 0
+    assert run_here(capsys, *options, env=fine).status == 0
     again = events(log)[before:]
     left = (entry_of(line.rstrip().encode()) for line in whole[half:])
     left_out = sum(len(entry["value"]["config"]) for entry in left if entry["fact"] == "screened")
@@ -307,14 +311,16 @@ def test_an_interrupted_run_with_all_goes_on(sizes: Path, tmp_path: Path, cache_
     assert names(results) == THREE
 
 
-def test_the_journal_knows_driver_and_clocks(sizes: Path, tmp_path: Path, cache_dir: Path) -> None:
+def test_the_journal_knows_driver_and_clocks(
+    sizes: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In its header, and the usual clock with the finals of each size; the driver stands in the results too.
 
     After an update of the driver, or on a GPU that is held to another clock, an interrupted run does not go on.
     """
     results, journal = tmp_path / "r.yaml", tmp_path / "r.yaml.journal"
     options = ["-i", sizes, "-o", results, *measured(cache_dir)]
-    ran = run(*options, "--ngpus", 2, "-v", env=machine(tmp_path, gpus=2))
+    ran = run_here(capsys, *options, "--ngpus", 2, "-v", env=machine(tmp_path, gpus=2))
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.count("; finals at 1755 MHz") == len(THREE)
     assert {entry["versions"]["driver"] for entry in entries(results)} == {"570.86.15"}  # type: ignore[index]
@@ -327,11 +333,11 @@ def test_the_journal_knows_driver_and_clocks(sizes: Path, tmp_path: Path, cache_
     assert [{final.usual_mhz for final in of_a_size} for of_a_size in finals] == [{1755.0}] * len(THREE)
     journal.write_text("".join(line + "\n" for line in text.splitlines()[:5]))
     results.unlink()
-    updated = run(*options, env=machine(tmp_path, gpus=1, driver="580.1"))
+    updated = run_here(capsys, *options, env=machine(tmp_path, gpus=1, driver="580.1"))
     assert "driver was '570.86.15', is '580.1'" in updated.refusal
-    held = run(*options, env=machine(tmp_path, gpus=1, sm_mhz=1755))
+    held = run_here(capsys, *options, env=machine(tmp_path, gpus=1, sm_mhz=1755))
     assert "sm_clock_max_mhz was 1980, is 1755 on device 0" in held.refusal
-    assert run(*options, env=machine(tmp_path, gpus=1)).status == 0
+    assert run_here(capsys, *options, env=machine(tmp_path, gpus=1)).status == 0
     assert names(results) == THREE
 
 
@@ -347,4 +353,4 @@ def test_options_about_measuring_are_said_to_be_idle(
     assert "note: --protocol, --iters have no effect on predicted times\n" in ran.out
     assert "no effect" not in run_here(capsys, *options, "--all").out
     measuring = ["-i", sizes, "-o", tmp_path / "m.yaml", *measured(cache_dir), *given]
-    assert "no effect" not in run(*measuring, env=machine(tmp_path, gpus=1)).out
+    assert "no effect" not in run_here(capsys, *measuring, env=machine(tmp_path, gpus=1)).out

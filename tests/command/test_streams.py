@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command import SMALL, Ran, environment, run
+from command import SMALL, Ran, environment, run, run_here
 from machines import machine
 from tiny_space import FASTER, tiny_command
 
@@ -73,12 +73,22 @@ def test_a_reader_of_the_results_that_leaves(cache_dir: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["r.yaml", "r.csv"])
 @pytest.mark.parametrize("text", ["", "\n"])
-def test_an_empty_file_has_no_results_yet(name: str, text: str, cache_dir: Path, tmp_path: Path) -> None:
+def test_an_empty_file_has_no_results_yet(
+    name: str,
+    text: str,
+    cache_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """As mktemp and touch make them: it is filled as a new one would be, and `status` says so before."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sizes.yaml").write_text(SMALL)
     (tmp_path / name).write_text(text)
-    assert "results of 0 sizes" in run("status", name, cwd=tmp_path).out
-    assert tuned(tmp_path, cache_dir, "-o", name).status == 0
-    assert tuned(tmp_path, cache_dir, "-o", f"new_{name}").status == 0
+    assert "results of 0 sizes" in run_here(capsys, "status", name).out
+    for results in (name, f"new_{name}"):
+        options = ["-i", "sizes.yaml", *QUICK, "--cache_dir", cache_dir, "-o", results]
+        assert run_here(capsys, *options).status == 0
     assert (tmp_path / name).read_text() == (tmp_path / f"new_{name}").read_text()
 
 

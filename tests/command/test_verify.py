@@ -75,24 +75,28 @@ def test_tune_gemms_own_results(tmp_path: Path, cache_dir: Path, capsys: pytest.
     assert "x4097 a16w16 bf16: ok: " in ran.out
 
 
-def test_wrong_configs_are_named(results: Path, tmp_path: Path, cache_dir: Path) -> None:
+def test_wrong_configs_are_named(
+    results: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Status 1, the sizes in the last line, and what was found in each one's own; status 0 when none is wrong."""
     options = ["--compare_wo_tuning", "-i", results, "--cache_dir", cache_dir]
-    fine = run(*options, env=machine(tmp_path, gpus=1))
+    fine = run_here(capsys, *options, env=machine(tmp_path, gpus=1))
     assert (fine.status, fine.err) == (0, "")
     assert fine.out.endswith(f"all 3 configs in {results} are correct\n")
-    ran = run(*options, env=machine(tmp_path, gpus=1, wrong=[H200.name]))
+    ran = run_here(capsys, *options, env=machine(tmp_path, gpus=1, wrong=[H200.name]))
     assert (ran.status, ran.err) == (1, "")
     assert ran.out.count("WRONG: C[0, 0] is 0, expected 1 (gpu): tiled_") == 3
     assert ran.out.endswith(f"3 of 3 configs in {results} are wrong: 1x4096x4096, 16x4096x4096, 64x4096x4096\n")
 
 
-def test_benchmark_times_every_config(results: Path, tmp_path: Path, cache_dir: Path) -> None:
+def test_benchmark_times_every_config(
+    results: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With tune_gemm's columns first; no search, and the results are left alone."""
     before, times = results.read_bytes(), tmp_path / "new" / "times.csv"
     log = tmp_path / "log"
     env = machine(tmp_path, gpus=1, log=str(log), faster={H200.name: 50.0})
-    ran = run("--benchmark", "-i", results, "-o", times, "--cache_dir", cache_dir, env=env)
+    ran = run_here(capsys, "--benchmark", "-i", results, "-o", times, "--cache_dir", cache_dir, env=env)
     assert (ran.status, ran.err) == (0, "")
     with open(times) as file:
         rows = list(csv.DictReader(file))
@@ -155,13 +159,13 @@ def test_what_cannot_compute_a_size_says_why(
 
 @pytest.mark.parametrize("content", ["M,N,K\n1,2,3\n", "- {'M': 1}\n", b"\xff\xfe"])
 def test_times_are_not_written_over_another_file(
-    content: str | bytes, results: Path, tmp_path: Path, cache_dir: Path
+    content: str | bytes, results: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only over earlier times."""
     path = tmp_path / "mine"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     env = machine(tmp_path, gpus=1)
-    ran = run("--benchmark", "-i", results, "-o", path, "--cache_dir", cache_dir, env=env)
+    ran = run_here(capsys, "--benchmark", "-i", results, "-o", path, "--cache_dir", cache_dir, env=env)
     assert "holds no times of --benchmark" in ran.refusal
     assert path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
 
@@ -173,17 +177,19 @@ def test_results_of_another_arch_are_refused(results: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("mode", ["--compare_wo_tuning", "--benchmark"])
-def test_results_made_elsewhere_are_said_to_be(mode: str, results: Path, tmp_path: Path, cache_dir: Path) -> None:
+def test_results_made_elsewhere_are_said_to_be(
+    mode: str, results: Path, tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of another Triton or device: one line with both, and they are taken all the same; of the same, no word."""
     env = machine(tmp_path, gpus=1)
     command = [mode, "-i", results, "-o", tmp_path / "t.csv", "--cache_dir", cache_dir]
     text, here = results.read_text(), versions()["triton"]
     results.write_text(text.replace("'triton': '3.7.0'", f"'triton': '{here}'"))
-    same = run(*command, env=env)
+    same = run_here(capsys, *command, env=env)
     assert (same.status, same.err) == (0, "")
     assert "was made" not in same.out
     results.write_text(text.replace("3.7.0", "3.0.1").replace("NVIDIA H200", "NVIDIA H100 PCIe"))
-    ran = run(*command, env=env)
+    ran = run_here(capsys, *command, env=env)
     assert (ran.status, ran.err) == (0, "")
     made = f"with Triton 3.0.1 (here {here}) on NVIDIA H100 PCIe (here NVIDIA H200)"
     assert ran.out.splitlines()[0] == f"note: {results} was made {made}: its configs may be slower here, or not run"

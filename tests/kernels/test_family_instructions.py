@@ -247,8 +247,14 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
         assert re.search(MATRIX[arch], text)
 
 
-@pytest.mark.parametrize("problem", SPECIALIZED_PROBLEMS, ids=lambda problem: problem.name)
-@pytest.mark.parametrize("config", SPECIALIZED, ids=lambda config: config.name)
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        *((SPECIALIZED_PROBLEMS[0], config) for config in SPECIALIZED),
+        *((SPECIALIZED_PROBLEMS[1], config) for config in spread(SPECIALIZED, 3)),
+    ],
+    ids=lambda value: value.name,
+)
 def test_persistent_tma_specialized(kernels: Callable[..., Kernels], config: Config, problem: GemmProblem) -> None:
     """On sm_100 tcgen05 multiplies, a warpgroup is added for loads, and registers go from it to the others.
 

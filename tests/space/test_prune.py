@@ -89,6 +89,15 @@ def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
     assert counts == PUBLISHED[size]
 
 
+def thinned(space: Space) -> Space:
+    """Every other value of each range: one in many, of every family and for every rule."""
+    families = (
+        dataclasses.replace(family, ranges=tuple((field, values[::2]) for field, values in family.ranges))
+        for family in space.families
+    )
+    return space if LONG or space.size < 100_000 else dataclasses.replace(space, families=tuple(families))
+
+
 @pytest.mark.parametrize(
     ("size", "gpu_arch", "space"),
     [
@@ -104,7 +113,7 @@ def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
 def test_equals_the_definition(size: tuple[int, int, int], gpu_arch: str, space: str) -> None:
     """Asking the rules only where answers differ changes neither the configs, nor their order, nor any count."""
     problem, gpu = GemmProblem(*size), gpu_for_arch(gpu_arch)
-    loaded = load_space(space, gpu_arch, "a16w16")
+    loaded = thinned(load_space(space, gpu_arch, "a16w16"))
     assert prune(loaded, problem, gpu) == naive(loaded, problem, gpu)
 
 

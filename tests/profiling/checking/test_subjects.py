@@ -31,7 +31,7 @@ PROBLEMS = [
     GemmProblem(35, 48, 96, *FP8, own=(("scales", "per_token"),), bias=True),
     GemmProblem(20, 150, 300, "a8w8_blockscale", *FP8[1:]),
 ]
-BLOCKS = {"gemv": (1, 16, 128, 1), "skinny": (4, 16, 128, 1)}
+BLOCKS = {"gemv": (1, 16, 128, 1), "skinny": (4, 64, 128, 1)}
 CONFIGS = [
     Config(name, *BLOCKS.get(name, (32, 32, 32, 4)), 3 if FAMILIES[name].splits_k else 1, 4, 2) for name in INTERPRETED
 ]
