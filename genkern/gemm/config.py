@@ -9,7 +9,7 @@ from functools import lru_cache
 from genkern.errors import InputError
 
 # Field -> prefix in the name. The order is tune_gemm's (BM BN BK GM SK nW nS EU kP mfma sched).
-PREFIXES = {
+_PREFIXES = {
     "BLOCK_SIZE_M": "BM",
     "BLOCK_SIZE_N": "BN",
     "BLOCK_SIZE_K": "BK",
@@ -34,7 +34,7 @@ _MOST = 2**31 - 1
 
 
 def _pattern() -> re.Pattern[str]:
-    parts = {field: f"_{prefix}(?P<{field}>0|[1-9][0-9]{{0,9}})" for field, prefix in PREFIXES.items()}
+    parts = {field: f"_{prefix}(?P<{field}>0|[1-9][0-9]{{0,9}})" for field, prefix in _PREFIXES.items()}
     parts["schedule_hint"] = r"_sched(?P<schedule_hint>\w+)"
     amd = "".join(parts.pop(field) for field in AMD_NEUTRAL)
     modifiers = "|".join(modifier[1:] for modifier in CACHE_MODIFIERS if modifier != "none")
@@ -95,24 +95,12 @@ class Config:
     @property
     def is_amd(self) -> bool:
         """Whether any of AMD's fields is set that are options of its compiler."""
-        # As AMD_NEUTRAL has them, written out: this is asked several times of each of 15,000 configs.
-        return bool(self.waves_per_eu or self.matrix_instr_nonkdim or self.kpack or self.schedule_hint != "none")
+        return has_amd_fields(self)
 
     @property
     def name(self) -> str:
         """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3`; a valid Python identifier, no two alike."""
-        name = (
-            f"{self.family}_BM{self.BLOCK_SIZE_M}_BN{self.BLOCK_SIZE_N}_BK{self.BLOCK_SIZE_K}"
-            f"_GM{self.GROUP_SIZE_M}_SK{self.SPLIT_K}_nW{self.num_warps}_nS{self.num_stages}"
-        )
-        if self.xcd_remap:
-            name += "_xcd1"
-        if self.cache_modifier != "none":
-            name += f"_cm{self.cache_modifier[1:]}"
-        if not self.is_amd:
-            return name
-        hint = self.schedule_hint.replace("-", "__")
-        return f"{name}_EU{self.waves_per_eu}_mfma{self.matrix_instr_nonkdim}_kP{self.kpack}_sched{hint}"
+        return plain_name(self) + load_part(self) + amd_part(self)
 
     @classmethod
     def parse(cls, name: str) -> Config:
@@ -133,6 +121,35 @@ class Config:
         if config.name != name:
             raise InputError(f"{name!r} is not a config name: did you mean {config.name!r}?")
         return config
+
+
+# The text of the next four is in generated modules as well, whose configs have the fields that they need.
+def plain_name(config: Config) -> str:
+    """The name of a config, but for what is at its neutral value in most."""
+    return (
+        f"{config.family}_BM{config.BLOCK_SIZE_M}_BN{config.BLOCK_SIZE_N}_BK{config.BLOCK_SIZE_K}"
+        f"_GM{config.GROUP_SIZE_M}_SK{config.SPLIT_K}_nW{config.num_warps}_nS{config.num_stages}"
+    )
+
+
+def load_part(config: Config) -> str:
+    """What a name says of the order of programs, and of the loads of B."""
+    modifier = "" if config.cache_modifier == "none" else f"_cm{config.cache_modifier[1:]}"
+    return "_xcd1" * config.xcd_remap + modifier
+
+
+def has_amd_fields(config: Config) -> bool:
+    """Whether any of AMD's fields is set: left alone, all four are left to Triton, and out of the name."""
+    # Written out, since 15,000 configs are asked several times.
+    return bool(config.waves_per_eu or config.matrix_instr_nonkdim or config.kpack or config.schedule_hint != "none")
+
+
+def amd_part(config: Config) -> str:
+    """What a name says of AMD's fields."""
+    if not has_amd_fields(config):
+        return ""
+    hint = config.schedule_hint.replace("-", "__")
+    return f"_EU{config.waves_per_eu}_mfma{config.matrix_instr_nonkdim}_kP{config.kpack}_sched{hint}"
 
 
 @lru_cache(maxsize=1024)

@@ -143,8 +143,8 @@ def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: 
         if isinstance(argument, Descriptors):
             each = argument.each
             parts = parts_of(evaluate(argument.width, known), argument.owners)
-            for number, part in enumerate(parts):
-                box = _box(each, {**known, "WIDTH": part.width})
+            for number, (_, _, columns) in enumerate(parts):
+                box = _box(each, {**known, "WIDTH": columns})
                 yield replace(each, name=f"{each.name}_{number}", box=box)
         elif isinstance(argument, Descriptor):
             yield replace(argument, box=_box(argument, known))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import jinja2
 
 from genkern import __version__
 from genkern.errors import InputError
-from genkern.gemm.config import AMD_NEUTRAL, PREFIXES, Config
+from genkern.gemm.config import AMD_NEUTRAL, Config, amd_part, has_amd_fields, load_part, plain_name
 from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
@@ -23,7 +24,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
 from genkern.kernels.families.call import Kernel, product_of, starts_early
 from genkern.kernels.families.common import REDUCE
-from genkern.kernels.families.gluon_tile import ring_k
+from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
 from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
@@ -98,7 +99,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "version": __version__,
         "arch": arch,
         "amd": amd,
-        "prefixes": {field: prefix for field, prefix in PREFIXES.items() if field not in AMD_NEUTRAL},
+        "names": [
+            source_of(function) for function in (plain_name, *[load_part] * loads, *[has_amd_fields, amd_part] * amd)
+        ],
         "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
         "has_xcd_remap": xcd_remap,
         "has_load_fields": loads,
@@ -179,6 +182,12 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     return GeneratedModule(problem, arch, text, kernels_text, hashes)
 
 
+@lru_cache(maxsize=16)
+def source_of(function: Callable[..., Any]) -> str:
+    """The text of a function of genkern's that generated modules have as well."""
+    return inspect.getsource(function).strip()
+
+
 def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
     template = _environment(tuple(op_folders().items())).get_template(kernel.variant.template)
     return template.render(context, v=kernel.variant, parameters=list(parameters_of(kernel.arguments))).strip()
@@ -237,6 +246,7 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
     """What the kernels in Gluon must know of the operands' types."""
     return {
         "ring_k": ring_k(DTYPES[problem.dtype_a].size_bytes),
+        "functions_of_parts": [source_of(function) for function in (powers_of, parts_of)],
         "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
         "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
         "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),

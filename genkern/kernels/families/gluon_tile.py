@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 # Bytes along K of a buffer of a Gluon kernel's ring: those that are swizzled.
 _RING_BYTES = 128
 
 
-@dataclass(frozen=True)
-class Part:
-    """Columns of a tile that a copy takes to C: the first of them and how many; `owner` is a program of the cluster."""
-
-    owner: int
-    offset: int
-    width: int
+# The text of the next two is in generated modules as well, where kernels and launches ask them.
+def powers_of(width: int) -> tuple[int, ...]:
+    """The powers of two, largest first, that add up to a multiple of 8 up to 256."""
+    return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))
 
 
-def owned_eights(width: int, cluster: int) -> tuple[range, ...]:
-    """For each program of a cluster, the columns that it stores, by eights: equal shares, but for one of them."""
-    eights = width // 8
-    return tuple(range(i * eights // cluster, (i + 1) * eights // cluster) for i in range(cluster))
+def parts_of(width: int, cluster: int = 1) -> tuple[tuple[int, int, int], ...]:
+    """(program of the cluster, first column, columns) of what each copy takes to C.
 
-
-def parts_of(width: int, cluster: int = 1) -> tuple[Part, ...]:
-    """What each copy to C takes: of each program's columns the powers of two that they add up to, largest first.
-
-    As parts_of in the generated module (templates/gemm/parts.py.j2).
+    Each program has a share of the columns, by eights, which is cut into powers of two, largest first.
     """
-    parts: list[Part] = []
-    for owner, columns in enumerate(owned_eights(width, cluster)):
-        offset = 8 * columns.start
-        for size in powers_of(8 * len(columns)):
-            parts.append(Part(owner, offset, size))
-            offset += size
+    parts = []
+    for owner in range(cluster):
+        first, last = (8 * (width // 8 * number // cluster) for number in (owner, owner + 1))
+        for size in powers_of(last - first):
+            parts.append((owner, first, size))
+            first += size
     return tuple(parts)
 
 
@@ -50,8 +39,3 @@ def buffer_bytes(rows: int, width: int) -> int:
 def landing_bytes(rows: int, width: int, cluster: int) -> int:
     """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, 4 each."""
     return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
-
-
-def powers_of(width: int) -> tuple[int, ...]:
-    """The powers of two, largest first, that add up to a multiple of 8 up to 256."""
-    return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))
