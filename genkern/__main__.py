@@ -47,6 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 with bugs_told():
                     return run_pack(parse_pack(arguments[1:]), Console(**PLAIN))
+            if arguments[:1] == ["merge"]:
+                from genkern.packing.merge import parse_merge, run_merge
+
+                joined = parse_merge(arguments[1:])
+                with bugs_told():
+                    return run_merge(joined, Console(stderr=own_descriptor(joined.output) == 1, **PLAIN))
             options = parse(arguments)
             # Results that go to standard output have it for themselves.
             console = Console(stderr=own_descriptor(options.tuning_results_file or "") == 1, **PLAIN)

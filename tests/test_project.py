@@ -46,6 +46,8 @@ TESTED_ELSEWHERE = {
     "genkern/kernels/lowering.py": "tests/kernels/test_kernel.py",
     "genkern/kernels/source.py": "tests/farm/test_compiler.py",
     "genkern/ops/outside.py": "tests/command/test_own_format.py",
+    "genkern/runtime/process/own_command.py": "tests/runtime/process/test_sources.py",
+    "genkern/runtime/process/ranks.py": "tests/runtime/process/test_online.py",
     "genkern/tuning/interpreter.py": "tests/tuning/test_check.py",
     "genkern/command/setting.py": "tests/command/test_run.py",
     "profiling/interpret.py": "tests/tuning/test_check.py",

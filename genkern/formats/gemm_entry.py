@@ -119,7 +119,7 @@ def said_by_result(values: Mapping[str, object]) -> dict[str, object]:
     return {**{field.name: field.default for field in fields}, **values}
 
 
-def check_defaults(defaults: GemmDefaults, arch: str) -> None:
+def check_defaults(defaults: GemmDefaults, arch: str | None) -> None:
     """Raise InputError when the command line's own op and types do not fit together."""
     resolve({"M": 1, "N": 1, "K": 1}, defaults, arch)
 

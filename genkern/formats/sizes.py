@@ -17,7 +17,7 @@ from genkern.gemm.dtypes import parse_dtype
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.ops.op import op_by_type
 
-__all__ = ["GemmDefaults", "SizeList", "read_sizes"]
+__all__ = ["GemmDefaults", "SizeList", "parse_sizes", "read_sizes"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SizeList:
     notes: tuple[str, ...]
 
 
-def read_sizes(path: str, defaults: GemmDefaults, arch: str) -> SizeList:
+def read_sizes(path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
     """Read the sizes of `path`: CSV when the name ends in .csv, otherwise YAML.
 
     YAML is tune_gemm's list of `{'M': .., 'N': .., 'K': .., 'rowMajorA': 'T', 'rowMajorB': 'N'}` ('T' is
@@ -37,6 +37,7 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str) -> SizeList:
     What an entry does not say comes from `defaults`, then from the file's name where that names a format
     (a8w8_untuned_gemm.csv, as AITER's tables are told apart), then from genkern: bf16 for a16w16, the fp8 of
     `arch` with bf16 output for a8w8; types that are assumed are told in a note. tune_gemm itself assumes fp16.
+    Without an `arch` types stay as they are written.
 
     A list of a format that genkern does not have (a4w4, preshuffled weights) is refused rather than tuned as
     another one, whether its name, a column or the name of a kernel says so; of the name and the kernel an `op`
@@ -44,15 +45,20 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str) -> SizeList:
 
     Raises InputError (one line: file, line, what, what to try) for everything that is wrong.
     """
-    where = shown_path(path)
     try:
         check_defaults(defaults, arch)
     except InputError as exc:
         raise InputError(f"command line: {exc}") from None
+    return parse_sizes(read_text(path), path, defaults, arch)
+
+
+def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
+    """As read_sizes, of what the file holds."""
+    where = shown_path(path)
     by_name = said_by_name(os.path.basename(path))
     found: list[GemmProblem] = []
     notes: Counter[str] = Counter()
-    for item in kind_of(path).size_items(read_text(path), where):
+    for item in kind_of(path).size_items(text, where):
         try:
             values, told = _with_format(item, by_name, defaults)
             resolved = resolve(values, defaults, arch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 import yaml
 
@@ -39,7 +40,8 @@ from genkern.formats.tuned_row import (
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.kernels.family import is_deterministic
-from genkern.ops.op import gb_per_s
+from genkern.ops.fields import own_values
+from genkern.ops.op import gb_per_s, get_op
 
 SCHEMA = 1
 ONE_ROW_A_KEY = False
@@ -93,6 +95,14 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
         except InputError as exc:
             raise ResultsError(f"{where}, line {entry.line}: {exc}") from None
     return rows
+
+
+def size_line(problem: GemmProblem) -> str:
+    """The line of a list of sizes that leaves nothing of a problem to defaults, its format's own fields included."""
+    layout = {"rowMajorA": "T" if problem.row_major_a else "N", "rowMajorB": "T" if problem.row_major_b else "N"}
+    named = {key: getattr(problem, key) for key in SIZE_KEYS if key not in layout}
+    values = named | layout | asdict(own_values(get_op(problem.op).fields, problem))
+    return "- {" + ", ".join(f"'{key}': {_flow(values[key])}" for key in dict.fromkeys((*SIZE_KEYS, *values))) + "}\n"
 
 
 def split(text: str, where: str) -> tuple[str, list[str]]:

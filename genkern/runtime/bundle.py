@@ -101,8 +101,11 @@ def is_bundle(path: str) -> bool:
 
 def read_bundle(path: str) -> Bundle:
     """The bundle in `path`. Raises ResultsError (one line) unless every byte is as it was written."""
-    where = shown_path(path)
-    data = read_bytes(path, ResultsError, _MOST_BYTES)
+    return parse_bundle(read_bytes(path, ResultsError, _MOST_BYTES), shown_path(path))
+
+
+def parse_bundle(data: bytes, where: str) -> Bundle:
+    """The bundle in `data`, which came from `where`. Raises ResultsError as read_bundle does."""
     seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
     if not data.startswith(b"PK\3\4") or seal is None:
         raise ResultsError(f"{where} is no bundle, or its end is missing: make it by `genkern pack RESULTS -o {where}`")

@@ -77,12 +77,14 @@ class OwnCommand:
         return lines[-1].removeprefix("genkern: ") if lines else ""
 
 
-def pack(results: Path, bundle: Path, cache: Path, log: Path, nice: bool = False) -> int:
-    """Write the winners of a results file into a bundle; its exit status, 1 where some could not be packed.
+def pack_arguments(results: Path, bundle: Path, cache: Path) -> list[str]:
+    """Write the winners of a results file into a bundle: 1 where some could not be packed, above that there is none."""
+    return ["pack", str(results), "-o", str(bundle), "--cache_dir", str(cache)]
 
-    Raises ResultsError with the command's own line when there is no bundle to show for it.
-    """
-    command = OwnCommand(["pack", str(results), "-o", str(bundle), "--cache_dir", str(cache)], log, nice)
+
+def pack(results: Path, bundle: Path, cache: Path, log: Path) -> int:
+    """See pack_arguments. Raises ResultsError with the command's own line when there is no bundle to show for it."""
+    command = OwnCommand(pack_arguments(results, bundle, cache), log)
     try:
         status = command.wait()
     except BaseException:

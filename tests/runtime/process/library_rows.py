@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from made_winners import results_text, winner
@@ -12,6 +13,28 @@ from genkern.runtime.bundle import Bundle
 from genkern.runtime.table import Device
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
+
+
+@dataclass
+class Driver:
+    """Says of every stream that it is in the graph capture with this number."""
+
+    capturing: int = 0
+
+    def capture(self, stream: int) -> int:
+        return self.capturing
+
+
+@dataclass
+class Card:
+    """All that finding a winner, and watching, ask of a GPU. CPU tensors are on it."""
+
+    index: int = -1
+    identity: Device = H200
+    driver: Driver = field(default_factory=Driver)
+
+    def stream(self) -> int:
+        return 7
 
 
 def library_rows(path: Path, sizes: Sequence[int], us: float = 10.0, **changes: object) -> Path:

@@ -9,19 +9,12 @@ from pathlib import Path
 
 import pytest
 from command import environment
-from library_rows import H200, library_rows, problem, sizes_in
+from library_rows import Card, library_rows, problem, sizes_in
 
 from genkern.errors import ResultsError
 from genkern.runtime.context import Context
 from genkern.runtime.process import own_command, sources
 from genkern.runtime.process.sources import Sources
-
-
-class Card:
-    """All that finding a winner asks of a GPU."""
-
-    index = 0
-    identity = H200
 
 
 @pytest.fixture

@@ -1,0 +1,101 @@
+"""`genkern merge`: captures, and other lists of sizes, as one list in which each size stands once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.arguments import Formatter, Parser
+from genkern.errors import InputError
+from genkern.files import read_text, require_writable, shown_path, write_whole
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import SizeList, parse_sizes
+from genkern.formats.tune_gemm_yaml import size_line
+from genkern.gemm.gpus import known_archs
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.process.capture import PREFIX
+
+
+def parse_merge(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern merge`. Raises InputError; SystemExit(0) after printing for --help."""
+    p = Parser(
+        prog="genkern merge",
+        description="Join lists of sizes, such as captures (GENKERN_TUNE_GEMM=1), into one, each size once.",
+        formatter_class=Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = p.add_argument_group("what to join")
+    group.add_argument(
+        "sizes",
+        nargs="+",
+        metavar="SIZES",
+        help=f"lists as --gemm_size_file takes them; a folder stands for the captures in it ({PREFIX}*.yaml)",
+    )
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
+    group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="for sizes that do not name their types")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    options = p.parse_args(argv)
+    if options.output.lower().endswith(".csv"):
+        raise InputError(f"-o {options.output}: AITER's CSV cannot hold sizes of every format: name a YAML file")
+    return options
+
+
+def run_merge(options: argparse.Namespace, console: Console) -> int:
+    """Join, and say what came from where; 1 when something was left out. Raises InputError or OutputError."""
+    require_writable(options.output)
+    found: dict[GemmProblem, None] = {}
+    entries = files = unread = cut = 0
+    for path in _files(options.sizes):
+        files += 1
+        try:
+            sizes, is_cut = _read(path, options.arch)
+        except InputError as error:
+            console.print(f"left out: {error}")
+            unread += 1
+            continue
+        cut += is_cut
+        notes = [*(["its last line, which is not whole, is left out"] if is_cut else []), *sizes.notes]
+        new = [problem for problem in sizes.problems if problem not in found]
+        entries += len(sizes.problems)
+        found.update(dict.fromkeys(new))
+        told = "".join(f"; {note}" for note in notes)
+        console.print(f"{shown_path(path)}: {len(sizes.problems)} sizes, {len(new)} of them new{told}")
+    if not found:
+        raise InputError(f"nothing to join: no sizes in {files} files")
+    lines = map(size_line, sorted(found, key=_order))
+    write_whole(options.output, "".join(lines))
+    console.print(f"{len(found)} sizes, of {entries} in {files - unread} files, are in {shown_path(options.output)}")
+    return 1 if unread or cut else 0
+
+
+def _files(named: Sequence[str]) -> Iterator[str]:
+    for path in named:
+        if not os.path.isdir(path):
+            yield path
+            continue
+        captures = sorted(map(str, Path(path).glob(f"{PREFIX}*.yaml")))
+        if not captures:
+            raise InputError(f"{shown_path(path)}: no captures ({PREFIX}*.yaml) are in this folder; name files")
+        yield from captures
+
+
+def _read(path: str, arch: str | None) -> tuple[SizeList, bool]:
+    """The sizes of a file, and whether its last line was left out: a full disk may have cut it. Raises InputError."""
+    text = read_text(path)
+    try:
+        return parse_sizes(text, path, GemmDefaults(), arch), False
+    except InputError:
+        whole = text[: text.rfind("\n") + 1]
+        if whole == text or not whole.strip() or path.lower().endswith(".csv"):
+            raise
+    return parse_sizes(whole, path, GemmDefaults(), arch), True
+
+
+def _order(problem: GemmProblem) -> tuple[object, ...]:
+    """One weight after the other, each with its M in order."""
+    return problem.op, problem.dtype_a, problem.N, problem.K, problem.M, problem

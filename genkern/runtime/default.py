@@ -1,0 +1,124 @@
+"""The Context of this process, which is made of its environment when it is first asked for."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from genkern.errors import InputError
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.context import Context, Watch, problem_text
+from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.process.capture import Capture
+from genkern.runtime.process.configuration import configuration
+from genkern.runtime.process.online import Online
+from genkern.runtime.process.sources import Sources
+from genkern.runtime.table import Choice
+
+_LOG = logging.getLogger("genkern")
+
+
+class Process:
+    """What one process has: a Context of what `environ` says, and what is tuned meanwhile, if anything is."""
+
+    def __init__(self, environ: Mapping[str, str], gpu_of: Callable[[int], Gpu | None]) -> None:
+        said = configuration(environ)
+        warn = functools.cache(lambda line: _LOG.warning("%s", line))
+        for note in said.notes:
+            warn(note)
+        sources = Sources(warn)
+        watches: list[Watch] = []
+        self.online: Online | None = None
+        folder = Path(said.capture_dir).expanduser()
+        try:
+            if said.capture:
+                watches.append(Capture(folder, warn, environ))
+            if said.online:
+                self.online = Online(folder, warn, said.online_options, environ)
+                watches.append(self.online)
+        except InputError as error:
+            warn(str(error))
+
+        def bundles_of(op: str) -> list[Bundle]:
+            found = sources.bundles(said.paths_of(op))
+            return [*found, *self.online.bundles()] if self.online else found
+
+        if said.log_choices:
+            show_log()
+            watches.append(self._log_choice)
+        self.context = Context(bundles_of, gpu_of, watches=watches)
+        if self.online:
+            self.online.context = self.context
+
+    def renew(self) -> None:
+        """See `renew`."""
+        if self.online:
+            self.online.agree()
+        self.context.renew()
+
+    def _log_choice(self, gpu: Gpu | None, problem: GemmProblem, choice: Choice | None) -> None:
+        if choice is None:
+            line = "no GPU: the library serves it"
+        elif choice.winner is None or choice.bundle is None:
+            line = f"{choice.why}: the library serves it"
+        else:
+            line = f"{choice.why}: {choice.winner.config} of {choice.bundle.where} serves it"
+        self.context.say((problem, line), f"{problem_text(problem)}: {line}")
+
+
+def default_context() -> Context:
+    """The Context of this process."""
+    return _process().context
+
+
+def renew() -> None:
+    """Look anew into the files that the environment names, and use from now on what has come since.
+
+    Where several ranks tune online they then all have what the first one has: so every rank must call this at the same
+    point of its program, as a collective of torch.distributed.
+    """
+    _process().renew()
+
+
+def show_log() -> None:
+    """Let genkern's lines of level INFO be seen, also where the program has no logging."""
+    if not _LOG.isEnabledFor(logging.INFO):
+        _LOG.setLevel(logging.INFO)
+    if not _LOG.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("[genkern] %(message)s"))
+        _LOG.addHandler(handler)
+
+
+def _process() -> Process:
+    global _made
+    if _made is None:
+        with _making:
+            if _made is None:
+                _made = Process(os.environ, _gpu_of)
+    return _made
+
+
+def _gpu_of(index: int) -> Gpu | None:
+    import torch
+
+    from genkern.runtime.launch.gpu import TorchGpu
+
+    return TorchGpu(index) if index >= 0 and torch.cuda.is_available() else None
+
+
+_made: Process | None = None
+_making = threading.Lock()
+
+
+def _unlock() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

@@ -1,0 +1,228 @@
+"""Online tuning: problems without a row are tuned by processes in the background, one at a time, and then served by it.
+
+Which of several ranks does so, and when they all change over, docs/dispatch.md says.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from genkern.errors import GenkernError, LaunchError, ResultsError
+from genkern.files import cache_folder, shown_path, write_whole
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.bundle import SUFFIX, Bundle, parse_bundle
+from genkern.runtime.context import Context, problem_text
+from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.process.capture import process_name, require_own
+from genkern.runtime.process.own_command import OwnCommand, pack_arguments
+from genkern.runtime.process.ranks import of_first, ranks
+from genkern.runtime.process.sources import Sources
+from genkern.runtime.table import Choice
+
+_LOG = logging.getLogger("genkern")
+_PREFIX = "online_"
+_LOOK_AGAIN_S = 0.1
+# Of one problem: far above any; a command that takes longer has lost its way.
+_MOST_S = 3600.0
+# A machine on which nothing can be tuned is not asked for ever.
+_MOST_FAILURES = 3
+
+# What is wanted, first what is not tuned for any M, then in the order in which it came.
+_Entry = tuple[bool, int, "Gpu | None", "GemmProblem | None"]
+
+
+class Online:
+    """A watch of the Context in `context`, and the bundles of what was found. Nothing of it ever raises into a call."""
+
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        options: Sequence[str] = (),
+        environ: Mapping[str, str] = os.environ,
+        start: Callable[[Sequence[str], Path, bool], OwnCommand] = OwnCommand,
+    ) -> None:
+        """`options` are for what `start` starts. Raises InputError for a folder in an installed package."""
+        require_own(folder)
+        self.context: Context | None = None
+        self._folder = folder.absolute()
+        self._say = say
+        self._options = tuple(options)
+        self._environ = environ
+        self._start = start
+        self._sources = Sources(say)
+        self._agreed: list[Bundle] = []
+        self._wanted: queue.PriorityQueue[_Entry] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._seen: set[GemmProblem] = set()
+        self._graphs: dict[tuple[int, int], Gpu] = {}
+        self._failures = 0
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._command: OwnCommand | None = None
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+
+    def bundles(self) -> list[Bundle]:
+        """What was tuned so, by this and by other processes; where there are several ranks, what they agreed on."""
+        return self._sources.bundles(self._paths()) if ranks(self._environ).alone else self._agreed
+
+    def agree(self) -> None:
+        """Take what the first rank has; every rank must come here, at the same point of its program."""
+        here = ranks(self._environ)
+        if here.alone:
+            return
+        if not here.meet:
+            self._say(
+                "several ranks without torch.distributed: what is tuned online is used once GENKERN_CONFIG names it"
+            )
+            return
+        try:
+            own = [(path, Path(path).read_bytes()) for path in self._paths()] if here.number == 0 else []
+        except OSError as error:
+            self._say(f"{shown_path(str(self._folder))}: cannot be read ({error})")
+            own = []
+        agreed = []
+        for path, data in of_first(own):
+            try:
+                agreed.append(parse_bundle(data, shown_path(path)))
+            except ResultsError as error:
+                self._say(str(error))
+        self._agreed = agreed
+
+    def __call__(self, gpu: Gpu | None, problem: GemmProblem, choice: Choice | None) -> None:
+        """Have the problem tuned, unless a row serves it, or it was asked for before."""
+        if gpu is None or choice is None or choice.exact or problem in self._seen or os.getpid() != self._pid:
+            return
+        self._seen.add(problem)
+        stream = gpu.stream()
+        if _captures(gpu, stream):
+            self._graphs[gpu.index, stream] = gpu
+        self._wanted.put((choice.call is not None, next(self._numbers), gpu, problem))
+        with self._lock:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._work, name="genkern online tuning", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+
+    def close(self) -> None:
+        """End what goes on in the background; of a forked process that is nothing."""
+        if os.getpid() != self._pid:
+            return
+        self._closed.set()
+        with self._lock:
+            thread, command = self._thread, self._command
+        self._wanted.put((False, -1, None, None))
+        if command is not None:
+            command.end()
+        if thread is not None:
+            thread.join(5.0)
+
+    def _work(self) -> None:
+        while not self._closed.is_set():
+            *_, gpu, problem = self._wanted.get()
+            if gpu is None or problem is None or self._failures >= _MOST_FAILURES or ranks(self._environ).number:
+                continue
+            try:
+                self._serve(gpu, problem)
+            except (GenkernError, OSError) as error:
+                self._failed(problem, str(error))
+            except Exception as error:  # this thread has nobody to raise to
+                _LOG.exception("online tuning")
+                self._failed(problem, repr(error))
+
+    def _failed(self, problem: GemmProblem, why: str) -> None:
+        self._failures += 1
+        last = "; nothing more is tuned online" if self._failures == _MOST_FAILURES else ""
+        if not self._closed.is_set():
+            self._say(f"{problem_text(problem)}: not tuned: {why}{last}")
+
+    def _serve(self, gpu: Gpu, problem: GemmProblem) -> None:
+        from genkern.journal.file_lock import Locked, held
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        host = process_name(self._environ).partition("_")[0]
+        # One at a time on a machine, whoever wants it: two would measure each other.
+        lock = self._folder / f"{_PREFIX}{host}.lock"
+        while not self._closed.is_set():
+            if self._captures_a_graph():
+                time.sleep(_LOOK_AGAIN_S)
+                continue
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(held(lock))
+                except Locked:
+                    time.sleep(_LOOK_AGAIN_S)
+                    continue
+                if not self._is_found(gpu, problem):
+                    self._tune(gpu, problem)
+            self._change_over()
+            return
+
+    def _captures_a_graph(self) -> bool:
+        """Whether one of the streams, on which a problem was new while a graph was captured, is still at it."""
+        for (index, stream), gpu in list(self._graphs.items()):
+            if _captures(gpu, stream):
+                return True
+            del self._graphs[index, stream]
+        return False
+
+    def _is_found(self, gpu: Gpu, problem: GemmProblem) -> bool:
+        """Whether somebody has tuned it meanwhile."""
+        winners = (winner for bundle in self._sources.bundles(self._paths()) for winner in bundle.winners)
+        return any(winner.problem == problem and gpu.identity.has(winner) for winner in winners)
+
+    def _tune(self, gpu: Gpu, problem: GemmProblem) -> None:
+        """Tune, and pack what was found so far. Raises GenkernError or OSError."""
+        from genkern.formats.tune_gemm_yaml import size_line
+
+        stem = self._folder / f"{_PREFIX}{process_name(self._environ)}"
+        size, results, log = (stem.with_name(f"{stem.name}{end}") for end in (".size", ".yaml", ".log"))
+        write_whole(str(size), size_line(problem))
+        started_s = time.monotonic()
+        jobs = max(1, len(os.sched_getaffinity(0)) // 2)
+        arguments = ["-i", str(size), "-o", str(results), "--gpu_ids", str(gpu.index), "--jobs", str(jobs)]
+        try:
+            self._run([*arguments, *self._options], log, 0)
+        finally:
+            with contextlib.suppress(OSError):
+                size.unlink()
+        self._run(pack_arguments(results, stem.with_name(f"{stem.name}{SUFFIX}"), cache_folder(None)), log, 1)
+        self._failures = 0
+        _LOG.info("%s: tuned in %.1f s", problem_text(problem), time.monotonic() - started_s)
+
+    def _run(self, arguments: Sequence[str], log: Path, most: int) -> None:
+        """Raises ResultsError, with the command's own line, where it is ended or its exit status is above `most`."""
+        with self._lock:
+            command = self._command = None if self._closed.is_set() else self._start(arguments, log, True)
+        status = command.wait(_MOST_S) if command else None
+        if command and status is None:
+            command.end()
+        if status not in range(most + 1):
+            said = command.last_line if command else ""
+            raise ResultsError(f"{said or f'ended with {status}'} ({shown_path(str(log))})")
+
+    def _change_over(self) -> None:
+        if not ranks(self._environ).alone:
+            self._say("winners were found online: all ranks use them after genkern.tuned_gemm.renew()")
+        elif self.context is not None:
+            self.context.renew()
+
+    def _paths(self) -> list[str]:
+        return sorted(map(str, self._folder.glob(f"{_PREFIX}*{SUFFIX}")))
+
+
+def _captures(gpu: Gpu, stream: int) -> bool:
+    try:
+        return gpu.driver.capture(stream) != 0
+    except LaunchError:
+        return False

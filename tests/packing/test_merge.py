@@ -1,0 +1,84 @@
+"""`genkern merge`: lists of sizes become one, each size once, and nothing is lost without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import run_here
+
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.process.capture import Capture
+
+
+def captured(folder: Path, rank: int, *sizes: GemmProblem) -> None:
+    capture = Capture(folder, pytest.fail, {"RANK": str(rank)})
+    for size in sizes:
+        capture(None, size, None)
+
+
+def read(path: Path) -> list[GemmProblem]:
+    return list(read_sizes(str(path), GemmDefaults(), "sm_90").problems)
+
+
+A, B, C = GemmProblem(16, 256, 512), GemmProblem(1, 256, 512), GemmProblem(16, 128, 512, bias=True, activation="silu")
+SCALED = GemmProblem(16, 256, 512, "a8w8", "fp8e4m3fnuz", "fp8e4m3fnuz")
+
+
+def test_captures_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder stands for its captures; each size stands once, a weight's M in order, in the types as written."""
+    captured(tmp_path, 0, A, SCALED)
+    captured(tmp_path, 1, C, A, B)
+    (tmp_path / "online_x.yaml").write_text("- {'M': 1, 'N': 2, 'K': 3}\n")
+    ran = run_here(capsys, "merge", tmp_path, "-o", tmp_path / "sizes.yaml")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.splitlines()[-1].startswith("4 sizes, of 5 in 2 files, ")
+    merged = read_sizes(str(tmp_path / "sizes.yaml"), GemmDefaults(), "gfx942")
+    assert list(merged.problems) == [C, B, A, SCALED]
+    assert merged.notes == ()
+
+
+def test_other_lists_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """AITER's untuned CSV and tune_gemm's YAML, with a word on types that they do not say."""
+    (tmp_path / "a8w8_untuned_gemm.csv").write_text("M,N,K,q_dtype_w\n16,256,512,torch.float8_e4m3fn\n")
+    (tmp_path / "t.yaml").write_text("- {'M': 16, 'N': 256, 'K': 512, 'rowMajorA': 'T', 'rowMajorB': 'N'}\n")
+    ran = run_here(capsys, "merge", tmp_path / "a8w8_untuned_gemm.csv", tmp_path / "t.yaml", "-o", tmp_path / "all")
+    assert ran.status == 0
+    assert "no key names the types" in ran.out
+    assert [each.op for each in read(tmp_path / "all")] == ["a16w16", "a8w8"]
+
+
+def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that cannot be read, and a last line that a full disk has cut, cost exit status 1 and themselves only."""
+    captured(tmp_path, 0, A, B)
+    captured(tmp_path, 1, C)
+    cut, _ = sorted(tmp_path.glob("capture_*"))
+    cut.write_text(cut.read_text() + "- {'M': 16, 'N")
+    (tmp_path / "bad.yaml").write_text("hello")
+    ran = run_here(capsys, "merge", tmp_path, tmp_path / "bad.yaml", tmp_path / "none", "-o", tmp_path / "all.yaml")
+    assert ran.status == 1
+    assert "left out: " + str(tmp_path / "bad.yaml") in ran.out
+    assert "none: no such file" in ran.out
+    assert "last line, which is not whole" in ran.out
+    assert read(tmp_path / "all.yaml") == [C, B, A]
+
+
+def test_standard_output_is_the_list_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What is said goes to standard error then."""
+    captured(tmp_path, 0, A)
+    ran = run_here(capfd, "merge", tmp_path, "-o", "/dev/stdout")
+    (tmp_path / "again.yaml").write_text(ran.out)
+    assert read(tmp_path / "again.yaml") == [A]
+    assert "1 sizes" in ran.err
+
+
+@pytest.mark.parametrize("argv", [["."], ["x.yaml", "-o", "y.csv"], ["x.yaml", "-o", "y.yaml"], [".", "-o", "y.yaml"]])
+def test_refusals(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without -o, into AITER's CSV, of files that are not there, or of a folder without captures: one line."""
+    monkeypatch.chdir(tmp_path)
+    assert run_here(capsys, "merge", *argv).refusal
+    assert list(tmp_path.iterdir()) == []
