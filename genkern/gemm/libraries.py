@@ -58,10 +58,10 @@ def call_name(name: str) -> str:
 def parse_libraries(text: str) -> str:
     """Names of libraries, `all` or some with commas between them, as `Budget.libraries` has them.
 
-    Each once, in the order of LIBRARIES. Raises InputError for a name that is none.
+    Each once, in the order of LIBRARIES. Raises InputError for a name that is none (--libtype has them).
     """
     names = [name.strip().lower() for name in text.split(",")]
     for name in names:
         if name not in (ALL, *LIBRARIES):
-            raise InputError(f"{name[:40]!r} is no library: use {ALL}, or some of {', '.join(LIBRARIES)}")
+            raise InputError(f"--libtype: {name[:40]!r} is none of {ALL}, {', '.join(LIBRARIES)}")
     return ",".join(name for name in LIBRARIES if name in names or ALL in names)

@@ -5,7 +5,7 @@ Through ctypes on the libcublasLt that PyTorch brings, rather than nvmath-python
 library that is called is then the very one whose torch.mm is timed beside it.
 
     matmul = prepare(problem, device_index)              raises NotCovered
-    algorithms = candidates(matmul, pointers, beyond=24)
+    algorithms = candidates(matmul, pointers, most=32)
     matmul.bind(algorithm, pointers, workspace, workspace_bytes)(stream)
 
 Results keep an algorithm by its opaque structure and the library's version (genkern.gemm.libraries), and `settled`
@@ -69,16 +69,16 @@ def prepare(problem: GemmProblem, device_index: int, leading: Mapping[str, int] 
 
 
 def candidates(
-    matmul: Matmul, pointers: Pointers, beyond: int = 0, workspace_bytes: int = WORKSPACE_BYTES
+    matmul: Matmul, pointers: Pointers, most: int, workspace_bytes: int = WORKSPACE_BYTES
 ) -> list[Algorithm]:
-    """All that the heuristic returns, best first by its word, then up to `beyond` that enumeration finds.
+    """Up to `most`: what the heuristic returns, best first by its word, then what enumeration finds beyond it.
 
     Empty where the library supports no such product: then there is nothing to enumerate either.
     """
-    known = search.heuristic(matmul, pointers, workspace_bytes)
-    if not known or not beyond:
+    known = search.heuristic(matmul, pointers, workspace_bytes)[:most]
+    if not known or len(known) == most:
         return known
-    return known + search.beyond(matmul, pointers, known, beyond, workspace_bytes)
+    return known + search.beyond(matmul, pointers, known, most - len(known), workspace_bytes)
 
 
 def kept(matmul: Matmul, algorithm: Algorithm) -> KeptAlgorithm:

@@ -36,7 +36,7 @@ _OUTPUTS = {
 _FP8 = ("fp8e4m3fn", "fp8e5m2")
 
 
-class NotCovered(ValueError):
+class NotCovered(api.CublasLtError):
     """The library does not compute the whole problem; the message says why not."""
 
 

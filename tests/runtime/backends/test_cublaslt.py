@@ -32,7 +32,7 @@ def test_from_a_problem_to_its_product() -> None:
     operands = operands_of(PLAIN)
     matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands)
     workspace = torch.empty(64 << 20, dtype=torch.uint8)
-    found = cublaslt.candidates(matmul, pointers, beyond=20)
+    found = cublaslt.candidates(matmul, pointers, 27)
     assert [algorithm.source for algorithm in found] == ["heuristic"] * 7 + ["enumerated"] * 20
     for algorithm in found:
         operands["c"].fill_(float("nan"))
@@ -46,7 +46,7 @@ def test_what_is_not_supported_has_no_candidates(library: Api) -> None:
     nothing.value = 1
     try:
         matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-        assert cublaslt.candidates(matmul, pointers, beyond=20) == []
+        assert cublaslt.candidates(matmul, pointers, 27) == []
         assert cublaslt.settled(matmul, pointers, None) is None
     finally:
         nothing.value = 0
@@ -55,7 +55,7 @@ def test_what_is_not_supported_has_no_candidates(library: Api) -> None:
 def test_a_kept_algorithm_is_found_again() -> None:
     """By its name in a result, to the bit, with the workspace that it needs; it is not raced again."""
     matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-    chosen = cublaslt.candidates(matmul, pointers)[6]
+    chosen = cublaslt.candidates(matmul, pointers, 7)[6]
     name = cublaslt.kept(matmul, chosen).name
     found = cublaslt.settled(matmul, pointers, kept_algorithm(name), time_us=_nobody)
     assert found is not None
@@ -65,7 +65,7 @@ def test_a_kept_algorithm_is_found_again() -> None:
 def test_an_algorithm_of_another_version_is_looked_up_anew() -> None:
     """By a race of the heuristic's first four, or as its first where no times can be taken."""
     matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-    known = cublaslt.candidates(matmul, pointers)
+    known = cublaslt.candidates(matmul, pointers, 7)
     raced: list[Algorithm] = []
 
     def time_us(algorithm: Algorithm) -> float:
@@ -85,13 +85,13 @@ def test_a_kept_algorithm_that_does_not_run_is_looked_up_anew(data: bytes) -> No
     """Of another problem, say, or damaged: the library's check decides, and nothing of it is launched."""
     matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
     found = cublaslt.settled(matmul, pointers, KeptAlgorithm(131000, data))
-    assert found == cublaslt.candidates(matmul, pointers)[0]
+    assert found == cublaslt.candidates(matmul, pointers, 7)[0]
 
 
 def test_a_workspace_that_is_too_small_is_respected() -> None:
     """A kept algorithm that needs more than the caller has is another's."""
     matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-    hungry = cublaslt.candidates(matmul, pointers)[6]
+    hungry = cublaslt.candidates(matmul, pointers, 7)[6]
     found = cublaslt.settled(matmul, pointers, cublaslt.kept(matmul, hungry), workspace_bytes=WORKSPACE_BYTES // 8)
     assert found is not None
     assert found.workspace_bytes == 0

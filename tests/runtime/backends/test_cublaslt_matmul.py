@@ -6,9 +6,11 @@ import ctypes
 import gc
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from fake_cublaslt import build
 from lt_problems import WORKSPACE_BYTES, expected_of, leading_of, operands_of, pointers_of, variable
 
 from genkern.gemm.problem import GemmProblem
@@ -73,9 +75,9 @@ def test_int8(fake: Api) -> None:
         result_of(fake, replace(problem, dtype_a="int8", dtype_b="int8", dtype_c="int32"))
 
 
-def test_a_library_without_scale_modes_takes_scalars(build_fake: object) -> None:
+def test_a_library_without_scale_modes_takes_scalars(tmp_path: Path) -> None:
     """Before 12.8 there is no attribute for the mode: scales of whole operands do without it, others are refused."""
-    older = build_fake(120400)  # type: ignore[operator]
+    older = build(tmp_path, 120400)
     assert older.version == 120400
     result_of(older, FP8)
     with pytest.raises(CublasLtError, match="cublasLtMatmulDescSetAttribute: invalid value"):
