@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from genkern.gemm.session import VENDOR
+from genkern.gemm.libraries import TRITON, VENDOR, library_of
 from genkern.gemm.statistics import beaten, estimate, relative_spread, stop_reason
 from genkern.profiling.clocks import ThrottleGuard
 
@@ -72,7 +72,8 @@ def run_finals(
 ) -> Finals:
     """Warm up, then time all in shuffled rounds until `stop_reason` holds or the rounds are used up.
 
-    Candidates that are clearly beaten drop out and keep the samples that they have; the vendor library stays.
+    Candidates that are clearly beaten drop out and keep the samples that they have. Of the vendor library, PyTorch's
+    own call stays, and another one unless a call of the library itself beats it.
     A sampler that raises SampleFailed is out, with its error. Samplers return microseconds.
     """
     finals = Finals({name: [] for name in samplers}, dict.fromkeys(samplers, 0))
@@ -126,15 +127,23 @@ def _after_round(
         return "rounds used up"
     if finals.rounds % _CHECK_EVERY:
         return ""
-    leader = min((estimate(finals.samples_us[name]) for name in racing), key=lambda e: e.median_us)
-    for name in list(racing):
-        if name != VENDOR and beaten(estimate(finals.samples_us[name]), leader):
-            del racing[name]
+    _drop_beaten(racing, finals)
     if finals.rounds < rounds.least:
         return ""
     if elapsed_s >= rounds.cap_s:
         return "time used up"
     return stop_reason({name: finals.samples_us[name] for name in racing}, spreads)
+
+
+def _drop_beaten(racing: dict[str, Sampler], finals: Finals) -> None:
+    """The fastest of all is what configs are judged by, the fastest of the vendor library what its calls are."""
+    estimates = {name: estimate(finals.samples_us[name]) for name in racing}
+    of_library = {name: known for name, known in estimates.items() if library_of(name) != TRITON}
+    for name, known in estimates.items():
+        rivals = of_library if name in of_library else estimates
+        leader = min(rivals.values(), key=lambda e: e.median_us)
+        if name != VENDOR and beaten(known, leader):
+            del racing[name]
 
 
 def _round(racing: dict[str, Sampler], finals: Finals, shuffle: random.Random) -> dict[str, float]:

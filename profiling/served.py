@@ -12,14 +12,15 @@ import os
 import statistics
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import ProfilerError
+from genkern.gemm.libraries import CUBLASLT, TORCH, TRITON, library_of
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
-from genkern.gemm.session import VENDOR, Session
+from genkern.gemm.session import Session
 from genkern.profiling.feed import Feed
 from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
@@ -131,27 +132,30 @@ class ServedProfiler:
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
         """The finalists and the vendor library, in rounds until it is clear who won.
 
-        The vendor library's measurement is named "vendor"; it is missing when it does not support the problem.
-        When one of them ends the process, the others are all timed again without it, so that their times compare.
+        The library's measurements are named VENDOR, for PyTorch's own call of it, and after the best algorithms of
+        cuBLASLt. They are missing when it does not support the problem.
+        When one of them ends the process, the others are all timed again without it, so that their times compare; one
+        of the library's algorithms takes all of them along.
         """
         left = {candidate.config.name: candidate for candidate in finalists}
-        vendor = True
+        libraries = {TORCH, CUBLASLT} if session.budget.may_win(CUBLASLT) else {TORCH}
         lost: list[Measurement] = []
-        chances = Counter(dict.fromkeys(("", VENDOR, *left), _CHANCES))
+        chances = Counter(dict.fromkeys(("", TORCH, CUBLASLT, *left), _CHANCES))
         while left:
             try:
                 rounds = session.budget.min_rounds, session.budget.final_rounds
-                return [*self._finals(session, list(left.values()), vendor, rounds), *lost]
+                return [*self._finals(session, list(left.values()), libraries, rounds), *lost]
             except SessionRefused as error:
                 return [self._final_failure(name, Outcome.LAUNCH_FAILED, str(error)) for name in left] + lost
             except _Fault as fault:
                 self._count_loss(session)
-                name = fault.suspect
+                library = library_of(fault.suspect)
+                name = fault.suspect if library == TRITON else library
                 chances[name] -= 1
-                if chances[name] > 0 and not self._faults_alone(session, left.get(name), name == VENDOR):
+                if chances[name] > 0 and not self._faults_alone(session, left.get(name), libraries & {name}):
                     continue
-                if name == VENDOR:
-                    vendor = False
+                if name in libraries:
+                    libraries.remove(name)
                 elif name in left:
                     del left[name]
                     lost.append(self._final_failure(name, fault.outcome, fault.message))
@@ -164,8 +168,15 @@ class ServedProfiler:
 
         NOT_CHECKED when the process is lost twice, or hangs: that does not make the output wrong.
         """
-        name, size = candidate.config.name, session.problem.size
-        request = {"command": "check", **_names(candidate)}
+        return self._check(session, candidate.config.name, _names(candidate))
+
+    def check_call(self, session: Session, name: str) -> Check:
+        """The same for the call of a library that the finals had under this name."""
+        return self._check(session, name, {"config": name, "binaries": []})
+
+    def _check(self, session: Session, name: str, names: dict[str, Any]) -> Check:
+        size = session.problem.size
+        request = {"command": "check", **names}
         lost, message = Outcome.LAUNCH_FAILED, ""
         # Twice, since whatever killed the process may have had nothing to do with this config.
         for _ in range(2):
@@ -191,16 +202,17 @@ class ServedProfiler:
         self._process.close()
 
     def _finals(
-        self, session: Session, candidates: Sequence[Candidate], vendor: bool, rounds: tuple[int, int]
+        self, session: Session, candidates: Sequence[Candidate], libraries: Collection[str], rounds: tuple[int, int]
     ) -> list[Measurement]:
-        """Finals among these. Raises _Fault when the process is lost."""
+        """Finals among these and the calls of these libraries. Raises _Fault when the process is lost."""
         self._process.open(session)
         request = {
             "command": "retime",
             "candidates": [_names(candidate) for candidate in candidates],
             "min_rounds": min(rounds),
             "max_rounds": rounds[1],
-            "vendor": vendor,
+            "vendor": TORCH in libraries,
+            "cublaslt": CUBLASLT in libraries,
             "seed": session.seed,
         }
         suspect = ""
@@ -231,13 +243,13 @@ class ServedProfiler:
                 continue
             measured = self._measured(name, "final", samples)
             finals.append(replace(measured, discarded=discarded.get(name, 0), usual_mhz=usual_mhz))
-        refused = ((name, message) for name, message in errors.items() if name != VENDOR)
+        refused = ((name, message) for name, message in errors.items() if library_of(name) == TRITON)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
 
-    def _faults_alone(self, session: Session, candidate: Candidate | None, vendor: bool) -> bool:
-        """Whether this candidate, or the vendor library, loses the process with nobody else there."""
+    def _faults_alone(self, session: Session, candidate: Candidate | None, library: Collection[str]) -> bool:
+        """Whether this candidate, or the one library, loses the process with nobody else there."""
         try:
-            self._finals(session, [candidate] if candidate else [], vendor, (_ROUNDS_ALONE, _ROUNDS_ALONE))
+            self._finals(session, [candidate] if candidate else [], library, (_ROUNDS_ALONE, _ROUNDS_ALONE))
         except _Fault:
             self._count_loss(session)
             return True
@@ -254,7 +266,7 @@ class ServedProfiler:
             return
         losses = self._losses
         try:
-            self._finals(session, [], True, (1, 1))
+            self._finals(session, [], {TORCH}, (1, 1))
         except _Fault as fault:
             self._process.close()
             raise ProfilerError(

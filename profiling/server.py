@@ -15,9 +15,11 @@ from typing import Any
 
 from genkern.errors import one_line
 from genkern.gemm.config import Config
-from genkern.gemm.session import VENDOR, Session
+from genkern.gemm.libraries import CUBLASLT, VENDOR, library_of
+from genkern.gemm.session import Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.ops.op import get_op
+from genkern.profiling.algorithms import Algorithms, to_race, to_sample
 from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
@@ -48,6 +50,7 @@ class Server:
         self._guard = ThrottleGuard(None)
         self._flush: InstructionCacheFlush | None = None
         self._gemm: LoadedGemm | None = None
+        self._algorithms: Algorithms | None = None
         self._best_us = math.inf
         # By binaries and SPLIT_K: what the first group size took.
         self._first_us: dict[tuple[tuple[str, ...], int], float] = {}
@@ -86,7 +89,7 @@ class Server:
             self._timer = make_timer(self._time_source)
             uuid = str(torch.cuda.get_device_properties(0).uuid)
             self._guard = ThrottleGuard(None if torch.version.hip else open_clock(uuid))
-        self._gemm = self._checking = None
+        self._gemm = self._algorithms = self._checking = None
         self._best_us = math.inf
         self._first_us = {}
         torch.cuda.empty_cache()
@@ -168,6 +171,11 @@ class Server:
                 calls[name] = call
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
+        if request.get("cublaslt"):
+            raced = self._algorithms_to_race(gemm, timer, calls.get(VENDOR), tell)
+            calls |= raced
+            if self._best_us == math.inf:
+                fastest_us = min([fastest_us, *(timer.launch_us(call, *self._copies(1)) for call in raced.values())])
         # All copies, each as often as the others: every call, the first of a sample too, finds the weights that were
         # used longest ago.
         repeats = -(-self._repeats(gemm, fastest_us) // gemm.copies) * gemm.copies
@@ -192,6 +200,42 @@ class Server:
             "usual_mhz": self._guard.usual_mhz,
         }
 
+    def _algorithms_to_race(
+        self, gemm: LoadedGemm, timer: Timer, torch_call: Call | None, tell: Tell
+    ) -> dict[str, Call]:
+        """Calls of the library's best algorithms, found by a short screening. A refusal leaves an algorithm out."""
+        import torch
+
+        calls: dict[str, Call] = {}
+        launch_us: dict[str, float] = {}
+        sample_us: dict[str, float] = {}
+        tell({"running": CUBLASLT})
+        try:
+            self._algorithms = algorithms = Algorithms(gemm)
+            names = algorithms.names()
+        except Exception as error:
+            self._failed(CUBLASLT, error)
+            return {}
+        for name in names:
+            tell({"running": name})
+            try:
+                calls[name] = call = algorithms.call(name)
+                call(self._copies(1)[0])
+                torch.cuda.synchronize()
+                launch_us[name] = timer.launch_us(call, *self._copies(1))
+            except Exception as error:
+                self._failed(name, error)
+        timed = {name: calls[name] for name in to_sample(launch_us)}
+        for name, call in [*timed.items(), *([] if torch_call is None else [(VENDOR, torch_call)])]:
+            tell({"running": name})
+            try:
+                repeats = self._repeats(gemm, launch_us.get(name) or min(launch_us.values(), default=math.inf))
+                sample_us[name] = timer.prepare(call, self._copies(repeats))()
+            except Exception as error:
+                self._failed(name, error)
+        torch_us = sample_us.pop(VENDOR, None)
+        return {name: calls[name] for name in to_race(sample_us, torch_us)}
+
     def _sampler(self, gemm: LoadedGemm, timer: Timer, call: Call, copies: list[int]) -> Sampler:
         if not gemm.session.budget.icache_flush:
             return timer.prepare(call, copies)
@@ -210,13 +254,20 @@ class Server:
                 self._checking = Checking(
                     session.problem, op, session.arch, gemm.module.reference, gemm.operands, session.seed
                 )
-            # The library is asked for contiguous results only.
-            no_slices = Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
-            verdict = self._checking.check(no_slices if name == VENDOR else gemm.subject(launchable))
+            verdict = self._checking.check(self._subject(gemm, launchable))
             torch.cuda.synchronize()
         except Exception as error:
             return self._failed(name, error)
         return {"config": name, **dataclasses.asdict(verdict)}
+
+    def _subject(self, gemm: LoadedGemm, launchable: Launchable) -> Subject:
+        """The library is asked for contiguous results only."""
+        if launchable.name == VENDOR:
+            return Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
+        if library_of(launchable.name) == CUBLASLT:
+            self._algorithms = self._algorithms or Algorithms(gemm)
+            return self._algorithms.subject(launchable.name)
+        return gemm.subject(launchable)
 
     def _failed(self, name: str, error: Exception) -> Answer:
         """A refusal leaves the device as it was; after a fault this raises, and for what is a bug."""

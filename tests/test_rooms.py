@@ -27,7 +27,7 @@ ROOMS = (
     "packing",
 )
 # All that a process which launches kernels needs of the rest.
-PROFILING_KNOWS = ("", "gemm", "ops", "kernels", "farm.cache", "profiling")
+PROFILING_KNOWS = ("", "gemm", "ops", "kernels", "farm.cache", "runtime.backends", "profiling")
 
 
 def imports(path: Path) -> Iterator[str]:

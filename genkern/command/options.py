@@ -16,6 +16,7 @@ from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
+from genkern.gemm.libraries import ALL, LIBRARIES
 from genkern.gemm.problem import ACTIVATIONS
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
@@ -23,7 +24,7 @@ from genkern.space.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
 # Of no effect where there is no GPU.
-ABOUT_MEASURING = ("--protocol", "--iters", "--warmup", "--rotating_tensor", "--exhaustive")
+ABOUT_MEASURING = ("--protocol", "--iters", "--warmup", "--rotating_tensor", "--exhaustive", "--libtype")
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]
        genkern pack RESULTS... -o FILE
@@ -110,9 +111,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "-i",
-        "--gemm_size_file",
-        "--input_file",
+        *("-i", "--gemm_size_file", "--input_file"),
         metavar="FILE",
         help="the sizes: tune_gemm's YAML, AITER's untuned CSV (a name in .csv), or results of either",
     )
@@ -224,6 +223,12 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "(default: twice the last-level cache)",
     )
     group.add_argument(
+        "--libtype",
+        metavar="A,B",
+        default=ALL,
+        help=f"which libraries may win: {ALL}, or some of {', '.join(LIBRARIES)} (default: {ALL})",
+    )
+    group.add_argument(
         "--icache_flush", action="store_true", help="make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
     )
     group.add_argument(
@@ -271,10 +276,7 @@ def _search(group: argparse._ArgumentGroup) -> None:
 
 def _results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "-o",
-        "--o",
-        "--tuning_results_file",
-        "--tuned_file",
+        *("-o", "--o", "--tuning_results_file", "--tuned_file"),
         metavar="FILE",
         dest="tuning_results_file",
         help="the winners: AITER's CSV for a name in .csv, else tune_gemm's YAML; sizes that it holds are skipped "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.libraries import TORCH, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Winner
 from genkern.kernels.family import is_deterministic
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from genkern.tuning.tune import Report
 
 _GAP = "  "
-_LEFT_ALIGNED = ("size", "format", "check", "source", "deterministic", "winner")
+_LEFT_ALIGNED = ("size", "vendor", "format", "check", "source", "deterministic", "winner")
 
 
 def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
@@ -70,7 +71,10 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
     if formats:
         cells["format"] = lambda w: format_text(w.problem)
     if any(winner.vendor_us for winner in winners):
-        cells["vs vendor"] = lambda w: f"{w.vendor_us / w.duration_us:.3f}x" if w.vendor_us else "-"
+        cells["vs vendor"] = lambda w: _times(w.vendor_us, w)
+    if any(winner.vendor not in ("", TORCH) for winner in winners):
+        cells["vendor"] = lambda w: library_of(w.vendor) if w.vendor else "-"
+        cells["vs torch"] = lambda w: _times(w.torch_us, w)
     if any(winner.check for winner in winners):
         cells["check"] = lambda w: _check_cell(w.check)
         if errors:
@@ -101,7 +105,7 @@ def size_line(report: Report) -> str:
     size, winner = report.problem.size, report.winner
     if winner is None:
         return f"{size}: no winner: {report.message}"
-    versus = f", {winner.vendor_us / winner.duration_us:.3f}x vendor" if winner.vendor_us else ""
+    versus = versus_text(winner.duration_us, winner.vendor_us, winner.vendor, winner.torch_us)
     checked = ""
     if winner.check is not None:
         reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
@@ -118,6 +122,16 @@ def size_line(report: Report) -> str:
         f"{size}: {winner.duration_us:.2f} us, {tflops:.1f} TFLOPS{versus} ({winner.time_source}){checked}: "
         f"{winner.config.name}{earlier}"
     )
+
+
+def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float | None) -> str:
+    """How fast the libraries are: `, 1.050x vendor (cublaslt), 1.081x torch`, the vendor's best before PyTorch's own.
+
+    PyTorch's is named where it is not the best. Empty without times of any.
+    """
+    named = f" ({library_of(vendor)})" if vendor not in ("", TORCH) else ""
+    best = f", {vendor_us / us:.3f}x vendor{named}" if vendor_us else ""
+    return best + (f", {torch_us / us:.3f}x torch" if torch_us and (named or not best) else "")
 
 
 def detail_lines(report: Report) -> list[str]:
@@ -145,6 +159,10 @@ def _check_cell(check: Check | None) -> str:
     if check is None:
         return "none"
     return f"ok ({check.stand_in})" if check.stand_in else "ok"
+
+
+def _times(library_us: float | None, winner: Winner) -> str:
+    return f"{library_us / winner.duration_us:.3f}x" if library_us else "-"
 
 
 def _percent(value: float | None) -> str:

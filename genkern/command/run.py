@@ -223,7 +223,7 @@ def make_checkers(
     for index, profiler, closing in zip(setting.device_indices, profilers, closings, strict=True):
         device = make_device_checker(target, profiler, index, str(workshop.farm.cache.folder), workshop.module_dir)
         closing.callback(device.close)
-        checkers.append(DeviceChecker(device.check, options.errRatio))
+        checkers.append(DeviceChecker(device.check, device.check_call, options.errRatio))
     return checkers
 
 

@@ -17,6 +17,7 @@ from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
+from genkern.gemm.libraries import parse_libraries
 from genkern.gemm.session import Budget, Profiler
 from genkern.journal.run_folder import run_folder
 from genkern.ops.command_line import said_fields
@@ -133,7 +134,7 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
 def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
     """How much to measure; the weights rotate through twice the last-level cache unless the user says otherwise.
 
-    Raises InputError for --icache_flush on a device on which nothing is flushed.
+    Raises InputError for --icache_flush on a device on which nothing is flushed, and for a library that there is not.
     """
     if options.icache_flush and not (target.measured and target.gpu.vendor == "nvidia"):
         raise InputError("--icache_flush works on NVIDIA GPUs only; run without it")
@@ -145,5 +146,6 @@ def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
         icache_flush=options.icache_flush,
         exhaustive=options.exhaustive,
         timeout_s=options.timeout,
+        libraries=parse_libraries(options.libtype),
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.command.pace import Pace
-from genkern.command.report import format_text
+from genkern.command.report import format_text, versus_text
 from genkern.command.setting import Setting
 from genkern.command.target import RunTarget, make_device_checker
 from genkern.errors import BugError, OutputError, ResultsError, bugs_told
@@ -23,14 +23,16 @@ from genkern.formats.kind import read_results
 from genkern.formats.tune_gemm_yaml import FP16_ADVICE
 from genkern.formats.tuned_row import DeviceKey, TunedRow, same_device
 from genkern.gemm.config import Config
+from genkern.gemm.libraries import VENDOR, call_name
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check
-from genkern.gemm.session import VENDOR, Profiler, Session
+from genkern.gemm.session import Profiler, Session
 from genkern.journal.bug_log import BugLog
 from genkern.journal.run_files import RunFiles
 from genkern.kernels.legality import legal
 from genkern.ops.fields import problem_cells
 from genkern.ops.op import check_problem
+from genkern.search.select import library_calls
 from genkern.tuning.check import DeviceChecker
 from genkern.tuning.interpreter import interpreter_checker
 
@@ -38,7 +40,8 @@ from genkern.tuning.interpreter import interpreter_checker
 _FORMAT_COLUMNS = tuple(name for name in problem_cells(GemmProblem(1, 1, 1)) if len(name) > 1 and "Major" not in name)
 # The first are tune_gemm's columns of --benchmark.
 TIME_COLUMNS = (
-    *("trans", "M", "N", "K", "TFLOPS", "us", "vendor_us", "time_source", "config", "message"),
+    *("trans", "M", "N", "K", "TFLOPS", "us", "vendor_us", "vendor", "torch_us"),
+    *("time_source", "config", "message"),
     *_FORMAT_COLUMNS,
 )
 
@@ -278,7 +281,7 @@ def _device_checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop
         profiler = stack.enter_context(contextlib.closing(setting.profiler(index, workshop)))
         device = make_device_checker(setting.target, profiler, index, cache_dir, log_dir)
         stack.callback(device.close)
-        checker = DeviceChecker(device.check, setting.options.errRatio)
+        checker = DeviceChecker(device.check, device.check_call, setting.options.errRatio)
         for claim in claims:
             yield claim, _tried(partial(_device_check, claim, workshop, checker, index))
 
@@ -294,12 +297,13 @@ def _device_check(claim: Claim, workshop: Workshop, checker: DeviceChecker, inde
 
 def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> dict[str, object]:
     problem = claim.problem
-    final = vendor = None
+    final = vendor = torch = None
     if not (message := legal(problem, claim.config, workshop.gpu)):
         with workshop.open(problem, [claim.config], index) as job:
             candidates = list(job.candidates)
             finals = {m.config: m for m in profiler.retime(job.session, candidates)} if candidates else {}
-            final, vendor = finals.get(claim.config.name), finals.get(VENDOR)
+            final, torch = finals.get(claim.config.name), finals.get(VENDOR)
+            vendor = next(iter(library_calls(finals.values(), workshop.budget)), None)
             message = final.message if final else "; ".join(unfit.message for unfit in job.unfit.values())
     us = final.duration_us if final else None
     return {
@@ -310,6 +314,8 @@ def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> d
         "TFLOPS": us and problem.tflops(us),
         "us": us,
         "vendor_us": vendor.duration_us if vendor else None,
+        "vendor": call_name(vendor.config) if vendor and vendor.duration_us else None,
+        "torch_us": torch.duration_us if torch else None,
         "time_source": profiler.time_source,
         "config": claim.config.name,
         "message": " ".join(message.split()),
@@ -318,10 +324,11 @@ def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> d
 
 
 def _time_line(claim: Claim, row: dict[str, object]) -> str:
-    us, vendor_us = row["us"], row["vendor_us"]
+    us = row["us"]
     if not isinstance(us, float):
         return f"{claim_text(claim)}: did not run: {row['message']}: {claim.config.name}"
-    versus = f", {vendor_us / us:.3f}x vendor" if isinstance(vendor_us, float) else ""
+    vendor_us, torch_us = (x if isinstance(x := row[name], float) else None for name in ("vendor_us", "torch_us"))
+    versus = versus_text(us, vendor_us, str(row["vendor"] or ""), torch_us)
     said = f"{us:.2f} us, {claim.problem.tflops(us):.1f} TFLOPS{versus} ({row['time_source']})"
     return f"{claim_text(claim)}: {said}: {claim.config.name}"
 

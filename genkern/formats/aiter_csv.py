@@ -30,7 +30,7 @@ from genkern.formats.aiter_columns import (
 from genkern.formats.flat_csv import Row, read_table
 from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, resolve
-from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, interval, parse_config, positive
+from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, interval, parse_config, positive, vendor_of
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
@@ -42,7 +42,7 @@ LIBTYPE_PREDICTED = "genkern_predicted"
 ONE_ROW_A_KEY = True
 EMPTY = ""
 _SOURCES = {LIBRARY: "measured", LIBTYPE_PREDICTED: PREDICTED}
-_TIMES = ("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us")
+_TIMES = ("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us", "torch_us")
 _COLUMNS = {"a16w16": TUNED_A16W16_COLUMNS, "a8w8": TUNED_A8W8_COLUMNS}
 
 
@@ -126,9 +126,10 @@ def no_room(ops: Sequence[str], head: str) -> str:
     """Why a table with this header ("" for a new one) cannot take rows of `ops`; "" when it can."""
     if len(ops) > 1:
         return f"AITER's CSV has other columns for each of {', '.join(ops)}"
-    own = _COLUMNS[ops[0]]
-    if head and _columns(head) not in (own, (*own, *EXTRA_COLUMNS)):
-        return f"it has the columns {','.join(_columns(head))}, this run writes {','.join(own)}"
+    own, columns = _COLUMNS[ops[0]], _columns(head)
+    # Earlier versions of genkern had fewer columns of their own.
+    if head and (columns[: len(own)] != own or not {*columns[len(own) :]} <= {*EXTRA_COLUMNS}):
+        return f"it has the columns {','.join(columns)}, this run writes {','.join(own)}"
     return ""
 
 
@@ -186,6 +187,8 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "margin": _rounded(winner.margin),
         "vendor_us": _rounded(winner.vendor_us),
         "choice": winner.choice,
+        "vendor": winner.vendor or None,
+        "torch_us": _rounded(winner.torch_us),
     }
 
 
@@ -226,6 +229,8 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> TunedRow:
         margin=positive("margin", times),
         vendor_us=positive("vendor_us", times),
         choice=choice_of(given),
+        vendor=vendor_of(given),
+        torch_us=positive("torch_us", times),
     )
 
 

@@ -35,6 +35,7 @@ from genkern.formats.tuned_row import (
     positive,
     ratio,
     text_of,
+    vendor_of,
     whole,
 )
 from genkern.gemm.problem import GemmProblem
@@ -182,6 +183,8 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         runner_up_us=positive("runner_up_us", values),
         margin=positive("margin", values),
         check=text_of("check", values) or "",
+        vendor=vendor_of(values),
+        torch_us=positive("torch_us", values),
     )
 
 
@@ -257,6 +260,8 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "vendor_us": _rounded(winner.vendor_us),
         "vendor_interval_low_us": _rounded(vendor_low_us),
         "vendor_interval_high_us": _rounded(vendor_high_us),
+        "vendor": winner.vendor or None,
+        "torch_us": _rounded(winner.torch_us),
         "runner_up": winner.runner_up or None,
         "runner_up_us": _rounded(winner.runner_up_us),
         "margin": _rounded(winner.margin),

@@ -12,6 +12,7 @@ from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import SIZE_KEYS
 from genkern.gemm.config import CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
+from genkern.gemm.libraries import is_call
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED
 from genkern.kernels.family import FAMILIES, block_problem
@@ -30,6 +31,7 @@ RESULT_KEYS = (
     *("choice", "interval_low_us", "interval_high_us", "discarded", "margin", "deterministic"),
     *("vendor_interval_low_us", "vendor_interval_high_us"),
     *("xcd_remap", "cache_modifier", "compute_units"),
+    *("vendor", "torch_us"),
 )
 CHOICES = ("config", "vendor")
 LIBRARY = "genkern"
@@ -78,7 +80,9 @@ class TunedRow:
     libtype says; `config` is None, and `kernel_name` all there is, when that is another library. `bpreshuffle` says
     that the weights are shuffled, which makes it a row of another format than that of `problem`.
     `duration_us` is the time of one call in microseconds by `time_source`, `vendor_us` that of the
-    vendor library in the same run, `error_ratio` the share of output elements outside the tolerance.
+    vendor library in the same run, `error_ratio` the share of output elements outside the tolerance. `vendor` names the
+    library's call (genkern.gemm.libraries), its best; rows from before that say "", and have PyTorch's. `torch_us` is
+    PyTorch's own.
     `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` is what a dispatcher should
     use: "vendor" where the vendor library was as fast or faster, else "config". `typed` is False where the types of
     `problem` are assumed. `check` says how the output was checked. The rest is as in `Winner`.
@@ -108,6 +112,8 @@ class TunedRow:
     runner_up_us: float | None = None
     margin: float | None = None
     check: str = ""
+    vendor: str = ""
+    torch_us: float | None = None
 
     @property
     def is_genkerns(self) -> bool:
@@ -210,6 +216,16 @@ def choice_of(values: Mapping[str, object]) -> str:
     if value not in CHOICES:
         raise InputError(f"choice = {shown(value)} is not usable; write {' or '.join(CHOICES)}")
     return str(value)
+
+
+def vendor_of(values: Mapping[str, object]) -> str:
+    """The library's call, or "" when absent. Raises InputError for what names none."""
+    value = values.get("vendor")
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not is_call(value):
+        raise InputError(f"vendor = {shown(value)} is no call of a library; write torch, or drop it")
+    return value
 
 
 def text_of(key: str, values: Mapping[str, object]) -> str | None:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from genkern.gemm.libraries import ALL, parse_libraries
+from genkern.gemm.libraries import VENDOR as VENDOR
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement
-
-# The name under which the vendor library's call appears among the finals.
-VENDOR = "vendor"
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,7 @@ class Budget:
     `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
     cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`). `exhaustive`
     measures all group sizes of a binary, also where the first is far beyond the best, and all copies of a binary.
+    `libraries` may win (genkern.gemm.libraries), names with commas between them.
     """
 
     protocol: str = "genkern"
@@ -39,6 +39,11 @@ class Budget:
     rotating_mb: float = 256.0
     icache_flush: bool = False
     exhaustive: bool = False
+    libraries: str = parse_libraries(ALL)
+
+    def may_win(self, library: str) -> bool:
+        """Whether this library may win."""
+        return library in self.libraries.split(",")
 
     @property
     def every(self) -> bool:
@@ -111,7 +116,10 @@ class Profiler(Protocol):
         """Yield one Measurement per candidate, in any order; `candidates` may still be growing (a farm)."""
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
-        """Time the finalists, and the vendor library if it can, against each other, round-robin in shuffled order."""
+        """Time the finalists, and the vendor library if it can, against each other, round-robin in shuffled order.
+
+        PyTorch's own call of it is named VENDOR, another call of it as results name it (genkern.gemm.libraries).
+        """
 
     def close(self) -> None:
         """Stop every process that this profiler started."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from genkern.errors import ResultsError
 
-SCHEMA = 4
+SCHEMA = 5
 # What a tool that does not answer leaves out: that alone makes no other run.
 _NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz")
 # What decides whether a result is the one that is asked for, besides the problem, the device and what measures it.

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.gemm.config import Config
+from genkern.gemm.libraries import TORCH, TRITON, library_of
 from genkern.gemm.records import Measurement, Outcome
+from genkern.gemm.session import Budget
 from genkern.gemm.statistics import Estimate, estimate, tied
 from genkern.kernels.family import FAMILIES
 
 _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
+_ALL_MAY_WIN = Budget()
 _NEITHER = (Outcome.OVER_RESOURCES, Outcome.IDENTICAL, Outcome.PREDICTED_OUT)
 
 
@@ -65,9 +68,21 @@ def ranking(
     return group + [m for m in measured if m.config not in chosen]
 
 
-def choice(winner: Measurement, vendor: Measurement | None) -> str:
-    """What a dispatcher should use: "config", or "vendor" where the vendor library is faster or tied."""
-    return "config" if _beats(winner, vendor) else "vendor"
+def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _ALL_MAY_WIN) -> str:
+    """What a dispatcher should use: "config", or "vendor" where the vendor library is faster or tied.
+
+    Also where no kernel of genkern's may win, and the library has one.
+    """
+    beats = _beats(winner, vendor) if budget.may_win(TRITON) else not _is_measured(vendor)
+    return "config" if beats else "vendor"
+
+
+def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measurement]:
+    """The calls of libraries that may win, fastest first, those of equal time with PyTorch's own in front."""
+    calls = [m for m in finals if library_of(m.config) != TRITON and budget.may_win(library_of(m.config))]
+    measured = [m for m in calls if _is_measured(m)]
+    measured.sort(key=lambda m: (m.duration_us, library_of(m.config) != TORCH, m.config))
+    return measured + [m for m in calls if m not in measured]
 
 
 def estimate_of(measurement: Measurement) -> Estimate:
@@ -93,8 +108,12 @@ def spread_us(samples_us: Sequence[float]) -> float:
     return ordered[-1 - quarter] - ordered[quarter]
 
 
+def _is_measured(vendor: Measurement | None) -> bool:
+    return vendor is not None and vendor.outcome is Outcome.MEASURED
+
+
 def _beats(config: Measurement, vendor: Measurement | None) -> bool:
-    if vendor is None or vendor.outcome is not Outcome.MEASURED:
+    if vendor is None or not _is_measured(vendor):
         return True
     ours, theirs = estimate_of(config), estimate_of(vendor)
     return ours.median_us < theirs.median_us and not tied(ours, theirs)

@@ -30,6 +30,7 @@ from genkern.profiling.supervisor import run_supervised
 _INTERPRETED_K_BLOCKS = 3
 _INTERPRETER_TIMEOUT_S = 300.0
 DeviceCheck = Callable[[Session, Candidate], Check]
+CallCheck = Callable[[Session, str], Check]
 
 
 class Checker(Protocol):
@@ -45,6 +46,9 @@ class Checker(Protocol):
 
     def check(self, session: Session, candidate: Candidate) -> Check: ...
 
+    def check_call(self, session: Session, name: str) -> Check:
+        """The same of a library's call that was among the finals, by its name there."""
+
 
 class DeviceChecker:
     """On the GPU, with the very binaries that were measured.
@@ -54,8 +58,9 @@ class DeviceChecker:
 
     quick = True
 
-    def __init__(self, device_check: DeviceCheck, err_ratio: float = 1.0) -> None:
+    def __init__(self, device_check: DeviceCheck, call_check: CallCheck, err_ratio: float = 1.0) -> None:
         self._device_check = device_check
+        self._call_check = call_check
         self._err_ratio = err_ratio
 
     def can_check(self, config: Config) -> bool:
@@ -63,6 +68,9 @@ class DeviceChecker:
 
     def check(self, session: Session, candidate: Candidate) -> Check:
         return limited(self._device_check(session, candidate), self._err_ratio)
+
+    def check_call(self, session: Session, name: str) -> Check:
+        return limited(self._call_check(session, name), self._err_ratio)
 
 
 class InterpreterChecker:
@@ -95,6 +103,10 @@ class InterpreterChecker:
             path = Path(folder).resolve() / module.file_name
             write_whole(str(path), module.text)
             return self._run(path, problem, config)
+
+    def check_call(self, session: Session, name: str) -> Check:
+        """Libraries' calls are timed, and checked, on a GPU only."""
+        return Check(name, False, 1.0, math.inf, session.problem.size, NOT_CHECKED, "it runs on a GPU only")
 
     def close(self) -> None:
         """End the checks that other threads have under way: nobody knows how they would have ended."""

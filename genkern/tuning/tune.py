@@ -12,15 +12,24 @@ from dataclasses import dataclass, field, replace
 from genkern.errors import BugError, ProfilerError, bugs_told
 from genkern.farm.workshop import Job, Workshop
 from genkern.gemm.config import Config
+from genkern.gemm.libraries import CUBLASLT, TRITON, VENDOR, call_name, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit, Winner
-from genkern.gemm.session import VENDOR, Budget, Profiler
+from genkern.gemm.session import Budget, Profiler
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
 from genkern.search.predict import promising_first
 from genkern.search.screening import screening_for
-from genkern.search.select import barren_families, choice, finalists, interval_us, ranking, spread_us
+from genkern.search.select import (
+    barren_families,
+    choice,
+    finalists,
+    interval_us,
+    library_calls,
+    ranking,
+    spread_us,
+)
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
 from genkern.tuning.check import Checker
@@ -44,10 +53,10 @@ class Provenance:
 class Report:
     """How one problem ended: its winner, or why there is none, and every candidate's outcome.
 
-    `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the vendor
-    library did in the finals, where the profiler says. `table` has the candidates as text where the report comes from
-    another process (`candidates_file.condensed`). `bug` is what ended the size when genkern itself is at fault.
-    `warnings` are lines for the user.
+    `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the best call of
+    the vendor library did in the finals, where the profiler says, `torch` how PyTorch's own did. `table` has the
+    candidates as text where the report comes from another process (`candidates_file.condensed`). `bug` is what ended
+    the size when genkern itself is at fault. `warnings` are lines for the user.
     """
 
     problem: GemmProblem
@@ -60,6 +69,7 @@ class Report:
     stage_s: dict[str, float] = field(default_factory=dict)
     incumbent: Measurement | None = None
     vendor: Measurement | None = None
+    torch: Measurement | None = None
     table: str | None = None
     bug: BugError | None = None
     warnings: tuple[str, ...] = ()
@@ -215,8 +225,9 @@ class Tuner:
         for final in facts.finals:
             if final.config in report.candidates:
                 report.candidates[final.config] = final
-        report.vendor = vendor = next((m for m in facts.finals if m.config == VENDOR), None)
-        contenders = [m for m in facts.finals if m.config != VENDOR]
+        report.torch = next((m for m in facts.finals if m.config == VENDOR), None)
+        report.vendor = vendor = self._vendor(job, facts, report)
+        contenders = [m for m in facts.finals if library_of(m.config) == TRITON]
         wins = self.journal.wins.of(job.session.problem, [m.config for m in contenders])
         for final in ranking(contenders, vendor, wins) if self.check_all else ():
             if not self._passes(job, facts, report, final):
@@ -224,7 +235,7 @@ class Tuner:
         while ranked := ranking(contenders, vendor, wins):
             if self._passes(job, facts, report, ranked[0]):
                 runner_up = self._runner_up(job, facts, report, ranked[1:])
-                return self._winner(job, ranked[0], facts.checks.get(ranked[0].config), vendor, runner_up)
+                return self._winner(job, ranked[0], facts.checks.get(ranked[0].config), report, runner_up)
             contenders.remove(ranked[0])
         report.message = "no finalist ran and was correct (--profile_file says why)"
         return None
@@ -239,6 +250,22 @@ class Tuner:
         for other in sorted(others, key=lambda m: m.duration_us or 0.0):
             if self.checker is None or not self.checker.quick or self._passes(job, facts, report, other):
                 return other
+        return None
+
+    def _vendor(self, job: Job, facts: ProblemFacts, report: Report) -> Measurement | None:
+        """The library's fastest call that may win and is right; the first that was not measured where none was.
+
+        PyTorch's own call is what everybody uses, and taken at its word; an algorithm that was found here is checked.
+        """
+        for call in library_calls(facts.finals, self.budget):
+            if library_of(call.config) != CUBLASLT or self.checker is None:
+                return call
+            with report.stage("check"):
+                if (check := facts.checks.get(call.config)) is None:
+                    check = self.checker.check_call(job.session, call.config)
+                    self.journal.checked(job.session.problem, check)
+            if check.passed:
+                return call
         return None
 
     def _checkable(self, candidates: Mapping[str, Measurement]) -> Iterable[Measurement]:
@@ -279,10 +306,11 @@ class Tuner:
         job: Job,
         final: Measurement,
         check: Check | None,
-        vendor: Measurement | None,
+        report: Report,
         runner_up: Measurement | None,
     ) -> Winner:
         assert final.duration_us is not None
+        vendor, torch = report.vendor, report.torch
         return Winner(
             problem=job.session.problem,
             config=Config.parse(final.config),
@@ -300,7 +328,9 @@ class Tuner:
             interval_us=interval_us(final),
             vendor_interval_us=interval_us(vendor) if vendor else None,
             discarded=final.discarded,
-            choice=choice(final, vendor),
+            choice=choice(final, vendor, self.budget),
+            vendor=call_name(vendor.config) if vendor and vendor.duration_us is not None else "",
+            torch_us=torch.duration_us if torch else None,
         )
 
 

@@ -15,14 +15,17 @@ from genkern.command.report import (
     percent_of_peak,
     percent_of_roofline,
     size_line,
+    versus_text,
     winners_table,
 )
 from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.ops.op import bytes_moved
 
 GPU = gpu_for_arch("gfx942")
+ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
 WINNERS = [
     winner(16384, 1234.5, LONG, vendor_us=1300.0, check=checked()),
     winner(1, 8.061, vendor_us=7.0, check=checked("1x256x256", "interpreter")),
@@ -105,6 +108,32 @@ def test_shares_of_the_bounds() -> None:
     skinny = winner(1)
     bound_us = bytes_moved(skinny.problem) / GPU.memory_tb_per_s * 1e-6
     assert percent_of_roofline(replace(skinny, duration_us=bound_us), GPU) == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "vendor_us", "torch_us", "said"),
+    [
+        (ALGORITHM, 10.5, 11.0, ", 1.050x vendor (cublaslt), 1.100x torch"),
+        ("torch", 11.0, 11.0, ", 1.100x vendor"),
+        ("", 11.0, None, ", 1.100x vendor"),
+        ("", None, 11.0, ", 1.100x torch"),
+        ("", None, None, ""),
+    ],
+)
+def test_how_fast_the_libraries_are(vendor: str, vendor_us: float | None, torch_us: float | None, said: str) -> None:
+    """The best of the vendor's library, by whose choice, and PyTorch's own where that is another."""
+    assert versus_text(10.0, vendor_us, vendor, torch_us) == said
+
+
+def test_a_table_names_the_librarys_call() -> None:
+    """Where it is not PyTorch's own of all; beside it PyTorch's."""
+    best = winner(64, 10.0, vendor=ALGORITHM, vendor_us=10.5, torch_us=11.0)
+    plain = winner(16, 10.0, vendor="torch", vendor_us=11.0, torch_us=11.0)
+    head, *rows = winners_table([best, plain], GPU, None)[1:]
+    assert "vs vendor  vendor    vs torch" in head
+    assert rows[0].split()[-4:-1] == ["1.050x", "cublaslt", "1.100x"]
+    assert rows[1].split()[-4:-1] == ["1.100x", "torch", "1.100x"]
+    assert "vs torch" not in winners_table([plain], GPU, None)[1]
 
 
 def test_lines_of_a_size() -> None:

@@ -15,8 +15,10 @@ from machines import machine
 from small_gemms import needs_interpreter
 
 from genkern.command.candidates_file import COLUMNS
+from genkern.formats.kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.journal.batch import measurements_of
@@ -262,6 +264,31 @@ def test_several_gpus_make_the_same_file(
     assert {entry["device"] for entry in entries(results)} == {"NVIDIA H200"}
     assert "predicted" not in ran.out
     assert "vs vendor" in ran.out
+
+
+def test_the_librarys_best_call_is_in_results_and_table(sizes: Path, tmp_path: Path, cache_dir: Path) -> None:
+    """Its algorithm to the bit, with PyTorch's own time beside it; --libtype leaves it out."""
+    results, table = tmp_path / "r.yaml", tmp_path / "r.csv"
+    algorithm = KeptAlgorithm(131000, bytes(range(64))).name
+    env = machine(tmp_path, gpus=1, lt={algorithm: 99.9})
+    ran = run("-i", sizes, "-o", results, *measured(cache_dir), env=env)
+    assert (ran.status, ran.err) == (0, "")
+    for entry in entries(results):
+        assert (entry["vendor"], entry["choice"]) == (algorithm, "vendor")
+        assert entry["vendor_us"] == pytest.approx(99.9, rel=1e-2)
+        assert entry["torch_us"] == pytest.approx(150, rel=1e-2)
+    assert "0.999x vendor (cublaslt), 1.500x torch" in ran.out
+    assert all(column in ran.out for column in ("vs vendor", "vs torch", "cublaslt"))
+    ran = run("-i", sizes, "-o", table, "--libtype", "torch,triton", *measured(cache_dir), env=env)
+    assert (ran.status, ran.err) == (0, "")
+    rows = read_results(str(table))
+    assert {(row.vendor, row.choice) for row in rows} == {("torch", "config")}
+    assert "1.500x vendor (cudagraph)" in ran.out
+    times = tmp_path / "times.csv"
+    ran = run("--benchmark", "-i", results, "-o", times, *measured(cache_dir)[-2:], env=env)
+    assert (ran.status, ran.err) == (0, "")
+    with open(times) as file:
+        assert {row["vendor"] for row in csv.DictReader(file)} == {algorithm}
 
 
 def test_duplicates_are_tuned_once_and_said_once(

@@ -13,6 +13,7 @@ MACHINE in the environment holds a JSON object with any of
     log       a file: the measured process adds a line for each config that it times
     trace     a file: the same as JSON, with device, size, process and time.monotonic()
     faults    {config: kind}: what the process does when it is to time the config; see `_fault`
+    lt        {name: microseconds}: algorithms of cuBLASLt that are among the finals where they are asked for
     broken    {device: number}: after so many measurements (by `trace`) every call on the device faults
     room      no file of any process may grow beyond so many bytes
     full      [folder, bytes]: below the folder no file can be written once the files there have so many bytes
@@ -77,6 +78,7 @@ def _serve() -> None:
             }
         elif request["command"] == "retime":
             names = [entry["config"] for entry in request["candidates"]] + ["vendor"]
+            names += MACHINE.get("lt", {}) if request["cublaslt"] else []
             _log("retime")
             rounds = request["max_rounds"]
             times = {name: _us("retime", name) for name in names}
@@ -160,6 +162,8 @@ def _us(stage: str, name: str) -> float:
             # Times tie that are within 0.5 %.
             return float(100 * 1.01 ** (drawn % 20 * len(names) + names.index(name)))
         return 100.0 + drawn // 7 % 2 * 10
+    if name in MACHINE.get("lt", {}):
+        return float(MACHINE["lt"][name])
     return float(MACHINE.get("faster", {}).get(name, 150.0 if name == "vendor" else 100.0))
 
 

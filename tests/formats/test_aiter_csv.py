@@ -8,12 +8,14 @@ import pytest
 from made_winners import results_text, write_results
 
 from genkern.errors import ResultsError
+from genkern.formats import aiter_csv
 from genkern.formats.aiter_columns import rowwise
 from genkern.formats.aiter_csv import obstacle
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.config import Config
+from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Winner
 from genkern.ops.op import gb_per_s
@@ -27,6 +29,7 @@ BF16 = Winner(
     *(GemmProblem(64, 256, 5120, dtype_c="fp32", bias=True), CONFIG, 7.91911, 0.1, 15, "rocprofv3", "gfx950"),
     *("AMD Instinct MI355X", (), CHECK),
 )
+ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
 FP8 = dataclasses.replace(
     BF16, problem=GemmProblem(1, 1280, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn", own=ROWWISE), check=None, duration_us=4.0
 )
@@ -38,11 +41,15 @@ TRUSTED = dataclasses.replace(
     runner_up_us=8.123456,
     vendor_us=8.5,
     choice="vendor",
+    vendor=ALGORITHM,
+    torch_us=8.75,
 )
 HEADER_16 = (
     "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw"
 )
-EXTRA = "interval_low_us,interval_high_us,samples,discarded,runner_up,runner_up_us,margin,vendor_us,choice"
+EXTRA = (
+    "interval_low_us,interval_high_us,samples,discarded,runner_up,runner_up_us,margin,vendor_us,choice,vendor,torch_us"
+)
 KEY = "gfx950,256,64,256,5120,torch.int8"
 HEADER_8 = "gfx,cu_num,M,N,K,q_dtype_w,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
 
@@ -63,7 +70,7 @@ def test_a16w16_line(tmp_path: Path) -> None:
     write_results(path, [BF16], 256)
     assert path.read_text() == (
         f"{HEADER_16},{EXTRA}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
-        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config\n"
+        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,\n"
     )
 
 
@@ -74,7 +81,7 @@ def test_a8w8_line(tmp_path: Path) -> None:
     bw = round(gb_per_s(FP8.problem, 4.0), 2)
     assert path.read_text().splitlines() == [
         f"{HEADER_8},{EXTRA}",
-        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config",
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,",
     ]
 
 
@@ -85,9 +92,24 @@ def test_how_far_a_time_can_be_trusted(tmp_path: Path) -> None:
     row, bare = read_results(path)
     assert (row.interval_us, row.samples, row.discarded) == ((7.91, 7.9345), 15, 2)
     assert (row.runner_up, row.runner_up_us, row.margin) == ("tiled_BM32", 8.1235, 1.0258)
-    assert (row.vendor_us, row.choice) == (8.5, "vendor")
+    assert (row.vendor_us, row.choice, row.vendor, row.torch_us) == (8.5, "vendor", ALGORITHM, 8.75)
     assert (bare.interval_us, bare.samples, bare.discarded, bare.choice) == (None, 15, 0, "config")
     assert (bare.runner_up, bare.runner_up_us, bare.margin, bare.vendor_us) == ("", None, None, None)
+    assert (bare.vendor, bare.torch_us) == ("", None)
+
+
+def test_a_table_with_fewer_of_our_columns_grows(tmp_path: Path) -> None:
+    """One that genkern wrote before it had the last two keeps its columns; one with another's has no room."""
+    path = tmp_path / "tuned.csv"
+    before = [line.rsplit(",", 2)[0] for line in results_text([BF16], "tuned.csv", 256).splitlines()]
+    text = "\n".join(before) + "\n"
+    assert aiter_csv.no_room(["a16w16"], before[0] + "\n") == ""
+    assert aiter_csv.no_room(["a8w8"], before[0] + "\n")
+    assert aiter_csv.no_room(["a16w16"], "sort," + before[0] + "\n")
+    head, (line,) = aiter_csv.render([TRUSTED], 256, before[0] + "\n")
+    path.write_text(text + line)
+    assert head + before[1] + "\n" == text
+    assert [row.vendor_us for row in read_results(str(path))] == [None, 8.5]
 
 
 @pytest.mark.parametrize("op", [BF16, FP8])
@@ -106,14 +128,16 @@ def test_a_table_without_our_columns_is_read(tmp_path: Path, op: Winner) -> None
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
-        ("9.0,8.0,15,0,,,,,config", "interval_low_us"),
-        ("9.0,,15,0,,,,,config", "interval_low_us"),
-        (",,many,0,,,,,config", "samples = 'many'"),
-        (",,15,-1,,,,,config", "discarded = '-1'"),
-        (",,15,0,,soon,,,config", "runner_up_us = 'soon'"),
-        (",,15,0,,,-1,,config", "margin"),
-        (",,15,0,,,,nan,config", "vendor_us"),
-        (",,15,0,,,,,both", "choice"),
+        ("9.0,8.0,15,0,,,,,config,,", "interval_low_us"),
+        ("9.0,,15,0,,,,,config,,", "interval_low_us"),
+        (",,many,0,,,,,config,,", "samples = 'many'"),
+        (",,15,-1,,,,,config,,", "discarded = '-1'"),
+        (",,15,0,,soon,,,config,,", "runner_up_us = 'soon'"),
+        (",,15,0,,,-1,,config,,", "margin"),
+        (",,15,0,,,,nan,config,,", "vendor_us"),
+        (",,15,0,,,,,both,,", "choice"),
+        (",,15,0,,,,,config,cublaslt 131000 00,", "vendor"),
+        (",,15,0,,,,,config,,-1", "torch_us"),
     ],
 )
 def test_a_bad_cell_of_ours_is_one_line(tmp_path: Path, cells: str, expected: str) -> None:

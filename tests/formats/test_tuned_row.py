@@ -14,10 +14,12 @@ from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
+from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.space.space import BOUNDS
 
+ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
 PLAIN = Winner(
     *(
         GemmProblem(64, 1280, 8192),
@@ -40,6 +42,8 @@ FULL = replace(
     vendor_interval_us=(12.4, 12.7),
     discarded=2,
     choice="vendor",
+    vendor=ALGORITHM,
+    torch_us=12.9,
 )
 
 
@@ -63,6 +67,14 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     full, plain = read(tmp_path, results_text([FULL, PLAIN]))
     assert (full.choice, full.interval_us, full.vendor_interval_us) == ("vendor", (12.4322, 12.6), (12.4, 12.7))
     assert (plain.choice, plain.interval_us, plain.vendor_interval_us) == ("config", None, None)
+
+
+def test_the_librarys_call_is_named(tmp_path: Path) -> None:
+    """With its opaque algorithm, to the bit, and PyTorch's own time beside it; rows from before say nothing of it."""
+    full, plain = read(tmp_path, results_text([FULL, PLAIN]))
+    assert (full.vendor, full.vendor_us, full.torch_us) == (ALGORITHM, 12.52, 12.9)
+    assert (plain.vendor, plain.torch_us) == ("", None)
+    assert not {"vendor", "torch_us"} & yaml.safe_load(results_text([PLAIN]))[0].keys()
 
 
 def test_a_file_without_a_choice_means_its_configs(tmp_path: Path) -> None:
@@ -91,6 +103,9 @@ def test_what_a_space_may_list_can_be_read_back(field: str, tmp_path: Path) -> N
         ("'interval_low_us': 12.4322", "'interval_low_us': -1.0", "interval_low_us"),
         ("'vendor_interval_high_us': 12.7", "'vendor_interval_high_us': 'x'", "vendor_interval_high_us"),
         ("'discarded': 2", "'discarded': -2", "discarded"),
+        ("'vendor': 'cublaslt", "'vendor': 'hipblaslt", "is no call of a library"),
+        ("'vendor': 'cublaslt 131000 00", "'vendor': 'cublaslt 131000 ", "is no call of a library"),
+        ("'torch_us': 12.9", "'torch_us': 0", "torch_us"),
         ("'margin': 1.02", "'margin': .nan", "margin"),
     ],
 )

@@ -5,7 +5,7 @@
 they do it there, with `once_final_` or `once_check_` the first time only, with `crowd_final_` only among other
 finalists. A call takes BLOCK_SIZE_M us, but one of `told` as long as the best that it is told of.
 What a session's init_type says: `broken` dies when opened, `refuse` does not fit, `lost` runs nothing,
-`badvendor` cannot run the vendor library.
+`badvendor` cannot run the vendor library, `lt` has an algorithm of it besides, `badlt` cannot run that.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def kind_of(name: str, stage: str, crowd: bool) -> str:
 
 
 def time_us(name: str) -> float:
+    if name.startswith("cublaslt"):
+        return 8.5
     return 9.0 if name == "vendor" else float(re.search(r"_BM(\d+)", name)[1])  # type: ignore[index]
 
 
@@ -102,6 +104,7 @@ def screen(request: dict[str, Any], init_type: str) -> None:
 def retime(request: dict[str, Any], init_type: str) -> None:
     names = [entry["config"] for entry in request["candidates"]]
     names += ["vendor"] if request["vendor"] else []
+    names += ["cublaslt 131000 " + "5a" * 64] if request["cublaslt"] and init_type.endswith("lt") else []
     rounds = request["max_rounds"]
     log(f"retime {len(names)} {request['min_rounds']} {rounds}")
     samples: dict[str, list[float]] = {}
@@ -110,6 +113,8 @@ def retime(request: dict[str, Any], init_type: str) -> None:
         say({"running": name})
         kind = kind_of(name, "final", len(names) > 1)
         if init_type == "lost" or (name == "vendor" and init_type == "badvendor"):
+            kind = "killed"
+        if name.startswith("cublaslt") and init_type == "badlt":
             kind = "killed"
         answer = misbehave(kind)
         if kind == "refused":

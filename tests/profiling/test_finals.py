@@ -72,6 +72,16 @@ def test_noise_gets_more_rounds_and_they_pay() -> None:
     assert right > 15
 
 
+def test_of_the_library_the_best_and_pytorchs_own_stay() -> None:
+    """A config that is far ahead ends no call of the library's; a call of the library that is ahead ends another."""
+    bench = Bench()
+    times = {"a": 100, "b": 100.7, VENDOR: 180, "cublaslt 1 aa": 150, "cublaslt 1 bb": 160, "cublaslt 1 cc": 150.5}
+    finals = bench.run({name: bench.sampler(name, us, 0.01) for name, us in times.items()})
+    assert len(finals.samples_us["cublaslt 1 bb"]) == 5
+    for name in (VENDOR, "cublaslt 1 aa", "cublaslt 1 cc"):
+        assert len(finals.samples_us[name]) == finals.rounds > 10
+
+
 def test_those_clearly_beaten_drop_out_and_the_vendor_library_stays() -> None:
     """A candidate more than 3 % behind has five rounds; the vendor library has them all, however slow it is."""
     bench = Bench()

@@ -286,6 +286,25 @@ def test_a_vendor_library_that_crashes_is_left_out(session: Session, profiler: S
     assert [m.duration_us for m in finals] == pytest.approx([1.0015, 2.0015])
 
 
+def test_the_librarys_algorithms_are_among_the_finals(session: Session, profiler: ServedProfiler) -> None:
+    """By their names in results, beside PyTorch's own call; not where a budget leaves that library out."""
+    session = replace(session, init_type="lt")
+    algorithm = "cublaslt 131000 " + "5a" * 64
+    assert {m.config for m in profiler.retime(session, [candidate("good", 1)])} >= {algorithm, "vendor"}
+    check = profiler.check_call(session, algorithm)
+    assert (check.config, check.passed, check.method) == (algorithm, True, "gpu")
+    without = replace(session, budget=replace(session.budget, libraries="triton,torch"))
+    finals = profiler.retime(without, [candidate("good", 1)])
+    assert {m.config for m in finals} == {candidate("good", 1).config.name, "vendor"}
+
+
+def test_an_algorithm_that_crashes_takes_its_library_along(session: Session, profiler: ServedProfiler) -> None:
+    """The finalists and PyTorch's own call are timed without it."""
+    finals = profiler.retime(replace(session, init_type="badlt"), [candidate("good", 1), candidate("good", 2)])
+    assert [m.duration_us for m in finals] == pytest.approx([1.0015, 2.0015, 9.0015])
+    assert {m.outcome for m in finals} == {Outcome.MEASURED}
+
+
 def test_all_finalists_may_fail(session: Session, profiler: ServedProfiler) -> None:
     """Then each has its outcome, and the size is not lost to the run: the device still works."""
     finals = profiler.retime(session, [candidate("final_killed", m) for m in range(1, 5)])

@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
-from genkern.gemm.session import VENDOR
+from genkern.gemm.session import VENDOR, Budget
 from genkern.gemm.statistics import tied
-from genkern.search.select import barren_families, choice, estimate_of, finalists, interval_us, ranking, spread_us
+from genkern.search.select import (
+    barren_families,
+    choice,
+    estimate_of,
+    finalists,
+    interval_us,
+    library_calls,
+    ranking,
+    spread_us,
+)
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32, 1, 1, 4, 2)
@@ -77,6 +86,23 @@ def test_a_tie_with_the_vendor_library_goes_to_it() -> None:
     assert choice(final(PLAIN, 100), final(VENDOR, 90)) == "vendor"
     assert choice(final(PLAIN, 100), None) == "config"
     assert choice(final(PLAIN, 100), Measurement(VENDOR, Outcome.LAUNCH_FAILED, "cudagraph")) == "config"
+
+
+def test_calls_of_libraries_are_ordered_by_their_times() -> None:
+    """Those that may win; PyTorch's own before an equal one, and one without a time at the end, for what it says."""
+    lt, torch, ours = final("cublaslt 131000 aa", 100), final(VENDOR, 100), final(PLAIN, 90)
+    failed = Measurement("cublaslt 131000 bb", Outcome.LAUNCH_FAILED, "cudagraph")
+    assert library_calls([ours, failed, lt, torch], Budget()) == [torch, lt, failed]
+    assert library_calls([ours, lt, torch], Budget(libraries="triton,cublaslt")) == [lt]
+    assert library_calls([ours, lt, torch], Budget(libraries="triton")) == []
+
+
+def test_where_no_config_may_win_the_library_is_chosen() -> None:
+    """However slow; but not where it has no call."""
+    only = Budget(libraries="torch")
+    assert choice(final(PLAIN, 100), final(VENDOR, 200), only) == "vendor"
+    assert choice(final(PLAIN, 100), None, only) == "config"
+    assert choice(final(PLAIN, 100), Measurement(VENDOR, Outcome.NOT_SEEN, "rocprofv3"), only) == "config"
 
 
 def test_a_config_that_beats_the_vendor_library_leads_a_tie() -> None:

@@ -167,7 +167,9 @@ def test_an_error_ratio_is_an_extra_limit(tmp_path: Path) -> None:
         (False, 0.0, 1.0, False),
     ):
         check = Check(TILED.name, passed, ratio, 0.0, problem.size, "gpu", "" if passed else "C[0, 0]")
-        found = DeviceChecker(lambda *_, check=check: check, limit).check(session, candidate)
+        checker = DeviceChecker(lambda *_, check=check: check, lambda *_, check=check: check, limit)
+        found = checker.check(session, candidate)
+        assert checker.check_call(session, "cublaslt") == found
         assert (found.passed, found.method) == (wanted, "gpu")
         assert ("--errRatio 0.01" in found.message) is (limit == 0.01)
 

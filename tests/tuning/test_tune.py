@@ -13,6 +13,7 @@ import pytest
 from genkern.errors import OutputError, ProfilerError
 from genkern.farm.workshop import Job
 from genkern.gemm.config import Config
+from genkern.gemm.libraries import KeptAlgorithm, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
 from genkern.gemm.session import VENDOR, Budget, Session
@@ -27,6 +28,7 @@ DEEP = replace(PLAIN, num_stages=5)
 LAST = replace(PLAIN, num_stages=6)
 PROBLEMS = [GemmProblem(2**i, 64, 64) for i in range(6)]
 WAIT_S = 10.0
+ALGORITHM, OTHER = (KeptAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))
 
 
 def final(name: str, us: float) -> Measurement:
@@ -54,6 +56,7 @@ class Verdicts:
     def __init__(self, *wrong: Config, quick: bool = True) -> None:
         self.quick = quick
         self._wrong = {config.name for config in wrong}
+        self.wrong_calls: tuple[str, ...] = ()
         self.checked: list[str] = []
 
     def can_check(self, config: Config) -> bool:
@@ -63,6 +66,10 @@ class Verdicts:
         name = candidate.config.name
         self.checked.append(name)
         return Check(name, name not in self._wrong, 0.5, 0.25, "64x4096x4096", "gpu")
+
+    def check_call(self, session: Session | None, name: str) -> Check:
+        self.checked.append(name)
+        return Check(name, name not in self.wrong_calls, 0.5, 0.25, "64x4096x4096", "gpu")
 
 
 def a_session(folder: Path) -> Session:
@@ -82,16 +89,19 @@ def choose(
     checker: Verdicts | None = None,
     before: Sequence[Winner] = (),
     profiler: Finals | None = None,
+    libraries: str = Budget().libraries,
 ) -> tuple[Winner | None, Report]:
     """The winner of these finals, every config having been screened."""
     journal = Journal(tmp_path / "journal", {})
     for winner in before:
         journal.won(winner)
     tuner = a_tuner(journal, checker, profiler or Finals(finals))
-    configs = [Config.parse(m.config) for m in finals if m.config != VENDOR]
+    tuner = replace(tuner, budget=replace(tuner.budget, libraries=libraries))
+    ours = [m for m in finals if library_of(m.config) == "triton"]
+    configs = [Config.parse(m.config) for m in ours]
     ready = {config.name: Candidate(config, ()) for config in configs}
     report = Report(PROBLEM)
-    report.candidates = {m.config: replace(m, stage="screen") for m in finals if m.config != VENDOR}
+    report.candidates = {m.config: replace(m, stage="screen") for m in ours}
     chosen = tuner._choose(Job(a_session(tmp_path), iter(()), ready), journal.of(PROBLEM), report)
     journal.close()
     return chosen, report
@@ -111,6 +121,57 @@ def test_a_winner_carries_what_it_takes_to_trust_it(tmp_path: Path) -> None:
     assert winner.choice == "config"
     assert winner.check is not None
     assert winner.device == "NVIDIA H200"
+
+
+def test_the_librarys_best_is_the_vendor_time(tmp_path: Path) -> None:
+    """Not PyTorch's choice, which stands beside it; the result says which call it was, and a tie goes to it."""
+    finals = [final(PLAIN.name, 100), final(VENDOR, 110), final(ALGORITHM, 104), final(OTHER, 107)]
+    checker = Verdicts()
+    winner, report = choose(tmp_path, finals, checker)
+    assert winner is not None
+    assert (winner.vendor, winner.vendor_us, winner.torch_us, winner.choice) == (ALGORITHM, 104, 110, "config")
+    assert winner.vendor_interval_us is not None
+    assert winner.vendor_interval_us[0] < 104 < winner.vendor_interval_us[1]
+    assert (report.vendor, report.torch) == (finals[2], finals[1])
+    assert checker.checked == [ALGORITHM, PLAIN.name]
+    assert winner.runner_up == ""
+    (tmp_path / "tie").mkdir()
+    finals[2] = final(ALGORITHM, 100.2)
+    winner, _ = choose(tmp_path / "tie", finals, Verdicts())
+    assert winner is not None
+    assert winner.choice == "vendor"
+
+
+def test_a_wrong_algorithm_is_no_vendor_time(tmp_path: Path) -> None:
+    """It would make every config look slow; the next best that is right counts, and PyTorch's own is not checked."""
+    finals = [final(PLAIN.name, 100), final(VENDOR, 110), final(ALGORITHM, 80), final(OTHER, 112)]
+    checker = Verdicts()
+    checker.wrong_calls = (ALGORITHM,)
+    winner, _ = choose(tmp_path, finals, checker)
+    assert winner is not None
+    assert (winner.vendor, winner.vendor_us, winner.torch_us, winner.choice) == ("torch", 110, 110, "config")
+    assert checker.checked == [ALGORITHM, PLAIN.name]
+    journal = Journal(tmp_path / "journal", {})
+    assert not journal.of(PROBLEM).checks[ALGORITHM].passed
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("libraries", "expected"),
+    [
+        ("triton,torch,cublaslt", (ALGORITHM, 90, 110, "vendor")),
+        ("triton,torch", ("torch", 110, 110, "config")),
+        ("triton", ("", None, 110, "config")),
+        ("torch,cublaslt", (ALGORITHM, 90, 110, "vendor")),
+        ("torch", ("torch", 110, 110, "vendor")),
+    ],
+)
+def test_which_libraries_may_win(tmp_path: Path, libraries: str, expected: tuple[Any, ...]) -> None:
+    """One that may not is no vendor time; PyTorch's own is told in any case, as what everybody has."""
+    finals = [final(PLAIN.name, 100), final(VENDOR, 110), final(ALGORITHM, 90)]
+    winner, _ = choose(tmp_path, finals, Verdicts(), libraries=libraries)
+    assert winner is not None
+    assert (winner.vendor, winner.vendor_us, winner.torch_us, winner.choice) == expected
 
 
 def test_every_finalist_is_checked_on_request(tmp_path: Path) -> None:

@@ -1,0 +1,236 @@
+"""Which algorithms cuBLASLt has for an operation: those of its heuristic, and what enumeration finds beyond them.
+
+The heuristic (CUBLASLT_SEARCH_BEST_FIT) returns some eight of 256 asked for, the best first by its own model. An
+algorithm is an id with a config (AlgorithmConfig), and nothing but a check of each says which configs run. So what is
+enumerated starts from what the heuristic thinks best: first those that differ from one of its algorithms in one field,
+then ids that it did not name. Both the checks, which cost the host some microseconds each, and what they find are
+bounded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator, Sequence
+from ctypes import byref, c_int
+from dataclasses import dataclass, fields, replace
+
+from genkern.runtime.backends import cublaslt_api as api
+from genkern.runtime.backends.cublaslt_api import Algo, Api, HeuristicResult
+from genkern.runtime.backends.cublaslt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Owned, Pointers
+
+# As many as anybody has seen it return, and many more.
+ASKED = 256
+_IDS = 256
+MOST_CHECKS = 4096
+# Numbers of splits of K that are tried; the library takes any.
+_SPLITS = (2, 3, 4, 5, 6, 8, 12, 16)
+# cublasLtClusterShape_t: chosen by the library, and those of up to eight programs, smaller ones first.
+_CLUSTERS = (0, 2, 3, 5, 4, 6, 8, 7, 9, 11, 12)
+# cublasLtMatmulInnerShape_t.
+_INNER_SHAPES = (0, 1, 2, 3, 4)
+_MOST_CUSTOM = 32
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """What an algorithm consists of, by the numbers of cublasLt.h (cublasLtMatmulAlgoConfigAttributes_t)."""
+
+    id: int
+    tile: int = 0
+    split_k: int = 1
+    reduction: int = api.REDUCTION_NONE
+    swizzle: int = 0
+    custom: int = 0
+    stages: int = 0
+    inner_shape: int = 0
+    cluster: int = 0
+
+    def __str__(self) -> str:
+        """For people, without what is at its default."""
+        said = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        return " ".join(f"{name} {value}" for name, value, default in said if value != default)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the fields of a config may be for one id (cublasLtMatmulAlgoCapAttributes_t)."""
+
+    tiles: tuple[int, ...]
+    stages: tuple[int, ...]
+    splits: bool
+    reductions: int
+    swizzles: bool
+    most_custom: int
+
+
+def heuristic(
+    matmul: Matmul, pointers: Pointers, workspace_bytes: int = WORKSPACE_BYTES, asked: int = ASKED
+) -> list[Algorithm]:
+    """What the library's heuristic returns, best first by its own word; empty where it supports no such operation."""
+    library = matmul.library
+    preference = Owned(library, "MatmulPreference")
+    preference.set(api.PREF_MAX_WORKSPACE_BYTES, workspace_bytes)
+    preference.set(api.PREF_REDUCTION_SCHEME_MASK, matmul.operation.reductions)
+    for attribute, aligned in zip(api.PREF_MIN_ALIGNMENTS, pointers.alignments, strict=True):
+        preference.set(attribute, aligned)
+    results, count = (HeuristicResult * asked)(), c_int()
+    descriptor = matmul.descriptor(pointers)
+    asked_of = matmul.handle, descriptor.value, *matmul.layouts, preference.value
+    status = library.status("MatmulAlgoGetHeuristic", *asked_of, asked, results, byref(count))
+    if status != api.STATUS_SUCCESS:
+        return []
+    return [
+        Algorithm(bytes(result.algo), result.workspace_size, result.waves_count)
+        for result in results[: count.value]
+        if result.state == api.STATUS_SUCCESS
+    ]
+
+
+def beyond(
+    matmul: Matmul,
+    pointers: Pointers,
+    known: Sequence[Algorithm],
+    most: int,
+    workspace_bytes: int = WORKSPACE_BYTES,
+    most_checks: int = MOST_CHECKS,
+) -> list[Algorithm]:
+    """Up to `most` algorithms that run and are not among `known`, found with up to `most_checks` checks."""
+    seen = {config_of(matmul.library, algorithm.algo) for algorithm in known}
+    found: list[Algorithm] = []
+    checks = 0
+    for config in _configs(matmul, known):
+        if len(found) == most or checks == most_checks:
+            break
+        if config in seen:
+            continue
+        seen.add(config)
+        checks += 1
+        algo = made(matmul, config)
+        if algo is None:
+            continue
+        checked = matmul.check(Algorithm(bytes(algo), 0, source="enumerated"), pointers)
+        if checked is not None and checked.workspace_bytes <= workspace_bytes:
+            found.append(checked)
+    return found
+
+
+def config_of(library: Api, algo: Algo) -> AlgorithmConfig:
+    """The config of an algorithm, by the library's word."""
+    return AlgorithmConfig(
+        **{
+            name: library.number("MatmulAlgoConfig", algo, attribute)
+            for name, attribute in api.CONFIG_ATTRIBUTES.items()
+        }
+    )
+
+
+def made(matmul: Matmul, config: AlgorithmConfig) -> Algo | None:
+    """An algorithm of this config; None where the library refuses one of its values."""
+    library, algo = matmul.library, Algo()
+    types = matmul.operation.types
+    if library.status("MatmulAlgoInit", matmul.handle, *types, config.id, byref(algo)) != api.STATUS_SUCCESS:
+        return None
+    for name, attribute in api.CONFIG_ATTRIBUTES.items():
+        value, default = getattr(config, name), getattr(AlgorithmConfig, name, None)
+        # What is left out is at the library's default; the id is read-only.
+        changed = value != default and name != "id"
+        if changed and not library.try_attribute("MatmulAlgoConfig", byref(algo), attribute, value):
+            return None
+    return algo
+
+
+def capabilities(matmul: Matmul, algorithm_id: int) -> Capabilities | None:
+    """What this id may be configured to; None where the library does not have it for these types."""
+    library, algo = matmul.library, Algo()
+    types = matmul.operation.types
+    if library.status("MatmulAlgoInit", matmul.handle, *types, algorithm_id, byref(algo)) != api.STATUS_SUCCESS:
+        return None
+
+    def number(attribute: api.Attribute) -> int:
+        return library.number("MatmulAlgoCap", algo, attribute)
+
+    return Capabilities(
+        tiles=tuple(library.numbers("MatmulAlgoCap", algo, api.CAP_TILE_IDS)) or (0,),
+        stages=tuple(library.numbers("MatmulAlgoCap", algo, api.CAP_STAGES_IDS)) or (0,),
+        splits=number(api.CAP_SPLITK_SUPPORT) != 0,
+        reductions=number(api.CAP_REDUCTION_SCHEME_MASK) & matmul.operation.reductions,
+        swizzles=number(api.CAP_CTA_SWIZZLING_SUPPORT) != 0,
+        most_custom=min(number(api.CAP_CUSTOM_OPTION_MAX), _MOST_CUSTOM),
+    )
+
+
+def algorithm_ids(matmul: Matmul) -> list[int]:
+    """The ids that the library has for these types."""
+    ids, count = (c_int * _IDS)(), ctypes.c_int()
+    types = matmul.operation.types
+    status = matmul.library.status("MatmulAlgoGetIds", matmul.handle, *types, _IDS, ids, byref(count))
+    return list(ids[: count.value]) if status == api.STATUS_SUCCESS else []
+
+
+def neighbours(config: AlgorithmConfig, able: Capabilities) -> Iterator[AlgorithmConfig]:
+    """Configs that differ from `config` in one field, of each field one in turn.
+
+    Splits and their reduction go together, and so do a tile and its neighbours among the tiles of this id, which the
+    library lists by size.
+    """
+    of_fields = (
+        [replace(config, cluster=cluster) for cluster in _CLUSTERS],
+        [replace(config, swizzle=swizzle) for swizzle in ((0, 1) if able.swizzles else ())],
+        [replace(config, stages=stages) for stages in able.stages],
+        [replace(config, custom=custom) for custom in range(able.most_custom + 1)],
+        [replace(config, tile=tile) for tile in _by_distance(able.tiles, config.tile)],
+        list(_with_splits(config, able)),
+        [replace(config, inner_shape=shape) for shape in _INNER_SHAPES],
+    )
+    # In turns, so that no field with hundreds of values keeps the others waiting.
+    for turn in itertools.zip_longest(*of_fields):
+        yield from (each for each in turn if each is not None and each != config)
+
+
+def _configs(matmul: Matmul, known: Sequence[Algorithm]) -> Iterator[AlgorithmConfig]:
+    """Configs to check, in the order in which they are worth it."""
+    configs = [config_of(matmul.library, algorithm.algo) for algorithm in known]
+    named = list(dict.fromkeys(config.id for config in configs))
+    able = {id_: found for id_ in named if (found := capabilities(matmul, id_)) is not None}
+    near = [neighbours(config, able[config.id]) for config in configs if config.id in able]
+    others = []
+    for id_ in algorithm_ids(matmul):
+        if id_ not in able and (found := capabilities(matmul, id_)) is not None:
+            others.append(_of_id(id_, found))
+    yield from _in_turns([*near, *others])
+
+
+def _of_id(id_: int, able: Capabilities) -> Iterator[AlgorithmConfig]:
+    """Configs of an id that the heuristic did not name: every tile, the large ones first, with every depth."""
+    for tile in reversed(able.tiles):
+        for stages in reversed(able.stages):
+            yield AlgorithmConfig(id_, tile=tile, stages=stages)
+
+
+def _with_splits(config: AlgorithmConfig, able: Capabilities) -> Iterator[AlgorithmConfig]:
+    yield replace(config, split_k=1, reduction=api.REDUCTION_NONE)
+    if not able.splits:
+        return
+    schemes = [scheme for scheme in (2, 1, 4) if able.reductions & scheme]
+    for splits in _SPLITS:
+        for scheme in schemes:
+            yield replace(config, split_k=splits, reduction=scheme)
+
+
+def _by_distance(tiles: Sequence[int], tile: int) -> list[int]:
+    """The tiles, those beside `tile` in their order first."""
+    place = tiles.index(tile) if tile in tiles else len(tiles) // 2
+    return [tiles[index] for index in sorted(range(len(tiles)), key=lambda index: abs(index - place))]
+
+
+def _in_turns(sources: Sequence[Iterator[AlgorithmConfig]]) -> Iterator[AlgorithmConfig]:
+    """One of each source in turn until all are at their ends."""
+    waiting = list(sources)
+    while waiting:
+        for source in list(waiting):
+            config = next(source, None)
+            if config is None:
+                waiting.remove(source)
+            else:
+                yield config

@@ -1,0 +1,114 @@
+"""Algorithms: what cuBLASLt has for an open session's GEMM, as calls beside those of configs; and which of them race.
+
+The screening is short, since there are few of them and the best of them are all that counts: one launch of each, a
+sample of those that it leaves, and the finals have at most BEST of those, as finalists among the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from genkern.gemm.libraries import kept_algorithm
+from genkern.profiling.checking.verdict import Subject
+from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.runtime.backends import cublaslt
+
+# So many are launched at most: all that the heuristic returns (some eight), then what enumeration finds beyond it.
+MOST = 32
+# So many are sampled at most, and none whose one launch took so many times the shortest.
+_SAMPLED = 6
+_SAMPLED_RATIO = 1.15
+# So many come into the finals at most, and none whose sample is so many times the shortest of the library's, PyTorch's
+# own call among them. Each that does costs as much as a finalist: nearly all that this costs a size.
+BEST = 2
+_BEST_RATIO = 1.01
+
+
+class Algorithms:
+    """The library's algorithms on the operands of `gemm`, by their names in results.
+
+    Raises NotCovered or CublasLtError where the library is not there, or does not compute the problem.
+    """
+
+    def __init__(self, gemm: LoadedGemm, device: str = "cuda") -> None:
+        import torch
+
+        self._gemm = gemm
+        self._matmul = cublaslt.prepare(gemm.session.problem, torch.cuda.current_device())
+        self._workspace = torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._algorithms: dict[str, cublaslt.Algorithm] = {}
+
+    def names(self) -> list[str]:
+        """Up to MOST of them, in the library's order; empty where it supports no such product."""
+        found = cublaslt.candidates(self._matmul, pointers_of(self._gemm.operands), MOST)
+        self._algorithms |= {cublaslt.kept(self._matmul, algorithm).name: algorithm for algorithm in found}
+        return list(self._algorithms)
+
+    def call(self, name: str) -> Call:
+        """A function that launches one call of the algorithm on a copy of the weights."""
+        import torch
+
+        algorithm = self._algorithm(name)
+        bound: dict[int, Any] = {}
+
+        def call(copy: int) -> None:
+            copy %= self._gemm.copies
+            if copy not in bound:
+                bound[copy] = self._bound(algorithm, self._gemm.operands_of(copy))
+            bound[copy](torch.cuda.current_stream().cuda_stream)
+
+        return call
+
+    def subject(self, name: str) -> Subject:
+        """The algorithm as the subject of a check, on contiguous operands only."""
+        import torch
+
+        algorithm = self._algorithm(name)
+
+        def launch(operands: dict[str, Any]) -> None:
+            self._bound(algorithm, operands)(torch.cuda.current_stream().cuda_stream)
+
+        return Subject(launch, refuses=lambda operands: "not asked for slices")
+
+    def _bound(self, algorithm: cublaslt.Algorithm, operands: Mapping[str, Any]) -> Any:
+        size = cublaslt.WORKSPACE_BYTES
+        return self._matmul.bind(algorithm, pointers_of(operands), self._workspace.data_ptr(), size)
+
+    def _algorithm(self, name: str) -> cublaslt.Algorithm:
+        """By its name; the process that found it may have been another."""
+        if (known := self._algorithms.get(name)) is not None:
+            return known
+        kept = kept_algorithm(name)
+        found = None
+        if kept is not None and kept.version == self._matmul.library.version:
+            found = self._matmul.check(
+                cublaslt.Algorithm(kept.data, 0, source="kept"), pointers_of(self._gemm.operands)
+            )
+        if found is None:
+            raise cublaslt.CublasLtError(f"{name[:40]!r} is no algorithm of this library for this product")
+        return found
+
+
+def pointers_of(operands: Mapping[str, Any]) -> cublaslt.Pointers:
+    """Where the operands that the library takes lie."""
+    names = (field.name for field in fields(cublaslt.Pointers))
+    return cublaslt.Pointers(**{name: operands[name].data_ptr() for name in names if name in operands})
+
+
+def to_sample(launch_us: Mapping[str, float]) -> list[str]:
+    """Those that are sampled, by what one launch of each took; shortest first."""
+    return _nearest(launch_us, _SAMPLED, _SAMPLED_RATIO)
+
+
+def to_race(sample_us: Mapping[str, float], torch_us: float | None) -> list[str]:
+    """Those that come into the finals, by the sample of each and that of PyTorch's own call; shortest first."""
+    least_us = min([*sample_us.values(), *([] if torch_us is None else [torch_us])], default=0.0)
+    return _nearest(sample_us, BEST, _BEST_RATIO, least_us)
+
+
+def _nearest(times_us: Mapping[str, float], most: int, ratio: float, least_us: float | None = None) -> list[str]:
+    shortest_us = min(times_us.values(), default=0.0) if least_us is None else least_us
+    near = sorted((us, name) for name, us in times_us.items() if us <= shortest_us * ratio)
+    return [name for _, name in near[:most]]

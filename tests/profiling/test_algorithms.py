@@ -1,0 +1,112 @@
+"""Tests of profiling/algorithms.py: the library's algorithms as calls, and which of them race."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fake_cublaslt import build
+from lt_problems import expected_of, operands_of, variable
+
+from genkern.gemm.libraries import KeptAlgorithm, library_of
+from genkern.gemm.problem import GemmProblem
+from genkern.profiling.algorithms import BEST, MOST, Algorithms, to_race, to_sample
+from genkern.runtime.backends import cublaslt, cublaslt_library
+from genkern.runtime.backends.cublaslt_api import Api
+
+PROBLEM = GemmProblem(5, 7, 9, bias=True)
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Api:
+    return build(tmp_path_factory.mktemp("cublaslt"))
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(fake: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The library of the host, and a current stream."""
+    cublaslt_library.load.cache_clear()
+    monkeypatch.setattr(cublaslt_library, "find", lambda: (fake.path, ""))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=77))
+    yield
+    cublaslt_library.load.cache_clear()
+
+
+class Gemm:
+    """Three copies of operands, the weights of which differ."""
+
+    copies = 3
+
+    def __init__(self, problem: GemmProblem = PROBLEM) -> None:
+        self.session = SimpleNamespace(problem=problem)
+        self._operands = [operands_of(problem, seed=copy) for copy in range(self.copies)]
+        self.operands = self._operands[0]
+
+    def operands_of(self, copy: int) -> dict[str, torch.Tensor]:
+        return {**self.operands, "b": self._operands[copy]["b"]}
+
+
+def algorithms_of(gemm: Any) -> Algorithms:
+    return Algorithms(gemm, device="cpu")
+
+
+def test_every_algorithm_is_a_call_on_the_copies(fake: Api) -> None:
+    """By its name in results; each copy of the weights in turn, on the current stream, and all compute the product."""
+    gemm = Gemm()
+    algorithms = algorithms_of(gemm)
+    names = algorithms.names()
+    assert len(set(names)) == len(names) == MOST
+    assert {library_of(name) for name in names} == {"cublaslt"}
+    for name in names:
+        call = algorithms.call(name)
+        for copy in (0, 1, 2, 4):
+            gemm.operands["c"].fill_(float("nan"))
+            call(copy)
+            operands = gemm.operands_of(copy % 3)
+            assert torch.equal(gemm.operands["c"], expected_of(PROBLEM, operands).bfloat16())
+    assert variable(fake, "fake_stream", ctypes.c_void_p).value == 77
+
+
+def test_an_algorithm_can_be_checked() -> None:
+    """On operands that it is given, and not on slices; in a process that has not looked for it either."""
+    name = algorithms_of(Gemm()).names()[3]
+    subject = algorithms_of(Gemm()).subject(name)
+    operands = operands_of(PROBLEM, seed=9)
+    subject.launch(operands)
+    assert torch.equal(operands["c"], expected_of(PROBLEM, operands).bfloat16())
+    assert subject.refuses(operands) == "not asked for slices"
+
+
+@pytest.mark.parametrize("kept", [KeptAlgorithm(120900, bytes(64)), KeptAlgorithm(131000, bytes(64))])
+def test_an_algorithm_that_is_not_here_is_refused(kept: KeptAlgorithm) -> None:
+    """Of another version, or of another product: nothing of it is launched."""
+    with pytest.raises(cublaslt.CublasLtError, match="is no algorithm of this library for this product"):
+        algorithms_of(Gemm()).call(kept.name)
+
+
+def test_what_the_library_does_not_compute_has_no_algorithms() -> None:
+    """The reason is an error that the measured process takes for a refusal."""
+    with pytest.raises(RuntimeError, match="no silu epilogue"):
+        algorithms_of(Gemm(GemmProblem(5, 7, 9, activation="silu")))
+
+
+def test_only_what_is_near_the_best_is_sampled() -> None:
+    """By one launch, up to six."""
+    assert to_sample({"a": 11.0, "b": 10.0, "c": 11.6, "d": 30.0}) == ["b", "a"]
+    assert len(to_sample({str(i): 10.0 + i / 100 for i in range(9)})) == 6
+    assert to_sample({}) == []
+
+
+def test_the_best_two_race() -> None:
+    """Those within 1 % of the library's best; where PyTorch's own call is better than that, nobody."""
+    sampled = {"a": 10.05, "b": 10.0, "c": 10.08, "d": 10.2}
+    assert to_race(sampled, None) == ["b", "a"]
+    assert len(to_race(sampled, 12.0)) == BEST
+    assert to_race(sampled, 9.91) == ["b"]
+    assert to_race(sampled, 9.0) == []
+    assert to_race({}, 9.0) == []
