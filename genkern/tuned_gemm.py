@@ -1,8 +1,4 @@
-"""GEMMs of tensors by tuned kernels: `gemm_a16w16(x, weight, ...)`, and one function for each other format.
-
-    from genkern import tuned_gemm
-
-    y = tuned_gemm.gemm_a16w16(x, weight, bias)
+"""GEMMs of tensors by tuned kernels: a function `gemm_<format>(x, weight, ...)` for each format (dir() has them).
 
 Each computes activation(scale_a * scale_b * (x @ weight.T) + bias) of x [..., K] and weight [N, K], by the winner that
 the bundles or results named by GENKERN_CONFIG have for it, and by PyTorch where they have none. What the arguments are

@@ -21,6 +21,7 @@ from genkern.ops.command_line import add_fields
 from genkern.ops.op import op_names
 
 ROOT = Path(__file__).resolve().parent.parent
+OPS = ROOT / "genkern" / "ops"
 CODE_FOLDERS = ("genkern", "profiling", "templates")
 FOLDERS = (*CODE_FOLDERS, "benchmarks", "docs", "input_sizes", "results", "tests")
 MOST_LINES = 400
@@ -32,6 +33,18 @@ TESTED_ELSEWHERE = {
     "genkern/formats/flat_yaml.py": "tests/formats/test_sizes.py",
     "genkern/formats/gemm_entry.py": "tests/formats/test_sizes.py",
     "genkern/formats/aiter_columns.py": "tests/formats/test_aiter_csv.py",
+    "genkern/arguments.py": "tests/command/test_options.py",
+    "genkern/tuned_gemm.py": "tests/runtime/test_torch_ops.py",
+    **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
+    # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
+    "genkern/packing/packer.py": "tests/runtime/launch/test_parameters.py",
+    "genkern/runtime/packed.py": "tests/runtime/test_bundle.py",
+    "genkern/runtime/untuned.py": "tests/runtime/test_table.py",
+    "genkern/runtime/model.py": "tests/runtime/test_linear.py",
+    **{f"genkern/runtime/{name}.py": "tests/runtime/test_dispatch.py" for name in ("context", "given", "served")},
+    "genkern/runtime/launch/gpu.py": "tests/runtime/launch/test_launch_gpu.py",
+    "genkern/runtime/launch/prepared.py": "tests/runtime/launch/test_parameters.py",
+    "genkern/runtime/launch/shape.py": "tests/runtime/launch/test_launcher.py",
     "genkern/journal/copy.py": "tests/journal/test_journal_copy.py",
     "genkern/journal/line.py": "tests/journal/test_journal_line.py",
     # A family's arguments, grid and workspace are compared with what is compiled and what generated modules launch.
@@ -86,7 +99,7 @@ def files_of(folder: str) -> Iterator[Path]:
     for at, folders, names in os.walk(ROOT / folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")) and name != "build")
         for name in sorted(names):
-            if not name.startswith(".") and not name.endswith(".pyc"):
+            if not name.startswith(".") and not name.endswith((".pyc", ".so")):
                 yield (Path(at) / name).relative_to(ROOT)
 
 
@@ -255,7 +268,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if path.is_file() and path.name != ".git":
             shutil.copy(path, checkout)
     for name in (*FOLDERS, ".ci"):
-        ignored = shutil.ignore_patterns("__pycache__")
+        ignored = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(ROOT / name, checkout / name, symlinks=True, ignore=ignored)
     sdist = _build("sdist", checkout, folder / "sdist")
     with tarfile.open(sdist) as archive:
@@ -287,7 +300,8 @@ def test_wheel_holds_every_file_once(built: tuple[Path, Path]) -> None:
     """A wheel has both mapped folders below genkern, with templates and data, and nothing beside genkern."""
     names = zipfile.ZipFile(built[0]).namelist()
     assert len(names) == len(set(names))
-    installed = {name for name in names if ".dist-info/" not in name}
+    # The C extension is there where it could be compiled.
+    installed = {name for name in names if ".dist-info/" not in name and not name.endswith(".so")}
     expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml", ".typed")}
     expected |= {f"genkern/{path}" for path in files_of("profiling") if path.suffix == ".py"}
     expected |= {f"genkern/{path}" for path in files_of("templates")}

@@ -10,12 +10,10 @@ from typing import Any
 import torch
 
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 
-# The format of layers whose weights are no quantised ones.
-_OP = "a16w16"
 _NAMES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
 
 
@@ -120,7 +118,7 @@ def _winners(layer: torch.nn.Linear, context: Context) -> list[tuple[int, str]]:
     if dtype is None or gpu is None:
         return []
     problem = GemmProblem(
-        1, layer.out_features, layer.in_features, _OP, dtype, dtype, dtype, True, False, layer.bias is not None
+        1, layer.out_features, layer.in_features, DEFAULT_OP, dtype, dtype, dtype, True, False, layer.bias is not None
     )
     return context.tuned(gpu, problem)
 

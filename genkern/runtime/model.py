@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from genkern.gemm.problem import DEFAULT_OP
 from genkern.runtime.default import default_context
 from genkern.runtime.linear import LayerReport, Patch, patch_model, report_model
 from genkern.runtime.torch_ops import gemm_of
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def patch(model: torch.nn.Module) -> Patch:
     """Let the model's linear layers call tuned kernels where there are any; undone by `with`, or by its `undo()`."""
-    return patch_model(model, gemm_of("a16w16"), default_context())
+    return patch_model(model, gemm_of(DEFAULT_OP), default_context())
 
 
 def report(model: torch.nn.Module) -> list[LayerReport]:

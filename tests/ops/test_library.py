@@ -1,0 +1,48 @@
+"""Tests of each format's library.py: what a call falls back on computes the format's reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_gemms import TILED, make_module
+
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import get_op, library_of, op_names
+
+torch = pytest.importorskip("torch")
+_FP8, _INT8 = ("fp8e4m3fn", "fp8e4m3fn"), ("int8", "int8")
+_BLOCKS = ("block_k", 32), ("block_n", 16)
+# Of each format: types, its own fields.
+PROBLEMS = [
+    *(("a16w16", types, ()) for types in (("bf16", "bf16"), ("fp16", "fp32"), ("fp32", "fp32"))),
+    *(("a8w8", (a, "bf16"), own) for a, _ in (_FP8, _INT8) for own in ((), (("scales", "per_token"),))),
+    *(
+        ("a8w8_blockscale", (a, "fp32"), own)
+        for a, _ in (_FP8, _INT8)
+        for own in ((), (("block_k", 32), ("block_n", 16)))
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "types", "own"), PROBLEMS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_library_is_the_reference(
+    op: str, types: tuple[str, str], own: tuple[tuple[str, int | str], ...], bias: bool, tmp_path: Path
+) -> None:
+    """Within the output's rounding, with last blocks that are smaller."""
+    a, c = types
+    problem = GemmProblem(5, 72, 160, op, a, a, c, bias=bias, own=own)
+    _, module = make_module(tmp_path, problem, [TILED], "sm_90")
+    operands = module.make_operands("cpu", 1, "randn")
+    library = library_of(op)
+    assert library is not None
+    found, wanted = library(problem, operands), module.reference(operands)
+    assert (found.shape, found.dtype) == (operands["c"].shape, operands["c"].dtype)
+    worst = ((found.double() - wanted.double()).norm(dim=1) / wanted.double().norm(dim=1)).max()
+    assert worst < get_op(op).worst_row_limit(problem)
+
+
+def test_every_format_has_one() -> None:
+    """So that a call of any of genkern's formats is served."""
+    assert all(library_of(name) is not None for name in op_names())

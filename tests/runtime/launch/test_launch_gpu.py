@@ -1,0 +1,128 @@
+"""Bundles on a real GPU: every launch is right, in eager calls, in graphs, on streams, and from threads."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_bundle import CONFIGS, K, pack_here, problem_of, row
+
+from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+from genkern.runtime.launch import launcher
+from genkern.runtime.launch.gpu import TorchGpu
+
+pytestmark = pytest.mark.gpu
+LIBRARY = torch.nn.functional.linear
+
+
+@pytest.fixture(scope="session")
+def here(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Bundle:
+    """A config of each family for this machine's GPU, whatever is its name."""
+    identity = TorchGpu(0).identity
+    found = [
+        replace(row(problem_of(number), config), device=identity.name, compute_units=identity.compute_units)
+        for number, config in enumerate(CONFIGS)
+    ]
+    return read_bundle(pack_here(tmp_path_factory.mktemp("here"), found, cache_dir))
+
+
+@pytest.fixture(params=["native", "ctypes"])
+def gemm(request: pytest.FixtureRequest, here: Bundle, monkeypatch: pytest.MonkeyPatch) -> Gemm:
+    if request.param == "ctypes":
+        monkeypatch.setattr(launcher, "_native", None)
+    elif launcher._native is None:
+        pytest.skip("the C extension was not built")
+
+    def gpu_of(index: int) -> TorchGpu | None:
+        return TorchGpu(index) if index >= 0 else None
+
+    return Gemm("a16w16", Context(lambda op: [here], gpu_of))
+
+
+def operands(m: int, n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Integers, so that any order of sums gives the same; and the product, exactly."""
+    torch.manual_seed(seed)
+    x, weight = (torch.randint(-3, 4, size).to("cuda", torch.bfloat16) for size in ((m, K), (n, K)))
+    return x, weight, (x.double() @ weight.double().T).bfloat16()
+
+
+def sizes() -> list[tuple[int, int]]:
+    """Of each family its own M, and others that nobody tuned."""
+    return [(m, problem_of(number).N) for number in range(len(CONFIGS)) for m in (100, 7, 129, 1000)]
+
+
+def test_every_family_is_right(gemm: Gemm) -> None:
+    """To the bit, for its own M and for others, twice (counters are left zero)."""
+    for m, n in sizes():
+        x, weight, wanted = operands(m, n, m)
+        for _ in range(2):
+            assert torch.equal(gemm(x, weight), wanted), (m, n)
+
+
+def test_graphs_streams_and_threads(gemm: Gemm) -> None:
+    """Captured and replayed with other contents, on streams that run at once, and from several threads."""
+    for m, n in sizes()[::4]:
+        x, weight, wanted = operands(m, n)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            gemm(x, weight)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = [gemm(x, weight) for _ in range(3)]
+        for seed in range(3):
+            other, _, wanted = operands(m, n, seed)
+            x.copy_(other)
+            wanted = (x.double() @ weight.double().T).bfloat16()
+            graph.replay()
+            torch.cuda.synchronize()
+            assert all(torch.equal(each, wanted) for each in out)
+    failures: list[str] = []
+
+    def work(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream() if number % 2 else torch.cuda.default_stream()):
+            for m, n in sizes():
+                x, weight, wanted = operands(m, n, number)
+                if not torch.equal(gemm(x, weight), wanted):
+                    failures.append(f"{m}x{n} in thread {number}")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_the_first_call_may_be_captured(gemm: Gemm) -> None:
+    """A kernel that nobody has called is loaded while the graph is captured."""
+    x, weight, wanted = operands(100, problem_of(0).N)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = gemm(x, weight)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, wanted)
+
+
+def test_slices_and_offsets(gemm: Gemm) -> None:
+    """Operands that are parts of larger ones are right, by our kernels or the library's."""
+    x, weight, wanted = operands(100, problem_of(2).N)
+    for columns in (1, 8, 16):
+        wide = torch.zeros(100, K + columns, dtype=torch.bfloat16, device="cuda")
+        wide[:, :K] = x
+        assert torch.equal(gemm(wide[:, :K], weight), wanted)
+        assert torch.equal(gemm(wide[:, columns:], weight), LIBRARY(wide[:, columns:], weight))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_devices(gemm: Gemm) -> None:
+    """A call runs where its operands are, whichever device is current."""
+    x, weight, wanted = operands(100, problem_of(0).N)
+    out = gemm(x.to("cuda:1"), weight.to("cuda:1"))
+    assert out.device.index == 1
+    assert torch.equal(out.cpu(), wanted.cpu())
