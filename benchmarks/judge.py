@@ -23,8 +23,8 @@ from genkern.profiling.checking.subjects import module_subject
 from genkern.profiling.checking.verdict import Checking, Verdict
 from genkern.profiling.interpret import verdict_on
 
-# Three programs where their number is the GPU's: they leave a tile to be shared.
-_UNITS = 3
+# Programs where their number is the GPU's: a wave of four leaves two of the six tiles of a mutant to be shared.
+_UNITS = 4
 # A fault that does not compile, or breaks what is around the kernel, is no fault that a check could find.
 _NO_FAULT = (NameError, SyntaxError, AttributeError, TypeError, KeyError, ImportError)
 

@@ -86,6 +86,8 @@ def _mutants_of(family: str, arch: str, on_gpu: bool) -> Iterator[Case]:
 
 def mutated(text: str, fault: Fault) -> str | None:
     """The text with the fault, where it applies."""
+    if fault.unless and fault.unless in text:
+        return None
     made, count = re.subn(fault.pattern, fault.replacement, text, count=fault.count, flags=re.MULTILINE)
     return made if count and made != text else None
 

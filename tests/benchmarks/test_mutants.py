@@ -12,7 +12,7 @@ from pathlib import Path
 import mutant_cases
 import mutants
 import pytest
-from faults_of_kernels import FAULTS
+from faults_of_kernels import FAULTS, Fault
 from judges import Judged
 from long_tests import spread
 from mutant_cases import Case, mutated, sound
@@ -58,6 +58,8 @@ def test_every_family_comes_early(made: list[Case]) -> None:
 def test_a_fault_that_does_not_apply_is_no_mutant() -> None:
     """A text without the place, or one that stays as it is, is not counted as found."""
     assert mutated("nothing of it", FAULTS[0]) is None
+    assert mutated("x", Fault("", "x", "y", unless="z")) == "y"
+    assert mutated("x z", Fault("", "x", "y", unless="z")) is None
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,15 @@ def test_processes_that_are_started_know_it(example: Path) -> None:
     assert "Fields" in done.stdout
 
 
+def test_packed_operands_without_their_inputs_are_refused(tmp_path: Path, example: Path) -> None:
+    """Before anything is compiled, in one line that says what the format lacks: it is no bug of genkern's."""
+    text = FILES["__init__.py"].replace('"fp32", scales="b"', '"fp32", scales="b", packed=2')
+    (example / "__init__.py").write_text(text, encoding="utf-8")
+    ran = run(tmp_path, "--op", example, "-m", 16, "-n", 128, "-k", 256, "--arch", "sm_90")
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1)
+    assert "values for column_scale: give its Op exact_inputs" in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
