@@ -74,6 +74,11 @@ class Context:
                 self.say((key, "elsewhere"), f"what is tuned is for {said}, not for {gpu.identity.name}")
         return self._tables[key]
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody wants to be told of every problem, those without a winner too."""
+        return bool(self._watches)
+
     def watched(self, gpu: Gpu | None, problem: GemmProblem, choice: Choice | None) -> None:
         """Tell those who watch."""
         for watch in self._watches:

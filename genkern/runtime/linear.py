@@ -57,13 +57,14 @@ class Patch:
 
 def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
     """Let every nn.Linear of the model, and torch.nn.functional.linear with its weights, call `gemm` where its N and K
-    have a winner. Layers with hooks or another forward of their own keep theirs.
+    have a winner, and every other where calls are captured or logged. Layers with hooks or another forward of their
+    own keep theirs.
     """
     patched: list[torch.nn.Linear] = []
     names = []
     weights: set[int] = set()
     for name, layer in _linears(model):
-        if "forward" in vars(layer) or not _winners(layer, context):
+        if "forward" in vars(layer) or not (_winners(layer, context) or _is_watched(layer, context)):
             continue
         patched.append(layer)
         names.append(name)
@@ -121,6 +122,10 @@ def _winners(layer: torch.nn.Linear, context: Context) -> list[tuple[int, str]]:
         1, layer.out_features, layer.in_features, DEFAULT_OP, dtype, dtype, dtype, True, False, layer.bias is not None
     )
     return context.tuned(gpu, problem)
+
+
+def _is_watched(layer: torch.nn.Linear, context: Context) -> bool:
+    return context.is_watched and str(layer.weight.dtype) in _NAMES
 
 
 def _forward(layer: torch.nn.Linear, gemm: Gemm) -> Callable[[Any], Any]:

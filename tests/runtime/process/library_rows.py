@@ -8,8 +8,11 @@ from pathlib import Path
 
 from made_winners import results_text, winner
 
+from genkern.formats.kind import read_results
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import Bundle
+from genkern.packing.rows import rows_of
+from genkern.runtime.bundle import Bundle, write_bundle
+from genkern.runtime.packed import Contents
 from genkern.runtime.table import Device
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
@@ -43,6 +46,12 @@ def library_rows(path: Path, sizes: Sequence[int], us: float = 10.0, **changes: 
     winners = [winner(m, **{**said, "choice": "vendor", **changes}) for m in sizes]  # type: ignore[arg-type]
     path.write_text(results_text(winners, path.name, H200.compute_units))
     return path
+
+
+def library_bundle(results: Path, bundle: Path) -> None:
+    """What `genkern pack` makes of such results."""
+    rows = rows_of(read_results(str(results)), None, False)
+    write_bundle(str(bundle), Contents(tuple(row.winner for row in rows.packed), {}), {})
 
 
 def sizes_in(bundles: Sequence[Bundle]) -> list[int]:
