@@ -19,6 +19,8 @@ import pytest
 from genkern.command.options import parser
 from genkern.ops.command_line import add_fields
 from genkern.ops.op import op_names
+from genkern.packing.command import pack_parser
+from genkern.packing.merge import merge_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "genkern" / "ops"
@@ -69,7 +71,17 @@ TESTED_ELSEWHERE = {
 }
 # Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
 OTHER_PROGRAMS = {"--kernels", "--no-build-isolation", "--kernel-trace", "--output-format", "--limit", "--config"}
-OTHER_PROGRAMS |= {"--ncu", "--binaries", "--measure", "--clock-control", "--json", "--each", "--warm", "--bounds"}
+OTHER_PROGRAMS |= {
+    "--limit_s",
+    "--ncu",
+    "--binaries",
+    "--measure",
+    "--clock-control",
+    "--json",
+    "--each",
+    "--warm",
+    "--bounds",
+}
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.
 COLLECTED = (
@@ -114,6 +126,11 @@ def modules() -> list[str]:
     """All modules of the two packages, but for empty package files."""
     paths = [path for folder in ("genkern", "profiling") for path in files_of(folder)]
     return [str(path) for path in paths if path.suffix == ".py" and path.name not in ("__init__.py", "__main__.py")]
+
+
+def parsers() -> list[argparse.ArgumentParser]:
+    """Of all of genkern's commands that have options."""
+    return [parser(), pack_parser(), merge_parser()]
 
 
 def slug(heading: str) -> str:
@@ -199,7 +216,7 @@ def test_no_file_is_long() -> None:
 
 def test_documents_name_real_options() -> None:
     """Every long option that a document names is one of genkern's, or of another program listed here."""
-    known = set(parser()._option_string_actions) | OTHER_PROGRAMS
+    known = OTHER_PROGRAMS.union(*(each._option_string_actions for each in parsers()))
     for document in documents():
         named = set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", (ROOT / document).read_text(encoding="utf-8")))
         assert named <= known, f"{document} names {sorted(named - known)}"
@@ -234,7 +251,8 @@ def test_every_option_is_documented() -> None:
     of_formats = argparse.ArgumentParser().add_argument_group()
     add_fields(of_formats)
     others = {"help", "version", *(action.dest for action in of_formats._group_actions)}
-    options = [action.option_strings for action in parser()._actions if action.dest not in others]
+    actions = [action for each in parsers() for action in each._actions if action.option_strings]
+    options = [action.option_strings for action in actions if action.dest not in others]
     assert not [names for names in options if not any(f"`{name}" in text for name in names)]
 
 

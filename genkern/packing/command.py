@@ -28,6 +28,14 @@ from genkern.runtime.packed import Contents, PackedWinner
 
 def parse_pack(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern pack`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = pack_parser().parse_args(argv)
+    if not options.list and not options.output:
+        raise InputError("genkern pack: name the bundle to write, -o FILE, or give --list")
+    return options
+
+
+def pack_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern pack",
         description="Write the winners of results files, with their binaries, into one file that a program can load\n"
@@ -48,10 +56,7 @@ def parse_pack(argv: Sequence[str]) -> argparse.Namespace:
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
-    options = p.parse_args(argv)
-    if not options.list and not options.output:
-        raise InputError("genkern pack: name the bundle to write, -o FILE, or give --list")
-    return options
+    return p
 
 
 def run_pack(options: argparse.Namespace, console: Console) -> int:

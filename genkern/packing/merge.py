@@ -22,6 +22,14 @@ from genkern.runtime.process.capture import PREFIX
 
 def parse_merge(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern merge`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = merge_parser().parse_args(argv)
+    if options.output.lower().endswith(".csv"):
+        raise InputError(f"-o {options.output}: AITER's CSV cannot hold sizes of every format: name a YAML file")
+    return options
+
+
+def merge_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern merge",
         description="Join lists of sizes, such as captures (GENKERN_TUNE_GEMM=1), into one, each size once.",
@@ -39,10 +47,7 @@ def parse_merge(argv: Sequence[str]) -> argparse.Namespace:
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="for sizes that do not name their types")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
-    options = p.parse_args(argv)
-    if options.output.lower().endswith(".csv"):
-        raise InputError(f"-o {options.output}: AITER's CSV cannot hold sizes of every format: name a YAML file")
-    return options
+    return p
 
 
 def run_merge(options: argparse.Namespace, console: Console) -> int:
