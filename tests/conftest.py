@@ -44,6 +44,8 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
         patch.setenv("GENKERN_CACHE_DIR", str(folder / "genkern"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "xdg"))
+        # Small tensors on a busy machine: PyTorch's threads would spin, waiting for one another.
+        patch.setenv("OMP_NUM_THREADS", "1")
         yield
 
 

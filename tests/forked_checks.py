@@ -26,7 +26,7 @@ class ForkedChecks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(_ROOT)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen([sys.executable, __file__], env=environment, text=True, **pipes)  # type: ignore[call-overload]
 
