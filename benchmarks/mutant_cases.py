@@ -49,18 +49,22 @@ def config_of(family: str, problem: GemmProblem) -> Config:
     if family == "skinny":
         return Config(family, 4, 32, 128, 1, 2, 4, 1)
     if facts.width_step:
-        # 64 rows of wgmma, and columns that several copies bring; a ring of six buffers.
-        tile = (48, 64) if facts.swaps_operands else (64, 112)
+        # 64 rows of wgmma, and columns that several copies bring; some program of a cluster stores 16 of them.
+        tile = (112 if facts.cluster == 8 else 48, 64) if facts.swaps_operands else (64, 112)
         block_k = 64 if problem.dtype_a in ("bf16", "fp16") else 128
-        return Config(family, *tile, block_k, 3 if facts.cluster == 1 else 1, 2 if facts.splits_k else 1, 4, 6)
+        # On a GPU rows of tiles come in groups that are cut, and a ring goes round in the share of a cluster's program.
+        group = 2 if facts.swaps_operands else 3
+        stages = 6 if facts.cluster == 1 else 2
+        return Config(family, *tile, block_k, group, 2 if facts.splits_k else 1, 4, stages)
     return Config(family, 16 if facts.swaps_operands else 32, 32, 64, 3, split, 4, 3)
 
 
 def problem_of(family: str, op: str, dtype: str, fields: dict[str, object], on_gpu: bool) -> GemmProblem:
     """A problem of several tiles that overhang on every side, as far as the family takes one."""
     rows = 1 if family == "gemv" else 7 if family == "skinny" else 104
-    # Off the blocks, on the copy engine's 16 bytes. On a GPU K is so long that rings of buffers come round.
-    columns, depth = (200, 1040) if on_gpu else (80, 272)
+    # Off the blocks, on the copy engine's 16 bytes, and no square of tiles, which in another order are the same tiles.
+    # On a GPU K is so long that rings of buffers come round.
+    columns, depth = (232, 1040) if on_gpu else (80, 272)
     return GemmProblem(rows if on_gpu or rows < 16 else 56, columns, depth, op, dtype, dtype, "bf16", **fields)  # type: ignore[arg-type]
 
 
