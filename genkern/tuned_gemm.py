@@ -18,7 +18,18 @@ _PREFIX = "gemm_"
 
 
 def __dir__() -> list[str]:
-    return [f"{_PREFIX}{name}" for name in op_names()]
+    return ["renew", *(f"{_PREFIX}{name}" for name in op_names())]
+
+
+def renew() -> None:
+    """Look anew into the files that the environment names, and use from now on what has come since.
+
+    Where several ranks tune online they then all have what the first one has: so every rank must call this at the same
+    point of its program, as a collective of torch.distributed.
+    """
+    from genkern.runtime.default import renew
+
+    renew()
 
 
 def __getattr__(name: str) -> Gemm:

@@ -56,7 +56,7 @@ class Process:
             self.online.context = self.context
 
     def renew(self) -> None:
-        """See `renew`."""
+        """See genkern.tuned_gemm."""
         if self.online:
             self.online.agree()
         self.context.renew()
@@ -77,11 +77,7 @@ def default_context() -> Context:
 
 
 def renew() -> None:
-    """Look anew into the files that the environment names, and use from now on what has come since.
-
-    Where several ranks tune online they then all have what the first one has: so every rank must call this at the same
-    point of its program, as a collective of torch.distributed.
-    """
+    """See genkern.tuned_gemm."""
     _process().renew()
 
 
