@@ -46,6 +46,10 @@ class Algorithms:
         self._algorithms |= {cublaslt.kept(self._matmul, algorithm).name: algorithm for algorithm in found}
         return list(self._algorithms)
 
+    def source(self, name: str) -> str:
+        """Where one of `names` is from: "heuristic" or "enumerated"."""
+        return self._algorithms[name].source
+
     def call(self, name: str) -> Call:
         """A function that launches one call of the algorithm on a copy of the weights."""
         import torch
