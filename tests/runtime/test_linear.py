@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fake_gpu import FakeGpu
+from recording_gpu import FakeGpu
 from torch import nn
 
 from genkern.runtime.bundle import Bundle

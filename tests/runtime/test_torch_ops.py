@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_gpu import FakeGpu
+from recording_gpu import FakeGpu
 
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context

@@ -1,16 +1,14 @@
-"""Tests of genkern/tuning/tune.py: choosing a winner from finals and checks, and handing sizes to several devices."""
+"""Tests of genkern/tuning/tune.py: choosing a winner from finals and checks."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from genkern.errors import OutputError, ProfilerError
 from genkern.farm.workshop import Job
 from genkern.gemm.config import Config
 from genkern.gemm.libraries import KeptAlgorithm, library_of
@@ -18,7 +16,6 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
 from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.journal.journal import Journal
-from genkern.tuning.devices import tune_all
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 PROBLEM = GemmProblem(64, 4096, 4096)
@@ -26,8 +23,6 @@ PLAIN = Config("tiled", 64, 64, 32)
 SPLIT = replace(PLAIN, SPLIT_K=4)
 DEEP = replace(PLAIN, num_stages=5)
 LAST = replace(PLAIN, num_stages=6)
-PROBLEMS = [GemmProblem(2**i, 64, 64) for i in range(6)]
-WAIT_S = 10.0
 ALGORITHM, OTHER = (KeptAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))
 
 
@@ -306,136 +301,6 @@ def test_a_resumed_choice_is_the_same_and_measures_nothing(tmp_path: Path) -> No
     assert again == first is not None
     assert profiler.asked == []
     assert checker.checked == []
-
-
-class Device:
-    """Tunes by calling `how` with the problem; keeps what it was given."""
-
-    def __init__(self, how: Callable[[GemmProblem], Any] = lambda _: None, index: int = 0) -> None:
-        self._how = how
-        self.device_index = index
-        self.given: list[GemmProblem] = []
-
-    def tune(self, problem: GemmProblem) -> Report:
-        self.given.append(problem)
-        self._how(problem)
-        return Report(problem)
-
-
-def run(
-    *devices: Device, problems: list[GemmProblem] = PROBLEMS, finished: Any = None, told: list[Any] | None = None
-) -> list[GemmProblem]:
-    """What was finished, in that order; `told` is what was said of lost devices."""
-    told = [] if told is None else told
-    done: list[GemmProblem] = []
-
-    def keep(report: Report) -> None:
-        done.append(report.problem)
-        if finished is not None:
-            finished(report)
-
-    tuners: Any = devices
-    tune_all(tuners, problems, keep, lambda index, error, left: told.append((index, str(error), left)))
-    return done
-
-
-def test_one_device_takes_the_sizes_in_their_order() -> None:
-    """As the file lists them."""
-    assert run(Device()) == PROBLEMS
-
-
-def test_the_largest_come_first() -> None:
-    """So that no device is left with a large one at the end; each size is tuned once."""
-    met = threading.Barrier(2)
-    a, b = Device(lambda p: met.wait(WAIT_S)), Device(lambda p: met.wait(WAIT_S))
-    done = run(a, b)
-    assert sorted(done) == sorted(a.given + b.given) == sorted(PROBLEMS)
-    assert sorted(a.given[:1] + b.given[:1]) == PROBLEMS[-2:]
-
-
-def test_a_lost_devices_sizes_go_to_the_others() -> None:
-    """All are tuned, the run does not fail, and which device was lost, why, and how many are left, is told once."""
-    bad_has_one = threading.Event()
-
-    def lose(problem: GemmProblem) -> None:
-        bad_has_one.set()
-        raise ProfilerError("GPU 1 is broken")
-
-    told: list[Any] = []
-    good, bad = Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose, index=1)
-    assert sorted(run(good, bad, told=told)) == sorted(PROBLEMS)
-    assert len(bad.given) == 1
-    assert told == [(1, "GPU 1 is broken", 1)]
-
-
-def test_a_device_lost_at_the_very_end_loses_nothing() -> None:
-    """A device that has nothing left to do waits for what may yet come back from the others."""
-    good_is_done = threading.Event()
-
-    def lose(problem: GemmProblem) -> None:
-        assert good_is_done.wait(WAIT_S)
-        raise ProfilerError("GPU 1 is broken")
-
-    both_have_one = threading.Barrier(2, timeout=WAIT_S)
-    first = threading.Event()
-
-    def tune(problem: GemmProblem) -> None:
-        if not first.is_set():
-            first.set()
-            both_have_one.wait()
-
-    def lose_late(problem: GemmProblem) -> None:
-        both_have_one.wait()
-        lose(problem)
-
-    good = Device(tune)
-
-    def finished(report: Report) -> None:
-        if len(good.given) == len(PROBLEMS) - 1:
-            good_is_done.set()
-
-    assert sorted(run(good, Device(lose_late), finished=finished)) == sorted(PROBLEMS)
-
-
-def test_without_any_device_left_the_error_is_raised() -> None:
-    """It is that of the last one that was lost; only of the first was there anything to tell."""
-
-    def lose(problem: GemmProblem) -> None:
-        raise ProfilerError("broken")
-
-    told: list[Any] = []
-    with pytest.raises(ProfilerError, match="broken"):
-        run(Device(lose), Device(lose), told=told)
-    assert [left for _, _, left in told] == [1]
-
-
-def test_what_cannot_be_told_ends_the_run() -> None:
-    """A closed pipe, met while a lost device is told of, is the run's error and no thread's secret."""
-    bad_has_one = threading.Event()
-
-    def lose(problem: GemmProblem) -> None:
-        bad_has_one.set()
-        raise ProfilerError("broken")
-
-    class Closed(list[Any]):
-        def append(self, item: Any) -> None:
-            raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        run(Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose), told=Closed())
-
-
-def test_an_error_of_the_run_ends_all_devices() -> None:
-    """A full disk is no device's fault: the size is not tuned again elsewhere, and no further one is begun."""
-
-    def full(report: Report) -> None:
-        raise OutputError("disk full")
-
-    both_have_one = threading.Barrier(2, timeout=WAIT_S)
-    a, b = Device(lambda p: both_have_one.wait()), Device(lambda p: both_have_one.wait())
-    with pytest.raises(OutputError, match="disk full"):
-        run(a, b, finished=full)
-    assert len(a.given) == len(b.given) == 1
 
 
 def test_what_cannot_be_checked_does_not_win(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from fake_gpu import FakeGpu
+from recording_gpu import FakeGpu
 
 from genkern.errors import LaunchError
 from genkern.runtime.bundle import Bundle

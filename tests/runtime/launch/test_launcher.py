@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from fake_gpu import FakeDriver, Launched
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recording_gpu import FakeDriver, Launched
 
 from genkern.errors import LaunchError
 from genkern.runtime.launch import launcher

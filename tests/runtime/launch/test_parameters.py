@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import FakeGpu
+from recording_gpu import FakeGpu
 
 from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES

@@ -1,0 +1,90 @@
+"""Tests of profiling/server.py: how the library's algorithms race."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from asked_server import LT, FakeAlgorithms, Parent, simulated
+from fake_gpu import FakeGpu, name_of
+
+from genkern.profiling.algorithms import MOST
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    return simulated(monkeypatch)
+
+
+def test_the_librarys_best_algorithms_race(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those within 1 % of its best, in the same rounds; the others are launched twice, or sampled once at most."""
+    monkeypatch.setattr(FakeAlgorithms, "times", {LT[us]: us for us in (30, 14, 19, 15)})
+    parent = Parent()
+    parent.screen("us10")
+    gpu.launched.clear()
+    answer = parent.retime("us10", cublaslt=True)
+    assert set(answer["samples_us"]) == {name_of("us10"), "vendor", LT[14]}
+    assert answer["samples_us"][LT[14]] == pytest.approx([14.0] * 10)
+    assert answer["errors"] == {}
+    assert gpu.launched.count(LT[30]) == gpu.launched.count(LT[19]) == 2
+    assert gpu.launched.count(LT[15]) == 2 + 100 // 15
+    # Whoever hangs or faults is known.
+    assert {LT[us] for us in (30, 14, 19, 15)} | {"cublaslt"} <= set(parent.told)
+    # Each copy of the weights as often as any other, as of everybody else.
+    copies = [copy for name, copy in parent.gemm.calls if name == LT[14]]
+    assert len(copies) > 12
+
+
+def test_no_algorithm_races_where_pytorchs_own_call_is_the_best(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 20 us: one that takes 30 is not even timed again."""
+    monkeypatch.setattr(FakeAlgorithms, "times", {LT[30]: 30.0})
+    parent = Parent()
+    assert set(parent.retime("us10", cublaslt=True)["samples_us"]) == {name_of("us10"), "vendor"}
+
+
+@pytest.mark.parametrize("vendor", [True, False])
+def test_algorithms_may_be_refused(vendor: bool, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the library does not run costs itself; where there is no library the finals are as they were."""
+    monkeypatch.setattr(FakeAlgorithms, "broken", (9, 14))
+    parent = Parent()
+    answer = parent.retime("us10", vendor=vendor, cublaslt=True)
+    assert LT[12] in answer["samples_us"]
+    assert not {LT[9], LT[14]} & set(answer["samples_us"])
+    monkeypatch.setattr(FakeAlgorithms, "missing", "this PyTorch is not built with CUDA")
+    answer = parent.retime("us10", vendor=vendor, cublaslt=True)
+    assert set(answer["samples_us"]) == {name_of("us10")} | ({"vendor"} if vendor else set())
+    assert answer["errors"] == {}
+
+
+def test_a_bug_in_an_algorithms_call_is_told(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in any other of ours: no time would be missing without a word."""
+
+    def wrong(*_: object) -> Any:
+        raise TypeError("17 arguments")
+
+    monkeypatch.setattr(FakeAlgorithms, "call", wrong)
+    assert Parent().retime("us10", cublaslt=True)["bug"] == "TypeError: 17 arguments"
+
+
+@pytest.mark.parametrize(("racing", "most"), [(0, 1.02), (1, 1.08), (2, 1.12)])
+def test_the_library_costs_about_a_tenth_of_a_size(
+    racing: int, most: float, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In launches: of 32 algorithms, none to two of which race, beside 12 finalists of 1,390 configs.
+
+    So many binaries has 16x4096x4096 in sm_90's own space (--explain), and more configs.
+    """
+    times = {KeptAlgorithm(131000, bytes([i] * 64)).name: 20.0 * (0.999 if i < racing else 1.5) for i in range(MOST)}
+    monkeypatch.setattr(FakeAlgorithms, "times", times)
+    launches = {}
+    for cublaslt in (False, True):
+        parent = Parent()
+        gpu.launched.clear()
+        for i in range(1390):
+            parent.ask("screen", config=name_of(f"us{12 + i % 4}").replace("BM16", f"BM{i}"), binaries=[str(i)])
+        finalists = [name_of("us12").replace("BM16", f"BM{i}") for i in range(12)]
+        request = {"candidates": [{"config": name, "binaries": [name]} for name in finalists], "vendor": True}
+        answer = parent.ask("retime", **request, cublaslt=cublaslt, min_rounds=10, max_rounds=60, seed=0)
+        assert len(answer["samples_us"]) == 13 + racing * cublaslt
+        launches[cublaslt] = len(gpu.launched)
+    assert launches[False] * (most - 0.06) < launches[True] < launches[False] * most
