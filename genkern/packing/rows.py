@@ -104,6 +104,7 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
         compute_units=row.compute_units or gpu.compute_units,
         config=row.config.name if row.config else row.library,
         choice=row.choice,
+        vendor=row.vendor,
         time_us=row.duration_us,
         library_us=row.vendor_us,
         time_source=row.time_source or "",

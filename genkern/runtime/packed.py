@@ -11,11 +11,13 @@ from typing import Any
 
 from genkern.errors import InputError, ResultsError
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.libraries import is_call
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.plan import LaunchPlan
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
+_TEXTS = ("arch", "device", "config", "choice", "vendor", "time_source", "check")
 # As CUDA bounds them: parameters of a kernel in bytes, threads of a program, shared memory with room to grow.
 _MOST_PARAMETERS, _MOST_THREADS, _MOST_SHARED = 512, 1024, 2**20
 
@@ -64,7 +66,8 @@ class PackedCall:
 class PackedWinner:
     """One row of results: who wins `problem` on this device, how fast, and how it is called.
 
-    `choice` is "config", or "vendor" where the library wins; then there are no calls. `time_us` and `library_us` are of
+    `choice` is "config", or "vendor" where the library wins; then there are no calls. `vendor` names the library's call
+    (genkern.gemm.libraries), "" where nobody says it. `time_us` and `library_us` are of
     one call, by `time_source`. The first call is for the problem's own M. `check` says how its output was proved right,
     `versions` what measured it.
     """
@@ -75,6 +78,7 @@ class PackedWinner:
     compute_units: int
     config: str
     choice: str
+    vendor: str
     time_us: float | None
     library_us: float | None
     time_source: str
@@ -166,7 +170,9 @@ def _winner(data: object) -> PackedWinner:
     if values["choice"] not in ("config", "vendor"):
         raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, neither config nor vendor")
     calls = tuple(map(_call, _list(values["calls"])))
-    texts = {name: _text(values[name]) for name in ("arch", "device", "config", "choice", "time_source", "check")}
+    texts = {name: _text(values[name]) for name in _TEXTS}
+    if texts["vendor"] and not is_call(texts["vendor"]):
+        raise ResultsError(f"{texts['vendor'][:40]!r} is no call of a library")
     return PackedWinner(
         problem=_problem(values["problem"]),
         compute_units=_number(values["compute_units"], 0, 2**16),

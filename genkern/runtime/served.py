@@ -12,6 +12,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import library_of
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
+from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import Gpu, PreparedCall
 from genkern.runtime.table import Choice
@@ -34,7 +35,7 @@ def serve(context: Context, given: Given, x: Any, weight: Any) -> Served:
     choice = context.find(gpu, problem)
     context.watched(gpu, problem, choice)
     try:
-        if choice.call is not None:
+        if choice.call is not None or choice.algorithm:
             return _launched(context, gpu, given, problem, choice, x, weight, library)
         context.say(problem, f"{choice.why}: the library serves it")
     except GenkernError as error:
@@ -90,7 +91,9 @@ def _launched(
     weight: Any,
     library: Served,
 ) -> Served:
-    """The winner's launches. Raises ResultsError or LaunchError where they cannot be made for what lies so."""
+    """The winner's launches, or those of the library's best. Raises ResultsError or LaunchError where they cannot be
+    made for what lies so.
+    """
     flat = _as_matrix(x)
     rows = x.new_empty((problem.M, problem.K)) if flat is None else flat
     layouts = {
@@ -101,7 +104,11 @@ def _launched(
     for operand in given.extra_operands:
         *_, columns = operand.stored_shape
         layouts[operand.name] = Layout(math.prod(operand.shape) // columns, columns, columns, 4)
-    prepared = PreparedCall(gpu, choice, layouts, problem.M)
+    prepared: Callable[[tuple[int, ...]], bool]
+    if choice.algorithm:
+        prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)
+    else:
+        prepared = PreparedCall(gpu, choice, layouts, problem.M)
     shape, out_dtype, empty = (*given.lead, given.n), given.out, gpu.empty
     strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
     gathers, size = flat is None, (problem.M, problem.K)

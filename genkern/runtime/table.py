@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
@@ -30,7 +31,8 @@ class Device:
 class Choice:
     """What serves a problem: a call of a winner in a bundle; none of both where the library does, and `why`.
 
-    `exact` says that it is so by a row of the problem's own.
+    `exact` says that it is so by a row of the problem's own. `algorithm` names the library's call where that is not
+    PyTorch's own (genkern.gemm.libraries).
     """
 
     why: str
@@ -38,6 +40,7 @@ class Choice:
     call: PackedCall | None = None
     bundle: Bundle | None = None
     exact: bool = False
+    algorithm: str = ""
 
 
 class Table:
@@ -75,7 +78,8 @@ class Table:
         if (row := self._rows.get(problem)) is not None:
             winner, bundle = row
             if winner.choice == "vendor":
-                return Choice("the library is as fast", exact=True)
+                algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
+                return Choice("the library is as fast", exact=True, algorithm=algorithm)
             for call in winner.calls:
                 if call.least_m <= problem.M <= call.most_m:
                     return Choice("tuned", winner, call, bundle, exact=True)

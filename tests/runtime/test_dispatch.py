@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
 import pytest
 import torch
 from recording_gpu import FakeGpu
 
 from genkern.errors import InputError
+from genkern.gemm.libraries import KeptAlgorithm
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.backends import cublaslt
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -187,3 +193,55 @@ def test_formats_with_scales(scaled: Gemm) -> None:
         assert torch.allclose(out.double(), exact * of_a.double() * of_b.double().reshape(1, -1), rtol=1e-6)
     with pytest.raises(InputError, match=r"scale_a \[1\] fp32, scale_b|scale_a \[6, 1\] fp32"):
         scaled(x, weight, None, None, torch.ones(3), torch.ones(3))
+
+
+def test_an_algorithm_of_the_library_that_won_is_called(
+    bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its opaque name, with every address and leading dimension; unaligned operands are PyTorch's own call's."""
+    made: list[Matmul] = []
+
+    @dataclass
+    class Matmul:
+        problem: GemmProblem
+        leading: Mapping[str, int]
+        launched: list[tuple[object, ...]] = field(default_factory=list)
+
+        def launch(self, *given: object) -> None:
+            self.launched.append(given)
+
+    def prepare(problem: GemmProblem, index: int, leading: Mapping[str, int]) -> Matmul:
+        made.append(Matmul(problem, leading))
+        return made[-1]
+
+    name = KeptAlgorithm(130100, bytes(64)).name
+    algorithm = cublaslt.Algorithm(bytes(64), 4096)
+    monkeypatch.setattr(cublaslt, "prepare", prepare)
+    monkeypatch.setattr(cublaslt, "settled", lambda matmul, pointers, kept: algorithm if kept else None)
+    won = next(winner for winner in bundle.winners if winner.choice == "vendor")
+    contents = replace(bundle.contents, winners=(replace(won, vendor=name),))
+    gemm = Gemm("a16w16", Context(lambda op: [replace(bundle, contents=contents)], lambda index: gpu))
+    room = torch.empty(300 * (K + 128) + 256, dtype=torch.bfloat16)
+    offset = -room.data_ptr() // 2 % 128
+    x = room[offset:][: 300 * (K + 128)].view(300, -1)[:, :K]
+    weight = aligned(torch.randn(256, K).bfloat16())
+    monkeypatch.setattr(gpu, "empty", lambda shape, strides, dtype: aligned(torch.empty(shape, dtype=dtype)))
+    out = gemm(x, weight)
+    (matmul,) = made
+    assert (matmul.problem, matmul.leading) == (won.problem, {"a": K + 128, "b": K, "c": 256})
+    ((called, pointers, workspace, size, stream),) = matmul.launched
+    assert (called, size, stream) == (algorithm, 4096, 7)
+    assert workspace
+    assert pointers == cublaslt.Pointers(x.data_ptr(), weight.data_ptr(), out.data_ptr())
+    small = unaligned(weight)
+    assert torch.equal(
+        gemm(torch.ones(300, K).bfloat16(), small), torch.nn.functional.linear(torch.ones(300, K).bfloat16(), small)
+    )
+    assert sum(len(each.launched) for each in made) == 1
+
+
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """The same values at a multiple of 256 bytes."""
+    room = torch.empty(x.numel() + 256, dtype=x.dtype)
+    offset = -room.data_ptr() // x.element_size() % 128
+    return room[offset : offset + x.numel()].view(x.shape).copy_(x)

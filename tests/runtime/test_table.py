@@ -27,7 +27,7 @@ def winner(
     problem = GemmProblem(m, 256, 512)
     named = device.arch, device.name, device.compute_units
     choice = "config" if reach else "vendor"
-    return PackedWinner(problem, *named, f"config_{m}_{us}", choice, us, 12.0, "cudagraph", "gpu", (), calls)
+    return PackedWinner(problem, *named, f"config_{m}_{us}", choice, "", us, 12.0, "cudagraph", "gpu", (), calls)
 
 
 def table(*winners: PackedWinner, device: Device = H200) -> Table:

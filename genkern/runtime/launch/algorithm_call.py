@@ -1,0 +1,65 @@
+"""AlgorithmCall: an algorithm of cuBLASLt that won, ready for operands of one shape that lie in one way on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from genkern.errors import LaunchError
+from genkern.gemm.libraries import kept_algorithm
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.backends import cublaslt
+from genkern.runtime.launch.parameters import Layout
+from genkern.runtime.launch.prepared import Gpu
+
+# Algorithms are measured on operands of PyTorch's allocator, which lie at multiples of 512 bytes; the library's
+# heuristic counts on 256 where nobody says otherwise (cublasLt.h, MIN_ALIGNMENT).
+_ALIGNMENT = 256
+
+
+class AlgorithmCall:
+    """The algorithm that results call `name`, or where this library is another version, the first of its heuristic.
+
+    `layouts` are of the operands, named in the order in which calls give them. Raises LaunchError where the library is
+    not there, or does not compute the problem.
+    """
+
+    def __init__(self, gpu: Gpu, problem: GemmProblem, name: str, layouts: Mapping[str, Layout]) -> None:
+        self._gpu = gpu
+        self._names = tuple(layouts)
+        leading = {matrix: layouts[matrix].pitch for matrix in ("a", "b", "c")}
+        try:
+            with gpu.made_current():
+                self._matmul = cublaslt.prepare(problem, gpu.index, leading)
+                aligned = self._pointers((_ALIGNMENT,) * len(layouts))
+                found = cublaslt.settled(self._matmul, aligned, kept_algorithm(name))
+        except cublaslt.CublasLtError as error:
+            raise LaunchError(str(error)) from None
+        if found is None:
+            raise LaunchError("the library has no algorithm for it")
+        self._algorithm = found
+
+    def __call__(self, addresses: tuple[int, ...]) -> bool:
+        """Launch on the current stream, with the operands at these addresses.
+
+        False, and nothing done, where one of them is no multiple of 256. Raises LaunchError.
+        """
+        gpu = self._gpu
+        if not gpu.is_current():
+            with gpu.made_current():
+                return self(addresses)
+        together = 0
+        for address in addresses:
+            together |= address
+        if together % _ALIGNMENT:
+            return False
+        stream, workspace, size = gpu.stream(), 0, self._algorithm.workspace_bytes
+        if size:
+            workspace, _ = gpu.scratch.take(stream, gpu.driver.capture(stream), size, 0)
+        try:
+            self._matmul.launch(self._algorithm, self._pointers(addresses), workspace, size, stream)
+        except cublaslt.CublasLtError as error:
+            raise LaunchError(str(error)) from None
+        return True
+
+    def _pointers(self, addresses: tuple[int, ...]) -> cublaslt.Pointers:
+        return cublaslt.Pointers(**dict(zip(self._names, addresses, strict=True)))
