@@ -33,6 +33,8 @@ _PREFIX = "online_"
 _LOOK_AGAIN_S = 0.1
 # Of one problem: far above any; a command that takes longer has lost its way.
 _MOST_S = 3600.0
+# Using what is found has every shape looked up anew: when nothing more is wanted, or so long after the last time.
+_CHANGE_EVERY_S = 30.0
 # A machine on which nothing can be tuned is not asked for ever.
 _MOST_FAILURES = 3
 
@@ -66,6 +68,8 @@ class Online:
         self._seen: set[GemmProblem] = set()
         self._graphs: dict[tuple[int, int], Gpu] = {}
         self._failures = 0
+        self._found = False
+        self._changed_s = time.monotonic()
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._command: OwnCommand | None = None
@@ -139,6 +143,10 @@ class Online:
             except Exception as error:  # this thread has nobody to raise to
                 _LOG.exception("online tuning")
                 self._failed(problem, repr(error))
+            late = time.monotonic() - self._changed_s > _CHANGE_EVERY_S
+            if self._found and (late or self._wanted.empty()) and not self._closed.is_set():
+                self._found, self._changed_s = False, time.monotonic()
+                self._change_over()
 
     def _failed(self, problem: GemmProblem, why: str) -> None:
         self._failures += 1
@@ -165,7 +173,7 @@ class Online:
                     continue
                 if not self._is_found(gpu, problem):
                     self._tune(gpu, problem)
-            self._change_over()
+            self._found = True
             return
 
     def _captures_a_graph(self) -> bool:

@@ -210,8 +210,13 @@ def test_failures(online: Online, context: Context, card: Card, tuner: Tuner, sa
     assert "nothing more" in said[-1]
 
 
-def test_what_nothing_serves_comes_first(online: Online, card: Card, tuner: Tuner) -> None:
-    """A size that a neighbour's kernel serves waits for those that none serves; exact ones and CPUs are not tuned."""
+def test_what_nothing_serves_comes_first(online: Online, context: Context, card: Card, tuner: Tuner) -> None:
+    """A size that a neighbour's kernel serves waits for those that none serves; exact ones and CPUs are not tuned.
+
+    Calls are looked up anew once, when all are done.
+    """
+    changes: list[int] = []
+    context.on_change(lambda: changes.append(len(tuner.tuned)))
     served = Choice("tuned for M = 4", call=object())  # type: ignore[arg-type]
     online(card, problem(1), MISS)  # type: ignore[arg-type]
     wait(lambda: tuner.running)
@@ -220,8 +225,9 @@ def test_what_nothing_serves_comes_first(online: Online, card: Card, tuner: Tune
     online(card, problem(4), Choice("tuned", exact=True))  # type: ignore[arg-type]
     online(None, problem(5), None)
     tuner.opened.set()
-    wait(lambda: len(tuner.tuned) == 3)
+    wait(lambda: changes)
     assert [each.M for each in tuner.tuned] == [1, 3, 2]
+    assert changes == [3]
 
 
 def test_close_ends_what_goes_on(online: Online, card: Card, tuner: Tuner, said: list[str]) -> None:
