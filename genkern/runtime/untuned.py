@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from genkern.runtime.packed import PackedCall, PackedWinner
 
@@ -50,6 +52,43 @@ def nearest(m: int, options: Sequence[Option]) -> Option | None:
 def next_larger(m: int, options: Sequence[Option]) -> Option | None:
     """The next larger M, whose tiles cover this one; above all of them the largest."""
     return next((option for option in options if option.m >= m), options[-1] if options else None)
+
+
+def by_model(m: int, options: Sequence[Option]) -> Option | None:
+    """The option with the least modelled time (`modelled_us`), the library among them; a tie is the library's.
+
+    Where none has a time, the next larger M.
+    """
+    times = [(us, option) for option in options if (us := modelled_us(m, option)) is not None]
+    of_library = library_us(m, [option.winner for option in options])
+    if not times and of_library is None:
+        return next_larger(m, options)
+    best_us, best = min(times, key=lambda known: known[0], default=(math.inf, None))
+    return None if of_library is not None and of_library <= best_us else best
+
+
+def modelled_us(m: int, option: Option) -> float | None:
+    """Microseconds that an option takes for M: what it took for its own, times how much longer the predictor says.
+
+    None where no kernel of it serves M, where nobody measured it, or where the predictor says nothing.
+    """
+    winner = option.winner
+    if option.call is None or winner.time_us is None:
+        return None
+    own_us, us = _predicted_us(winner, winner.problem.M), _predicted_us(winner, m)
+    return winner.time_us * us / own_us if math.isfinite(own_us) and math.isfinite(us) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _predicted_us(winner: PackedWinner, m: int) -> float:
+    # Its model and the table of GPUs are needed for an M that nobody tuned, and by this rule alone.
+    from genkern.gemm.config import Config
+    from genkern.gemm.gpus import gpu_for_device, partition_of
+    from genkern.gemm.records import Resources
+    from genkern.search.predict import predict_us
+
+    gpu = partition_of(gpu_for_device(winner.device, winner.arch), winner.compute_units)
+    return predict_us(replace(winner.problem, M=m), Config.parse(winner.config), Resources(), gpu)
 
 
 def library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:

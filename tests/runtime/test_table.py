@@ -13,7 +13,16 @@ from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 from genkern.runtime.table import Device, Table
-from genkern.runtime.untuned import Option, by_padding, library_us, nearest, next_larger, padded_m
+from genkern.runtime.untuned import (
+    Option,
+    by_model,
+    by_padding,
+    library_us,
+    modelled_us,
+    nearest,
+    next_larger,
+    padded_m,
+)
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
 PLAN = LaunchPlan((Launch("kernel", (1, 1, 1), 1, False, ()),), 0, "fp32", 0)
@@ -101,3 +110,36 @@ def test_the_librarys_time_between() -> None:
     rows = [replace(winner(m, (m, m)), library_us=us) for m, us in ((10, 10.0), (20, 30.0), (40, None))]
     assert [library_us(m, rows) for m in (1, 10, 15, 20, 40)] == [10.0, 10.0, 20.0, 30.0, 60.0]
     assert library_us(5, []) is None
+
+
+FEW, MANY = "tiled_BM16_BN64_BK128_GM1_SK1_nW4_nS4", "tiled_BM128_BN128_BK64_GM8_SK1_nW8_nS3"
+
+
+def option(m: int, config: str, us: float | None, library: float | None, n: int = 8192, k: int = 8192) -> Option:
+    """An option for M whose kernels serve any, of a real config; `library` is the library's time there."""
+    problem = GemmProblem(m, n, k)
+    row = replace(winner(m, (1, 10**6)), problem=problem, config=config, time_us=us, library_us=library)
+    return Option(row, row.calls[0])
+
+
+def test_a_modelled_time_is_its_own_where_it_was_measured() -> None:
+    """And grows with the tiles that M has of it."""
+    of = option(16, FEW, 40.0, 50.0)
+    assert modelled_us(16, of) == 40.0
+    times = [modelled_us(m, of) for m in (1, 16, 64, 512, 4096)]
+    assert times == sorted(times)  # type: ignore[type-var]
+    assert times[0] == pytest.approx(40.0, rel=0.02)
+    assert times[-1] > 10 * times[0]  # type: ignore[operator]
+    for none in (replace(of, call=None), option(16, FEW, None, 50.0)):
+        assert modelled_us(16, none) is None
+
+
+def test_the_rule_by_modelled_time() -> None:
+    """Small tiles for few rows, large ones for many, and the library where its time between is no longer."""
+    options = [option(16, FEW, 40.0, 45.0), option(4096, MANY, 800.0, 900.0)]
+    assert [chosen and chosen.m for chosen in (by_model(m, options) for m in (17, 4000))] == [16, 4096]
+    slow = [replace(each, winner=replace(each.winner, library_us=each.winner.time_us)) for each in options]
+    assert by_model(16, slow) is None
+    unknown = [option(16, FEW, None, None), option(64, MANY, None, None)]
+    assert by_model(20, unknown) is next_larger(20, unknown)
+    assert by_model(20, []) is None
