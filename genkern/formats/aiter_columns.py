@@ -31,7 +31,7 @@ TUNED_A8W8_COLUMNS = (
 EXTRA_COLUMNS = (
     *("interval_low_us", "interval_high_us", "samples", "discarded"),
     *("runner_up", "runner_up_us", "margin", "vendor_us", "choice"),
-    *("vendor", "torch_us"),
+    *("vendor", "torch_us", "code"),
 )
 _KNOWN = tuple(dict.fromkeys(UNTUNED_COLUMNS + TUNED_A16W16_COLUMNS + TUNED_A8W8_COLUMNS + EXTRA_COLUMNS))
 # Columns of AITER's other operators: batched GEMM, fused MoE, gated delta net.

@@ -30,7 +30,7 @@ from genkern.formats.aiter_columns import (
 from genkern.formats.flat_csv import Row, read_table
 from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, resolve
-from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, interval, parse_config, positive, vendor_of
+from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, code_of, interval, parse_config, positive, vendor_of
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
@@ -189,6 +189,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "choice": winner.choice,
         "vendor": winner.vendor or None,
         "torch_us": _rounded(winner.torch_us),
+        "code": winner.code or None,
     }
 
 
@@ -231,6 +232,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> TunedRow:
         choice=choice_of(given),
         vendor=vendor_of(given),
         torch_us=positive("torch_us", times),
+        code=code_of(given),
     )
 
 

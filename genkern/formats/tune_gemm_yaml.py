@@ -30,6 +30,7 @@ from genkern.formats.tuned_row import (
     RESULT_KEYS,
     TunedRow,
     choice_of,
+    code_of,
     config_of,
     interval,
     positive,
@@ -185,6 +186,7 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         check=text_of("check", values) or "",
         vendor=vendor_of(values),
         torch_us=positive("torch_us", values),
+        code=code_of(values),
     )
 
 
@@ -262,6 +264,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "vendor_interval_high_us": _rounded(vendor_high_us),
         "vendor": winner.vendor or None,
         "torch_us": _rounded(winner.torch_us),
+        "code": winner.code or None,
         "runner_up": winner.runner_up or None,
         "runner_up_us": _rounded(winner.runner_up_us),
         "margin": _rounded(winner.margin),

@@ -31,7 +31,7 @@ RESULT_KEYS = (
     *("choice", "interval_low_us", "interval_high_us", "discarded", "margin", "deterministic"),
     *("vendor_interval_low_us", "vendor_interval_high_us"),
     *("xcd_remap", "cache_modifier", "compute_units"),
-    *("vendor", "torch_us"),
+    *("vendor", "torch_us", "code"),
 )
 CHOICES = ("config", "vendor")
 LIBRARY = "genkern"
@@ -114,6 +114,7 @@ class TunedRow:
     check: str = ""
     vendor: str = ""
     torch_us: float | None = None
+    code: str = ""
 
     @property
     def is_genkerns(self) -> bool:
@@ -216,6 +217,14 @@ def choice_of(values: Mapping[str, object]) -> str:
     if value not in CHOICES:
         raise InputError(f"choice = {shown(value)} is not usable; write {' or '.join(CHOICES)}")
     return str(value)
+
+
+def code_of(values: Mapping[str, object]) -> str:
+    """The digest of the machine code, or "" when absent. Raises InputError for anything else."""
+    value = str(values.get("code") or "")
+    if value and not re.fullmatch(r"[0-9a-f]{16}", value):
+        raise InputError(f"code = {shown(value)} is no digest of 16 hexadecimal digits; drop it")
+    return value
 
 
 def vendor_of(values: Mapping[str, object]) -> str:

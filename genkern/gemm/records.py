@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -62,6 +64,12 @@ class Binary:
     path: str
     symbol: str
     resources: Resources
+
+
+def code_digest(binaries: Sequence[Binary]) -> str:
+    """16 hexadecimal digits of the machine code of a call's binaries, whatever compiled it; "" where one has none."""
+    codes = [binary.resources.code_sha256 for binary in binaries]
+    return "" if None in codes or not codes else hashlib.sha256(" ".join(map(str, codes)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,8 @@ class Winner:
     the vendor library has, in the same rounds: the call of it that `vendor` names (genkern.gemm.libraries), "" where
     nobody knows. `torch_us` is PyTorch's own call. `runner_up` is the next best config, checked too where winners are
     checked on a GPU, and `runner_up_us` its median.
-    `choice` says what a dispatcher should use: "vendor" where the vendor library wins or ties, else "config".
+    `choice` says what a dispatcher should use: "vendor" where the vendor library wins or ties, else "config". `code`
+    says which machine code was measured (`code_digest`), "" where that is not known.
     """
 
     problem: GemmProblem
@@ -187,6 +196,7 @@ class Winner:
     choice: str = "config"
     vendor: str = ""
     torch_us: float | None = None
+    code: str = ""
 
     @property
     def margin(self) -> float | None:

@@ -92,9 +92,12 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
     console.print(f"{_summary(contents)}: {size} bytes in {options.output}")
     if rows.left_out:
         console.print(f"note: left out: {_counted(rows.left_out)}")
-    if made_by := sorted({version for w in winners for name, version in w.versions if name == "triton"}):
+    if others := sum(bool(w.code and w.calls and w.calls[0].code != w.code) for w in winners):
+        console.print(f"note: {others} winners compile to other machine code here than was measured: times may differ")
+    elif made_by := sorted({version for w in winners for name, version in w.versions if name == "triton"}):
         here_is = versions()["triton"]
-        if made_by != [here_is]:
+        known = all(winner.code for winner in winners if winner.calls)
+        if made_by != [here_is] and not known:
             console.print(f"note: measured with Triton {', '.join(made_by)}, compiled by {here_is}: times may differ")
     return 1 if failed else 0
 

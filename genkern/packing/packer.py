@@ -17,7 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Binary
+from genkern.gemm.records import Binary, code_digest
 from genkern.kernels.argument import Descriptor
 from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import generate
@@ -97,12 +97,13 @@ class Packer:
                 return result
         problem = wanted.reach.kernels_of
         plan = launch_plan(product_of(problem, get_op(problem.op), self.arch), wanted.config, wanted.gpu, any_m=True)
-        packed = [
-            self._binary(binary, launch, problem)
-            for binary, launch in zip([each for each in made if isinstance(each, Binary)], plan.launches, strict=True)
-        ]
+        binaries = [each for each in made if isinstance(each, Binary)]
+        code = code_digest(binaries)
+        packed = [self._binary(binary, launch, problem) for binary, launch in zip(binaries, plan.launches, strict=True)]
         _require_fit(plan, packed, problem)
-        return PackedCall(wanted.reach.least_m, wanted.reach.most_m, plan, tuple(binary.sha256 for binary in packed))
+        return PackedCall(
+            wanted.reach.least_m, wanted.reach.most_m, plan, tuple(binary.sha256 for binary in packed), code
+        )
 
     def _binary(self, binary: Binary, launch: Launch, problem: GemmProblem) -> PackedBinary:
         backend = self.farm.target.backend

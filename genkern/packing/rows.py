@@ -109,6 +109,7 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
         library_us=row.vendor_us,
         time_source=row.time_source or "",
         check=row.check,
+        code=row.code,
         versions=tuple(sorted(row.versions.items())),
         calls=(),
     )

@@ -17,7 +17,7 @@ from genkern.kernels.plan import LaunchPlan
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
-_TEXTS = ("arch", "device", "config", "choice", "vendor", "time_source", "check")
+_TEXTS = ("arch", "device", "config", "choice", "vendor", "time_source", "check", "code")
 # As CUDA bounds them: parameters of a kernel in bytes, threads of a program, shared memory with room to grow.
 _MOST_PARAMETERS, _MOST_THREADS, _MOST_SHARED = 512, 1024, 2**20
 
@@ -54,12 +54,16 @@ class PackedBinary:
 
 @dataclass(frozen=True)
 class PackedCall:
-    """How a winner is launched for M from `least_m` to `most_m`: its plan, and sha256 of a binary for each launch."""
+    """How a winner is launched for M from `least_m` to `most_m`: its plan, and sha256 of a binary for each launch.
+
+    `code` is the digest of their machine code (genkern.gemm.records.code_digest).
+    """
 
     least_m: int
     most_m: int
     plan: LaunchPlan
     binaries: tuple[str, ...]
+    code: str
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,9 @@ class PackedWinner:
     """One row of results: who wins `problem` on this device, how fast, and how it is called.
 
     `choice` is "config", or "vendor" where the library wins; then there are no calls. `vendor` names the library's call
-    (genkern.gemm.libraries), "" where nobody says it. `time_us` and `library_us` are of
-    one call, by `time_source`. The first call is for the problem's own M. `check` says how its output was proved right,
-    `versions` what measured it.
+    (genkern.gemm.libraries), "" where nobody says it. `time_us` and `library_us` are of one call, by `time_source`;
+    `code` says of which machine code. The first call is for the problem's own M. `check` says how its output was proved
+    right, `versions` what measured it.
     """
 
     problem: GemmProblem
@@ -83,6 +87,7 @@ class PackedWinner:
     library_us: float | None
     time_source: str
     check: str
+    code: str
     versions: tuple[tuple[str, str], ...]
     calls: tuple[PackedCall, ...]
 
@@ -111,6 +116,7 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
             "most_m": call.most_m,
             "plan": json.loads(call.plan.to_json()),
             "binaries": list(call.binaries),
+            "code": call.code,
         }
         for call in winner.calls
     ]
@@ -162,7 +168,7 @@ def _call(data: object) -> PackedCall:
     least = _number(values["least_m"], 1, 2**31)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
     plan = LaunchPlan.from_json(json.dumps(values["plan"]))
-    return PackedCall(least, _number(values["most_m"], least, 2**31), plan, binaries)
+    return PackedCall(least, _number(values["most_m"], least, 2**31), plan, binaries, _text(values["code"]))
 
 
 def _winner(data: object) -> PackedWinner:

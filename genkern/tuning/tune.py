@@ -14,7 +14,7 @@ from genkern.farm.workshop import Job, Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.libraries import CUBLASLT, TRITON, VENDOR, call_name, library_of
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit, Winner
+from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit, Winner, code_digest
 from genkern.gemm.session import Budget, Profiler
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
@@ -331,6 +331,7 @@ class Tuner:
             choice=choice(final, vendor, self.budget),
             vendor=call_name(vendor.config) if vendor and vendor.duration_us is not None else "",
             torch_us=torch.duration_us if torch else None,
+            code=code_digest(job.ready[final.config].binaries) if final.config in job.ready else "",
         )
 
 

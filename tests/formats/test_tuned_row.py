@@ -44,6 +44,7 @@ FULL = replace(
     choice="vendor",
     vendor=ALGORITHM,
     torch_us=12.9,
+    code="0123456789abcdef",
 )
 
 
@@ -74,6 +75,7 @@ def test_the_librarys_call_is_named(tmp_path: Path) -> None:
     full, plain = read(tmp_path, results_text([FULL, PLAIN]))
     assert (full.vendor, full.vendor_us, full.torch_us) == (ALGORITHM, 12.52, 12.9)
     assert (plain.vendor, plain.torch_us) == ("", None)
+    assert (full.code, plain.code) == (FULL.code, "")
     assert not {"vendor", "torch_us"} & yaml.safe_load(results_text([PLAIN]))[0].keys()
 
 
@@ -106,6 +108,7 @@ def test_what_a_space_may_list_can_be_read_back(field: str, tmp_path: Path) -> N
         ("'vendor': 'cublaslt", "'vendor': 'hipblaslt", "is no call of a library"),
         ("'vendor': 'cublaslt 131000 00", "'vendor': 'cublaslt 131000 ", "is no call of a library"),
         ("'torch_us': 12.9", "'torch_us': 0", "torch_us"),
+        ("'code': '0123456789abcdef'", "'code': 12", "code"),
         ("'margin': 1.02", "'margin': .nan", "margin"),
     ],
 )

@@ -32,11 +32,11 @@ def winner(
     m: int, reach: tuple[int, int] | None, us: float = 10.0, device: Device = H200, **more: object
 ) -> PackedWinner:
     """A winner for M that serves M in `reach`; the library where that is None."""
-    calls = (PackedCall(*reach, PLAN, ("0" * 64,)),) if reach else ()
+    calls = (PackedCall(*reach, PLAN, ("0" * 64,), ""),) if reach else ()
     problem = GemmProblem(m, 256, 512)
     named = device.arch, device.name, device.compute_units
     choice = "config" if reach else "vendor"
-    return PackedWinner(problem, *named, f"config_{m}_{us}", choice, "", us, 12.0, "cudagraph", "gpu", (), calls)
+    return PackedWinner(problem, *named, f"config_{m}_{us}", choice, "", us, 12.0, "cudagraph", "gpu", "", (), calls)
 
 
 def table(*winners: PackedWinner, device: Device = H200) -> Table:
@@ -99,7 +99,7 @@ RULES = {
 @pytest.mark.parametrize("rule", RULES)
 def test_rules(rule: object) -> None:
     """Of tuned M = 16, 64 and 128, which each rule takes."""
-    options = [Option(winner(m, (1, 10**6)), PackedCall(1, 10**6, PLAN, ())) for m in (16, 64, 128)]
+    options = [Option(winner(m, (1, 10**6)), PackedCall(1, 10**6, PLAN, (), "")) for m in (16, 64, 128)]
     for m, wanted in RULES[rule].items():  # type: ignore[index]
         option = rule(m, options)  # type: ignore[operator]
         assert (option and option.m) == wanted, m
