@@ -58,6 +58,7 @@ def expected(winner: Winner) -> TunedRow:
         runner_up=winner.runner_up,
         runner_up_us=winner.runner_up_us,
         margin=None if winner.margin is None else round(winner.margin, 4),
+        check="none" if winner.check is None else winner.check.how,
     )
 
 
