@@ -246,8 +246,9 @@ def test_odd_sizes_keep_something(size: tuple[int, int, int], op: str, arch: str
     assert not any(FAMILIES[config.family].uses_tma for config in kept)
 
 
-@pytest.mark.parametrize("arch", known_archs())
-@pytest.mark.parametrize("dtype", ["int8", "fp8e4m3fn", "fp8e4m3fnuz"])
+@pytest.mark.parametrize(
+    ("dtype", "arch"), spread([*itertools.product(("int8", "fp8e4m3fn", "fp8e4m3fnuz"), known_archs())], 2)
+)
 def test_8_bit_types_keep_something(dtype: str, arch: str) -> None:
     """int8 and fp8 keep configs; outside tune_gemm's own space none has a BLOCK_SIZE_K below 32."""
     problem = GemmProblem(64, 4096, 4096, "a8w8", dtype, dtype, "bf16")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from interpreted import INTERPRETED, Interpreter, fitted
+from long_tests import repeats
 from small_gemms import SEMAPHORE, TILED, make_module
 
 from genkern.gemm.config import Config
@@ -35,8 +36,10 @@ BLOCKS = {"gemv": (1, 16, 128, 1), "skinny": (4, 64, 128, 1)}
 CONFIGS = [
     Config(name, *BLOCKS.get(name, (32, 32, 32, 4)), 3 if FAMILIES[name].splits_k else 1, 4, 2) for name in INTERPRETED
 ]
-# Two for each family, and each problem at least once.
-CASES = [(config, PROBLEMS[(n + 2 * m) % len(PROBLEMS)]) for n, config in enumerate(CONFIGS) for m in range(2)]
+# Each family and each problem at least once.
+CASES = [
+    (config, PROBLEMS[(n + 2 * m) % len(PROBLEMS)]) for n, config in enumerate(CONFIGS) for m in range(repeats(1, 2))
+]
 
 
 @pytest.fixture(scope="module")
