@@ -14,7 +14,6 @@ status is 1 unless that is all of them, all were judged, and there was no false 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from figures import table
 from judges import Judged, judge
+from kept import Kept
 from mutant_cases import Case, mutants, sound
 
 import genkern
@@ -38,40 +38,25 @@ _PROGRESS_S = 10.0
 
 
 class Verdicts:
-    """The file of `-o`: a JSON line for each case that was judged. Without a path nothing is kept."""
+    """Verdicts in the file of `-o`, by case, and by `setting`: what they hold for besides."""
 
     def __init__(self, path: str | None, setting: str) -> None:
-        """`setting` is what verdicts hold for besides their case. Lines that a kill has cut are passed over."""
+        """Raises OSError."""
         self._setting = setting
-        self._known: dict[str, dict[str, str]] = {}
-        self._file = None
-        if path:
-            # Binary: what else is in the file is not ours to understand.
-            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115  open for the whole run
-            self._file.seek(0)
-            content = self._file.read()
-            for line in content.splitlines():
-                try:
-                    entry = json.loads(line)
-                    self._known[entry["key"]] = entry
-                except (ValueError, TypeError, KeyError):
-                    continue
-            if content and not content.endswith(b"\n"):
-                self._file.write(b"\n")
+        self._kept = Kept(path)
 
     def of(self, case: Case) -> Judged | None:
         """What an earlier run said of the case, if one did."""
-        if (entry := self._known.get(case.key(self._setting))) is None:
+        if (entry := self._kept.of(case.key(self._setting))) is None:
             return None
         return Judged(case, entry["outcome"], entry["message"])
 
     def add(self, judged: Judged) -> None:
         """Keep a verdict, before the next is waited for."""
-        if self._file is not None:
-            case = judged.case
-            said = {"family": case.config.family, "problem": case.problem.name, "config": case.config.name}
-            said |= {"fault": case.fault, "outcome": judged.outcome, "message": judged.message}
-            self._file.write(json.dumps({**said, "key": case.key(self._setting)}).encode() + b"\n")
+        case = judged.case
+        said = {"family": case.config.family, "problem": case.problem.name, "config": case.config.name}
+        said |= {"fault": case.fault, "outcome": judged.outcome, "message": judged.message}
+        self._kept.add(case.key(self._setting), said)
 
 
 def setting_of(device: str) -> str:
