@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from genkern.errors import GenkernError, InputError, LaunchError
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import library_of
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
-from genkern.runtime.launch.parameters import Layout
+from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.prepared import Gpu, PreparedCall
 from genkern.runtime.table import Choice
 
@@ -103,7 +104,8 @@ def _launched(
     }
     for operand in given.extra_operands:
         *_, columns = operand.stored_shape
-        layouts[operand.name] = Layout(math.prod(operand.shape) // columns, columns, columns, 4)
+        element_bytes = DTYPES[operand.dtype].size_bytes
+        layouts[operand.name] = Layout(math.prod(operand.shape) // columns, columns, columns, element_bytes)
     prepared: Callable[[tuple[int, ...]], bool]
     if choice.algorithm:
         prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)
@@ -122,7 +124,7 @@ def _launched(
         addresses = a.data_ptr(), weight.data_ptr(), out.data_ptr()
         if extra_places:
             extra = bias, scale_a, scale_b
-            kept = [_as_stored(extra[place], operand) for place, operand in extra_places]
+            kept = [as_stored(extra[place], operand) for place, operand in extra_places]
             addresses += tuple(tensor.data_ptr() for tensor in kept)
         try:
             if not failed and prepared(addresses):
@@ -143,8 +145,12 @@ def _as_matrix(x: Any) -> Any:
         return None
 
 
-def _as_stored(tensor: Any, operand: Operand) -> Any:
-    """The tensor as kernels read the operand, without gaps; copied where it lies in another way."""
+def as_stored(tensor: Any, operand: Operand) -> Any:
+    """The tensor as kernels read the operand: without gaps, at a multiple of 16 bytes; copied where it lies otherwise.
+
+    Scales and biases are small, and often parts of larger tensors.
+    """
     if tensor.dim() > 1 and not operand.row_major:
         tensor = tensor.reshape(operand.shape).mT
-    return tensor.contiguous()
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor

@@ -11,12 +11,14 @@ from recording_gpu import FakeGpu
 
 from genkern.errors import InputError
 from genkern.gemm.libraries import KeptAlgorithm
+from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch import launcher
+from genkern.runtime.served import as_stored
 
 K = 512
 
@@ -182,6 +184,20 @@ def test_what_does_not_belong_together(gemm: Gemm, said: str) -> None:
 @pytest.fixture
 def scaled(gpu: FakeGpu) -> Gemm:
     return Gemm("a8w8", Context(lambda op: [], lambda index: gpu))
+
+
+def test_small_operands_are_laid_as_kernels_read_them() -> None:
+    """Scales that lie in another way, or off 16 bytes, are copied; others are passed as they are."""
+    rows, columns = (Operand("scale_a", "scale", (6, 4), "fp32", row_major=row_major) for row_major in (True, False))
+    scales = torch.arange(24.0).view(6, 4)
+    assert as_stored(scales, rows) is scales
+    assert as_stored(scales.mT.contiguous().mT, columns).data_ptr() != 0
+    assert torch.equal(as_stored(scales, columns), scales.mT)
+    assert as_stored(scales, columns).is_contiguous()
+    one = torch.arange(8.0)[3:4]
+    found = as_stored(one, Operand("scale_b", "scale", (1,), "fp32"))
+    assert torch.equal(found, one)
+    assert found.data_ptr() % 16 == 0
 
 
 def test_formats_with_scales(scaled: Gemm) -> None:
