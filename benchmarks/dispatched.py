@@ -169,11 +169,8 @@ def run(place: Place, argv: Sequence[str]) -> str:
                 found = timed(bundle, place, problem, arguments.rounds, workspace)
                 known[problem] = kept.add(f"{setting} {problem.name}", asdict(found))
             place.release()
-    entries = [{**entry} for entry in known.values() if entry is not None]
-    for entry in entries:
-        del entry["key"]
-    text = report([Timed(**entry) for entry in entries])
-    return f"{text}\n{len(entries)} of {len(problems)} sizes on {place}"
+    entries = [Timed(**entry) for entry in known.values() if entry is not None]
+    return f"{report(entries)}\n{len(entries)} of {len(problems)} sizes on {place}"
 
 
 def main() -> None:

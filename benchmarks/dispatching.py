@@ -92,6 +92,11 @@ def dispatcher(context: Context) -> Gemm:
     return gemm
 
 
+def native_available() -> bool:
+    """Whether the C extension was built."""
+    return launcher._native is not None
+
+
 @contextlib.contextmanager
 def launched_by(native: bool) -> Iterator[None]:
     """While it lasts, first calls of a shape settle that it is launched by the C extension, or else through ctypes."""

@@ -24,8 +24,8 @@ class Kept:
             for line in content.splitlines():
                 try:
                     entry = json.loads(line)
-                    self._known[entry["key"]] = entry
-                except (ValueError, TypeError, KeyError):
+                    self._known[entry.pop("key")] = entry
+                except (ValueError, TypeError, KeyError, AttributeError):
                     continue
             if content and not content.endswith(b"\n"):
                 self._file.write(b"\n")
@@ -36,9 +36,9 @@ class Kept:
 
     def add(self, key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Keep an entry, before the next is waited for."""
-        self._known[key] = kept = {**entry, "key": key}
+        self._known[key] = kept = dict(entry)
         if self._file is not None:
-            self._file.write(json.dumps(kept).encode() + b"\n")
+            self._file.write(json.dumps({**kept, "key": key}).encode() + b"\n")
         return kept
 
 

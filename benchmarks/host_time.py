@@ -1,0 +1,232 @@
+"""Host time of one eager call: dispatched, by the C extension and through ctypes, beside torch.mm and F.linear.
+
+    python benchmarks/host_time.py BUNDLE [-o DATA.jsonl] [--limit_s 120]
+
+For each family of the bundle and each M of 1, 16, 64 and 4096 that it won, the winner that is fastest on the device;
+for a family that won at none of these, the one nearest to them; and sizes that the library serves at these M. A time is
+that of a Python loop of calls, from a device that has nothing to do, so few that its queue never fills; loops of all
+contenders take turns, and medians are compared. No gradients (torch.no_grad). The parts of a call are timed alike:
+what finds who serves it (the key, its lookup, and whether PyTorch's dispatcher is needed), the output's memory, and
+the launch with addresses that are known.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from dispatching import (
+    Place,
+    Rotated,
+    argument_parser,
+    dispatcher,
+    gpu_place,
+    is_plain,
+    key_lines,
+    launched_by,
+    native_available,
+)
+from figures import table
+from kept import Kept
+from rounds import Limit, alternate
+from workbench import errors_end, said
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.launch.parameters import Layout
+from genkern.runtime.launch.prepared import PreparedCall
+from genkern.runtime.packed import PackedWinner
+
+MS = (1, 16, 64, 4096)
+LIBRARY = "the library"
+NATIVE, CTYPES, MM, MM_OUT, LINEAR = "genkern", "through ctypes", "torch.mm", "torch.mm(out=)", "F.linear"
+LOOKUP, MEMORY, LAUNCH = PARTS = ("lookup", "memory", "launch")
+# The device's queue takes 1,024 launches; a call has up to three.
+MOST_CALLS, LEAST_CALLS, MOST_DEVICE_US = 200, 20, 20_000.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size, and the family of the winner that serves it; LIBRARY where the library does."""
+
+    family: str
+    problem: GemmProblem
+    device_us: float
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Microseconds of one call of a case by contender, and of the parts of a call."""
+
+    family: str
+    m: int
+    n: int
+    k: int
+    times_us: Mapping[str, float]
+
+    @property
+    def ratio(self) -> float:
+        """A dispatched call's host time over torch.mm's."""
+        return self.times_us[NATIVE] / self.times_us[MM]
+
+
+def cases(winners: Iterable[PackedWinner], ms: Sequence[int] = MS) -> list[Case]:
+    """Of each family, and of the library, the fastest size at each M of `ms`, or at the M nearest to one of them."""
+    best: dict[tuple[str, int], Case] = {}
+    for winner in winners:
+        if not is_plain(winner.problem):
+            continue
+        family = Config.parse(winner.config).family if winner.calls else LIBRARY
+        device_us = winner.time_us if winner.calls else winner.library_us
+        case = Case(family, winner.problem, device_us or math.inf)
+        known = best.get((family, case.problem.M))
+        if known is None or case.device_us < known.device_us:
+            best[family, case.problem.M] = case
+    found = []
+    for family in sorted({family for family, _ in best}):
+        tuned = sorted(m for name, m in best if name == family)
+        wanted = [m for m in tuned if m in ms] or [
+            min(tuned, key=lambda m: min(abs(math.log(m / near)) for near in ms))
+        ]
+        found += [best[family, m] for m in wanted]
+    return found
+
+
+def calls_of(device_us: float) -> int:
+    """How many calls a loop has: no more than the device can have waiting, and work for some 20 ms at most."""
+    return max(LEAST_CALLS, min(MOST_CALLS, int(MOST_DEVICE_US / max(device_us, 1.0))))
+
+
+def loop_sampler(call: Callable[[], object], count: int, synchronize: Callable[[], None]) -> Callable[[], float]:
+    """Microseconds of the host for one of `count` calls in a row."""
+
+    def sample() -> float:
+        turns = itertools.repeat(None, count)
+        synchronize()
+        started_s = time.perf_counter()
+        for _ in turns:
+            call()
+        taken_s = time.perf_counter() - started_s
+        synchronize()
+        return taken_s * 1e6 / count
+
+    return sample
+
+
+def contenders(place: Place, bundle: Bundle, case: Case) -> dict[str, Callable[[], object]]:
+    """A function for each contender and part, each of which has been called."""
+    rotated = Rotated(case.problem, place, rotating_mib=0)
+    x, weight = rotated.x, rotated.weights[0]
+    transposed, out = weight.mT, x.new_empty((case.problem.M, case.problem.N))
+    mm, linear = torch.mm, torch.nn.functional.linear
+    found: dict[str, Callable[[], object]] = {}
+    for name, native in ((NATIVE, True), (CTYPES, False)):
+        if native and not native_available():
+            continue
+        gemm = dispatcher(place.context([bundle]))
+        with launched_by(native):
+            gemm(x, weight)
+        found[name] = lambda gemm=gemm: gemm(x, weight)  # type: ignore[misc]
+    found |= {
+        MM: lambda: mm(x, transposed),
+        MM_OUT: lambda: mm(x, transposed, out=out),
+        LINEAR: lambda: linear(x, weight),
+    }
+    found |= parts(place, bundle, case, x, weight)
+    for call in found.values():
+        call()
+    return found
+
+
+def parts(
+    place: Place, bundle: Bundle, case: Case, x: torch.Tensor, weight: torch.Tensor
+) -> dict[str, Callable[[], object]]:
+    """The parts of a dispatched call; where the library serves it, what comes before the library alone."""
+    context = place.context([bundle])
+    gemm, gpu, problem = dispatcher(context), place.gpu, case.problem
+    gemm(x, weight)
+    # Whoever serves the call: here nobody does, so that what is left is how it is found.
+    gemm._kept = {key: lambda *_: None for key in gemm._kept}
+    found: dict[str, Callable[[], object]] = {LOOKUP: lambda: gemm(x, weight)}
+    choice = context.find(gpu, problem)
+    if choice.call is None:
+        return found
+    shape, strides, empty = (problem.M, problem.N), (problem.N, 1), gpu.empty
+    out = empty(shape, strides, x.dtype)
+    layouts = {
+        "a": Layout.of(x.shape, x.stride(), True, x.element_size()),
+        "b": Layout.of(weight.shape[::-1], weight.stride()[::-1], problem.row_major_b, weight.element_size()),
+        "c": Layout.of(out.shape, out.stride(), True, out.element_size()),
+    }
+    prepared = PreparedCall(gpu, choice, layouts, problem.M)
+    addresses = x.data_ptr(), weight.data_ptr(), out.data_ptr()
+    kept = x, weight, out
+    found[MEMORY] = lambda: empty(shape, strides, x.dtype)
+    found[LAUNCH] = lambda: prepared(addresses) and kept
+    return found
+
+
+def timed(place: Place, bundle: Bundle, case: Case, rounds: int) -> Timed:
+    """One case. Python collects no garbage meanwhile."""
+    count = calls_of(case.device_us)
+    calls = contenders(place, bundle, case)
+    samplers = {name: loop_sampler(call, count, place.synchronize) for name, call in calls.items()}
+    gc.disable()
+    try:
+        times = alternate(samplers, rounds)
+    finally:
+        gc.enable()
+    problem = case.problem
+    return Timed(case.family, problem.M, problem.N, problem.K, times)
+
+
+def report(found: Sequence[Timed]) -> str:
+    """Markdown: a line a case; then the keys."""
+    names = (NATIVE, CTYPES, MM, MM_OUT, LINEAR, *PARTS)
+    rows = []
+    for each in found:
+        cells = [f"{each.times_us[name]:.2f}" if name in each.times_us else "-" for name in names]
+        ratio = f"{each.ratio:.2f}" if NATIVE in each.times_us else "-"
+        rows.append((each.family, f"{each.m}x{each.n}x{each.k}", *cells, ratio))
+    measured = [each for each in found if NATIVE in each.times_us]
+    figures = {
+        "host_over_torch_mm_worst": max((each.ratio for each in measured if each.family != LIBRARY), default=None),
+        "where the library serves": max((each.ratio for each in measured if each.family == LIBRARY), default=None),
+    }
+    head = ("served by", "size", *names, f"{NATIVE} / {MM}")
+    return f"us of the host for one call\n\n{table(head, rows)}\n\n{key_lines(figures)}"
+
+
+def run(place: Place, argv: Sequence[str]) -> str:
+    """What is printed. Raises ResultsError."""
+    arguments = argument_parser(__doc__).parse_args(argv)
+    limit, kept = Limit(arguments.limit_s), Kept(arguments.output)
+    bundle, setting = read_bundle(arguments.bundle), place.setting(__file__, arguments.bundle)
+    wanted = cases(winner for winner in bundle.winners if place.gpu.identity.has(winner))
+    known = {case: kept.of(f"{setting} {case.problem.name}") for case in wanted}
+    with torch.no_grad():
+        for case in limit.until([case for case, entry in known.items() if entry is None]):
+            with said(f"{case.family} {case.problem.size}"):
+                found = timed(place, bundle, case, arguments.rounds)
+                known[case] = kept.add(f"{setting} {case.problem.name}", asdict(found))
+            place.release()
+    entries = [Timed(**entry) for entry in known.values() if entry is not None]
+    built = "" if native_available() else "the C extension is not built: python3 setup.py build_ext --inplace\n"
+    text = report(entries)
+    return f"{built}{text}\n{len(entries)} of {len(wanted)} sizes on {place}"
+
+
+def main() -> None:
+    with errors_end():
+        print(run(gpu_place(), sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
