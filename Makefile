@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 PY = $(VENV)/bin/python
+NATIVE = genkern/runtime/launch/_native.c
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 
@@ -48,10 +49,10 @@ bench: $(DEV)
 golden: $(DEV)
 	$(PY) tests/golden/update.py
 
-$(RUN): setup.cfg constraints.txt .ci/setup
+$(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch
 	@touch $@
 
-$(DEV): setup.cfg constraints.txt .ci/setup
+$(DEV): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch,dev
 	@touch $@ $(RUN)

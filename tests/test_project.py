@@ -331,7 +331,7 @@ def test_sdist_holds_the_tests(unpacked: Path) -> None:
     """What pytest finds in the checkout it finds in an unpacked sdist; nothing that a test or make reads is missing."""
     for folder in FOLDERS:
         assert {path for path in files_of(folder) if not (unpacked / path).exists()} == set()
-    for name in ("Makefile", "constraints.txt", ".ci/setup", ".ci/run", "ARCHITECTURE.md", "CHANGELOG.md"):
+    for name in ("Makefile", "setup.py", "constraints.txt", ".ci/setup", ".ci/run", "ARCHITECTURE.md", "CHANGELOG.md"):
         assert (unpacked / name).exists()
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *COLLECTED]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
