@@ -67,6 +67,8 @@ class FakeDriver:
     _kernels: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     _entries: tuple[Any, Any] | None = None
 
+    def enter(self, device: int) -> None: ...
+
     def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
         if symbol in self.refuses:
             raise LaunchError(f"loading {symbol}: refused")

@@ -91,6 +91,15 @@ class CudaDriver:
 
         return launch
 
+    def enter(self, device: int) -> None:
+        """Make device number `device` usable in this thread, which may be one where PyTorch has done nothing yet."""
+        context, handle = c_void_p(), c_int()
+        self._require(self.library.cuCtxGetCurrent(byref(context)), "the current context")
+        if not context.value:
+            self._require(self.library.cuDeviceGet(byref(handle), c_int(device)), f"device {device}")
+            self._require(self.library.cuDevicePrimaryCtxRetain(byref(context), handle), f"device {device}")
+            self._require(self.library.cuCtxSetCurrent(context), f"device {device}")
+
     def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
         """The handle of a kernel on the current device, number `device`. Raises LaunchError."""
         with self._loading:

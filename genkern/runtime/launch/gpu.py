@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 from genkern.runtime.launch.launcher import Driver
 from genkern.runtime.launch.scratch import Scratch
 from genkern.runtime.table import Device
+
+
+class _Thread(threading.local):
+    """Whether this thread has the GPU's context: PyTorch makes it current no sooner than it needs it."""
+
+    entered = False
 
 
 class TorchGpu:
@@ -21,6 +28,7 @@ class TorchGpu:
         self.index = index
         self._torch = torch
         self.scratch = Scratch(self._make)
+        self._thread = _Thread()
 
     @cached_property
     def identity(self) -> Device:
@@ -49,13 +57,16 @@ class TorchGpu:
         return handle
 
     def is_current(self) -> bool:
-        """Whether launches go to this GPU."""
-        return bool(self._torch._C._cuda_getDevice() == self.index)
+        """Whether launches of this thread go to this GPU, and may."""
+        return self._thread.entered and bool(self._torch._C._cuda_getDevice() == self.index)
 
-    def made_current(self) -> AbstractContextManager[Any]:
-        """While it lasts, launches go to this GPU."""
-        context: AbstractContextManager[Any] = self._torch.cuda.device(self.index)
-        return context
+    @contextlib.contextmanager
+    def made_current(self) -> Iterator[None]:
+        """While it lasts, launches of this thread go to this GPU."""
+        with self._torch.cuda.device(self.index):
+            self.driver.enter(self.index)
+            self._thread.entered = True
+            yield
 
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
         """A new tensor that lies so."""

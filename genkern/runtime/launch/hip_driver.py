@@ -31,6 +31,10 @@ class HipDriver:
         self._functions: dict[tuple[int, str], int] = {}
         self._loading = threading.Lock()
 
+    def enter(self, device: int) -> None:
+        """Make device number `device` the one that this thread launches on."""
+        self._require(self.library.hipSetDevice(c_int(device)), f"device {device}")
+
     def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
         """The handle of a kernel on the current device, number `device`. Raises LaunchError.
 

@@ -18,6 +18,16 @@ static void say(const char *form, ...) {
 const char *fake_log(void) { return log_; }
 void fake_reset(int failing) { log_[0] = 0; fails = failing; }
 
+static CUcontext current;
+CUresult cuCtxGetCurrent(CUcontext *context) { *context = current; return CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice *device, int ordinal) { *device = ordinal + 40; return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    say("primary context of %d\n", device);
+    *context = (CUcontext)0x50;
+    return fails ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) { current = context; say("current %p\n", (void *)context); return CUDA_SUCCESS; }
+
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     *module = (CUmodule)0x10;
     say("load %.4s\n", (const char *)image);

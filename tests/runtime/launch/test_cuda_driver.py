@@ -64,6 +64,17 @@ def test_a_kernel_is_loaded_once(fake: FakeLibrary) -> None:
     assert fake.lines == ["relaxed", "load \x7fELF", "function kernel of 0x10", "global"]
 
 
+def test_a_thread_without_a_context_gets_the_devices(fake: FakeLibrary) -> None:
+    """Once: PyTorch makes it current no sooner than it needs it itself."""
+    fake.reset(failing=True)
+    with pytest.raises(LaunchError, match="device 2"):
+        fake.driver.enter(2)
+    fake.reset()
+    fake.driver.enter(2)
+    fake.driver.enter(2)
+    assert fake.lines == ["primary context of 42", "current 0x50"]
+
+
 @pytest.mark.parametrize("how", MAKERS)
 def test_a_launch_is_the_drivers(fake: FakeLibrary, how: str) -> None:
     """Grid, block, shared memory, stream, attributes and parameters come as cuda.h has them."""

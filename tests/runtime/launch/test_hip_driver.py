@@ -40,6 +40,7 @@ int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsign
 int hipStreamGetCaptureInfo(void *stream, int *status, unsigned long long *number) {
     *status = stream ? 1 : 0; *number = 7; return 0;
 }
+int hipSetDevice(int device) { sprintf(log_, "device %d", device); return 0; }
 int hipThreadExchangeStreamCaptureMode(int *mode) { return 0; }
 const char *hipGetErrorString(int status) { return "what HIP says"; }
 """
@@ -75,6 +76,8 @@ def test_there_are_no_tensor_maps(driver: HipDriver) -> None:
     """A plan that asks for one is refused."""
     with pytest.raises(LaunchError, match="TMA"):
         driver.tensor_map(TensorMap("a", Encoding(9, 2, (64, 64), 3), Layout(8, 8, 8, 2)), 4096)
+    driver.enter(3)
+    assert driver.library.fake_log() == b"device 3"
     assert [driver.capture(stream) for stream in (0, 5)] == [0, 7]
 
 
