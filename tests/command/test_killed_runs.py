@@ -137,7 +137,8 @@ def test_killed_while_compiling(gpus: int, tmp_path: Path) -> None:
     """
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [*tiny_command(tmp_path, tmp_path / "cache", SIZES), "--ngpus", gpus]
+    two = "".join(SIZES.splitlines(keepends=True)[:2])
+    command = [*tiny_command(tmp_path, tmp_path / "cache", two), "--ngpus", gpus]
     env = {**machine(tmp_path, gpus=gpus, faster=FASTER), "TMPDIR": str(scratch)}
     process = start(*command, env=env)
     until(lambda: list(scratch.glob("genkern-*/genkern-triton-*/*")), process)
