@@ -18,6 +18,7 @@ from genkern.kernels.generate import generate
 from genkern.kernels.source import ast_source, load_module
 from genkern.triton_release import triton_release
 
+pytestmark = pytest.mark.usefixtures("for_clusters")
 COMPILED = [
     Config("warp_specialized", 128, 48, 64, 1, 1, 4, 3),
     Config("warp_specialized", 64, 256, 64, 1, 2, 4, 3),

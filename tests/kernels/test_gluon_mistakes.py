@@ -11,6 +11,7 @@ import pytest
 from gluon_cases import changed, fp16_problem, made, said_to, shared_case
 from gluon_memory import LATE
 
+pytestmark = pytest.mark.usefixtures("for_clusters")
 OVERWRITTEN = "overwritten while it is in use"
 NOBODY = "a barrier that nobody completes"
 TOO_MANY = "an arrival too many"

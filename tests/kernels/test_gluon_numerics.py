@@ -40,6 +40,8 @@ from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 
+pytestmark = pytest.mark.usefixtures("for_clusters")
+
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:

@@ -198,12 +198,6 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
     assert "gemv" not in families
 
 
-@pytest.fixture
-def for_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes Triton's release one that clusters are for."""
-    monkeypatch.setattr("genkern.kernels.families.warp_specialized.triton_release", lambda: (3, 7))
-
-
 @pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize(("m", "clusters"), [(64, [2, 4]), (256, [2])])
 def test_sm90_medium_m(m: int, clusters: list[int]) -> None:

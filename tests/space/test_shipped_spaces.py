@@ -90,12 +90,11 @@ def test_no_size_is_left_without_configs(name: str, op: str) -> None:
     assert empty == []
 
 
+@pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize("arch", known_archs())
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_in_a_space_where_it_compiles(family: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_family_is_in_a_space_where_it_compiles(family: str, arch: str) -> None:
     """Some shipped space of each target that compiles a family keeps it for some size, unless a reason is given."""
-    # Clusters are not for releases from 3.8 on.
-    monkeypatch.setattr("genkern.kernels.families.warp_specialized.triton_release", lambda: (3, 7))
     sizes = (
         (1, 4096, 4096),
         (16, 1280, 8192),
