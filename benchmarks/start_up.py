@@ -65,7 +65,7 @@ def first_calls(winner: PackedWinner) -> dict[str, str]:
 def median_s(programs: Mapping[str, str], processes: int, environ: Mapping[str, str], limit: Limit) -> dict[str, float]:
     """What they print, in seconds: medians over so many processes of each, after one that fills the disk's cache."""
     found: dict[str, list[float]] = {}
-    for turn in range(processes + 1):
+    for turn in range(processes + 1 if processes else 0):
         for program in programs.values():
             if limit.is_over and turn > 1:
                 break
@@ -81,9 +81,9 @@ def median_s(programs: Mapping[str, str], processes: int, environ: Mapping[str, 
     return {name: median(taken) for name, taken in found.items() if taken}
 
 
-def packed(results: Sequence[str], jobs: int, folder: Path) -> dict[str, float]:
-    """Seconds of packing all results, cold and again, bytes of the bundle and winners in it."""
-    bundle, cache = folder / "all.genkern", folder / "cache"
+def packed(results: Sequence[str], jobs: int, folder: Path, bundle: Path) -> dict[str, float]:
+    """Seconds of packing all results, cold and again, bytes of the bundle that is left, and winners in it."""
+    cache = folder / "cache"
     argv = [sys.executable, "-m", "genkern", "pack", *results, "-o", str(bundle)]
     argv += ["--jobs", str(jobs), "--cache_dir", str(cache)]
     found = {}
@@ -120,8 +120,9 @@ def run(argv: Sequence[str]) -> str:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", help="of the first call, which is of its first winner with kernels")
     parser.add_argument("--results", nargs="+", default=[], help="results files to pack")
+    parser.add_argument("--keep", metavar="FILE", help="the bundle that is packed (default: it goes away)")
     parser.add_argument("--jobs", type=int, default=-1, help="processes that compile (default: a core each)")
-    parser.add_argument("--processes", type=int, default=5, help="of each kind (default: 5)")
+    parser.add_argument("--processes", type=int, default=5, help="of each kind (default: 5), 0 for packing alone")
     parser.add_argument("-o", "--output", help="JSON lines, added at once")
     parser.add_argument("--limit_s", type=float, default=float("inf"), help="begin nothing after so many seconds")
     arguments = parser.parse_args(argv)
@@ -131,10 +132,11 @@ def run(argv: Sequence[str]) -> str:
         (winner, *_) = [winner for winner in read_bundle(arguments.bundle).winners if winner.calls]
         environ = own_environ(GENKERN_CONFIG=os.path.abspath(arguments.bundle))
         calls = median_s(first_calls(winner), arguments.processes, environ, limit)
-        found |= kept.add("first calls", {**calls})
+        found |= kept.add("first calls", calls)
     if arguments.results and not limit.is_over:
         with tempfile.TemporaryDirectory() as folder:
-            found |= kept.add("pack", packed(arguments.results, arguments.jobs, Path(folder)))
+            bundle = Path(arguments.keep or Path(folder) / "all.genkern")
+            found |= kept.add("pack", packed(arguments.results, arguments.jobs, Path(folder), bundle))
     return report(found)
 
 

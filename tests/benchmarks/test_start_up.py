@@ -31,6 +31,11 @@ print(json.dumps({{"a": {{1: 100.0, 2: 1.0, 3: 2.0, 4: 9.0}}[len(log.read_text()
         median_s({"a": "raise SystemExit('no such thing')"}, 1, own_environ(), FOREVER)
 
 
+def test_without_processes_nothing_is_started() -> None:
+    """For packing alone."""
+    assert median_s({"a": "raise SystemExit(1)"}, 0, own_environ(), FOREVER) == {}
+
+
 def test_genkern_imports_without_torch() -> None:
     """The program that times it says so itself."""
     found = median_s({"alone": IMPORTS["alone"]}, 1, own_environ(), FOREVER)
@@ -58,7 +63,7 @@ def test_packing_is_timed_cold_and_warm(tmp_path: Path) -> None:
         "'family': 'gemv', 'dtype_a': 'bf16', 'dtype_b': 'bf16', 'dtype_c': 'bf16', 'bias': false, 'time_us': 4.0, "
         "'time_source': 'cudagraph', 'check': 'gpu', 'arch': 'sm_90', 'device': 'NVIDIA H200', 'choice': 'config'}\n"
     )
-    found = packed([str(results)], 1, tmp_path)
+    found = packed([str(results)], 1, tmp_path, tmp_path / "all.genkern")
     assert found["winners in it"] == 1
     assert found["bytes of the bundle"] == (tmp_path / "all.genkern").stat().st_size
     assert found["pack, all in the cache, s"] > 0
