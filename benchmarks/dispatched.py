@@ -93,6 +93,7 @@ def lt_calls(rotated: Rotated, workspace: torch.Tensor, racing: int = RACING) ->
         with said(f"{rotated.problem.size} {LT} {place}"):
             call(0)
             calls[f"{LT} {place}"] = call
+    rotated.place.synchronize()
     least_us = {
         name: min(timer.launch_us(call, copy % rotated.copies) for copy in range(3)) for name, call in calls.items()
     }

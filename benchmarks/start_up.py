@@ -65,7 +65,7 @@ def first_calls(winner: PackedWinner) -> dict[str, str]:
 def median_s(programs: Mapping[str, str], processes: int, environ: Mapping[str, str], limit: Limit) -> dict[str, float]:
     """What they print, in seconds: medians over so many processes of each, after one that fills the disk's cache."""
     found: dict[str, list[float]] = {}
-    for turn in range(processes + 1 if processes else 0):
+    for turn in range(processes + 1):
         for program in programs.values():
             if limit.is_over and turn > 1:
                 break
@@ -127,8 +127,10 @@ def run(argv: Sequence[str]) -> str:
     parser.add_argument("--limit_s", type=float, default=float("inf"), help="begin nothing after so many seconds")
     arguments = parser.parse_args(argv)
     limit, kept = Limit(arguments.limit_s), Kept(arguments.output)
-    found = kept.add("imports", median_s(IMPORTS, arguments.processes, own_environ(), limit))
-    if arguments.bundle and not limit.is_over:
+    found: dict[str, float] = {}
+    if arguments.processes:
+        found |= kept.add("imports", median_s(IMPORTS, arguments.processes, own_environ(), limit))
+    if arguments.bundle and arguments.processes and not limit.is_over:
         (winner, *_) = [winner for winner in read_bundle(arguments.bundle).winners if winner.calls]
         environ = own_environ(GENKERN_CONFIG=os.path.abspath(arguments.bundle))
         calls = median_s(first_calls(winner), arguments.processes, environ, limit)

@@ -8,7 +8,7 @@ import pytest
 from rounds import Limit
 from small_bundle import row
 from small_gemms import TILED
-from start_up import IMPORTS, first_calls, median_s, own_environ, packed, report
+from start_up import IMPORTS, first_calls, median_s, own_environ, packed, report, run
 
 from genkern.errors import ResultsError
 from genkern.gemm.problem import GemmProblem
@@ -29,11 +29,6 @@ print(json.dumps({{"a": {{1: 100.0, 2: 1.0, 3: 2.0, 4: 9.0}}[len(log.read_text()
     assert median_s({"a": program}, 3, own_environ(), FOREVER) == {"a": 2.0}
     with pytest.raises(ResultsError, match="no such thing"):
         median_s({"a": "raise SystemExit('no such thing')"}, 1, own_environ(), FOREVER)
-
-
-def test_without_processes_nothing_is_started() -> None:
-    """For packing alone."""
-    assert median_s({"a": "raise SystemExit(1)"}, 0, own_environ(), FOREVER) == {}
 
 
 def test_genkern_imports_without_torch() -> None:
@@ -75,3 +70,11 @@ def test_the_figure_is_the_dispatchers() -> None:
     assert "| bytes of the bundle | 845,260 |" in lines
     assert lines[-1] == "import_s: 0.250"
     assert report({}).endswith("import_s: -")
+
+
+def test_packing_alone_starts_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an import that was timed is kept in what is printed."""
+    monkeypatch.setattr("start_up.median_s", lambda programs, *_: dict.fromkeys(programs, 0.5))
+    monkeypatch.setattr("start_up.packed", lambda *_: {"winners in it": 3.0})
+    assert "0.5" not in run(["--processes", "0", "--results", "some.yaml"])
+    assert "| dispatcher | 0.5000 |" in run(["--results", "some.yaml"])
