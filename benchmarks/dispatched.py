@@ -28,8 +28,11 @@ from genkern.profiling.loaded_gemm import Call
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.backends.cublaslt_search import heuristic
 from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.table import Choice
 
 GENKERN, TORCH, LT = "genkern", "torch.mm", "cublaslt"
+# Who serves what no winner of genkern's does.
+LIBRARY, LT_ALGORITHM = "the library", "cuBLASLt's algorithm"
 RACING = 4
 # Of the sum of magnitudes: bf16 keeps 8 bits, and both sides round once.
 AGREES = 2.0**-7
@@ -90,6 +93,7 @@ def lt_calls(rotated: Rotated, workspace: torch.Tensor, racing: int = RACING) ->
         with said(f"{rotated.problem.size} {LT} {place}"):
             call(0)
             calls[f"{LT} {place}"] = call
+    rotated.place.synchronize()
     least_us = {
         name: min(timer.launch_us(call, copy % rotated.copies) for copy in range(3)) for name, call in calls.items()
     }
@@ -113,8 +117,14 @@ def timed(bundle: Bundle, place: Place, problem: GemmProblem, rounds: int, works
     if workspace is not None:
         calls |= lt_calls(rotated, workspace)
     times = alternate(rotated.samplers(calls), rounds)
-    served = choice.winner.config if choice.winner is not None and choice.call is not None else "the library"
-    return Timed(problem.M, problem.N, problem.K, served, choice.why, fits, times)
+    return Timed(problem.M, problem.N, problem.K, served_by(choice), choice.why, fits, times)
+
+
+def served_by(choice: Choice) -> str:
+    """The config that serves a problem; else PyTorch's call of the library, or an algorithm of cuBLASLt's that won."""
+    if choice.winner is not None and choice.call is not None:
+        return choice.winner.config
+    return LT_ALGORITHM if choice.algorithm else LIBRARY
 
 
 def report(found: Sequence[Timed]) -> str:
@@ -123,7 +133,7 @@ def report(found: Sequence[Timed]) -> str:
     for each in sorted(found, key=lambda each: each.m):
         by_m.setdefault(each.m, []).append(each)
     by_m["all"] = list(found)
-    by_m["a winner serves"] = [each for each in found if each.served != "the library"]
+    by_m["a winner serves"] = [each for each in found if each.served not in (LIBRARY, LT_ALGORITHM)]
     rows = [(name, *_means(group)) for name, group in by_m.items() if group]
     lines = [table(("M", "sizes", "over torch.mm", "least", "over cuBLASLt", "least"), rows), ""]
     for each in sorted(found, key=lambda each: each.over_lt or each.over_torch)[:8]:

@@ -38,6 +38,7 @@ from rounds import Limit, alternate
 from workbench import errors_end, said
 
 from genkern.gemm.config import Config
+from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.launch.parameters import Layout
@@ -45,7 +46,8 @@ from genkern.runtime.launch.prepared import PreparedCall
 from genkern.runtime.packed import PackedWinner
 
 MS = (1, 16, 64, 4096)
-LIBRARY = "the library"
+# What serves where no winner of genkern's does: PyTorch's call, or an algorithm of cuBLASLt's that won.
+LIBRARY, LT_ALGORITHM = LIBRARIES = ("the library", "cuBLASLt's algorithm")
 NATIVE, CTYPES, MM, MM_OUT, LINEAR = "genkern", "through ctypes", "torch.mm", "torch.mm(out=)", "F.linear"
 LOOKUP, MEMORY, LAUNCH = PARTS = ("lookup", "memory", "launch")
 # The device's queue takes 1,024 launches; a call has up to three.
@@ -54,7 +56,7 @@ MOST_CALLS, LEAST_CALLS, MOST_DEVICE_US = 200, 20, 20_000.0
 
 @dataclass(frozen=True)
 class Case:
-    """One size, and the family of the winner that serves it; LIBRARY where the library does."""
+    """One size, and the family of the winner that serves it, or one of LIBRARIES."""
 
     family: str
     problem: GemmProblem
@@ -83,7 +85,8 @@ def cases(winners: Iterable[PackedWinner], ms: Sequence[int] = MS) -> list[Case]
     for winner in winners:
         if not is_plain(winner.problem):
             continue
-        family = Config.parse(winner.config).family if winner.calls else LIBRARY
+        of_library = LT_ALGORITHM if kept_algorithm(winner.vendor) else LIBRARY
+        family = Config.parse(winner.config).family if winner.calls else of_library
         device_us = winner.time_us if winner.calls else winner.library_us
         case = Case(family, winner.problem, device_us or math.inf)
         known = best.get((family, case.problem.M))
@@ -197,8 +200,10 @@ def report(found: Sequence[Timed]) -> str:
         rows.append((each.family, f"{each.m}x{each.n}x{each.k}", *cells, ratio))
     measured = [each for each in found if NATIVE in each.times_us]
     figures = {
-        "host_over_torch_mm_worst": max((each.ratio for each in measured if each.family != LIBRARY), default=None),
-        "where the library serves": max((each.ratio for each in measured if each.family == LIBRARY), default=None),
+        "host_over_torch_mm_worst": max(
+            (each.ratio for each in measured if each.family not in LIBRARIES), default=None
+        ),
+        "where the library serves": max((each.ratio for each in measured if each.family in LIBRARIES), default=None),
     }
     head = ("served by", "size", *names, f"{NATIVE} / {MM}")
     return f"us of the host for one call\n\n{table(head, rows)}\n\n{key_lines(figures)}"

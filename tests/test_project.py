@@ -82,6 +82,9 @@ OTHER_PROGRAMS |= {
     "--each",
     "--warm",
     "--bounds",
+    "--inplace",
+    *("--processes", "--results", "--keep", "--bundle"),
+    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--tuned", "--seconds"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.

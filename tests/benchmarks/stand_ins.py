@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from dispatching import Place
-from fake_gpu import FakeGpu
+from recording_gpu import FakeGpu
 
 
 class HostTimer:

@@ -7,16 +7,29 @@ from pathlib import Path
 import dispatched
 import pytest
 import torch
-from dispatched import GENKERN, LT, TORCH, Timed, agree, chosen_sizes, lt_calls, report
+from dispatched import (
+    GENKERN,
+    LIBRARY,
+    LT,
+    LT_ALGORITHM,
+    TORCH,
+    Timed,
+    agree,
+    chosen_sizes,
+    lt_calls,
+    report,
+    served_by,
+)
 from dispatching import Rotated, dispatcher, is_plain, key_lines, launched_by
 from fake_cublaslt import build
-from fake_gpu import FakeGpu
+from recording_gpu import FakeGpu
 from small_bundle import pack_here, rows
 from stand_ins import cpu_place
 
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.launch import launcher
+from genkern.runtime.table import Choice
 
 TIMED = Timed(16, 64, 64, "tiled", "tuned", True, {GENKERN: 8.0, TORCH: 12.0, f"{LT} 0": 12.0, f"{LT} 3": 10.0})
 
@@ -77,6 +90,12 @@ def test_outputs_are_compared() -> None:
     wrong = c.clone()
     wrong[3, 5] += 8
     assert not agree(wrong, c, x, weight)
+
+
+def test_who_serves_is_said() -> None:
+    """Where no winner does, whether it is PyTorch's call or an algorithm that won."""
+    assert served_by(Choice("not tuned")) == LIBRARY
+    assert served_by(Choice("as fast", exact=True, algorithm=f"cublaslt 131000 {'0' * 128}")) == LT_ALGORITHM
 
 
 def test_weights_rotate() -> None:
