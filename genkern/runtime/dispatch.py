@@ -18,7 +18,8 @@ from genkern.runtime.served import Served, serve
 
 # Shapes that are kept: a server with dynamic batches has thousands.
 _MOST_KEPT = 2**16
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+# Types of tensors that are what they seem.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Gemm:
@@ -96,9 +97,9 @@ class Gemm:
 
 def _is_plain(x: Any, weight: Any, bias: Any) -> bool:
     """Whether a call needs nothing of PyTorch's dispatcher: no gradient, tracing, mode or subclass of tensors."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or type(x) not in _PLAIN:
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or type(x) not in PLAIN:
         return False
-    if type(weight) not in _PLAIN or torch._C._functorch.maybe_current_level() is not None:
+    if type(weight) not in PLAIN or torch._C._functorch.maybe_current_level() is not None:
         return False
     if not torch.is_grad_enabled():
         return True
