@@ -14,11 +14,12 @@ import torch
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
-from genkern.runtime.served import Served, serve
+from genkern.runtime.served import Served, by_library, serve
 
 # Shapes that are kept: a server with dynamic batches has thousands.
 _MOST_KEPT = 2**16
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+# Types of tensors that are what they seem.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Gemm:
@@ -56,7 +57,11 @@ class Gemm:
         activation is one of "relu", "gelu" (exact) and "silu". Raises InputError for operands that do not belong
         together, and whatever the library raises; never because nothing is tuned.
         """
-        if self.operator is not None and not _is_plain(x, weight, bias):
+        if self.operator is not None and not _is_plain(x, weight, bias, scale_a, scale_b):
+            if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
+                # torch.func transforms what they know; of an operator with a backward pass they refuse grad and jvp.
+                given = Given.of(self.op, x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
+                return by_library(given)(x, weight, bias, scale_a, scale_b)
             return self.operator(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
         return self.direct(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
 
@@ -81,6 +86,9 @@ class Gemm:
         kept = self._kept
         served = kept.get(key)
         if served is None:
+            # torch.jit.trace, whose sizes are tensors: no key that has them is found.
+            if self.operator is not None and x.dim() and type(x.shape[0]) is not int:
+                return self.operator(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
             # A graph is captured with what served its warm-up, which is loaded.
             before = self._before.get(key)
             if before is not None and self._context.capturing(x.get_device()):
@@ -94,15 +102,19 @@ class Gemm:
         return served(x, weight, bias, scale_a, scale_b)
 
 
-def _is_plain(x: Any, weight: Any, bias: Any) -> bool:
+def _is_plain(x: Any, weight: Any, bias: Any, scale_a: Any, scale_b: Any) -> bool:
     """Whether a call needs nothing of PyTorch's dispatcher: no gradient, tracing, mode or subclass of tensors."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or type(x) not in _PLAIN:
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or type(x) not in PLAIN:
         return False
-    if type(weight) not in _PLAIN or torch._C._functorch.maybe_current_level() is not None:
+    if type(weight) not in PLAIN or torch._C._functorch.maybe_current_level() is not None:
         return False
-    if not torch.is_grad_enabled():
-        return True
-    return not (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
+    wants_gradients = torch.is_grad_enabled()
+    if wants_gradients and (x.requires_grad or weight.requires_grad):
+        return False
+    for more in (bias, scale_a, scale_b):
+        if more is not None and (type(more) not in PLAIN or (wants_gradients and more.requires_grad)):
+            return False
+    return True
 
 
 def _form(tensor: Any) -> object:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.dispatch import PLAIN, Gemm
 
 _NAMES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
 
@@ -58,37 +59,40 @@ class Patch:
 def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
     """Let every nn.Linear of the model, and torch.nn.functional.linear with its weights, call `gemm` where its N and K
     have a winner, and every other where calls are captured or logged. Layers with hooks or another forward of their
-    own keep theirs.
+    own keep theirs, and weights that are subclasses of tensors (quantized, sharded) are the library's.
     """
-    patched: list[torch.nn.Linear] = []
-    names = []
-    weights: set[int] = set()
+    patched: dict[str, torch.nn.Linear] = {}
+    forward = _forward(gemm)
     for name, layer in _linears(model):
-        if "forward" in vars(layer) or not (_winners(layer, context) or _is_watched(layer, context)):
-            continue
-        patched.append(layer)
-        names.append(name)
-        weights.add(id(layer.weight))
-        layer.forward = _forward(layer, gemm)
+        if not _has_own_forward(layer) and (_winners(layer, context) or _is_watched(layer, context)):
+            patched[name] = layer
+            # A method, so that a copy of the layer has one of its own, with its own weight.
+            layer.forward = MethodType(forward, layer)
+    by_weight = {id(layer.weight): layer for layer in patched.values()}
     library = torch.nn.functional.linear
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        if id(weight) in weights and not torch.compiler.is_compiling() and not _casts(input):
-            return gemm(input, weight, bias)
-        return library(input, weight, bias)
+        if torch.compiler.is_compiling() or (layer := by_weight.get(id(weight))) is None:
+            return library(input, weight, bias)
+        # Of a weight that was replaced, another tensor may have the number.
+        if layer.weight is not weight or _is_librarys(input, weight):
+            return library(input, weight, bias)
+        return gemm(input, weight, bias)
 
     if patched:
         torch.nn.functional.linear = linear
 
     def undo() -> None:
-        for layer in patched:
-            del layer.forward
+        for layer in patched.values():
+            # Somebody may have put another forward around this one since.
+            if getattr(vars(layer).get("forward"), "__func__", None) is forward:
+                del layer.forward
         # Another patch may be on top of this one: that one's library is this function, which then has no weights.
-        weights.clear()
+        by_weight.clear()
         if torch.nn.functional.linear is linear:
             torch.nn.functional.linear = library
 
-    return Patch(undo, tuple(names))
+    return Patch(undo, tuple(patched))
 
 
 def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
@@ -128,15 +132,24 @@ def _is_watched(layer: torch.nn.Linear, context: Context) -> bool:
     return context.is_watched and str(layer.weight.dtype) in _NAMES
 
 
-def _forward(layer: torch.nn.Linear, gemm: Gemm) -> Callable[[Any], Any]:
-    def forward(input: Any) -> Any:
-        if _casts(input):
+def _has_own_forward(layer: torch.nn.Linear) -> bool:
+    # Of a patched layer, pickle makes one that has the class's as its own.
+    forward = vars(layer).get("forward")
+    return forward is not None and getattr(forward, "__func__", None) is not torch.nn.Linear.forward
+
+
+def _forward(gemm: Gemm) -> Callable[..., Any]:
+    # Its name is what pickle looks up in the layer.
+    def forward(layer: torch.nn.Linear, input: Any) -> Any:
+        if _is_librarys(input, layer.weight):
             return torch.nn.functional.linear(input, layer.weight, layer.bias)
         return gemm(input, layer.weight, layer.bias)
 
     return forward
 
 
-def _casts(input: Any) -> bool:
-    """Whether PyTorch would cast what it is given (autocast)."""
+def _is_librarys(input: Any, weight: Any) -> bool:
+    """Whether PyTorch would cast what it is given (autocast), or the weight knows better how it is multiplied."""
+    if type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight):
+        return True
     return bool(torch.is_autocast_enabled(input.device.type))

@@ -25,10 +25,9 @@ _PLACES = {"bias": 0, "scale_a": 1, "scale_b": 2}
 
 def serve(context: Context, given: Given, x: Any, weight: Any) -> Served:
     """Who serves calls that are given this, with x and weight that lie as these do."""
-    problem = given.problem
+    problem, library = given.problem, by_library(given)
     if problem is None:
-        return _of_nothing(given)
-    library = by_library(given, problem)
+        return library
     gpu = context.gpu(given.device)
     if gpu is None:
         context.watched(None, problem, None)
@@ -44,8 +43,11 @@ def serve(context: Context, given: Given, x: Any, weight: Any) -> Served:
     return library
 
 
-def by_library(given: Given, problem: GemmProblem) -> Served:
+def by_library(given: Given) -> Served:
     """The library's product, with everything that belongs to it; differentiable where the library's is."""
+    problem = given.problem
+    if problem is None:
+        return _of_nothing(given)
     product = library_of(problem.op)
     if product is None:
         raise InputError(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from recording_gpu import FakeGpu
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
@@ -108,3 +112,76 @@ def test_report(context: Context) -> None:
     assert tuned.endswith("M = 300: vendor")
     assert other == "other [111, 512] bfloat16 with bias: the library (not tuned)"
     assert head.startswith("head [320, 512] bfloat16: M = 100: tiled_")
+
+
+@torch.no_grad()
+def test_copies_have_their_own_weights() -> None:
+    """A patched model that is copied, or pickled, multiplies by the copy's weights; what is loaded can be patched."""
+    model, x = Model(), torch.randn(3, 512).bfloat16()
+    # Without a GPU, so that there are values; who watches has all layers patched.
+    context = Context(lambda op: [], lambda index: None, watches=[lambda *seen: None])
+    with patched(model, context):
+        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            copied.tuned.weight.zero_()
+            copied.head.weight.zero_()
+            assert not any(copied(x)[place].any() for place in (0, 2))
+    assert all(model(x)[place].any() for place in (0, 2))
+    with patched(copied, context) as patch:
+        assert patch.layers == ("tuned", "other", "head")
+
+
+@torch.no_grad()
+def test_a_forward_that_came_later_stays(context: Context) -> None:
+    """Hooks of other libraries put theirs around ours, and take it back whenever they like."""
+    model = Model()
+    patch = patched(model, context)
+    model.tuned.forward, of_head = lambda x: x, model.head.forward
+    del model.head.forward
+    patch.undo()
+    assert model.tuned(torch.ones(1)).equal(torch.ones(1))
+    assert of_head(torch.ones(1, 512).bfloat16()).shape == (1, 320)
+
+
+@torch.no_grad()
+def test_weights_that_are_subclasses_are_the_librarys(context: Context, gpu: FakeGpu) -> None:
+    """Quantized and sharded weights say by themselves how they are multiplied, and know no operator of ours."""
+    model, x = Model(), torch.randn(100, 512).bfloat16()
+    wanted = model(x)[0]
+    gemm = Gemm("a16w16", context)
+    gemm.operator = lambda *given: pytest.fail("the operator")
+    with patch_model(model, gemm, context):
+        model.tuned.weight = nn.Parameter(TwoTensor(model.tuned.weight.data, model.tuned.weight.data))
+        assert model.tuned(x).a.equal(wanted)
+    assert not gpu.driver.launched
+
+
+@torch.no_grad()
+def test_a_weight_that_was_replaced_is_not_ours(context: Context, gpu: FakeGpu) -> None:
+    """Its number may be another tensor's by now."""
+    model = Model()
+    with patched(model, context):
+        old = model.head.weight
+        model.head.weight = nn.Parameter(torch.zeros(320, 512).bfloat16())
+        nn.functional.linear(torch.randn(100, 512).bfloat16(), old)
+        assert not gpu.driver.launched
+
+
+@torch.no_grad()
+def test_a_patched_model_is_compiled_whole(context: Context, gpu: FakeGpu) -> None:
+    """Layers are the operator, the functional form is the library's, in one graph."""
+    from genkern.runtime.torch_ops import define
+
+    model, x = Model(), torch.randn(3, 512).bfloat16()
+    wanted = model(x)
+    gemm = Gemm("a16w16", Context(lambda op: [], lambda index: None))
+    gemm.operator = define(gemm, "test_linear_compiled")
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph.forward
+
+    with patch_model(model, gemm, context):
+        out = torch.compile(model, fullgraph=True, backend=backend)(x)
+    assert all(torch.equal(one, other) for one, other in zip(out, wanted, strict=True))
+    assert [sum("test_linear_compiled" in name for name in names) for names in graphs] == [1]

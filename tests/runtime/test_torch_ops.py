@@ -98,6 +98,38 @@ def test_scales_have_no_gradient() -> None:
         out.sum().backward()
 
 
+def test_scales_may_want_one_alone() -> None:
+    """A scale that is a parameter is not cut off from its gradient unseen."""
+    gemm = made("a8w8")
+    x, weight = torch.ones(4, 16, dtype=torch.int8), torch.ones(8, 16, dtype=torch.int8)
+    out = gemm(x, weight, scale_a=torch.nn.Parameter(torch.ones(1)), scale_b=torch.ones(1))
+    with pytest.raises(NotImplementedError, match=r"torch\.no_grad"):
+        out.sum().backward()
+
+
+def test_function_transforms(gemm: Gemm) -> None:
+    """torch.func's grad, vmap and jvp see the library's calls, with the library's results."""
+    x, weight, tangent = torch.randn(5, 3, 16), torch.randn(8, 16), torch.randn(5, 3, 16)
+    wanted = torch.relu(x @ weight.T)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = gemm(x, weight, activation="relu")
+        return out
+
+    torch.testing.assert_close(torch.func.vmap(call)(x), wanted)
+    torch.testing.assert_close(torch.func.grad(lambda x: call(x).sum())(x), (wanted > 0).float() @ weight)
+    torch.testing.assert_close(torch.func.jvp(call, (x,), (tangent,))[1], (tangent @ weight.T) * (wanted > 0))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jit_trace(gemm: Gemm) -> None:
+    """What torch.jit.trace traces has the operator in it, with weights or biases that want gradients or not."""
+    x, weight = torch.randn(3, 16), torch.randn(8, 16)
+    traced = torch.jit.trace(lambda x: gemm(x, weight), (x,), check_trace=False)
+    assert "genkern::" in str(traced.graph)
+    torch.testing.assert_close(traced(x[:2]), x[:2] @ weight.T)
+
+
 def test_own_fields_reach_the_operator() -> None:
     """Block sizes of a format are arguments of its operator too."""
     gemm = made("a8w8_blockscale")
@@ -119,7 +151,7 @@ def test_traced_shapes_and_types() -> None:
 
 
 def test_eager_calls_go_past_the_operator(bundle: Bundle) -> None:
-    """Without a gradient a call launches without PyTorch's dispatcher; under torch.func it is the operator's."""
+    """Without a gradient a call launches without PyTorch's dispatcher; with one it is the operator's."""
     gpu = FakeGpu()
     gemm = made("a16w16", bundle, gpu)
     used = []
