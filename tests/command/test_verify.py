@@ -243,12 +243,12 @@ def test_lines_say_what_was_run_and_found() -> None:
 
 
 @needs_interpreter
-def test_winners_are_used_as_the_readme_says(tmp_path: Path, cache_dir: Path) -> None:
-    """--benchmark --keep makes a module of the winner, which the README's program imports without genkern."""
+def test_a_winners_module_is_used_as_documented(tmp_path: Path, cache_dir: Path) -> None:
+    """--benchmark --keep makes a module of the winner, which the program of docs/dispatch.md imports without genkern."""
     config = Config("tiled", 16, 16, 32, 1, 2, 4, 2)
     small = replace(winner(16, config=config), problem=GemmProblem(16, 64, 128))
     write_results(str(tmp_path / "tuned.yaml"), [small])
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "dispatch.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^python -m genkern (-i .*--keep .*)$", text, re.MULTILINE)
     program = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[-1]
     ran = run(*command.split(), *HERE, cwd=tmp_path)
