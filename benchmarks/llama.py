@@ -28,7 +28,7 @@ from kept import Kept
 from llama_model import LLAMA_8B, Llama, Shape, random_llama, turns
 from rounds import Limit, alternate
 from torch import nn
-from workbench import errors_end, say
+from workbench import errors_end, said, say
 
 import genkern
 from genkern.runtime.bundle import read_bundle
@@ -206,9 +206,10 @@ def timed(
     times = alternate(samplers, rounds)
     del samplers, step
     place.release()
-    exact = copy.deepcopy(model).float()
-    expected = steps.step(case, exact)()
-    error = relative_error(of_genkern, of_library, expected)
+    error = float("nan")
+    with said(f"{case.name}, outputs"):
+        exact = copy.deepcopy(model).float()
+        error = relative_error(of_genkern, of_library, steps.step(case, exact)())
     return Timed(case.batch, case.tokens, count, times, error)
 
 
@@ -261,9 +262,10 @@ def run(
         steps = make(shape, place.device, arguments.context) if missing else None
         for case in limit.until(missing):
             assert steps is not None
-            found = timed(place, steps, patch, case, arguments.rounds, capture)
-            known[case] = kept.add(f"{setting} {own} {case.name}", asdict(found))
-            say(f"{case.name}: {found.speedup(GRAPH):.3f}")
+            with said(case.name):
+                found = timed(place, steps, patch, case, arguments.rounds, capture)
+                known[case] = kept.add(f"{setting} {own} {case.name}", asdict(found))
+                say(f"{case.name}: {found.speedup(GRAPH):.3f}")
             place.release()
     entries = [Timed(**entry) for entry in known.values() if entry is not None]
     return f"{report(entries, shape.layers)}\n{len(entries)} of {len(cases)} cases on {place}"
