@@ -1,4 +1,5 @@
 """What a user's program imports: bundles of winners, their launch, and which of them a call takes.
 
-May import: gemm, ops, and of kernels the launch plan and legality; of Triton, Jinja and the farm nothing.
+May import: gemm, ops, of kernels the launch plan, and for one rule of sizes that nobody tuned search's predictor; of
+Triton, Jinja and the farm nothing.
 """
