@@ -12,7 +12,9 @@ import io
 import json
 import lzma
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +33,13 @@ _SEAL_BYTES = len("genkern sha256=") + 64
 _MOST_BYTES = 2**30
 # Unpacked: far above any manifest, and any kernel.
 _MOST_MANIFEST, _MOST_BINARY = 2**28, 2**26
+# LZMA packs up to 7,000 bytes into one.
+_PIECE_BYTES = 4096
+# What zipfile raises for members that genkern does not write: damaged, encrypted, packed in another way.
+_UNREADABLE = (
+    *(KeyError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error),
+    *(NotImplementedError, RuntimeError, EOFError, OSError, ValueError),
+)
 
 
 @dataclass(frozen=True)
@@ -115,8 +124,9 @@ def parse_bundle(data: bytes, where: str) -> Bundle:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except zipfile.BadZipFile as error:
         raise ResultsError(f"{where} is damaged ({error}): pack it again") from None
+    text = _member(archive, _MANIFEST, _MOST_MANIFEST, where)
     try:
-        manifest = json.loads(_member(archive, _MANIFEST, _MOST_MANIFEST, where))
+        manifest = json.loads(text)
     except (ValueError, RecursionError):
         raise ResultsError(f"{where}: its manifest is not JSON: pack it again") from None
     if not isinstance(manifest, dict) or manifest.pop("schema", None) != SCHEMA:
@@ -136,7 +146,9 @@ def parse_bundle(data: bytes, where: str) -> Bundle:
 def _member(archive: zipfile.ZipFile, name: str, most: int, where: str) -> bytes:
     try:
         if archive.getinfo(name).file_size <= most:
-            return archive.read(name)
-    except (KeyError, zipfile.BadZipFile, lzma.LZMAError, NotImplementedError, EOFError) as error:
+            with archive.open(name) as member:
+                # zipfile unpacks all that it has read, whatever size the directory says.
+                return b"".join(iter(lambda: member.read(_PIECE_BYTES), b""))
+    except _UNREADABLE as error:
         raise ResultsError(f"{where}: {name[:12]} cannot be read ({error}): pack it again") from None
     raise ResultsError(f"{where}: {name[:12]} is larger than anything that genkern packs")

@@ -6,7 +6,7 @@ past the operator.
 
 from __future__ import annotations
 
-import functools
+import threading
 from typing import Any
 
 import torch
@@ -23,14 +23,21 @@ _SCHEMA = (
 _COMMON = 7
 
 
-@functools.cache
+_made: dict[str, Gemm] = {}
+_making = threading.Lock()
+
+
 def gemm_of(op: str) -> Gemm:
     """The function of a format, with what this process's environment names, and its operator. Raises InputError."""
     from genkern.runtime.default import default_context
 
-    gemm = Gemm(op, default_context())
-    gemm.operator = define(gemm)
-    return gemm
+    # An operator is defined once, whoever asks at the same time.
+    with _making:
+        if op not in _made:
+            gemm = Gemm(op, default_context())
+            gemm.operator = define(gemm)
+            _made[op] = gemm
+        return _made[op]
 
 
 def define(gemm: Gemm, name: str = "") -> Any:

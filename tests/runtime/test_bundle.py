@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from genkern.errors import ResultsError
 from genkern.runtime import bundle as module
-from genkern.runtime.bundle import Bundle, is_bundle, read_bundle, write_bundle
+from genkern.runtime.bundle import Bundle, is_bundle, parse_bundle, read_bundle, write_bundle
 from genkern.runtime.packed import from_data, to_data
 
 
@@ -76,6 +78,46 @@ def rewritten(bundle: Bundle, path: Path, change: Callable[[dict[str, Any]], obj
     body = path.read_bytes()[: -module._SEAL_BYTES]
     path.write_bytes(body + b"genkern sha256=" + hashlib.sha256(body).hexdigest().encode())
     return path
+
+
+def sealed(path: Path, body: bytes) -> Path:
+    """A file with a whole seal."""
+    path.write_bytes(body + b"genkern sha256=" + hashlib.sha256(body).hexdigest().encode())
+    return path
+
+
+def archive_of(manifest: bytes) -> bytearray:
+    """An archive of a manifest alone, without its seal."""
+    room = io.BytesIO()
+    with zipfile.ZipFile(room, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("manifest.json"), manifest, zipfile.ZIP_LZMA)
+        archive.comment = b"-" * module._SEAL_BYTES
+    return bytearray(room.getvalue()[: -module._SEAL_BYTES])
+
+
+def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:
+    """In one line, as whatever else cannot be read."""
+    body = archive_of(b"{}")
+    body[6] |= 1
+    body[body.index(b"PK\1\2") + 8] |= 1
+    with pytest.raises(ResultsError, match="cannot be read"):
+        read_bundle(str(sealed(tmp_path / "encrypted.genkern", bytes(body))))
+
+
+def test_a_member_is_not_unpacked_beyond_its_size(tmp_path: Path) -> None:
+    """A file of 40 KB does not take 256 MB, whatever its directory says of it."""
+    body = archive_of(bytes(2**28))
+    for at in (22, body.index(b"PK\1\2") + 24):
+        body[at : at + 4] = (100).to_bytes(4, "little")
+    data = sealed(tmp_path / "bomb.genkern", bytes(body)).read_bytes()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ResultsError, match="cannot be read"):
+            read_bundle(str(path))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**27
 
 
 def _winner(data: dict[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from recording_gpu import FakeGpu
 
+from genkern.runtime import torch_ops
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -148,6 +151,22 @@ def test_traced_shapes_and_types() -> None:
             given = torch.empty(2, 3, 16, dtype=dtype), torch.empty(8, 16, dtype=dtype)
             found = made(op)(*given)
             assert (found.shape, found.dtype) == ((2, 3, 8), out)
+
+
+def test_threads_define_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first calls of a program may come from several threads at once."""
+    defined: list[Gemm] = []
+
+    def slowly(gemm: Gemm) -> object:
+        time.sleep(0.05)
+        return defined.append(gemm)
+
+    monkeypatch.setattr(torch_ops, "define", slowly)
+    monkeypatch.setattr(torch_ops, "_made", {}, raising=False)
+    monkeypatch.setattr("genkern.runtime.default.default_context", lambda: Context(lambda op: [], lambda index: None))
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(torch_ops.gemm_of, ["a16w16"] * 4))
+    assert len(found) == len(defined) == 1
 
 
 def test_eager_calls_go_past_the_operator(bundle: Bundle) -> None:

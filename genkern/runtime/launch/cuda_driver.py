@@ -16,8 +16,10 @@ from genkern.errors import LaunchError
 from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, TensorMap
 from genkern.runtime.launch.shape import Entries, LaunchShape
 
-# CUfunction_attribute, CUlaunchAttributeID, CUclusterSchedulingPolicy and CUtensorMapL2promotion of cuda.h.
+# CUfunction_attribute, CUfunc_cache, CUlaunchAttributeID, CUclusterSchedulingPolicy and CUtensorMapL2promotion of
+# cuda.h.
 _MAX_DYNAMIC_SHARED_BYTES = 8
+_PREFER_SHARED = 1
 _CLUSTER_DIMENSION, _CLUSTER_SCHEDULING, _STARTS_EARLY = 4, 5, 6
 _SPREAD = 1
 _L2_128B = 2
@@ -120,6 +122,9 @@ class CudaDriver:
             self.library.cuModuleGetFunction(byref(function), module, c_char_p(symbol.encode())), f"finding {symbol}"
         )
         if shared_bytes > _SHARED_WITHOUT_ASKING:
+            # As Triton has it (backends/nvidia/driver.c), by whose launches the kernel was measured.
+            status = self.library.cuFuncSetCacheConfig(function, c_int(_PREFER_SHARED))
+            self._require(status, f"a preference for shared memory of {symbol}")
             status = self.library.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_BYTES, c_int(shared_bytes))
             self._require(status, f"{shared_bytes} bytes of shared memory for {symbol}")
         return int(function.value or 0)

@@ -87,6 +87,10 @@ def parameters_of(
     encodings = list(binary.encodings)
     parameters: list[Parameter] = []
     for argument in launch.arguments:
+        if isinstance(argument, (Pointer, Leading, Descriptor)) and argument.operand not in layouts:
+            raise ResultsError(
+                f"its plan has an operand {argument.operand}, which the format has no more: pack it again"
+            )
         if reason := unmet(argument, layouts):
             raise ResultsError(reason)
         parameters += _passed(argument, encodings, layouts, known)

@@ -45,6 +45,11 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
     return CUDA_SUCCESS;
 }
 
+CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
+    say("prefers shared %p %d\n", (void *)function, config == CU_FUNC_CACHE_PREFER_SHARED);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     say("%s\n", *mode == CU_STREAM_CAPTURE_MODE_RELAXED ? "relaxed" : "global");
     *mode = CU_STREAM_CAPTURE_MODE_GLOBAL;

@@ -51,6 +51,14 @@ def given_by_triton(launch: Launch, tensors: Mapping[str, Any], known: Mapping[s
     return passed
 
 
+def test_an_operand_that_the_format_has_no_more(bundle: Bundle) -> None:
+    """A bundle may be older than a format of someone's own: the library serves then."""
+    winner = bundle.of_arch("sm_90")[0]
+    launch, binary = winner.calls[0].plan.launches[0], bundle.contents.binaries[winner.calls[0].binaries[0]]
+    with pytest.raises(ResultsError, match="has an operand a,"):
+        parameters_of(launch, binary, {}, {"units": 132, "M": 1})
+
+
 def test_every_launch_passes_what_was_measured(bundle: Bundle) -> None:
     """Address for address, number for number, in the sizes that the binary declares; what is left over is zero."""
     checked = set()
