@@ -244,7 +244,7 @@ def test_lines_say_what_was_run_and_found() -> None:
 
 @needs_interpreter
 def test_a_winners_module_is_used_as_documented(tmp_path: Path, cache_dir: Path) -> None:
-    """--benchmark --keep makes a module of the winner, which the program of docs/dispatch.md imports without genkern."""
+    """--benchmark --keep makes a module of the winner, which docs/dispatch.md's program imports without genkern."""
     config = Config("tiled", 16, 16, 32, 1, 2, 4, 2)
     small = replace(winner(16, config=config), problem=GemmProblem(16, 64, 128))
     write_results(str(tmp_path / "tuned.yaml"), [small])
