@@ -293,6 +293,7 @@ def test_options_left_to_triton() -> None:
     assert options(**amd) == {**triton, **amd}
 
 
+@pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_gpu_tests_run_every_config(config: Config) -> None:
     """Each config of the tests that need a GPU takes one of their problems there, and long sums to C in float32."""
