@@ -79,10 +79,13 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         raise NotImplementedError("genkern has no gradient of products with scales: call them under torch.no_grad()")
     x, weight, bias = ctx.saved_tensors
     if ctx.activation not in (None, "none"):
+        # Where this pass is differentiated itself, through what the activation was given too.
+        twice = torch.is_grad_enabled()
+        before = torch.nn.functional.linear(x, weight, bias)
+        before = before if twice else before.detach().requires_grad_()
         with torch.enable_grad():
-            before = torch.nn.functional.linear(x.detach(), weight.detach(), bias).detach().requires_grad_()
             after = getattr(torch.nn.functional, ctx.activation)(before)
-        (grad,) = torch.autograd.grad(after, before, grad.to(after.dtype))
+        (grad,) = torch.autograd.grad(after, before, grad.to(after.dtype), create_graph=twice)
     grad = grad.to(x.dtype)
     flat = grad.reshape(-1, grad.shape[-1])
     of_x = grad @ weight if ctx.needs_input_grad[0] else None

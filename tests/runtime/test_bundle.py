@@ -113,7 +113,7 @@ def test_a_member_is_not_unpacked_beyond_its_size(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ResultsError, match="cannot be read"):
-            read_bundle(str(path))
+            parse_bundle(data, "bomb.genkern")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -78,6 +78,18 @@ def test_any_m_is_served(gemm: Gemm, gpu: FakeGpu) -> None:
     assert all(len(grids[m]) == 1 for m in (2, 7, 9))
 
 
+def test_an_untuned_m_keeps_no_large_workspace(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
+    """Partial sums of a kernel for few rows would take gigabytes for many, for as long as the process lives."""
+    split = "tiled_BM64_BN32_BK32_GM4_SK4_nW4_nS2"
+    (winner,) = (each for each in bundle.of_arch("sm_90") if each.config == split)
+    x, weight = operands(30_000, winner.problem.N)
+    assert gemm(x[:200], weight).shape == (200, winner.problem.N)
+    assert gpu.driver.launched
+    gpu.driver.launched.clear()
+    assert gemm(x, weight).shape == (30_000, winner.problem.N)
+    assert not gpu.driver.launched
+
+
 def test_leading_dimensions_of_x(gemm: Gemm, gpu: FakeGpu) -> None:
     """x may have any number of dimensions, a batch of tokens for example, and a vector is one row."""
     x, weight = operands(100, 256)

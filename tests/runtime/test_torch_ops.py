@@ -92,6 +92,21 @@ def test_gradients_are_the_librarys(gemm: Gemm, activation: str | None, with_bia
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_second_derivatives_are_the_librarys(gemm: Gemm, activation: str | None) -> None:
+    """Through the activation too."""
+    given = [torch.randn(3, 16, dtype=torch.float32, requires_grad=True), torch.randn(8, 16, requires_grad=True)]
+    by_gemm, of_library = gemm(*given, activation=activation), torch.nn.functional.linear(*given)
+    if activation is not None:
+        of_library = getattr(torch.nn.functional, activation)(of_library)
+    second = []
+    for out in (by_gemm, of_library):
+        first = torch.autograd.grad(out.square().sum(), given, create_graph=True)
+        second.append(torch.autograd.grad(sum(each.square().sum() for each in first), given))  # type: ignore[arg-type]
+    for one, other in zip(*second, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
 def test_scales_have_no_gradient() -> None:
     """And say so, in one line, only when it is asked for."""
     gemm = made("a8w8")

@@ -16,6 +16,8 @@ from genkern.runtime.table import Choice, Device
 
 # What a kernel's 32-bit offsets reach, in elements.
 _REACH = 2**31
+# A workspace grows with M and stays: for an M that nobody tuned it is no larger than cuBLASLt's here.
+_MOST_UNTUNED_BYTES = 64 * 2**20
 
 
 class Gpu(Protocol):
@@ -48,6 +50,11 @@ class PreparedCall:
                 raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, past what its kernel reaches")
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
+        elements, counters = plan.workspace_elements(known)
+        self._workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes
+        self._counter_bytes = counters * 4
+        if not choice.exact and self._workspace_bytes > _MOST_UNTUNED_BYTES:
+            raise ResultsError(f"{choice.why}, whose kernel would keep {self._workspace_bytes >> 20} MiB for this one")
         self._gpu = gpu
         launches = []
         with gpu.made_current():
@@ -67,9 +74,6 @@ class PreparedCall:
                 launches.append(Launch(shape, parameters))
             names = *layouts, WORKSPACE, COUNTERS
             self._launch_all = make_launches(gpu.driver, launches, names, len(layouts)).launch
-        elements, counters = plan.workspace_elements(known)
-        self._workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes
-        self._counter_bytes = counters * 4
         arguments = [argument for launch in plan.launches for argument in launch.arguments]
         self._takes_scratch = any(isinstance(argument, (Workspace, Counters)) for argument in arguments)
 

@@ -7,16 +7,23 @@ leaves them zero.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
-# Rooms that are kept: the oldest goes when threads and captures have come and gone. A graph that was captured with it
+# Rooms of a thread that are kept: the oldest goes when captures have come and gone. A graph that was captured with it
 # keeps its memory, since that is the graph's own.
 _MOST_ROOMS = 64
 
-# Thread, stream, and number of the graph capture (0: none).
-Key = tuple[int, int, int]
+# Stream, and number of the graph capture (0: none).
+Key = tuple[int, int]
+
+
+class _Thread(threading.local):
+    """A thread's rooms, which end with it: nobody else takes one away between its being given and the launches."""
+
+    def __init__(self) -> None:
+        self.rooms: dict[Key, list[Any]] = {}
 
 
 class Scratch:
@@ -24,19 +31,19 @@ class Scratch:
 
     def __init__(self, make: Callable[[int, bool], Any]) -> None:
         self._make = make
-        self._rooms: dict[Key, list[Any]] = {}
+        self._thread = _Thread()
 
     def take(self, stream: int, capture: int, workspace_bytes: int, counter_bytes: int) -> tuple[int, int]:
         """Addresses of a workspace and of zeroed counters, at least so large, for calls of this thread on the stream.
 
         While a graph is captured they come from its own memory, so that nothing is allocated when it is replayed.
         """
-        key = get_ident(), stream, capture
-        room = self._rooms.get(key)
+        rooms, key = self._thread.rooms, (stream, capture)
+        room = rooms.get(key)
         if room is None:
-            if len(self._rooms) >= _MOST_ROOMS:
-                self._rooms.pop(next(iter(self._rooms)), None)
-            room = self._rooms[key] = [None, None]
+            if len(rooms) >= _MOST_ROOMS:
+                del rooms[next(iter(rooms))]
+            room = rooms[key] = [None, None]
         for place, (needed, zero) in enumerate(((workspace_bytes, False), (counter_bytes, True))):
             if room[place] is None or room[place].numel() < needed:
                 room[place] = self._make(max(needed, 16), zero)
@@ -44,4 +51,4 @@ class Scratch:
 
     def drop(self, stream: int, capture: int) -> None:
         """Forget what this thread has on the stream: after a call that failed half way its counters are not zero."""
-        self._rooms.pop((get_ident(), stream, capture), None)
+        self._thread.rooms.pop((stream, capture), None)

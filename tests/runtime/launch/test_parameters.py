@@ -74,8 +74,8 @@ def test_every_launch_passes_what_was_measured(bundle: Bundle) -> None:
             }
             prepared = PreparedCall(gpu, Choice("tuned", winner, call, bundle), layouts, m)
             assert prepared(tuple(tensor.data_ptr() for tensor in tensors.values()))
-            room = gpu.scratch.take(7, 0, 0, 0) if gpu.scratch._rooms else (0, 0)
-            workspace, counters = next(iter(gpu.scratch._rooms.values()), (torch.zeros(1), torch.zeros(1)))
+            room = gpu.scratch.take(7, 0, 0, 0) if gpu.scratch._thread.rooms else (0, 0)
+            workspace, counters = next(iter(gpu.scratch._thread.rooms.values()), (torch.zeros(1), torch.zeros(1)))
             assert room in ((0, 0), (workspace.data_ptr(), counters.data_ptr()))
             scratch = {"workspace": workspace, "counters": counters}
             assert len(gpu.driver.launched) == len(call.plan.launches)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from dataclasses import dataclass, field
 
 from genkern.runtime.launch.scratch import Scratch
@@ -65,4 +67,24 @@ def test_rooms_are_bounded() -> None:
     scratch = Scratch(Memory().make)
     for capture in range(1000):
         scratch.take(1, capture, 16, 16)
-    assert len(scratch._rooms) <= 64
+    assert len(scratch._thread.rooms) <= 64
+
+
+def test_a_thread_takes_no_others_room() -> None:
+    """One that was given to a call which has not launched yet would be somebody else's memory by then."""
+    memory = Memory()
+    scratch = Scratch(memory.make)
+    room = scratch.take(1, 0, 16, 16)
+    ended: list[weakref.ref[Piece]] = []
+
+    def work() -> None:
+        for capture in range(200):
+            scratch.take(1, capture, 16, 16)
+        ended.append(weakref.ref(next(iter(scratch._thread.rooms.values()))[0]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert scratch.take(1, 0, 16, 16) == room
+    gc.collect()
+    assert ended[0]() is None
