@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from genkern.errors import ResultsError
 from genkern.runtime import bundle as module
-from genkern.runtime.bundle import Bundle, is_bundle, read_bundle, write_bundle
+from genkern.runtime.bundle import Bundle, is_bundle, parse_bundle, read_bundle, write_bundle
 from genkern.runtime.packed import from_data, to_data
 
 
