@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from genkern.errors import GenkernError, InputError, LaunchError
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import library_of
@@ -103,7 +104,8 @@ def _launched(
     }
     for operand in given.extra_operands:
         *_, columns = operand.stored_shape
-        layouts[operand.name] = Layout(math.prod(operand.shape) // columns, columns, columns, 4)
+        element_bytes = DTYPES[operand.dtype].size_bytes
+        layouts[operand.name] = Layout(operand.elements // columns, columns, columns, element_bytes)
     prepared: Callable[[tuple[int, ...]], bool]
     if choice.algorithm:
         prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)
