@@ -23,6 +23,8 @@ PROBLEMS = [
         for own in ((), (("block_k", 32), ("block_n", 16)))
     ),
     *(("a16w8", (a, "int8", c), ()) for a, c in (("bf16", "bf16"), ("fp16", "fp16"), ("bf16", "fp32"))),
+    *(("a16w4", ("bf16", "int8", "bf16"), own) for own in ((), (("group", 64),), (("weights", "mxfp4"),))),
+    ("a16w4", ("fp16", "int8", "fp32"), (("scale_type", "bf16"),)),
     ("a16w8", ("fp16", "fp8e4m3fn", "bf16"), (("scale_type", "bf16"),)),
 ]
 
