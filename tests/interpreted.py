@@ -71,15 +71,23 @@ class Interpreter:
         case = {"row_major": row_major, "units": UNITS.get(config.family, 1)}
         return Answer(**self._say(problem, config, case | {"extra": extra, "positive": positive, "seed": seed}))
 
-    def check(self, problem: GemmProblem, config: Config) -> dict[str, Any]:
-        """The verdict of the check (profiling/checking) on `config`. Raises AssertionError as `run` does."""
-        values = asdict(problem)
-        return self._say(problem, config, {"problem": values, "units": UNITS.get(config.family, 3)})
+    def check(self, problem: GemmProblem, config: Config, fault: tuple[str, str] = ("", "")) -> dict[str, Any]:
+        """The verdict of the check (profiling/checking) on `config`. Raises AssertionError as `run` does.
 
-    def _say(self, problem: GemmProblem, config: Config, case: Mapping[str, object]) -> dict[str, Any]:
+        `fault` is what stands in the kernel, and what stands in its place in a wrong one.
+        """
+        values = asdict(problem)
+        return self._say(problem, config, {"problem": values, "units": UNITS.get(config.family, 3)}, fault)
+
+    def _say(
+        self, problem: GemmProblem, config: Config, case: Mapping[str, object], fault: tuple[str, str] = ("", "")
+    ) -> dict[str, Any]:
         self._cases += 1
         path = self._folder / f"case_{self._cases}.py"
-        path.write_text(generate(problem, [config], "gfx942" if config.xcd_remap else "any").text, encoding="utf-8")
+        text = generate(problem, [config], "gfx942" if config.xcd_remap else "any").text
+        right, wrong = fault
+        assert right in text
+        path.write_text(text.replace(right, wrong) if right else text, encoding="utf-8")
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"path": str(path), "config": config.name, **case}) + "\n")

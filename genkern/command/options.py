@@ -126,7 +126,7 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
     own = "fp8 and bf8 are the target's own"
     for operand, help in (
         ("a", f"{', '.join(DTYPES)}; {own} (default: {default_types(0)})"),
-        ("b", "type of B (default: that of A)"),
+        ("b", "type of B (default: that of A, or what the format has beside it)"),
         ("c", f"type of C (default: {default_types(2)})"),
     ):
         group.add_argument(f"--dtype_{operand}", f"-dtype_{operand}", metavar="TYPE", help=help)

@@ -155,9 +155,11 @@ class _Types:
         # A type of the command line that does not suit an op of the file is meant for the file's other sizes.
         usable = {key: None if said_op and self._is_for_others(key, given[key]) else given[key] for key in given}
         own_a, own_b, own_c = self.op.default_dtypes(arch or "")
-        self.a = said["dtype_a"] or usable["dtype_a"] or said["dtype_b"] or usable["dtype_b"] or self._own(own_a)
-        same = (said["dtype_a"] or usable["dtype_a"]) is not None
-        self.b = said["dtype_b"] or usable["dtype_b"] or (self.a if same else self._own(own_b))
+        a, b = (said[key] or usable[key] for key in ("dtype_a", "dtype_b"))
+        if own_a == own_b:
+            # A and B have one type, unless both are said.
+            a, b = a or b, b or a
+        self.a, self.b = a or self._own(own_a), b or self._own(own_b)
         # C has the type of A where that is so by default; narrow inputs need a wider one.
         self.c = said["dtype_c"] or usable["dtype_c"] or (self.a if own_c == own_a else self._own(own_c))
 

@@ -118,6 +118,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "poison": 'float("nan")',
         "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
         "own": own_values(op.fields, problem),
+        "packed_b": op.operands(problem)[1].packed,
+        "converts_b": op.converts_b,
         "operands": op.operands(problem),
         "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
         "stand_ins": _stand_ins(op.operands(problem)),

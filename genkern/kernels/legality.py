@@ -68,8 +68,13 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
         return f"there is no family {family}"
     if gpu is not None and gpu.vendor == "amd" and not FAMILIES[family].runs_on_amd:
         return "this family needs the copy engine of NVIDIA's GPUs (TMA)"
-    if not FAMILIES[family].steps and get_op(problem.op).step_operands(problem):
+    op = get_op(problem.op)
+    a, b, *_ = op.operands(problem)
+    steps = FAMILIES[family].steps or (FAMILIES[family].converts and op.converts_b)
+    if not steps and (op.step_operands(problem) or b.packed > 1):
         return "this family reads nothing but A and B in its steps over K"
+    if a.packed > 1 or (b.packed > 1 and b.row_major):
+        return "kernels read no packed A, and a packed B whose rows run along K only (rowMajorB: N)"
     return FAMILIES[family].takes(problem, gpu)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import genkern.ops
 from genkern.errors import InputError
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.ops import outside
@@ -39,6 +40,8 @@ class Op:
     family, and does not read GROUP_SIZE_M or SPLIT_K.
     `shared_scale`: how many rows of A, columns of B and elements of K have a scale in common, if they have: a reduced
     size for the interpreter has whole blocks of them, and the same rest.
+    `converts_b`: its kernel.py.j2 has a macro `convert` too, which makes numbers of what is loaded of B, and its step
+    is that and a product: families without a dot call it, and so may read operands of the step.
     `exact_inputs`: what is stored for `numbers`, by (problem, operand, numbers, generator): of those operands whose
     elements are no numbers of their storage type (packed ones, indices, and by `encoded` others: exponents). `numbers`
     has the operand's logical shape on the device that the input is for: integers and powers of two in exact rounds,
@@ -60,6 +63,7 @@ class Op:
     fields: type = NoFields
     legal: Callable[[GemmProblem, Config], str] | None = None
     shared_scale: Callable[[GemmProblem], tuple[int, int, int]] = lambda problem: (1, 1, 1)
+    converts_b: bool = False
     exact_inputs: Callable[[GemmProblem, Operand, Any, Any], Any] | None = None
     encoded: tuple[str, ...] = ()
     largest_exact: Callable[[GemmProblem], int] = lambda problem: 8
@@ -186,6 +190,13 @@ def library_of(name: str) -> Library | None:
             raise
         return None
     return library
+
+
+@functools.lru_cache(maxsize=4096)
+def element_bytes(problem: GemmProblem) -> tuple[float, float]:
+    """Of an element of A, and of B: a part of a byte where several are packed in one."""
+    a, b, *_ = get_op(problem.op).operands(problem)
+    return DTYPES[a.dtype].size_bytes / a.packed, DTYPES[b.dtype].size_bytes / b.packed
 
 
 @functools.lru_cache(maxsize=4096)

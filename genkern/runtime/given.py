@@ -15,6 +15,8 @@ from genkern.gemm.problem import ACTIVATIONS, GemmProblem, Own
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op
 
+# Types whose bytes are codes as int8's may be, where a format says what they mean (Op.encodes).
+_CODES = {"torch.uint8": "int8", "torch.float8_e8m0fnu": "int8"}
 _BY_TORCH = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
 # How a call names the operands besides A, B and C, by their role and by what they scale.
 _NAMES = {("bias", ""): "bias", ("scale", "a"): "scale_a", ("scale", "b"): "scale_b"}
@@ -55,8 +57,8 @@ class Given:
         """Raises InputError, in one line that says what is given and what belongs there."""
         import torch
 
-        if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
-            raise InputError(f"x {_shape(x)} and weight {_shape(weight)}: they must be [..., K] and [N, K]")
+        if x.dim() < 1 or weight.dim() != 2:
+            raise _apart(x, weight, 1)
         devices = {each.get_device() for each in (x, weight, bias, scale_a, scale_b) if each is not None}
         if len(devices) > 1:
             raise InputError(
@@ -66,12 +68,14 @@ class Given:
             raise InputError(f"activation = {str(activation)[:40]!r} is not one of {', '.join(ACTIVATIONS)}")
         *lead, k = x.shape
         n, m = int(weight.shape[0]), math.prod(lead)
-        a, b = _name_of(x, "x"), _name_of(weight, "weight")
+        a, b = _name_of(x, "x"), _CODES.get(str(weight.dtype)) or _name_of(weight, "weight")
         c = (_OUT_OF_BYTES if DTYPES[a].size_bytes == 1 else a) if out_dtype is None else _name(out_dtype, "out_dtype")
         given = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
         problem = None
         extra: tuple[str, ...] = ()
         operands: tuple[Operand, ...] = ()
+        # Where there is nothing, one of each stands for it.
+        _require_k(op, GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c), x, weight)
         if m and n and k:
             # As nn.Linear's weight lies, B [K, N] is stored as its transpose.
             rows = weight.stride(1) == 1 or weight.stride(0) != 1
@@ -81,7 +85,7 @@ class Given:
                 )
                 operands = op.extra_operands(problem)
                 extra = tuple(_named(operand) for operand in operands)
-                if all(_fits(operand, given[name]) for operand, name in zip(operands, extra, strict=True)):
+                if all(_fits(operand, given[name], op) for operand, name in zip(operands, extra, strict=True)):
                     break
             else:
                 raise InputError(_unfit(op, operands, given))
@@ -109,8 +113,28 @@ def _named(operand: Operand) -> str:
     return name
 
 
-def _fits(operand: Operand, tensor: Any) -> bool:
-    return tensor is not None and _name_of(tensor, operand.name) == operand.dtype and _same(tensor, operand)
+def _require_k(op: Op, problem: GemmProblem, x: Any, weight: Any) -> None:
+    """Raise InputError unless the weight has x's K, in bytes of so many elements as the format packs in one."""
+    operand = op.operands(problem)[1]
+    if str(weight.dtype) in _CODES and not _has_type(weight, operand, op):
+        raise InputError(f"weight is {weight.dtype}: use one of {', '.join(sorted(_BY_TORCH))}")
+    if -(-x.shape[-1] // operand.packed) != weight.shape[1]:
+        raise _apart(x, weight, operand.packed)
+
+
+def _apart(x: Any, weight: Any, packed: int) -> InputError:
+    wanted = f"[N, K / {packed}]" if packed > 1 else "[N, K]"
+    return InputError(f"x {_shape(x)} and weight {_shape(weight)}: they must be [..., K] and {wanted}")
+
+
+def _has_type(tensor: Any, operand: Operand, op: Op) -> bool:
+    if str(tensor.dtype) in _CODES:
+        return op.encodes(operand) and _CODES[str(tensor.dtype)] == operand.dtype
+    return _name_of(tensor, operand.name) == operand.dtype
+
+
+def _fits(operand: Operand, tensor: Any, op: Op) -> bool:
+    return tensor is not None and _has_type(tensor, operand, op) and _same(tensor, operand)
 
 
 def _same(tensor: Any, operand: Operand) -> bool:

@@ -107,7 +107,7 @@ def _launched(
     for operand in given.extra_operands:
         *_, columns = operand.stored_shape
         element_bytes = DTYPES[operand.dtype].size_bytes
-        layouts[operand.name] = Layout(math.prod(operand.shape) // columns, columns, columns, element_bytes)
+        layouts[operand.name] = Layout(operand.elements // columns, columns, columns, element_bytes)
     prepared: Callable[[tuple[int, ...]], bool]
     if choice.algorithm:
         prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)

@@ -23,7 +23,7 @@ from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.gemm.session import Session
 from genkern.kernels.family import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
-from genkern.ops.op import bytes_moved
+from genkern.ops.op import bytes_moved, element_bytes
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
 from genkern.search.predict_splits import (
     KERNEL_US,
@@ -120,7 +120,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
 
 def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu, resident: int, steps: int) -> float:
     """Time in which `resident` workgroups of one unit compute one tile each, `steps` steps of BLOCK_SIZE_K."""
-    size_a, size_b = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
+    size_a, size_b = element_bytes(problem)
     block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
     waves_per_simd = resident * config.num_warps / gpu.simds_per_unit
     fill = 1 if gpu.arch in _ASYNC_ARCHS else _WAVES_TO_FILL
@@ -172,7 +172,7 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     Tiles that run together cover GROUP_SIZE_M rows of tiles by as many columns as there is room for, and read each
     row and each column once. What A and B exceed the cache by is read again for each such set.
     """
-    size_a, size_b = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
+    size_a, size_b = element_bytes(problem)
     together = min(tiles_m * tiles_n, gpu.compute_units * per_unit)
     rows = min(config.GROUP_SIZE_M, tiles_m)
     columns = min(tiles_n, _ceil(together, rows))

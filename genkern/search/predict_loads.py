@@ -16,6 +16,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.family import FAMILIES
+from genkern.ops.op import element_bytes, get_op
 
 # Elements to whose multiples a leading dimension must be aligned for codegen to know of it.
 _ALIGNED_ELEMENTS = 16
@@ -30,15 +31,14 @@ _WIDEST_BYTES = 16
 
 def lane_bytes(problem: GemmProblem, config: Config) -> tuple[int, int]:
     """What a lane loads of A, and of B, at a time, in bytes."""
-    size_a, size_b = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
     if FAMILIES[config.family].uses_tma:
         return _WIDEST_BYTES, _WIDEST_BYTES
-    row_a = problem.K if problem.row_major_a else problem.M
-    row_b = problem.N if problem.row_major_b else problem.K
-    return (
-        size_a if row_a % _ALIGNED_ELEMENTS else _WIDEST_BYTES,
-        size_b if row_b % _ALIGNED_ELEMENTS else _WIDEST_BYTES,
+    a, b, *_ = get_op(problem.op).operands(problem)
+    of_a, of_b = (
+        DTYPES[each.dtype].size_bytes if each.storage_shape[-1] % _ALIGNED_ELEMENTS else _WIDEST_BYTES
+        for each in (a, b)
     )
+    return of_a, of_b
 
 
 def is_pipelined(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -57,14 +57,14 @@ def resident_workgroups(problem: GemmProblem, config: Config, resources: Resourc
     per_unit = occupancy(resources, config.num_warps, gpu)
     if config.num_stages <= 1 or is_pipelined(problem, config, gpu) or per_unit <= 1:
         return per_unit
-    a = config.BLOCK_SIZE_M * DTYPES[problem.dtype_a].size_bytes
-    b = config.BLOCK_SIZE_N * DTYPES[problem.dtype_b].size_bytes
-    tiles_bytes = (a + b) * config.BLOCK_SIZE_K * (config.num_stages - 1)
+    size_a, size_b = element_bytes(problem)
+    of_k = config.BLOCK_SIZE_M * size_a + config.BLOCK_SIZE_N * size_b
+    tiles_bytes = int(of_k * config.BLOCK_SIZE_K) * (config.num_stages - 1)
     pipelined = replace(resources, shared_bytes=max(resources.shared_bytes or 0, tiles_bytes))
     # Without a binary nothing is said of any config's needs.
     return per_unit if resources.shared_bytes is None else max(1, occupancy(pipelined, config.num_warps, gpu))
 
 
-def load_clocks(bytes_loaded: int, lane: int, l2_bytes_per_clock: int, gpu: Gpu) -> float:
+def load_clocks(bytes_loaded: float, lane: int, l2_bytes_per_clock: int, gpu: Gpu) -> float:
     """Clocks in which a unit loads so many bytes, `lane` of them for each lane at a time."""
     return bytes_loaded / min(l2_bytes_per_clock, lane * _LANES_PER_CLOCK[gpu.vendor])

@@ -61,7 +61,8 @@ def sum_limit(operands: Sequence[Operand]) -> int:
 
 
 def _is_float8(operands: Sequence[Operand]) -> bool:
-    return any(DTYPES[operand.dtype].is_float8 for operand in operands[:2])
+    """Whether fp8 is what is multiplied: where one of A and B is wider, both are made of its type."""
+    return all(DTYPES[operand.dtype].is_float8 for operand in operands[:2])
 
 
 def _with_one_scale(operands: Sequence[Operand]) -> int:

@@ -109,7 +109,7 @@ def test_a_list_of_another_format_is_refused(tmp_path: Path, name: str, text: st
     """Whether its name, a column or a kernel says so: tuning it as something else would answer another question."""
     message = refusal(tmp_path, text, name)
     assert said in message
-    assert "a format that genkern does not have (it has a16w16, a8w8" in message
+    assert "a format that genkern does not have (it has a16w16, a16w4" in message
 
 
 def test_a_format_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from genkern.ops.op import get_op, library_of, op_names
 torch = pytest.importorskip("torch")
 _FP8, _INT8 = ("fp8e4m3fn", "fp8e4m3fn"), ("int8", "int8")
 _BLOCKS = ("block_k", 32), ("block_n", 16)
-# Of each format: types, its own fields.
+# Of each format: types of A, B (A's where it is not said) and C, its own fields.
 PROBLEMS = [
     *(("a16w16", types, ()) for types in (("bf16", "bf16"), ("fp16", "fp32"), ("fp32", "fp32"))),
     *(("a8w8", (a, "bf16"), own) for a, _ in (_FP8, _INT8) for own in ((), (("scales", "per_token"),))),
@@ -22,17 +22,21 @@ PROBLEMS = [
         for a, _ in (_FP8, _INT8)
         for own in ((), (("block_k", 32), ("block_n", 16)))
     ),
+    *(("a16w8", (a, "int8", c), ()) for a, c in (("bf16", "bf16"), ("fp16", "fp16"), ("bf16", "fp32"))),
+    *(("a16w4", ("bf16", "int8", "bf16"), own) for own in ((), (("group", 64),), (("weights", "mxfp4"),))),
+    ("a16w4", ("fp16", "int8", "fp32"), (("scale_type", "bf16"),)),
+    ("a16w8", ("fp16", "fp8e4m3fn", "bf16"), (("scale_type", "bf16"),)),
 ]
 
 
 @pytest.mark.parametrize(("op", "types", "own"), PROBLEMS)
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_library_is_the_reference(
-    op: str, types: tuple[str, str], own: tuple[tuple[str, int | str], ...], bias: bool, tmp_path: Path
+    op: str, types: tuple[str, ...], own: tuple[tuple[str, int | str], ...], bias: bool, tmp_path: Path
 ) -> None:
     """Within the output's rounding, with last blocks that are smaller."""
-    a, c = types
-    problem = GemmProblem(5, 72, 160, op, a, a, c, bias=bias, own=own)
+    a, *_, c = types
+    problem = GemmProblem(5, 72, 160, op, a, types[-2], c, bias=bias, own=own)
     _, module = make_module(tmp_path, problem, [TILED], "sm_90")
     operands = module.make_operands("cpu", 1, "randn")
     library = library_of(op)

@@ -67,7 +67,7 @@ def test_a_program_without_a_gpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "0 [8, 16] float32 with bias: the library (not tuned)",
-        "['gemm_a16w16', 'gemm_a8w8', 'gemm_a8w8_blockscale', 'renew']",
+        "['gemm_a16w16', 'gemm_a16w4', 'gemm_a16w8', 'gemm_a8w8', 'gemm_a8w8_blockscale', 'renew']",
         "module 'genkern.tuned_gemm' has no attribute 'gemm_a3w5'",
     ]
     assert not list(tmp_path.iterdir())

@@ -64,15 +64,16 @@ class Product:
 
     def leading(self, name: str, operand: str) -> Leading:
         """The operand's leading dimension; codegen uses the alignment that it has without gaps between rows."""
-        return Leading(name, operand, aligns=self.by_name[operand].stored_shape[-1] % 16 == 0)
+        return Leading(name, operand, aligns=self.by_name[operand].storage_shape[-1] % 16 == 0)
 
     def descriptor(
         self, name: str, operand: str, box: tuple[Value, Value], *, swizzled: bool = False, cluster: int = 1
     ) -> Descriptor:
-        """A descriptor for boxes of these rows and columns of the operand, however it is stored."""
-        row_major = self.by_name[operand].row_major
-        stored = box if row_major else (box[1], box[0])
-        return Descriptor(name, operand, stored, not row_major, swizzled, cluster)
+        """A descriptor for boxes of these rows and columns of the operand, however it is stored, and packed."""
+        facts = self.by_name[operand]
+        outer, inner = box if facts.row_major else (box[1], box[0])
+        packed = cdiv(inner, facts.packed) if facts.packed > 1 else inner
+        return Descriptor(name, operand, (outer, packed), not facts.row_major, swizzled, cluster)
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,7 @@ class Family:
     `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
     `steps`: multiplies by the format's step over K, so that operands may be read there (Operand.in_step).
+    `converts`: without that, what it has loaded of B becomes numbers as the format says (Op.converts_b).
     `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
     two (0: it may not). That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
     `helper_warps`: warps that it runs beyond num_warps.
@@ -188,6 +190,7 @@ class Family:
     interpreted: bool = True
     uses_dot: bool = True
     steps: bool = True
+    converts: bool = False
     width_step: int = 0
     helper_warps: int = 0
     places_loads: bool = False

@@ -61,6 +61,7 @@ GEMV = Family(
     runs_on_amd=True,
     uses_dot=False,
     steps=False,
+    converts=True,
     least_block_m=1,
     most_block_k=8192,
 )
@@ -100,6 +101,7 @@ SKINNY = Family(
     runs_on_amd=True,
     uses_dot=False,
     steps=False,
+    converts=True,
     has_semaphore=True,
     least_block_m=1,
     most_block_m=16,

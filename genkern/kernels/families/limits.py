@@ -12,6 +12,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
+from genkern.ops.op import element_bytes
 
 # Kernels count programs, tiles and K-blocks in 32 bits, signed.
 INT32 = 2**31
@@ -110,8 +111,8 @@ def tma_operands_limit(problem: GemmProblem, gpu: Gpu | None) -> str:
         return "this family needs TMA, which came with sm_90"
     row_a = problem.K if problem.row_major_a else problem.M
     row_b = problem.N if problem.row_major_b else problem.K
-    for name, row, dtype in (("A", row_a, problem.dtype_a), ("B", row_b, problem.dtype_b)):
-        if row * DTYPES[dtype].size_bytes % _TMA_BYTES:
+    for name, row, size in zip("AB", (row_a, row_b), element_bytes(problem), strict=True):
+        if row * size % _TMA_BYTES:
             return f"rows of {name} do not start at multiples of 16 bytes, as TMA needs"
     return ""
 
@@ -131,7 +132,7 @@ def tma_box_limit(problem: GemmProblem, config: Config) -> str:
     """
     row_a = config.BLOCK_SIZE_K if problem.row_major_a else config.BLOCK_SIZE_M
     row_b = config.BLOCK_SIZE_N if problem.row_major_b else config.BLOCK_SIZE_K
-    for row, dtype in ((row_a, problem.dtype_a), (row_b, problem.dtype_b)):
-        if row < _TMA_BYTES and row * DTYPES[dtype].size_bytes < _TMA_BYTES:
+    for row, size in zip((row_a, row_b), element_bytes(problem), strict=True):
+        if row * size < _TMA_BYTES:
             return "a row of a tile is shorter than the 16 bytes that TMA copies at least"
     return ""

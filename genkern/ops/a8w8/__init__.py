@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.gpus import gpu_for_arch, known_archs
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import own_values, word
+from genkern.ops.float8 import fp8_refusal, has_fp8
 from genkern.ops.op import Op, bias_of, matrices
 
 INPUT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.size_bytes == 1)
@@ -32,25 +32,13 @@ class A8W8:
     )
 
 
-def _has_fp8(arch: str) -> bool:
-    # Results files need not say their arch; those get the benefit of the doubt.
-    return arch not in known_archs() or "fp8" in gpu_for_arch(arch).peak_tflops
-
-
 def _refuse(problem: GemmProblem, arch: str) -> str:
     a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     if not ((a.is_float8 and b.is_float8) or (a.name == b.name == "int8")):
         return f"dtype_a = {a.name} and dtype_b = {b.name} must both be int8 or both fp8"
     if problem.dtype_c not in _OUT:
         return f"dtype_c = {problem.dtype_c} is not one of {', '.join(_OUT)}"
-    if a.is_float8:
-        if not _has_fp8(arch):
-            return f"{arch} has no fp8 matrix instructions: use int8, or another --arch"
-        for dtype in (a, b):
-            if parse_dtype("bf8" if "e5m2" in dtype.name else "fp8", arch) is not dtype:
-                native = parse_dtype("fp8", arch).name
-                return f"{arch} does not compute in {dtype.name}: use {native} (or fp8, the target's own)"
-    return ""
+    return fp8_refusal(a, arch) or fp8_refusal(b, arch)
 
 
 def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
@@ -69,7 +57,7 @@ OP = Op(
     input_types=INPUT_TYPES,
     by_types=True,
     fields=A8W8,
-    default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if _has_fp8(arch) else ("int8", "int8", "bf16"),
+    default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if has_fp8(arch) else ("int8", "int8", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
     operands=_operands,

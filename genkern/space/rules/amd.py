@@ -7,9 +7,9 @@ gfx90a, gfx942, gfx950 and gfx1201; nothing here was measured on AMD hardware. A
 from __future__ import annotations
 
 from genkern.gemm.config import Config
-from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import OTHER_REGISTERS, tiles_m
 from genkern.triton_release import triton_release
 
@@ -23,10 +23,11 @@ _HINTS = ("memory-bound-attention",)
 _ASYNC_CA_FROM = (3, 9)
 
 
-def _lds_bytes(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
+def _lds_bytes(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     """LDS of one workgroup, without the padding (up to 3 %) against bank conflicts."""
-    a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
-    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * DTYPES[problem.dtype_b].size_bytes
+    size_a, size_b = element_bytes(problem)
+    a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * size_a
+    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b
     if config.num_stages <= 1:
         return max(a, b)
     direct = triton_release() >= _DIRECT_TO_LDS.get(gpu.arch, (99, 0))

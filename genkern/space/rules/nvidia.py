@@ -13,6 +13,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
+from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import covering_block
 from genkern.triton_release import triton_release
 
@@ -32,9 +33,10 @@ def _warpgroup_mma(config: Config) -> bool:
     return rows >= 64 and config.num_warps % 4 == 0
 
 
-def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> int:
-    a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
-    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * DTYPES[problem.dtype_b].size_bytes
+def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> float:
+    size_a, size_b = element_bytes(problem)
+    a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * size_a
+    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b
     if config.family not in (*PERSISTENT_TMA, *GLUON):
         return (a + b) * buffers + (_BARRIER_BYTES if FAMILIES[config.family].uses_tma else 0)
     c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
@@ -117,4 +119,4 @@ def block_k_thin(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     block_k = config.BLOCK_SIZE_K
     if problem.M > _WEIGHTS_BOUND_M or block_k >= problem.K:
         return False
-    return block_k * DTYPES[problem.dtype_b].size_bytes < 64
+    return block_k * element_bytes(problem)[1] < 64

@@ -12,6 +12,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES
+from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import covering_block
 
 # Rows that a program of skinny can hold; a wider M is better multiplied by matrix instructions.
@@ -80,7 +81,7 @@ def skinny_rows_of_b(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """
     if config.family != "skinny":
         return False
-    size = DTYPES[problem.dtype_b].size_bytes
+    size = element_bytes(problem)[1]
     if problem.row_major_b:
         return config.BLOCK_SIZE_N * size < _ROW_BYTES
     return config.BLOCK_SIZE_K * size != config.num_warps * gpu.warp_size * _LOAD_BYTES

@@ -10,9 +10,9 @@ list in its README. A rule returns True for a config to drop.
 from __future__ import annotations
 
 from genkern.gemm.config import Config
-from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import element_bytes
 
 
 def _widest_mfma(problem: GemmProblem) -> int:
@@ -106,8 +106,9 @@ def v34_lds(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     tune_gemm v3.4 rule 10: max(A, B) without a pipeline (num_stages <= 1), else (A + B) * (num_stages - 1),
     where A = BLOCK_SIZE_K * BLOCK_SIZE_M * bytes and B likewise. The epilogue is not counted.
     """
-    a = config.BLOCK_SIZE_K * config.BLOCK_SIZE_M * DTYPES[problem.dtype_a].size_bytes
-    b = config.BLOCK_SIZE_K * config.BLOCK_SIZE_N * DTYPES[problem.dtype_b].size_bytes
+    size_a, size_b = element_bytes(problem)
+    a = config.BLOCK_SIZE_K * config.BLOCK_SIZE_M * size_a
+    b = config.BLOCK_SIZE_K * config.BLOCK_SIZE_N * size_b
     stages = config.num_stages
     lds_bytes = max(a, b) if stages <= 1 else (a + b) * (stages - 1)
     return lds_bytes > gpu.shared_bytes_per_block

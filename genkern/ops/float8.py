@@ -1,0 +1,23 @@
+"""Which fp8 encodings a target has, for formats that hold operands in them."""
+
+from __future__ import annotations
+
+from genkern.gemm.dtypes import DType, parse_dtype
+from genkern.gemm.gpus import gpu_for_arch, known_archs
+
+
+def has_fp8(arch: str) -> bool:
+    """Whether the target has fp8; results files need not say their arch, and those get the benefit of the doubt."""
+    return arch not in known_archs() or "fp8" in gpu_for_arch(arch).peak_tflops
+
+
+def fp8_refusal(dtype: DType, arch: str) -> str:
+    """Why the target does not take operands of this type, or ""; any type but fp8 it takes."""
+    if not dtype.is_float8:
+        return ""
+    if not has_fp8(arch):
+        return f"{arch} has no fp8 matrix instructions: use int8, or another --arch"
+    if parse_dtype("bf8" if "e5m2" in dtype.name else "fp8", arch) is not dtype:
+        native = parse_dtype("fp8", arch).name
+        return f"{arch} does not compute in {dtype.name}: use {native} (or fp8, the target's own)"
+    return ""

@@ -1,0 +1,107 @@
+"""Calls of formats whose weights are not of the activations' type: what is launched, and what the library computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from recording_gpu import FakeGpu
+from small_bundle import pack_here, row
+from small_gemms import SWAPPED
+
+from genkern.errors import InputError
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem, Own
+from genkern.runtime.bundle import read_bundle
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+
+N, K = 192, 256
+
+
+def of_bundle(folder: Path, gpu: FakeGpu, problem: GemmProblem, config: Config) -> Gemm:
+    """The format's function, with this winner."""
+    bundle = read_bundle(pack_here(folder, [row(problem, config)], folder / "cache"))
+    return Gemm(problem.op, Context(lambda op: [bundle], lambda index: gpu))
+
+
+def of_library(op: str) -> Gemm:
+    """The format's function where there is no GPU."""
+    return Gemm(op, Context(lambda op: [], lambda index: None))
+
+
+@pytest.mark.parametrize("scale_type", [torch.float32, torch.bfloat16])
+def test_a16w8_is_launched_and_served(tmp_path: Path, scale_type: torch.dtype) -> None:
+    """By the winner with the addresses of all operands, in order; which type the scales have, they say themselves."""
+    own = (("scale_type", "bf16"),) if scale_type == torch.bfloat16 else ()
+    problem = GemmProblem(5, N, K, "a16w8", "bf16", "int8", "bf16", own=own)
+    gpu = FakeGpu()
+    gemm = of_bundle(tmp_path, gpu, problem, SWAPPED)
+    x, weight = torch.randn(5, K).bfloat16(), torch.randint(-127, 127, (N, K)).to(torch.int8)
+    scale = (torch.rand(N) / 32).to(scale_type)
+    out = gemm(x, weight, scale_b=scale)
+    (launched,) = gpu.driver.launched
+    assert launched.symbol.startswith("matmul_tiled_swapped")
+    addresses = [int.from_bytes(value, "little") for value in launched.parameters if len(value) == 8]
+    assert addresses[:3] == [x.data_ptr(), weight.data_ptr(), out.data_ptr()]
+    assert scale.data_ptr() in addresses
+    served = of_library("a16w8")(x, weight, scale_b=scale)
+    wanted = x.float() @ (weight.float() * scale.float()[:, None]).T
+    assert (served.float() - wanted).norm() < 2**-7 * wanted.norm()
+    with pytest.raises(InputError, match=r"takes scale_b \[1, 192\]"):
+        gemm(x, weight, scale_b=scale[1:])
+
+
+def packed(own: Own) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Bytes [N, K / 2], their scales, and the weights that they are."""
+    codes = torch.randint(0, 16, (N, K))
+    if ("weights", "mxfp4") in own:
+        exponents = torch.randint(120, 124, (N, K // 32))
+        magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        numbers, scales = torch.cat((magnitudes, -magnitudes))[codes], torch.exp2(exponents.float() - 127)
+        stored = exponents.to(torch.uint8)
+    else:
+        numbers, scales = torch.where(codes > 7, codes - 16, codes).float(), torch.rand(N, K // 128) / 32
+        stored = scales
+    both = (codes[:, ::2] | codes[:, 1::2] << 4).to(torch.uint8)
+    return both, stored, numbers * scales.repeat_interleave(K // scales.shape[1], 1)
+
+
+@pytest.mark.parametrize("own", [(("group", 128),), (("weights", "mxfp4"),)], ids=str)
+def test_a16w4_is_launched_and_served(tmp_path: Path, own: Own) -> None:
+    """K is x's; bytes may be signed or not, and whether there are exponents for scales, they say themselves."""
+    problem = GemmProblem(5, N, K, "a16w4", "bf16", "int8", "bf16", own=own)
+    gpu = FakeGpu()
+    gemm = of_bundle(tmp_path, gpu, problem, SWAPPED)
+    x = torch.randn(5, K).bfloat16()
+    weight, scale, numbers = packed(own)
+    said = {name: value for name, value in own if name == "group"}
+    forms = [weight, weight.view(torch.int8)]
+    for form in forms:
+        out = gemm(x, form, scale_b=scale, **said)
+    first, second = gpu.driver.launched
+    assert first.symbol.startswith("matmul_tiled_swapped")
+    for launched, form in ((first, weight), (second, forms[1])):
+        addresses = [int.from_bytes(value, "little") for value in launched.parameters if len(value) == 8]
+        assert {x.data_ptr(), form.data_ptr(), scale.data_ptr()} < set(addresses)
+    # Rows of the weights are K / 2 bytes apart.
+    assert K // 2 in [int.from_bytes(value, "little") for value in first.parameters if len(value) == 4]
+    wanted = x.float() @ numbers.T
+    for form in forms:
+        served = of_library("a16w4")(x, form, scale_b=scale, **said)
+        assert (served.shape, served.dtype) == (out.shape, out.dtype)
+        assert (served.float() - wanted).norm() < 2**-7 * wanted.norm()
+
+
+def test_packed_weights_of_another_size_are_refused() -> None:
+    """In one line that says what they must be; so are bytes where the format means none by them."""
+    x = torch.randn(5, K).bfloat16()
+    with pytest.raises(InputError, match=r"weight \[192, 256\]: they must be \[..., K\] and \[N, K / 2\]"):
+        of_library("a16w4")(x, torch.zeros(N, K, dtype=torch.uint8), scale_b=torch.ones(N, K // 32))
+    with pytest.raises(InputError, match=r"takes scale_b \[192, 8\]"):
+        of_library("a16w4")(x, torch.zeros(N, K // 2, dtype=torch.uint8), scale_b=torch.ones(N, K // 128))
+    with pytest.raises(InputError, match=r"weight is torch.uint8: use one of"):
+        of_library("a16w8")(x, torch.zeros(N, K, dtype=torch.uint8), scale_b=torch.ones(N))
+    with pytest.raises(InputError, match="they must be"):
+        of_library("a16w8")(x[:0], torch.zeros(N, 3, dtype=torch.int8), scale_b=torch.ones(N))
