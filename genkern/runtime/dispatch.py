@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
@@ -107,6 +108,8 @@ def _is_plain(x: Any, weight: Any, bias: Any, scale_a: Any, scale_b: Any) -> boo
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or type(x) not in PLAIN:
         return False
     if type(weight) not in PLAIN or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    if forward_ad._current_level >= 0:
         return False
     wants_gradients = torch.is_grad_enabled()
     if wants_gradients and (x.requires_grad or weight.requires_grad):

@@ -50,8 +50,13 @@ def nearest(m: int, options: Sequence[Option]) -> Option | None:
 
 
 def next_larger(m: int, options: Sequence[Option]) -> Option | None:
-    """The next larger M, whose tiles cover this one; above all of them the largest."""
-    return next((option for option in options if option.m >= m), options[-1] if options else None)
+    """The next larger M, whose tiles cover this one; above all of them the largest, up to twice its M.
+
+    Beyond that the library: tiles for a few rows are many times too slow for a prompt.
+    """
+    if (found := next((option for option in options if option.m >= m), None)) is not None:
+        return found
+    return options[-1] if options and m <= 2 * options[-1].m else None
 
 
 def by_model(m: int, options: Sequence[Option]) -> Option | None:

@@ -58,7 +58,7 @@ def test_its_own_row_comes_first() -> None:
 def test_an_m_between_is_its_neighbours() -> None:
     """The next larger, as far as its kernels reach, or the library where it won there; none of another problem."""
     tuned = table(winner(16, (1, 63)), winner(64, (17, 127)), winner(128, None), winner(256, (129, 10**6)))
-    assert [found(tuned, m) for m in (3, 17, 65, 129, 999)] == [16, 64, None, 256, 256]
+    assert [found(tuned, m) for m in (3, 17, 65, 129, 512, 513)] == [16, 64, None, 256, 256, None]
     assert found(tuned, 16, bias=True) is None
     assert "not tuned" in tuned.find(GemmProblem(16, 512, 512)).why
 
@@ -92,7 +92,7 @@ def test_aiters_padding(m: int, n: int) -> None:
 RULES = {
     by_padding: {1: 16, 15: 16, 40: 64, 65: 128, 100: 128, 129: None},
     nearest: {1: 16, 15: 16, 39: 16, 41: 64, 65: 64, 120: 128},
-    next_larger: {1: 16, 15: 16, 17: 64, 65: 128, 129: 128},
+    next_larger: {1: 16, 15: 16, 17: 64, 65: 128, 129: 128, 256: 128, 257: None},
 }
 
 

@@ -1,7 +1,7 @@
 /* Launches: the launches of one call, prepared by genkern.runtime.launch.launcher and made here in less host time.
  *
- * The interpreter's lock is held throughout, so that arguments cannot change while the driver reads them: a launch takes
- * 2 us. Built against the stable ABI of Python 3.10; without a compiler genkern does the same through ctypes. Functions
+ * The interpreter's lock is held but for the driver's own call, which waits where a stream's queue is full: each launch
+ * has its arguments on its own stack. Built against the stable ABI of Python 3.10; without a compiler genkern does the same through ctypes. Functions
  * of the driver come as addresses, so that nothing is linked, and tests may give their own.
  */
 #define PY_SSIZE_T_CLEAN
@@ -17,6 +17,10 @@
 #define ALIGNMENT 16
 /* The bit that small tensors must not have (genkern.runtime.launch.cuda_driver). */
 #define SMALL_BIT (1ull << 21)
+
+/* Of one kernel; genkern's have up to 43 and 7. */
+#define MOST_PARAMETERS 128
+#define MOST_MAPS 16
 
 enum { ADDRESS, NUMBER, TENSOR_MAP };
 
@@ -60,7 +64,6 @@ typedef struct {
     Attribute attributes[3];
     Py_ssize_t count;
     Parameter *parameters;
-    void **pointers;
 } Launch;
 
 typedef struct {
@@ -87,7 +90,6 @@ static void launches_dealloc(Launches *self) {
         for (Py_ssize_t p = 0; launch->parameters && p < launch->count; ++p)
             free_descriptor(launch->parameters[p].descriptor);
         PyMem_Free(launch->parameters);
-        PyMem_Free(launch->pointers);
     }
     PyMem_Free(self->launches);
     Py_XDECREF(self->fail);
@@ -165,16 +167,20 @@ static int fill_launch(Launch *launch, PyObject *form, Py_ssize_t slots) {
     launch->config.attributes = launch->attributes;
     Py_ssize_t size = PyTuple_Size(parameters);
     launch->parameters = PyMem_Calloc(size ? size : 1, sizeof(Parameter));
-    launch->pointers = PyMem_Calloc(size ? size : 1, sizeof(void *));
-    if (!launch->parameters || !launch->pointers) {
+    if (!launch->parameters) {
         PyErr_NoMemory();
         return -1;
     }
     launch->count = size;
+    int maps = 0;
     for (Py_ssize_t p = 0; p < size; ++p) {
         if (fill_parameter(&launch->parameters[p], PyTuple_GetItem(parameters, p), slots))
             return -1;
-        launch->pointers[p] = &launch->parameters[p].value;
+        maps += launch->parameters[p].kind == TENSOR_MAP;
+    }
+    if (size > MOST_PARAMETERS || maps > MOST_MAPS) {
+        PyErr_SetString(PyExc_ValueError, "a kernel has more parameters than any of genkern's");
+        return -1;
     }
     return 0;
 }
@@ -236,24 +242,35 @@ static void *map_at(Launches *self, Descriptor *descriptor, uint64_t address, in
     return map;
 }
 
-static int make_launch(Launches *self, Launch *launch, void *stream, const uint64_t *addresses) {
-    int status = 0;
+static int make_launch(Launches *self, const Launch *launch, void *stream, const uint64_t *addresses) {
+    _Alignas(64) unsigned char maps[MOST_MAPS][MAP_BYTES];
+    uint64_t values[MOST_PARAMETERS];
+    void *pointers[MOST_PARAMETERS + 1];
+    int status = 0, used = 0;
     for (Py_ssize_t p = 0; p < launch->count; ++p) {
-        Parameter *parameter = &launch->parameters[p];
-        if (parameter->kind == ADDRESS)
-            parameter->value = addresses[parameter->slot];
-        else if (parameter->kind == TENSOR_MAP)
-            if (!(launch->pointers[p] = map_at(self, parameter->descriptor, addresses[parameter->slot], &status)))
+        const Parameter *parameter = &launch->parameters[p];
+        pointers[p] = &values[p];
+        if (parameter->kind == TENSOR_MAP) {
+            void *map = map_at(self, parameter->descriptor, addresses[parameter->slot], &status);
+            if (!map)
                 return status;
+            pointers[p] = memcpy(maps[used++], map, MAP_BYTES);
+        } else
+            values[p] = parameter->kind == ADDRESS ? addresses[parameter->slot] : parameter->value;
     }
-    const Config *config = &launch->config;
-    if (self->plain) {
-        const uint32_t *grid = config->grid, *block = config->block;
-        return ((LaunchPlain)self->launch_kernel)(launch->function, grid[0], grid[1], grid[2], block[0], 1, 1,
-                                                  config->shared_bytes, stream, launch->pointers, NULL);
-    }
-    launch->config.stream = stream;
-    return ((LaunchEx)self->launch_kernel)(config, launch->function, launch->pointers, NULL);
+    Config config = launch->config;
+    config.stream = stream;
+    void *launch_kernel = self->launch_kernel, *function = launch->function;
+    int plain = self->plain;
+    Py_BEGIN_ALLOW_THREADS
+    if (plain) {
+        const uint32_t *grid = config.grid;
+        status = ((LaunchPlain)launch_kernel)(function, grid[0], grid[1], grid[2], config.block[0], 1, 1,
+                                              config.shared_bytes, stream, pointers, NULL);
+    } else
+        status = ((LaunchEx)launch_kernel)(&config, function, pointers, NULL);
+    Py_END_ALLOW_THREADS
+    return status;
 }
 
 #define MOST_SLOTS 32

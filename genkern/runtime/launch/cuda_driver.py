@@ -68,8 +68,7 @@ class CudaDriver:
     def __init__(self, path: str = "libcuda.so.1") -> None:
         """Raises LaunchError where there is no driver."""
         try:
-            # PyDLL holds the interpreter's lock: a launch takes 2 us, and its arguments must not change meanwhile.
-            self.library: Any = ctypes.PyDLL(path)
+            self.library: Any = ctypes.CDLL(path)
         except OSError as error:
             raise LaunchError(f"no CUDA driver: {error}") from None
         # Modules stay loaded for the life of the process: graphs may replay their kernels.

@@ -23,8 +23,7 @@ class HipDriver:
     def __init__(self, path: str = "libamdhip64.so") -> None:
         """Raises LaunchError where there is no HIP."""
         try:
-            # PyDLL: see cuda_driver.
-            self.library: Any = ctypes.PyDLL(path)
+            self.library: Any = ctypes.CDLL(path)
         except OSError as error:
             raise LaunchError(f"no HIP runtime: {error}") from None
         self.library.hipGetErrorString.restype = c_char_p
