@@ -110,7 +110,7 @@ def obstacle(problem: GemmProblem) -> str:
     if not problem.row_major_a or problem.row_major_b:
         return "AITER's rows mean row-major A and [N, K] weights only"
     if problem.op not in _COLUMNS:
-        return f"AITER has no table for {problem.op}"
+        return no_room([problem.op], "")
     if problem.activation != "none":
         return f"AITER's rows have no column for an activation ({problem.activation})"
     meant = rowwise() if problem.op == "a8w8" else {}
@@ -126,6 +126,8 @@ def no_room(ops: Sequence[str], head: str) -> str:
     """Why a table with this header ("" for a new one) cannot take rows of `ops`; "" when it can."""
     if len(ops) > 1:
         return f"AITER's CSV has other columns for each of {', '.join(ops)}"
+    if ops[0] not in _COLUMNS:
+        return f"AITER has no table for {ops[0]}"
     own, columns = _COLUMNS[ops[0]], _columns(head)
     # Earlier versions of genkern had fewer columns of their own.
     if head and (columns[: len(own)] != own or not {*columns[len(own) :]} <= {*EXTRA_COLUMNS}):

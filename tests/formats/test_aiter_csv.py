@@ -18,7 +18,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Winner
-from genkern.ops.op import gb_per_s
+from genkern.ops.op import gb_per_s, op_names
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
 CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, 0, 16, 2)
@@ -99,6 +99,12 @@ def test_how_far_a_time_can_be_trusted(tmp_path: Path) -> None:
     assert (bare.interval_us, bare.samples, bare.discarded, bare.choice) == (None, 15, 0, "config")
     assert (bare.runner_up, bare.runner_up_us, bare.margin, bare.vendor_us) == ("", None, None, None)
     assert (bare.vendor, bare.torch_us) == ("", None)
+
+
+@pytest.mark.parametrize("op", sorted({*op_names()} - {"a16w16", "a8w8"}))
+def test_formats_that_it_has_no_table_for_are_refused(op: str) -> None:
+    """In one line, before anything is tuned."""
+    assert aiter_csv.no_room([op], "") == f"AITER has no table for {op}"
 
 
 def test_a_table_with_fewer_of_our_columns_grows(tmp_path: Path) -> None:
