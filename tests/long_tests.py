@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 LONG = bool(os.environ.get("GENKERN_LONG_TESTS"))
@@ -13,6 +13,18 @@ T = TypeVar("T")
 def repeats(short: int, long: int) -> int:
     """How often to try."""
     return long if LONG else short
+
+
+def covering(cases: Sequence[T], traits: Callable[[T], Iterable[Hashable]], cost: Callable[[T], float]) -> Sequence[T]:
+    """All cases, or some that cost little and have every trait of the whole between them."""
+    if LONG:
+        return cases
+    have, costs = [frozenset(traits(case)) for case in cases], [cost(case) for case in cases]
+    missing, chosen = set().union(*have), []
+    while missing:
+        chosen.append(max(range(len(cases)), key=lambda n: len(have[n] & missing) / costs[n]))
+        missing -= have[chosen[-1]]
+    return [cases[n] for n in sorted(chosen)]
 
 
 def spread(cases: Sequence[T], share: int) -> Sequence[T]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from interpreted import Answer, Interpreter
-from long_tests import spread
+from long_tests import covering
 from small_gemms import needs_interpreter, write_module
 
 from genkern.gemm.config import Config
@@ -146,6 +146,31 @@ def _split_cases(split: Config) -> list[tuple[GemmProblem, Config]]:
 CASES = _cases()
 
 
+def _traits(case: tuple[GemmProblem, Config]) -> list[tuple[object, ...]]:
+    """What each family must be seen with, and the ways in which tiles and splits can end."""
+    problem, config = case
+    blocks = -(-problem.K // config.BLOCK_SIZE_K)
+    each = (
+        problem.dtype_a,
+        problem.dtype_c,
+        (problem.row_major_a, problem.row_major_b),
+        problem.bias,
+        problem.M % config.BLOCK_SIZE_M > 0,
+        problem.N % config.BLOCK_SIZE_N > 0,
+        problem.K % config.BLOCK_SIZE_K > 0,
+        (config.SPLIT_K > 1, blocks < config.SPLIT_K, blocks % config.SPLIT_K > 0),
+        config.xcd_remap,
+    )
+    return [(config.family, number, trait) for number, trait in enumerate(each)]
+
+
+def _steps(case: tuple[GemmProblem, Config]) -> int:
+    """About what the interpreter has to do."""
+    problem, config = case
+    tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+    return 20 + tiles * (3 * config.SPLIT_K + -(-problem.K // config.BLOCK_SIZE_K))
+
+
 @pytest.fixture(scope="module")
 def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
     """One process for all cases."""
@@ -153,7 +178,7 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interprete
         yield process
 
 
-@pytest.mark.parametrize(("problem", "config"), spread(CASES, 3), ids=lambda value: value.name)
+@pytest.mark.parametrize(("problem", "config"), covering(CASES, _traits, _steps), ids=lambda value: value.name)
 def test_kernels_compute_the_product(interpreter: Interpreter, problem: GemmProblem, config: Config) -> None:
     """Every element is written and within tolerance, every row within the limit; so does a second call, to the bit.
 

@@ -133,7 +133,7 @@ def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
         shares = split_k if FAMILIES[family].splits_k else 1
         config = made(family, 16 * warps, width, shares, warps, 3, together=2 * together)
         m, n = (width + 5, 16 * warps - 4) if swapped else (16 * warps + 5, 2 * width - 4)
-        problem = problem_8_bit(m, n, 1008, dtype_a, dtype_b, bias=True, activation="relu")
+        problem = problem_8_bit(m, n, 528, dtype_a, dtype_b, bias=True, activation="relu")
         largest = 100 if dtype_a == "int8" else 2
         assert_exact(product(problem, config, 3, seed=width, largest=largest))
 

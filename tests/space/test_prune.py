@@ -163,7 +163,7 @@ def test_amd_tuned_large_sizes(size: tuple[int, int, int], arch: str) -> None:
     assert {config.cache_modifier for config in small} == {"none", ".cg"}
 
 
-@pytest.mark.parametrize("size", [(4096, 6144, 4096), (4096, 4096, 14336)], ids=str)
+@pytest.mark.parametrize("size", spread([(4096, 6144, 4096), (4096, 4096, 14336)], 2), ids=str)
 def test_sm90_large_sizes(size: tuple[int, int, int]) -> None:
     """Large bf16 sizes keep at least 15,000 configs on sm_90, in under 1,000 binaries; tiles have 64 rows for wgmma."""
     result = pruned(size, "sm_90")

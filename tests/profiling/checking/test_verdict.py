@@ -56,7 +56,7 @@ PROBLEMS = [
     GemmProblem(64, 48, 1000, bias=True, activation="gelu"),
     GemmProblem(64, 48, 96, activation="silu", dtype_c="fp16"),
     GemmProblem(64, 48, 96, activation="relu"),
-    GemmProblem(16, 40, 28672, *FP8, bias=True),
+    GemmProblem(16, 40, 8192, *FP8, bias=True),
     GemmProblem(16, 40, 300, *INT8, row_major_a=False),
 ]
 
