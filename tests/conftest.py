@@ -21,6 +21,9 @@ for _name in ("profiling", "templates"):
         with contextlib.suppress(OSError):
             (ROOT / "genkern" / _name).symlink_to(Path("..") / _name)
 
+# Small tensors on a busy machine: threads of NumPy and PyTorch would spin, waiting for one another. Read on import.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
 # A loaded machine is no failure; tests of speed measure processor time themselves.
 settings.register_profile("genkern", deadline=None)
 settings.load_profile("genkern")
@@ -44,8 +47,6 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
         patch.setenv("GENKERN_CACHE_DIR", str(folder / "genkern"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "xdg"))
-        # Small tensors on a busy machine: PyTorch's threads would spin, waiting for one another.
-        patch.setenv("OMP_NUM_THREADS", "1")
         yield
 
 
