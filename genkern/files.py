@@ -58,7 +58,8 @@ def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int
     where = shown_path(path)
     try:
         with open(path, "rb") as file:
-            data = file.read(max_bytes + 1)
+            # What is asked for is allocated at once. Pipes and the like have no size.
+            data = file.read(min(os.fstat(file.fileno()).st_size or max_bytes, max_bytes) + 1)
     except FileNotFoundError:
         raise error(f"{where}: no such file; check the path (the current folder is {shown_path(_cwd())})") from None
     except IsADirectoryError:

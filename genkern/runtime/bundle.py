@@ -38,7 +38,7 @@ _PIECE_BYTES = 4096
 # What zipfile raises for members that genkern does not write: damaged, encrypted, packed in another way.
 _UNREADABLE = (
     *(KeyError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error),
-    *(NotImplementedError, RuntimeError, EOFError, OSError, ValueError),
+    *(RuntimeError, EOFError, OSError, ValueError),
 )
 
 

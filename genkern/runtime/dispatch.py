@@ -17,8 +17,8 @@ from genkern.runtime.context import Context
 from genkern.runtime.given import Given
 from genkern.runtime.served import Served, by_library, serve
 
-# Shapes that are kept: a server with dynamic batches has thousands.
-_MOST_KEPT = 2**16
+# Shapes that are kept: a server with dynamic batches has thousands, and each takes some 10 KB.
+_MOST_KEPT = 4096
 # Types of tensors that are what they seem.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 

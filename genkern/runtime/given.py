@@ -17,7 +17,8 @@ from genkern.ops.op import Op
 
 # Types whose bytes are codes as int8's may be, where a format says what they mean (Op.encodes).
 _CODES = {"torch.uint8": "int8", "torch.float8_e8m0fnu": "int8"}
-_BY_TORCH = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
+# Types by what PyTorch calls them.
+BY_TORCH = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
 # How a call names the operands besides A, B and C, by their role and by what they scale.
 _NAMES = {("bias", ""): "bias", ("scale", "a"): "scale_a", ("scale", "b"): "scale_b"}
 # In which types C is where nobody says; else that of x.
@@ -117,7 +118,7 @@ def _require_k(op: Op, problem: GemmProblem, x: Any, weight: Any) -> None:
     """Raise InputError unless the weight has x's K, in bytes of so many elements as the format packs in one."""
     operand = op.operands(problem)[1]
     if str(weight.dtype) in _CODES and not _has_type(weight, operand, op):
-        raise InputError(f"weight is {weight.dtype}: use one of {', '.join(sorted(_BY_TORCH))}")
+        raise InputError(f"weight is {weight.dtype}: use one of {', '.join(sorted(BY_TORCH))}")
     if -(-x.shape[-1] // operand.packed) != weight.shape[1]:
         raise _apart(x, weight, operand.packed)
 
@@ -157,7 +158,7 @@ def _name_of(tensor: Any, what: str) -> str:
 
 
 def _name(dtype: Any, what: str) -> str:
-    name = _BY_TORCH.get(str(dtype))
+    name = BY_TORCH.get(str(dtype))
     if name is None:
-        raise InputError(f"{what} is {dtype}: use one of {', '.join(sorted(_BY_TORCH))}")
+        raise InputError(f"{what} is {dtype}: use one of {', '.join(sorted(BY_TORCH))}")
     return name

@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
-
-_NAMES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
+from genkern.runtime.given import BY_TORCH
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Linear]]:
 
 
 def _winners(layer: torch.nn.Linear, context: Context) -> list[tuple[int, str]]:
-    dtype = _NAMES.get(str(layer.weight.dtype))
+    dtype = BY_TORCH.get(str(layer.weight.dtype))
     gpu = context.gpu(layer.weight.get_device())
     if dtype is None or gpu is None:
         return []
@@ -129,7 +127,7 @@ def _winners(layer: torch.nn.Linear, context: Context) -> list[tuple[int, str]]:
 
 
 def _is_watched(layer: torch.nn.Linear, context: Context) -> bool:
-    return context.is_watched and str(layer.weight.dtype) in _NAMES
+    return context.is_watched and str(layer.weight.dtype) in BY_TORCH
 
 
 def _has_own_forward(layer: torch.nn.Linear) -> bool:

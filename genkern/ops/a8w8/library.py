@@ -22,6 +22,9 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     if a.is_cuda and a.dtype.is_floating_point and problem.K % 16 == 0 and problem.N % 16 == 0 and b.stride(0) == 1:
         try:
             return torch._scaled_mm(a, b, scale_a=scales[0], scale_b=scales[1], bias=bias, out_dtype=out)
+        except torch.OutOfMemoryError:
+            # What comes below needs more memory.
+            raise
         except (RuntimeError, ValueError):
             # Scales for rows need sm_90 and C in bf16, for instance; what holds where, its own checks say.
             pass

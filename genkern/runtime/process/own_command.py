@@ -96,7 +96,7 @@ def pack(results: Path, bundle: Path, cache: Path, log: Path) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """This environment, in which genkern is found as it was here, and in which nothing is captured or tuned."""
+    """This environment, in which genkern is found as it was here."""
     root = str(Path(genkern.__path__[0]).parent)
     path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *([] if root in path else [root])])}
