@@ -52,10 +52,10 @@ def config_of(family: str, problem: GemmProblem) -> Config:
         # 64 rows of wgmma, and columns that several copies bring; some program of a cluster stores 16 of them.
         tile = (112 if facts.cluster == 8 else 48, 64) if facts.swaps_operands else (64, 112)
         block_k = 64 if problem.dtype_a in ("bf16", "fp16") else 128
-        # On a GPU rows of tiles come in groups that are cut, and a ring goes round in the share of a cluster's program.
+        # On a GPU rows of tiles come in groups that are cut. Of two buffers the next copy is always too early for a
+        # program that does not wait for a free one.
         group = 2 if facts.swaps_operands else 3
-        stages = 6 if facts.cluster == 1 else 2
-        return Config(family, *tile, block_k, group, 2 if facts.splits_k else 1, 4, stages)
+        return Config(family, *tile, block_k, group, 2 if facts.splits_k else 1, 4, 2)
     return Config(family, 16 if facts.swaps_operands else 32, 32, 64, 3, split, 4, 3)
 
 

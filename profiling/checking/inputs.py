@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,12 +32,14 @@ class Round:
     matrices are slices of larger ones.
     random: normal deviates, for an error bound.
 
-    `negated` stands for the round again with -A, for an activation that hides negative sums.
+    `negated` stands for the round again with -A, for an activation that hides negative sums. `bends` has sums of about
+    one, where activations are neither zero nor the sum itself.
     """
 
     kind: Literal["exact", "layout", "random"]
     part: int = 0
     negated: bool = False
+    bends: bool = False
 
     @property
     def name(self) -> str:
@@ -48,7 +51,7 @@ def rounds_of(alphabet: Alphabet, activation: str) -> tuple[Round, ...]:
     """The rounds of a check, cheapest to tell first."""
     signs = (False,) if activation == "none" else (False, True)
     exact = (Round("exact", part, negated) for part in range(alphabet.parts) for negated in signs)
-    return (*exact, Round("layout"), Round("random"))
+    return (*exact, Round("layout"), Round("random", bends=activation != "none"))
 
 
 # What is stored for an operand's numbers (None for an index), where its format says so, by (operand, numbers,
@@ -109,8 +112,9 @@ def _numbers(
     generator: Any,
 ) -> Any:
     """What an operand stands for, of its logical shape."""
+    factor = _factor(operand, operands, few) if round_.bends else 1.0
     if operand.role == "scale":
-        return _scales(device, operand, operands, round_, generator)
+        return _scales(device, operand, operands, round_, generator) * factor
     if operand.role == "bias":
         return _bias(device, operand, round_, generator)
     # Made as it is stored, seen as [M, K] or [K, N].
@@ -118,6 +122,8 @@ def _numbers(
     values = values if operand.row_major else values.transpose(-1, -2)
     if operand.role == "activation":
         _keep_part(values, alphabet, round_, few, generator)
+        if factor != 1:
+            values.mul_(factor)
         if round_.negated:
             values.neg_()
     if round_.kind == "layout":
@@ -146,6 +152,22 @@ def _deviates(device: Any, operand: Operand, alphabet: Alphabet, round_: Round, 
     if operand.dtype == "int8" and operand.is_plain:
         values.mul_(_RANDOM_INT8).round_().clamp_(-127, 127)
     return values
+
+
+def _factor(operand: Operand, operands: Sequence[Operand], few: bool) -> float:
+    """A power of two which makes sums of random numbers about one: of A, or of its scales where it has some."""
+    scaled = {each.scales for each in operands if each.role == "scale"}
+    takes_it = operand.scales == "a" if "a" in scaled else operand.role == "activation"
+    if not takes_it:
+        return 1.0
+    activation = next(each for each in operands if each.role == "activation")
+    weight = next(each for each in operands if each.role == "weight")
+    K = activation.shape[-1]
+    deviation = math.sqrt(min(K, FEW_PRODUCTS) if few else K)
+    for each in (activation, weight):
+        deviation *= _RANDOM_INT8 if each.dtype == "int8" and each.is_plain else 1
+        deviation *= _RANDOM_SCALE if each.name in scaled else 1
+    return float(2.0 ** -round(math.log2(deviation)))
 
 
 def _keep_part(values: Any, alphabet: Alphabet, round_: Round, few: bool, generator: Any) -> None:

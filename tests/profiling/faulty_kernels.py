@@ -86,7 +86,7 @@ def plan(family):
         Constant("BLOCK", BLOCK),
     )
     kernel = family.removeprefix("late_") if c == "c" else "good"
-    return LaunchPlan((Launch(kernel, (SIZE // BLOCK, 1, 1), 4, 1, False, arguments),), 0, "fp32", 0).to_json()
+    return LaunchPlan((Launch(kernel, (SIZE // BLOCK, 1, 1), 1, False, arguments),), 0, "fp32", 0).to_json()
 
 
 # The weights, which take many copies, are what a call finds cold.

@@ -30,6 +30,7 @@ from genkern.gemm.records import Binary, Candidate, Measurement, Outcome
 from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.kernels.families.call import product_of
 from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 from genkern.profiling.served import ServedProfiler
@@ -78,6 +79,9 @@ def test_the_faulty_kernels_compile(tmp_path: Path) -> None:
     code = subprocess.run([disassembler, cubin], capture_output=True, text=True, check=True).stdout
     assert re.search(r"LDG\S*STRONG(.|\n)*BRA", code)
     assert {name: binary.symbol for name, binary in binaries.items()} == {n: n for n in faulty_kernels.ON_GPU}
+    for family in (*faulty_kernels.ON_GPU, *faulty_kernels.ON_HOST, "late_killed"):
+        (launch,) = LaunchPlan.from_json(faulty_kernels.plan(family)).launches
+        assert launch.symbol in binaries
 
 
 class Bench:

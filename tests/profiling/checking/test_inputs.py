@@ -121,6 +121,21 @@ def test_few_products_where_the_accumulator_has_few_bits() -> None:
         assert counts.max() <= most
 
 
+@pytest.mark.parametrize("K", [64, 5000])
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("types", TYPES, ids="_".join)
+def test_random_sums_are_about_one_where_an_activation_bends(types: tuple[str, str, str, str], few: bool, K: int) -> None:
+    """A kernel whose activation is wrong between 0 and 1 computes some of them wrongly."""
+    for own in ((), (("scales", "per_token"),)) if types[0] == "a8w8" else ((),):
+        operands = operands_of(types, 64, 48, K, own=own)
+        (round_,) = (each for each in rounds_of(choose_alphabet(operands), "relu") if each.kind == "random")
+        made = filled(operands, round_, few=few)
+        sums = made["a"].double() @ made["b"].double()
+        for name in ("scale_a", "scale_b"):
+            sums = sums * made[name].double() if name in made else sums
+        assert 0.5 < sums.std() < 2.1
+
+
 def test_a_format_encodes_what_is_no_number() -> None:
     """It gets the numbers that a plain operand would hold, none for an index, and gives all of the tensor."""
     a, b, c = operands = operands_of(TYPES[3], 8, 8, 8)[:3]
