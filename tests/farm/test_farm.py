@@ -30,9 +30,10 @@ from genkern.kernels.kernel import KernelSpec
 ROOT = Path(__file__).parents[2]
 PLAIN = [f"plain_{number}" for number in range(4)]
 # Compiles argv[3:] of the module argv[2] into the cache argv[1], and prints what became of them. It closes its farm, as
-# the command does: a Ctrl-C may come where nothing else ends the workers.
+# the command does: a Ctrl-C may come where nothing else ends the workers. A shell that runs the tests in the background
+# has SIGINT ignored in all that it starts.
 _DRIVER = """
-import contextlib, json, sys
+import contextlib, json, signal, sys
 from pathlib import Path
 from small_gemms import TRITON_VERSION, target_of
 from trouble_kernels import trouble_spec
@@ -40,6 +41,7 @@ from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
 
 cache, module, *names = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)
 farm = Farm(BinaryCache(cache), target_of("gfx942"), TRITON_VERSION, jobs=2, timeout_s=300)
 with contextlib.closing(farm):
     results = list(farm.compile(module, [trouble_spec(name) for name in names]))
