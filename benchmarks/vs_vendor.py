@@ -1,9 +1,10 @@
-"""Tuned results against the vendor library, from the times that one run took of both, round by round.
+"""Tuned results against the vendor library, from the times that one run took of all, round by round.
 
-    python benchmarks/vs_vendor.py results/nvidia_h200/anchors_bf16.yaml
+    python benchmarks/vs_vendor.py results/nvidia_h200/anchors_bf16.yaml [--brief]
 
 A table of sizes and one of geometric means by M for each file. Of several files, whose sizes may be the same, a last
-table has each distinct size once, as the last file has it.
+table has each distinct size once, as the last file has it. "library" is the library's best call, in rows from before
+algorithms were raced PyTorch's. "called" is what won: genkern's kernel, or where that is no faster the library's call.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from figures import geomean, table
 from workbench import errors_end
@@ -20,49 +22,85 @@ from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 
 
-def ratios(rows: Iterable[TunedRow]) -> list[tuple[TunedRow, float]]:
-    """The rows with a time of both sides, and the library's over genkern's, by M, N and K."""
-    both = [(row, row.vendor_us / row.duration_us) for row in rows if row.duration_us and row.vendor_us]
-    return sorted(both, key=lambda pair: (pair[0].problem.M, pair[0].problem.N, pair[0].problem.K))
+@dataclass(frozen=True)
+class Compared:
+    """A row with the times of one call in microseconds; PyTorch's is None where the row does not say."""
+
+    row: TunedRow
+    genkern_us: float
+    library_us: float
+    torch_us: float | None
+
+    @property
+    def called_us(self) -> float:
+        return self.genkern_us if self.row.choice == "config" else self.library_us
 
 
-def sizes_table(compared: Iterable[tuple[TunedRow, float]]) -> str:
+def compared_of(rows: Iterable[TunedRow]) -> list[Compared]:
+    """The rows with a time of both sides, by M, N and K."""
+    both = [
+        Compared(row, row.duration_us, row.vendor_us, row.torch_us) for row in rows if row.duration_us and row.vendor_us
+    ]
+    return sorted(both, key=lambda each: (each.row.problem.M, each.row.problem.N, each.row.problem.K))
+
+
+def sizes_table(compared: Iterable[Compared]) -> str:
     """Markdown: one line a size."""
     cells = [
-        (p.M, p.N, p.K, f"{row.duration_us:.2f}", f"{row.vendor_us:.2f}", f"{ratio:.3f}", row.config.name)
-        for row, ratio in compared
-        for p in (row.problem,)
+        (
+            *(p.M, p.N, p.K, f"{each.genkern_us:.2f}", f"{each.library_us:.2f}"),
+            f"{each.torch_us:.2f}" if each.torch_us else "-",
+            f"{each.library_us / each.genkern_us:.3f}",
+            each.row.config.name if each.row.config else "-",
+        )
+        for each in compared
+        for p in (each.row.problem,)
     ]
-    return table(("M", "N", "K", "genkern us", "vendor us", "vendor / genkern", "config"), cells)
+    columns = "M", "N", "K", "genkern us", "library us", "torch.mm us", "library / genkern", "config"
+    return table(columns, cells)
 
 
-def means_table(compared: Iterable[tuple[TunedRow, float]]) -> str:
-    """Markdown: geometric mean, least and most by M and over all."""
-    groups: dict[object, list[float]] = {}
-    for row, ratio in compared:
-        groups.setdefault(row.problem.M, []).append(ratio)
-    groups["all"] = [ratio for group in groups.values() for ratio in group]
+def means_table(compared: Iterable[Compared]) -> str:
+    """Markdown: geometric mean and least ratios by M and over all."""
+    groups: dict[object, list[Compared]] = {}
+    for each in compared:
+        groups.setdefault(each.row.problem.M, []).append(each)
+    groups["all"] = [each for group in groups.values() for each in group]
     cells = [
-        (name, len(group), *(f"{value:.3f}" for value in (geomean(group), min(group), max(group))))
+        (
+            *(name, len(group)),
+            *_mean_and_least([each.library_us / each.genkern_us for each in group]),
+            *_mean_and_least([each.library_us / each.called_us for each in group]),
+            *_mean_and_least([each.torch_us / each.called_us for each in group if each.torch_us]),
+        )
         for name, group in groups.items()
     ]
-    return table(("M", "sizes", "geomean", "least", "most"), cells)
+    ratios = "library / genkern", "library / called", "torch.mm / called"
+    return table(("M", "sizes", *(cell for ratio in ratios for cell in (ratio, "least"))), cells)
+
+
+def _mean_and_least(ratios: Sequence[float]) -> tuple[str, str]:
+    return (f"{geomean(ratios):.3f}", f"{min(ratios):.3f}") if ratios else ("-", "-")
 
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", help="results files of genkern, YAML")
-    paths = parser.parse_args(argv).results
+    parser.add_argument("--brief", action="store_true", help="without the tables of sizes")
+    options = parser.parse_args(argv)
     distinct = {}
     with errors_end():
-        for path in paths:
-            compared = ratios(read_results(path))
+        for path in options.results:
+            compared = compared_of(read_results(path))
             if not compared:
                 raise ResultsError(f"{path}: no size has the vendor library's time; tune again with a GPU")
-            print(f"{path}\n\n{sizes_table(compared)}\n\n{means_table(compared)}\n")
-            distinct |= {row.problem: row for row, _ in compared}
-    if len(paths) > 1:
-        print(f"{len(paths)} files, each distinct size once\n\n{means_table(ratios(distinct.values()))}\n")
+            sizes = "" if options.brief else f"{sizes_table(compared)}\n\n"
+            print(f"{path}\n\n{sizes}{means_table(compared)}\n")
+            distinct |= {each.row.problem: each.row for each in compared}
+    if len(options.results) > 1:
+        print(
+            f"{len(options.results)} files, each distinct size once\n\n{means_table(compared_of(distinct.values()))}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -85,7 +85,8 @@ def _with_format(
             continue
         both = said | item.said | by_name
         if asked and where != BY_COLUMN:
-            notes += (f"{where} says {both.op_name(_widths(values))}, but {asked} was asked for",)
+            if (name := both.op_name(_widths(values))) != asked:
+                notes += (f"{where} says {name}, but {asked} was asked for",)
         else:
             plain = {key: value for key, value in values.items() if key not in own_keys()}
             values = plain | {"op": known_op(both, _widths(values), where)}

@@ -18,10 +18,26 @@ def test_files_together_have_each_size_once(tmp_path: Path, capsys: pytest.Captu
     write_results(second, [winner(16, 10.0, vendor_us=20.0), winner(1, 10.0, vendor_us=9.0)])
     vs_vendor.main([str(first), str(second)])
     one, other, together = capsys.readouterr().out.split("| M | sizes |")[1:]
-    assert one.split("| --- |\n")[1].startswith("| 16 | 2 | 2.000 | 1.000 | 4.000 |\n| all | 2 | 2.000 |")
-    assert "| all | 2 | 1.342 | 0.900 | 2.000 |" in other
+    assert one.split("| --- |\n")[1].startswith(
+        "| 16 | 2 | 2.000 | 1.000 | 2.000 | 1.000 | - | - |\n| all | 2 | 2.000 |"
+    )
+    assert "| all | 2 | 1.342 | 0.900 |" in other
     assert "| 1 | 1 | 0.900 |" in together
-    assert "| 16 | 2 | 1.414 | 1.000 | 2.000 |\n| all | 3 | 1.216 | 0.900 | 2.000 |" in together
+    assert "| 16 | 2 | 1.414 | 1.000 |" in together
+    assert "| all | 3 | 1.216 | 0.900 |" in together
+
+
+def test_what_is_called_is_the_faster_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the library's best won, calls are as fast as it is, and are set against torch.mm."""
+    path = tmp_path / "a.yaml"
+    won = winner(16, 10.0, vendor_us=20.0, torch_us=30.0)
+    lost = winner(32, 10.0, vendor_us=8.0, torch_us=16.0, choice="vendor")
+    write_results(path, [won, lost])
+    vs_vendor.main([str(path), "--brief"])
+    said = capsys.readouterr().out
+    assert "| 16 | 1 | 2.000 | 2.000 | 2.000 | 2.000 | 3.000 | 3.000 |" in said
+    assert "| 32 | 1 | 0.800 | 0.800 | 1.000 | 1.000 | 2.000 | 2.000 |" in said
+    assert "config" not in said
 
 
 def test_results_without_the_library_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

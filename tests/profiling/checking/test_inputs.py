@@ -124,7 +124,9 @@ def test_few_products_where_the_accumulator_has_few_bits() -> None:
 @pytest.mark.parametrize("K", [64, 5000])
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("types", TYPES, ids="_".join)
-def test_random_sums_are_about_one_where_an_activation_bends(types: tuple[str, str, str, str], few: bool, K: int) -> None:
+def test_random_sums_are_about_one_where_an_activation_bends(
+    types: tuple[str, str, str, str], few: bool, K: int
+) -> None:
     """A kernel whose activation is wrong between 0 and 1 computes some of them wrongly."""
     for own in ((), (("scales", "per_token"),)) if types[0] == "a8w8" else ((),):
         operands = operands_of(types, 64, 48, K, own=own)

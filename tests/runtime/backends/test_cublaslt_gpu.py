@@ -40,18 +40,27 @@ def workspace() -> torch.Tensor:
 
 def every_algorithm_is_right(problem: GemmProblem, workspace: torch.Tensor, most: int = 64, padding: int = 0) -> int:
     """On inputs whose every partial sum is exact, so that any order of additions gives the same bits."""
+    verdicts = right_by_algorithm(problem, workspace, most, padding)
+    assert all(verdicts.values()), verdicts
+    return len(verdicts)
+
+
+def right_by_algorithm(
+    problem: GemmProblem, workspace: torch.Tensor, most: int = 64, padding: int = 0
+) -> dict[str, bool]:
+    """Whether each algorithm's result is that of exact inputs, to the bit."""
     operands = operands_of(problem, padding, device="cuda")
     matmul = cublaslt.prepare(problem, 0, leading_of(operands))
     pointers = pointers_of(operands)
-    algorithms = cublaslt.candidates(matmul, pointers, most)
     expected = expected_of(problem, operands).to(operands["c"].dtype)
     stream = torch.cuda.current_stream().cuda_stream
-    for algorithm in algorithms:
+    right = {}
+    for algorithm in cublaslt.candidates(matmul, pointers, most):
         operands["c"].fill_(1000)
         matmul.bind(algorithm, pointers, workspace.data_ptr(), len(workspace))(stream)
         torch.cuda.synchronize()
-        assert torch.equal(operands["c"], expected), cublaslt.kept(matmul, algorithm).name
-    return len(algorithms)
+        right[cublaslt.kept(matmul, algorithm).name] = torch.equal(operands["c"], expected)
+    return right
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -97,9 +106,16 @@ def test_fp8(dtype_c: str, bias: bool, scales: str, workspace: torch.Tensor) -> 
 
 
 def test_fp8_with_scales_of_blocks(workspace: torch.Tensor) -> None:
-    """Where this library and device have them: as the format's operands lie."""
-    if not every_algorithm_is_right(replace(FP8, op="a8w8_blockscale"), workspace):
+    """Where this library and device have them, some algorithm is right; since others are not, none is called that was
+    not raced and checked.
+    """
+    problem = replace(FP8, op="a8w8_blockscale")
+    right = right_by_algorithm(problem, workspace)
+    if not right:
         pytest.skip("this library has no such product here")
+    assert any(right.values())
+    operands = operands_of(problem, device="cuda")
+    assert cublaslt.settled(cublaslt.prepare(problem, 0), pointers_of(operands), None) is None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
