@@ -20,6 +20,7 @@ from workbench import errors_end
 from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.problem import GemmProblem
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("results", nargs="+", help="results files of genkern, YAML")
     parser.add_argument("--brief", action="store_true", help="without the tables of sizes")
     options = parser.parse_args(argv)
-    distinct = {}
+    distinct: dict[GemmProblem, TunedRow] = {}
     with errors_end():
         for path in options.results:
             compared = compared_of(read_results(path))

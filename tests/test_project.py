@@ -83,6 +83,7 @@ OTHER_PROGRAMS |= {
     "--warm",
     "--bounds",
     "--inplace",
+    "--brief",
     *("--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--tuned", "--seconds"),
 }
