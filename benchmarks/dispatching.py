@@ -27,7 +27,7 @@ from genkern.runtime.launch import launcher
 from genkern.runtime.launch.gpu import TorchGpu
 from genkern.runtime.launch.prepared import Gpu
 from genkern.runtime.torch_ops import define
-from genkern.runtime.untuned import Rule, next_larger
+from genkern.runtime.untuned import Rule, by_times
 
 # Weights rotate through so many MiB, far above any L2, so that each call finds them cold.
 ROTATING_MIB = 400.0
@@ -50,7 +50,7 @@ class Place:
     def __str__(self) -> str:
         return f"{self.gpu.identity.name}, {', '.join(f'{name} {text}' for name, text in sorted(versions().items()))}"
 
-    def context(self, bundles: Sequence[Bundle], rule: Rule = next_larger) -> Context:
+    def context(self, bundles: Sequence[Bundle], rule: Rule = by_times) -> Context:
         """What serves calls here."""
         return Context(lambda op: bundles, lambda index: self.gpu, rule)
 

@@ -32,14 +32,14 @@ from genkern.profiling.loaded_gemm import Call
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.packed import PackedWinner
-from genkern.runtime.untuned import Option, Rule, by_model, by_padding, nearest, next_larger
+from genkern.runtime.untuned import Option, Rule, by_padding, by_times, nearest, next_larger
 
 TORCH, TUNED = "torch.mm", "tuned"
 RULES: dict[str, Rule] = {
+    "by_times": by_times,
     "next_larger": next_larger,
     "nearest": nearest,
     "by_padding": by_padding,
-    "by_model": by_model,
 }
 # A result is behind the library where torch.mm takes less than this share of its time.
 LEAST = 0.98
@@ -219,7 +219,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=12, help="how many of them --write_sizes writes (default: 12)")
     parser.add_argument("--write_sizes", metavar="FILE", help="write the first as a list of sizes; time nothing")
     parser.add_argument("--tuned", metavar="BUNDLE", help="what tuning these gave, packed")
-    parser.add_argument("--rule", choices=RULES, default="next_larger", help="of the keys (default: the dispatcher's)")
+    parser.add_argument("--rule", choices=RULES, default="by_times", help="of the keys (default: the dispatcher's)")
     return parser.parse_args(argv)
 
 

@@ -1,4 +1,4 @@
-"""For which other M a config that won for one M can be called, and by which kernels."""
+"""For which other M a config that won for one M can be called, by which kernels, and with which lower tiles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.kernels.families.call import Variant
+from genkern.kernels.family import FAMILIES
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import main_variant, wide_operands
+
+# Rows by which lower tiles differ: so many beyond M do no harm, and each tile more is another kernel.
+_STEP = 16
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,26 @@ def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, in
         return Reach(problem.M, problem.M, problem)
     least, most = between
     return Reach(_last(serves, problem.M, max(least, 1)), _last(serves, problem.M, min(most, MAX_DIMENSION)), masked)
+
+
+def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) -> list[tuple[Config, Reach]]:
+    """The same config with lower tiles, for the M from `least_m` to below that of `problem`; the lowest first.
+
+    Of a tile that has all rows, those beyond M cost more than those in it where TMA fills them with zeros
+    (genkern.runtime.untuned). In steps of _STEP rows, as far as the family has such tiles.
+    """
+    if not problem.row_major_a or not FAMILIES[config.family].uses_tma or config.BLOCK_SIZE_M < problem.M:
+        return []
+    found = []
+    for rows in range(-(-least_m // _STEP) * _STEP, problem.M, _STEP):
+        lower, there = replace(config, BLOCK_SIZE_M=rows), replace(problem, M=rows)
+        if legal(there, lower, gpu):
+            continue
+        reached = reach(there, lower, gpu, (least_m, rows))
+        if (reached.least_m, reached.most_m) == (least_m, rows):
+            found.append((lower, reached))
+            least_m = rows + 1
+    return found
 
 
 def _overhanging(m: int, config: Config) -> int:

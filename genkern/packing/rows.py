@@ -11,7 +11,7 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.kernels.legality import legal
-from genkern.packing.any_m import Reach, reach
+from genkern.packing.any_m import Reach, lower_tiles, reach
 from genkern.packing.packer import Wanted
 from genkern.runtime.packed import PackedCall, PackedWinner
 
@@ -118,8 +118,10 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
     place = tuned.index(problem.M)
     # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.
     between = tuned[place - 1] + 1 if place else 1, tuned[place + 1] - 1 if place + 1 < len(tuned) else MAX_DIMENSION
-    found = reach(problem, row.config, gpu, between)
-    wanted = [Wanted(row.config, gpu, found)]
+    lower = lower_tiles(problem, row.config, gpu, between[0])
+    least_m = lower[-1][1].most_m + 1 if lower else between[0]
+    found = reach(problem, row.config, gpu, (least_m, between[1]))
+    wanted = [Wanted(row.config, gpu, found), *(Wanted(config, gpu, reached) for config, reached in lower)]
     if found.kernels_of.M != problem.M:
         wanted.insert(0, Wanted(row.config, gpu, Reach(problem.M, problem.M, problem)))
     return PackedRow(winner, tuple(wanted))

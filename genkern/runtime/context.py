@@ -14,7 +14,7 @@ from genkern.ops.fields import own_text
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.prepared import Gpu
 from genkern.runtime.table import Choice, Table
-from genkern.runtime.untuned import Rule, next_larger
+from genkern.runtime.untuned import Rule, by_times
 
 _LOG = logging.getLogger("genkern")
 
@@ -30,7 +30,7 @@ class Context:
         self,
         bundles_of: Callable[[str], Sequence[Bundle]],
         gpu_of: Callable[[int], Gpu | None],
-        rule: Rule = next_larger,
+        rule: Rule = by_times,
         watches: Sequence[Watch] = (),
     ) -> None:
         self._bundles_of = bundles_of

@@ -11,7 +11,7 @@ from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
-from genkern.runtime.untuned import Option, Rule, next_larger
+from genkern.runtime.untuned import Option, Rule, by_times
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Choice:
 class Table:
     """Winners for `device` from several bundles; of two for one problem the faster one, whose other is in `doubled`."""
 
-    def __init__(self, bundles: Sequence[Bundle], device: Device, rule: Rule = next_larger) -> None:
+    def __init__(self, bundles: Sequence[Bundle], device: Device, rule: Rule = by_times) -> None:
         self._rule = rule
         self._rows: dict[GemmProblem, tuple[PackedWinner, Bundle]] = {}
         self.doubled: list[PackedWinner] = []

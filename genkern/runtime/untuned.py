@@ -1,13 +1,28 @@
-"""Which tuned M serves one that nobody tuned: rules, AITER's padding and the nearest among them as baselines."""
+"""Which tuned M serves one that nobody tuned: by measured times; AITER's padding and others as baselines."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from genkern.gemm.config import Config
+from genkern.kernels.argument import Constant, Descriptor
+from genkern.kernels.plan import Launch
 from genkern.runtime.packed import PackedCall, PackedWinner
+
+# Share of a tile's rows that may lie beyond M where TMA loads A: it is slower at filling rows with zeros than at loading
+# them. A call took up to 1.6 times its winner's own time where nearly all of a tile was such (H200,
+# benchmarks/untuned_m.py; the same is said in https://github.com/deepseek-ai/DeepGEMM/issues/35). A few rows do no harm.
+_MOST_OVERHANG, _FEW_BEYOND = 0.5, 16
+# In tiles that have room for more rows than were measured, these take up to so much longer (there).
+_MORE_ROWS = 1.04
+# More tiles than a winner was measured with take no longer while they all run at once. Not all units have room for a
+# cluster, and tiles share the bandwidth: 1.01 to 1.18 times its time where up to 96 of 132 units had one, 1.8 times
+# with 128.
+_MOST_BUSY, _SHARED_BANDWIDTH = 0.75, 1.2
+# Up to so many rows the weights' bytes are what takes time, for the library too.
+_FEW_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -24,6 +39,71 @@ class Option:
 
 # Of the options, in the order of their M, the one to take for M; None: the library.
 Rule = Callable[[int, Sequence[Option]], "Option | None"]
+
+
+def by_times(m: int, options: Sequence[Option]) -> Option | None:
+    """Of the options the one with the least time of its own that holds for M, where the library takes longer.
+
+    The library takes no less than for fewer rows. Where nobody measured it, the options alone decide.
+    """
+    held = [(us, -option.m, option) for option in options if (us := bound_us(m, option)) is not None]
+    if not held:
+        return None
+    us, _, option = min(held, key=lambda each: each[:2])
+    library_us = least_library_us(m, [each.winner for each in options])
+    return option if library_us is None or us < library_us else None
+
+
+def bound_us(m: int, option: Option) -> float | None:
+    """Microseconds that an option takes for M at most, as far as its winner's own time tells; None where it does not.
+
+    It holds for no more tiles, hardly for more rows in these, and longer for more tiles that run at once.
+    """
+    winner, call = option.winner, option.call
+    if call is None or winner.time_us is None:
+        return None
+    config, main = Config.parse(winner.config), _main_launch(call)
+    rows = _said_rows(main) or config.BLOCK_SIZE_M
+    beyond = -m % rows if _loads_boxes(main) else 0
+    if beyond > max(_MOST_OVERHANG * rows, _FEW_BEYOND):
+        return None
+    if -(-m // rows) <= -(-option.m // config.BLOCK_SIZE_M):
+        return winner.time_us * (_MORE_ROWS if m > option.m else 1)
+    programs = math.prod(main.programs({"units": winner.compute_units, "M": m})) * main.cluster
+    return winner.time_us * _SHARED_BANDWIDTH if programs <= _MOST_BUSY * winner.compute_units else None
+
+
+def _main_launch(call: PackedCall) -> Launch:
+    """Of a call's launches the one that multiplies; others fill with zeros, reduce or convert."""
+    return next((launch for launch in call.plan.launches if _said_rows(launch)), call.plan.launches[0])
+
+
+def _said_rows(launch: Launch) -> int:
+    """Rows of its tiles of C, which may be lower than those of its winner's config; 0 where it does not say them."""
+    found = (each.value for each in launch.arguments if isinstance(each, Constant) and each.name == "BLOCK_SIZE_M")
+    rows = next(found, 0)
+    return rows if isinstance(rows, int) else 0
+
+
+def _loads_boxes(launch: Launch) -> bool:
+    """Whether rows of A come by TMA."""
+    return any(isinstance(argument, Descriptor) and argument.operand == "a" for argument in launch.arguments)
+
+
+def least_library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
+    """What the library takes for M at least, in microseconds; None where nobody measured it.
+
+    More rows take it no less time. Below the smallest M that is known it takes as long where rows are few, else no less
+    than in proportion to M.
+    """
+    known = sorted((row.problem.M, row.library_us) for row in rows if row.library_us is not None)
+    if not known:
+        return None
+    first_m, first_us = known[0]
+    if first_m <= m:
+        # Where it takes less for more rows it may have the same kernel for M.
+        return min(us for _, us in known)
+    return first_us if first_m <= _FEW_ROWS else first_us * m / first_m
 
 
 def padded_m(m: int, n: int, coarse: bool) -> int:
@@ -50,65 +130,7 @@ def nearest(m: int, options: Sequence[Option]) -> Option | None:
 
 
 def next_larger(m: int, options: Sequence[Option]) -> Option | None:
-    """The next larger M, whose tiles cover this one; above all of them the largest, up to twice its M.
-
-    Beyond that the library: tiles for a few rows are many times too slow for a prompt.
-    """
+    """The next larger M, whose tiles cover this one; above all of them the largest, up to twice its M."""
     if (found := next((option for option in options if option.m >= m), None)) is not None:
         return found
     return options[-1] if options and m <= 2 * options[-1].m else None
-
-
-def by_model(m: int, options: Sequence[Option]) -> Option | None:
-    """The option with the least modelled time (`modelled_us`), the library among them; a tie is the library's.
-
-    Where none has a time, the next larger M.
-    """
-    times = [(us, option) for option in options if (us := modelled_us(m, option)) is not None]
-    of_library = library_us(m, [option.winner for option in options])
-    if not times and of_library is None:
-        return next_larger(m, options)
-    best_us, best = min(times, key=lambda known: known[0], default=(math.inf, None))
-    return None if of_library is not None and of_library <= best_us else best
-
-
-def modelled_us(m: int, option: Option) -> float | None:
-    """Microseconds that an option takes for M: what it took for its own, times how much longer the predictor says.
-
-    None where no kernel of it serves M, where nobody measured it, or where the predictor says nothing.
-    """
-    winner = option.winner
-    if option.call is None or winner.time_us is None:
-        return None
-    own_us, us = _predicted_us(winner, winner.problem.M), _predicted_us(winner, m)
-    return winner.time_us * us / own_us if math.isfinite(own_us) and math.isfinite(us) else None
-
-
-@functools.lru_cache(maxsize=4096)
-def _predicted_us(winner: PackedWinner, m: int) -> float:
-    # Its model and the table of GPUs are needed for an M that nobody tuned, and by this rule alone.
-    from genkern.gemm.config import Config
-    from genkern.gemm.gpus import gpu_for_device, partition_of
-    from genkern.gemm.records import Resources
-    from genkern.search.predict import predict_us
-
-    gpu = partition_of(gpu_for_device(winner.device, winner.arch), winner.compute_units)
-    return predict_us(replace(winner.problem, M=m), Config.parse(winner.config), Resources(), gpu)
-
-
-def library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
-    """The library's time for M in microseconds, on a line through the neighbours; None where nobody measured it.
-
-    Beyond the largest M it grows as M does.
-    """
-    known = sorted((row.problem.M, row.library_us) for row in rows if row.library_us is not None)
-    if not known:
-        return None
-    below = [point for point in known if point[0] <= m]
-    above = [point for point in known if point[0] >= m]
-    if not below:
-        return known[0][1]
-    if not above:
-        return known[-1][1] * m / known[-1][0]
-    (low, low_us), (high, high_us) = below[-1], above[0]
-    return low_us if high == low else low_us + (high_us - low_us) * (m - low) / (high - low)

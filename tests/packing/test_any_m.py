@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_gemms import FEW_ROWS, GEMV, TILED, taking
+from small_gemms import CLUSTER, FEW_ROWS, GEMV, TILED, TMA_SWAPPED, WARP_SPECIALIZED_SWAPPED, taking
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -19,7 +19,7 @@ from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan, main_variant
 from genkern.ops.op import get_op
-from genkern.packing.any_m import reach
+from genkern.packing.any_m import lower_tiles, reach
 
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(100, 200, 512)
@@ -84,3 +84,29 @@ def test_reach_ends_where_legality_does() -> None:
     column_major = replace(PROBLEM, M=96, row_major_a=False)
     found = reach(column_major, TILED, H200, ALL)
     assert (found.least_m, found.most_m, found.kernels_of) == (96, 96, column_major)
+
+
+LOWER = {
+    WARP_SPECIALIZED_SWAPPED: [(18, 32), (33, 48), (49, 64), (65, 80), (81, 96)],
+    replace(CLUSTER, BLOCK_SIZE_M=104): [(18, 32), (33, 48), (49, 64), (65, 80), (81, 96)],
+    replace(TMA_SWAPPED, BLOCK_SIZE_M=128): [(18, 32), (33, 64)],
+}
+
+
+@pytest.mark.parametrize("config", LOWER, ids=lambda config: config.name)
+def test_lower_tiles_fit_fewer_rows(config: Config) -> None:
+    """As many kinds of tile as the family has, each legal for its M and hardly higher than these."""
+    found = lower_tiles(PROBLEM, config, H200, 18)
+    assert [(reached.least_m, reached.most_m) for _, reached in found] == LOWER[config]
+    for lower, reached in found:
+        assert lower == replace(config, BLOCK_SIZE_M=reached.most_m)
+        for m in (reached.least_m, reached.most_m):
+            assert not legal(replace(PROBLEM, M=m), lower, H200)
+            assert main_variant(reached.kernels_of, lower).mask_m >= main_variant(replace(PROBLEM, M=m), lower).mask_m
+
+
+def test_what_has_no_lower_tiles() -> None:
+    """Other loads read what is there and no more; several rows of tiles are cut otherwise; no M is below the least."""
+    assert lower_tiles(PROBLEM, replace(TILED, BLOCK_SIZE_M=128), H200, 1) == []
+    assert lower_tiles(replace(PROBLEM, M=200), WARP_SPECIALIZED_SWAPPED, H200, 1) == []
+    assert lower_tiles(PROBLEM, WARP_SPECIALIZED_SWAPPED, H200, 100) == []

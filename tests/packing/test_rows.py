@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_gemms import GEMV, TILED
+from small_gemms import GEMV, TILED, WARP_SPECIALIZED_SWAPPED
 
 from genkern.errors import InputError
 from genkern.formats.tuned_row import TunedRow
@@ -37,6 +37,16 @@ def test_a_size_without_overhang_has_two_calls() -> None:
     """Its own kernels, which were measured, and those with masks for its neighbours."""
     (row,) = rows_of([replace(ROW, problem=replace(PROBLEM, M=128))], None, False).packed
     assert [(w.reach.least_m, w.reach.kernels_of.M) for w in row.wanted] == [(128, 128), (1, 129)]
+
+
+def test_lower_tiles_serve_what_its_own_do_not() -> None:
+    """The call for its own M comes first; every M up to its neighbours is served by one call."""
+    rows = [replace(ROW, problem=replace(PROBLEM, M=17)), replace(ROW, config=WARP_SPECIALIZED_SWAPPED)]
+    row = next(row for row in rows_of(rows, None, False).packed if row.winner.problem.M == 100)
+    reaches = [(w.reach.least_m, w.reach.most_m, w.config.BLOCK_SIZE_M) for w in row.wanted]
+    assert reaches[0][0] == 97
+    assert reaches[0][1] > 10**6
+    assert reaches[1:] == [(18, 32, 32), (33, 48, 48), (49, 64, 64), (65, 80, 80), (81, 96, 96)]
 
 
 def test_the_library_needs_no_kernels() -> None:

@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Constant, Descriptor
 from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 from genkern.runtime.table import Device, Table
 from genkern.runtime.untuned import (
     Option,
-    by_model,
+    bound_us,
     by_padding,
-    library_us,
-    modelled_us,
+    by_times,
+    least_library_us,
     nearest,
     next_larger,
     padded_m,
@@ -36,7 +37,8 @@ def winner(
     problem = GemmProblem(m, 256, 512)
     named = device.arch, device.name, device.compute_units
     choice = "config" if reach else "vendor"
-    return PackedWinner(problem, *named, f"config_{m}_{us}", choice, "", us, 12.0, "cudagraph", "gpu", "", (), calls)
+    config = f"tiled_BM{m}_BN64_BK128_GM1_SK1_nW4_nS4"
+    return PackedWinner(problem, *named, config, choice, "", us, 12.0, "cudagraph", "gpu", "", (), calls)
 
 
 def table(*winners: PackedWinner, device: Device = H200) -> Table:
@@ -56,9 +58,10 @@ def test_its_own_row_comes_first() -> None:
 
 
 def test_an_m_between_is_its_neighbours() -> None:
-    """The next larger, as far as its kernels reach, or the library where it won there; none of another problem."""
-    tuned = table(winner(16, (1, 63)), winner(64, (17, 127)), winner(128, None), winner(256, (129, 10**6)))
-    assert [found(tuned, m) for m in (3, 17, 65, 129, 512, 513)] == [16, 64, None, 256, 256, None]
+    """The one whose time holds, as far as its kernels reach, or the library where it won there; no other problem's."""
+    tuned = table(winner(16, (1, 63)), winner(64, (17, 127), 9.0), winner(128, None), winner(256, (129, 10**6), 11.0))
+    assert [found(tuned, m) for m in (3, 17, 66, 129, 256)] == [16, 64, 64, 256, 256]
+    assert [found(tuned, m) for m in (257, 10**5)] == [None, None]
     assert found(tuned, 16, bias=True) is None
     assert "not tuned" in tuned.find(GemmProblem(16, 512, 512)).why
 
@@ -105,41 +108,59 @@ def test_rules(rule: object) -> None:
         assert (option and option.m) == wanted, m
 
 
-def test_the_librarys_time_between() -> None:
-    """On a line through the neighbours, and in proportion beyond the largest."""
-    rows = [replace(winner(m, (m, m)), library_us=us) for m, us in ((10, 10.0), (20, 30.0), (40, None))]
-    assert [library_us(m, rows) for m in (1, 10, 15, 20, 40)] == [10.0, 10.0, 20.0, 30.0, 60.0]
-    assert library_us(5, []) is None
+def tile(rows: int, *, by_tma: bool, programs: int = 1, cluster: int = 1) -> LaunchPlan:
+    """A plan for tiles of C that have so many rows."""
+    of_a = (Descriptor("a_desc", "a", (rows, 64), False),) if by_tma else ()
+    launch = Launch("kernel", (programs, 1, 1), cluster, False, (*of_a, Constant("BLOCK_SIZE_M", rows)))
+    return LaunchPlan((launch,), 0, "fp32", 0)
 
 
-FEW, MANY = "tiled_BM16_BN64_BK128_GM1_SK1_nW4_nS4", "tiled_BM128_BN128_BK64_GM8_SK1_nW8_nS3"
+def option(m: int, us: float | None, rows: int | None = None, library: float | None = 12.0, **of: object) -> Option:
+    """A winner for M in tiles of so many rows, `us` its time, which serves any M; what more of its plan is said."""
+    won = replace(winner(m, (1, 10**6)), time_us=us, library_us=library)
+    plan = tile(rows or m, **{"by_tma": False, **of})  # type: ignore[arg-type]
+    return Option(won, PackedCall(1, 10**6, plan, (), ""))
 
 
-def option(m: int, config: str, us: float | None, library: float | None, n: int = 8192, k: int = 8192) -> Option:
-    """An option for M whose kernels serve any, of a real config; `library` is the library's time there."""
-    problem = GemmProblem(m, n, k)
-    row = replace(winner(m, (1, 10**6)), problem=problem, config=config, time_us=us, library_us=library)
-    return Option(row, row.calls[0])
+def test_a_winners_time_holds_for_no_more_tiles() -> None:
+    """As it is for fewer rows, nearly so for more in the same tiles, longer for more tiles that all run at once."""
+    of = option(64, 10.0)
+    assert [bound_us(m, of) for m in (1, 40, 64)] == [10.0] * 3
+    assert bound_us(65, of) == pytest.approx(12.0)
+    assert bound_us(65, option(64, 10.0, programs=99)) == pytest.approx(12.0)
+    assert bound_us(65, option(64, 10.0, programs=50, cluster=2)) is None
+    assert bound_us(65, option(64, 10.0, programs=100)) is None
+    # Its config has tiles of 64 rows, of which 40 had rows.
+    half_full = replace(of, winner=replace(of.winner, problem=replace(of.winner.problem, M=40)))
+    assert 10.0 < bound_us(50, half_full) < 11.0  # type: ignore[operator]
+    for none in (replace(of, call=None), option(64, None)):
+        assert bound_us(64, none) is None
 
 
-def test_a_modelled_time_is_its_own_where_it_was_measured() -> None:
-    """And grows with the tiles that M has of it."""
-    of = option(16, FEW, 40.0, 50.0)
-    assert modelled_us(16, of) == 40.0
-    times = [modelled_us(m, of) for m in (1, 16, 64, 512, 4096)]
-    assert times == sorted(times)  # type: ignore[type-var]
-    assert times[0] == pytest.approx(40.0, rel=0.02)
-    assert times[-1] > 10 * times[0]  # type: ignore[operator]
-    for none in (replace(of, call=None), option(16, FEW, None, 50.0)):
-        assert modelled_us(16, none) is None
+def test_a_time_does_not_hold_where_tma_fills_most_of_a_tile() -> None:
+    """Half of a tile may lie beyond M, or a few rows; of other loads any number."""
+    by_tma = option(128, 10.0, by_tma=True)
+    assert [bound_us(m, by_tma) is None for m in (5, 63, 64, 127)] == [True, True, False, False]
+    assert bound_us(5, option(128, 10.0)) == 10.0
+    assert bound_us(1, option(16, 10.0, by_tma=True)) == 10.0
+    assert bound_us(5, option(128, 10.0, rows=16, by_tma=True)) == 10.0
 
 
-def test_the_rule_by_modelled_time() -> None:
-    """Small tiles for few rows, large ones for many, and the library where its time between is no longer."""
-    options = [option(16, FEW, 40.0, 45.0), option(4096, MANY, 800.0, 900.0)]
-    assert [chosen and chosen.m for chosen in (by_model(m, options) for m in (17, 4000))] == [16, 4096]
-    slow = [replace(each, winner=replace(each.winner, library_us=each.winner.time_us)) for each in options]
-    assert by_model(16, slow) is None
-    unknown = [option(16, FEW, None, None), option(64, MANY, None, None)]
-    assert by_model(20, unknown) is next_larger(20, unknown)
-    assert by_model(20, []) is None
+def test_what_the_library_takes_at_least() -> None:
+    """As long as for fewer rows; below them all as long where there are few, in proportion where there are many."""
+    rows = [replace(winner(m, (m, m)), library_us=us) for m, us in ((20, 10.0), (30, 15.0), (25, None))]
+    assert [least_library_us(m, rows) for m in (1, 20, 25, 30, 90)] == [10.0] * 5
+    assert least_library_us(5, rows[2:]) is None
+    many = [replace(winner(512, (1, 1)), library_us=64.0)]
+    assert [least_library_us(m, many) for m in (8, 256, 512)] == [1.0, 32.0, 64.0]
+
+
+def test_the_rule_by_times() -> None:
+    """The one that takes least, where the library takes longer at either M; the larger of two that take as long."""
+    few, many = option(16, 8.0, library=9.0), option(64, 9.0)
+    assert by_times(16, [few, many]) is few
+    assert by_times(32, [few, many]) is None
+    assert by_times(32, [few, option(64, 8.9)]) is not None
+    assert by_times(32, [option(16, 9.0, library=None), option(64, 50.0, library=None)]) is not None
+    assert by_times(10, [option(16, 8.0), option(64, 8.0)]).m == 64  # type: ignore[union-attr]
+    assert by_times(10, []) is None
