@@ -85,7 +85,7 @@ OTHER_PROGRAMS |= {
     "--inplace",
     "--brief",
     *("--processes", "--results", "--keep", "--bundle"),
-    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--tuned", "--seconds"),
+    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--tuned", "--seconds", "--seed"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.
