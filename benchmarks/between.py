@@ -2,8 +2,9 @@
 
     python benchmarks/between.py CANDIDATES.genkern -o FILE --limit_s 110
 
-Weights are cold, and calls are in CUDA graphs: three rounds of all candidates that are promising for an M, then nine of
-those within 5 % of the best. Times of both are kept by the config's name, for whoever chooses a rule by them.
+Weights are cold, and calls are in CUDA graphs: three rounds of the candidates that are promising for an M and of the
+algorithms that cuBLASLt won with at the tuned M beside it, then nine of those within 5 % of the best. Times of both are
+kept by the config's name, for whoever chooses a rule by them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from workbench import errors_end, said
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_device
+from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.profiling.cuda.timers import Sampler
 from genkern.profiling.loaded_gemm import Call
@@ -47,7 +49,10 @@ class Fixed(Context):
 
     def __init__(self, place: Place, bundle: Bundle, winner: PackedWinner) -> None:
         super().__init__(lambda op: [bundle], lambda index: place.gpu)
-        self._choice = Choice("a candidate", winner, winner.calls[0], bundle)
+        if winner.calls:
+            self._choice = Choice("a candidate", winner, winner.calls[0], bundle)
+        else:
+            self._choice = Choice("a neighbour's algorithm", algorithm=winner.vendor)
         self.failed = ""
 
     def find(self, gpu: DispatchGpu, problem: GemmProblem) -> Choice:
@@ -67,7 +72,7 @@ def raced(
         call = rotated.by(Gemm(DEFAULT_OP, context))
         call(0)
         if not context.failed:
-            calls[winner.config] = call
+            calls[winner.config if winner.calls else f"cublaslt of {winner.problem.M}"] = call
     samplers = rotated.samplers(calls)
     screened = in_turns(samplers, SCREEN_ROUNDS)
     limit_us = WITHIN * min(screened.values())
@@ -93,25 +98,27 @@ def run(place: Place, arguments: argparse.Namespace) -> str:
     setting = place.setting(__file__, arguments.bundle)
     gpu = gpu_for_device(place.gpu.identity.name, place.gpu.identity.arch)
     candidates: dict[GemmProblem, list[PackedWinner]] = {}
-    tuned: dict[GemmProblem, list[int]] = {}
+    tuned: dict[GemmProblem, list[PackedWinner]] = {}
     for winner in bundle.winners:
         kind = replace(winner.problem, M=1)
         if winner.calls:
             candidates.setdefault(kind, []).append(winner)
         else:
-            tuned.setdefault(kind, []).append(winner.problem.M)
+            tuned.setdefault(kind, []).append(winner)
     entries = []
     with torch.no_grad():
         for kind in limit.until(sorted(candidates, key=lambda kind: zlib.crc32(kind.name.encode()))):
             shared: Rotated | None = None
-            for m in limit.until(lengths(sorted(tuned[kind]), arguments.least_m, arguments.most_m)):
+            for m in limit.until(
+                lengths(sorted(winner.problem.M for winner in tuned[kind]), arguments.least_m, arguments.most_m)
+            ):
                 problem = replace(kind, M=m)
                 key = f"{setting} {problem.name}"
                 if (entry := kept.of(key)) is None:
                     shared = shared or Rotated(replace(kind, M=arguments.most_m), place)
                     rotated = copy.copy(shared)
                     rotated.problem, rotated.x = problem, shared.x[:m].clone()
-                    here = likely(problem, candidates[kind], gpu, arguments.count)
+                    here = likely(problem, candidates[kind], gpu, arguments.count) + algorithms(m, tuned[kind])
                     with said(problem.size):
                         found = raced(place, bundle, rotated, here, arguments.rounds)
                         entry = kept.add(key, {"m": m, "n": kind.N, "k": kind.K, "dtype": kind.dtype_a, **found})
@@ -130,6 +137,14 @@ def likely(problem: GemmProblem, winners: Iterable[PackedWinner], gpu: Gpu, coun
         if winner.calls[0].least_m <= problem.M <= winner.calls[0].most_m
     }
     return [by_config[config] for config in promising(problem, by_config, gpu, count)]
+
+
+def algorithms(m: int, tuned: Sequence[PackedWinner]) -> list[PackedWinner]:
+    """Of both neighbours the rows that have an algorithm of cuBLASLt."""
+    smaller = [winner for winner in tuned if m > winner.problem.M]
+    larger = [winner for winner in tuned if m < winner.problem.M]
+    both = max(smaller, key=lambda winner: winner.problem.M), min(larger, key=lambda winner: winner.problem.M)
+    return [winner for winner in both if kept_algorithm(winner.vendor)]
 
 
 def report(entries: Sequence[Mapping[str, Any]]) -> str:

@@ -86,8 +86,8 @@ def cases(winners: Iterable[PackedWinner], ms: Sequence[int] = MS) -> list[Case]
         if not is_plain(winner.problem):
             continue
         of_library = LT_ALGORITHM if kept_algorithm(winner.vendor) else LIBRARY
-        family = Config.parse(winner.config).family if winner.calls else of_library
-        device_us = winner.time_us if winner.calls else winner.library_us
+        family = Config.parse(winner.config).family if winner.choice == "config" else of_library
+        device_us = winner.time_us if winner.choice == "config" else winner.library_us
         case = Case(family, winner.problem, device_us or math.inf)
         known = best.get((family, case.problem.M))
         if known is None or case.device_us < known.device_us:

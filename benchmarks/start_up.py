@@ -131,7 +131,7 @@ def run(argv: Sequence[str]) -> str:
     if arguments.processes:
         found |= kept.add("imports", median_s(IMPORTS, arguments.processes, own_environ(), limit))
     if arguments.bundle and arguments.processes and not limit.is_over:
-        (winner, *_) = [winner for winner in read_bundle(arguments.bundle).winners if winner.calls]
+        (winner, *_) = [winner for winner in read_bundle(arguments.bundle).winners if winner.choice == "config"]
         environ = own_environ(GENKERN_CONFIG=os.path.abspath(arguments.bundle))
         calls = median_s(first_calls(winner), arguments.processes, environ, limit)
         found |= kept.add("first calls", calls)

@@ -81,6 +81,11 @@ def _left_out(row: TunedRow, predicted: bool) -> str:
     return ""
 
 
+def _beats_torch(row: TunedRow) -> bool:
+    """Whether a config that lost to the library's best is faster than PyTorch's call, which serves other M."""
+    return row.duration_us is not None and row.torch_us is not None and row.duration_us < row.torch_us
+
+
 def _gpu_of(row: TunedRow, arch: str) -> Gpu:
     gpu = gpu_for_device((row.device or "").removesuffix(NOT_PRESENT), arch)
     return partition_of(gpu, row.compute_units) if row.compute_units else gpu
@@ -107,13 +112,14 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
         vendor=row.vendor,
         time_us=row.duration_us,
         library_us=row.vendor_us,
+        torch_us=row.torch_us,
         time_source=row.time_source or "",
         check=row.check,
         code=row.code,
         versions=tuple(sorted(row.versions.items())),
         calls=(),
     )
-    if row.choice == "vendor" or row.config is None:
+    if row.config is None or (row.choice == "vendor" and not _beats_torch(row)):
         return PackedRow(winner, ())
     place = tuned.index(problem.M)
     # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.

@@ -70,10 +70,10 @@ class PackedCall:
 class PackedWinner:
     """One row of results: who wins `problem` on this device, how fast, and how it is called.
 
-    `choice` is "config", or "vendor" where the library wins; then there are no calls. `vendor` names the library's call
-    (genkern.gemm.libraries), "" where nobody says it. `time_us` and `library_us` are of one call, by `time_source`;
-    `code` says of which machine code. The first call is for the problem's own M. `check` says how its output was proved
-    right, `versions` what measured it.
+    `choice` is "config", or "vendor" where the library wins; calls are for other M then, if there are any. `vendor`
+    names the library's call (genkern.gemm.libraries), "" where nobody says it. `time_us`, `library_us` of the library's
+    best and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
+    call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
     """
 
     problem: GemmProblem
@@ -85,6 +85,7 @@ class PackedWinner:
     vendor: str
     time_us: float | None
     library_us: float | None
+    torch_us: float | None
     time_source: str
     check: str
     code: str
@@ -172,7 +173,8 @@ def _call(data: object) -> PackedCall:
 
 
 def _winner(data: object) -> PackedWinner:
-    values = _mapping(data, PackedWinner)
+    # Bundles of before do not say it.
+    values = _mapping({"torch_us": None, **data} if isinstance(data, dict) else data, PackedWinner)
     if values["choice"] not in ("config", "vendor"):
         raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, neither config nor vendor")
     calls = tuple(map(_call, _list(values["calls"])))
@@ -184,6 +186,7 @@ def _winner(data: object) -> PackedWinner:
         compute_units=_number(values["compute_units"], 0, 2**16),
         time_us=_time(values["time_us"]),
         library_us=_time(values["library_us"]),
+        torch_us=_time(values["torch_us"]),
         versions=tuple(sorted((_text(name), _text(version)) for name, version in _items(values["versions"]))),
         calls=calls,
         **texts,

@@ -95,7 +95,7 @@ class Table:
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
         """For which M the problem is tuned, whatever its own, and who won there: a config, or "vendor"."""
         rows = [self._rows[each][0] for each in self._by_m.get(replace(problem, M=1), ())]
-        return [(row.problem.M, row.config if row.calls else "vendor") for row in rows]
+        return [(row.problem.M, row.config if row.choice == "config" else "vendor") for row in rows]
 
     def _option(self, m: int, tuned: GemmProblem) -> Option:
         winner, _ = self._rows[tuned]

@@ -91,12 +91,14 @@ def _loads_boxes(launch: Launch) -> bool:
 
 
 def least_library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
-    """What the library takes for M at least, in microseconds; None where nobody measured it.
+    """What PyTorch's call takes for M at least, in microseconds; None where nobody measured it.
 
+    It is what serves an M that nobody tuned, not the library's best for another M; where it was not measured, that is.
     More rows take it no less time. Below the smallest M that is known it takes as long where rows are few, else no less
     than in proportion to M.
     """
-    known = sorted((row.problem.M, row.library_us) for row in rows if row.library_us is not None)
+    times = ((row.problem.M, row.library_us if row.torch_us is None else row.torch_us) for row in rows)
+    known = sorted((m, us) for m, us in times if us is not None)
     if not known:
         return None
     first_m, first_us = known[0]

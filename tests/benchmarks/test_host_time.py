@@ -33,8 +33,9 @@ def winner(bundle: Bundle, m: int, n: int, us: float, family: str = "tiled") -> 
     first = bundle.winners[0]
     config = f"{family}_BM16_BN64_BK128_GM1_SK1_nW4_nS4" if family else "tiled_BM16_BN64_BK128_GM1_SK1_nW4_nS4"
     calls: tuple[PackedCall, ...] = first.calls if family else ()
+    choice = "config" if family else "vendor"
     problem = GemmProblem(m, n, 512)
-    return replace(first, problem=problem, config=config, calls=calls, time_us=us, library_us=us + 1)
+    return replace(first, problem=problem, config=config, choice=choice, calls=calls, time_us=us, library_us=us + 1)
 
 
 def test_each_family_at_each_m(bundle: Bundle) -> None:

@@ -38,7 +38,7 @@ def winner(
     named = device.arch, device.name, device.compute_units
     choice = "config" if reach else "vendor"
     config = f"tiled_BM{m}_BN64_BK128_GM1_SK1_nW4_nS4"
-    return PackedWinner(problem, *named, config, choice, "", us, 12.0, "cudagraph", "gpu", "", (), calls)
+    return PackedWinner(problem, *named, config, choice, "", us, 12.0, None, "cudagraph", "gpu", "", (), calls)
 
 
 def table(*winners: PackedWinner, device: Device = H200) -> Table:
@@ -64,6 +64,14 @@ def test_an_m_between_is_its_neighbours() -> None:
     assert [found(tuned, m) for m in (257, 10**5)] == [None, None]
     assert found(tuned, 16, bias=True) is None
     assert "not tuned" in tuned.find(GemmProblem(16, 512, 512)).why
+
+
+def test_a_row_that_the_library_won_serves_others() -> None:
+    """With its config, where that is faster than PyTorch's call; its own M is the library's."""
+    won = replace(winner(64, (17, 127), 11.0), choice="vendor", library_us=10.0, torch_us=12.0)
+    tuned = table(won)
+    assert [found(tuned, m) for m in (64, 60)] == [None, 64]
+    assert tuned.tuned(won.problem) == [(64, "vendor")]
 
 
 def test_another_device_has_no_row() -> None:
@@ -151,6 +159,8 @@ def test_what_the_library_takes_at_least() -> None:
     rows = [replace(winner(m, (m, m)), library_us=us) for m, us in ((20, 10.0), (30, 15.0), (25, None))]
     assert [least_library_us(m, rows) for m in (1, 20, 25, 30, 90)] == [10.0] * 5
     assert least_library_us(5, rows[2:]) is None
+    own = [replace(winner(20, (1, 1)), library_us=10.0, torch_us=11.0)]
+    assert least_library_us(30, own) == 11.0
     many = [replace(winner(512, (1, 1)), library_us=64.0)]
     assert [least_library_us(m, many) for m in (8, 256, 512)] == [1.0, 32.0, 64.0]
 
