@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 PY = $(VENV)/bin/python
-NATIVE = genkern/runtime/launch/_native.c
+NATIVE = genkern/runtime/launch/_native.c genkern/runtime/launch/_native_call.h
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 

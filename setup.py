@@ -7,6 +7,7 @@ setup(
         Extension(
             "genkern.runtime.launch._native",
             ["genkern/runtime/launch/_native.c"],
+            depends=["genkern/runtime/launch/_native_call.h"],
             py_limited_api=True,
             optional=True,
         )

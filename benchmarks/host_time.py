@@ -156,7 +156,7 @@ def parts(
     gemm, gpu, problem = dispatcher(context), place.gpu, case.problem
     gemm(x, weight)
     # Whoever serves the call: here nobody does, so that what is left is how it is found.
-    gemm._kept = {key: lambda *_: None for key in gemm._kept}
+    gemm._known = {place: (guard, lambda *_: None) for place, (guard, _) in gemm._known.items()}
     found: dict[str, Callable[[], object]] = {LOOKUP: lambda: gemm(x, weight)}
     choice = context.find(gpu, problem)
     if choice.call is None:

@@ -176,20 +176,38 @@ def get_op(name: str) -> Op:
 Library = Callable[[GemmProblem, Mapping[str, Any]], Any]
 
 
-@functools.lru_cache(maxsize=64)
+# C [..., N] of x [..., K] and weight [N, K], as PyTorch tensors, and the bias [N] of a problem that has one.
+Linear = Callable[..., Any]
+
+
 def library_of(name: str) -> Library | None:
     """The function `library` in library.py of the format's folder: its product by PyTorch's own calls on any device.
 
     None where a format of someone's own has none.
     """
+    library: Library | None = getattr(_library_module(name), "library", None)
+    return library
+
+
+def linear_of(problem: GemmProblem) -> Linear | None:
+    """What `linear` in the same file gives for a problem: one function of PyTorch's that is the whole product.
+
+    None where there is none, as for most formats.
+    """
+    linear = getattr(_library_module(problem.op), "linear", None)
+    found: Linear | None = linear(problem) if linear is not None else None
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _library_module(name: str) -> Any:
     package = f"genkern.ops.{name}" if name in _own_names() else outside.load_package(op_folder(name)).__name__
     try:
-        library: Library = importlib.import_module(f"{package}.library").library
+        return importlib.import_module(f"{package}.library")
     except ModuleNotFoundError as error:
         if error.name != f"{package}.library":
             raise
         return None
-    return library
 
 
 @functools.lru_cache(maxsize=4096)

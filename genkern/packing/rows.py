@@ -10,10 +10,12 @@ from genkern.errors import InputError
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.kernels.family import is_deterministic
 from genkern.kernels.legality import legal
+from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach, lower_tiles, reach
 from genkern.packing.packer import Wanted
-from genkern.runtime.packed import PackedCall, PackedWinner
+from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
         code=row.code,
         versions=tuple(sorted(row.versions.items())),
         calls=(),
+        operands=tuple(map(PackedOperand.of, get_op(problem.op).operands(problem))),
+        deterministic=row.config is None or is_deterministic(problem, row.config),
     )
     if row.config is None or (row.choice == "vendor" and not _beats_torch(row)):
         return PackedRow(winner, ())

@@ -1,7 +1,9 @@
 """Gemm: one format as a function of tensors, which launches the winner for what it is given, or calls the library.
 
-What depends on shapes, types and strides alone is found once, and kept under them: a call then is one lookup, the
-output's memory, and the launches.
+What depends on shapes, types and strides alone is found once, and kept under them. A call that is like one before it is
+told by one guard, as torch.compile tells whether its code still holds: torch._C._dynamo.guards.TensorGuards compares
+types, sizes, strides, devices, gradients and PyTorch's modes in one call. Which guard to ask is found by the weight's
+identity and the size of x: these may be those of other tensors by now, which the guard finds.
 """
 
 from __future__ import annotations
@@ -15,12 +17,20 @@ from torch.autograd import forward_ad
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
-from genkern.runtime.served import Served, by_library, serve
+from genkern.runtime.served import Function, Served, by_library, serve
 
 # Shapes that are kept: a server with dynamic batches has thousands, and each takes some 10 KB.
 _MOST_KEPT = 4096
+# Of each layer's weight, sizes of x: some 200 bytes each.
+_MOST_KNOWN = 2**16
 # Types of tensors that are what they seem.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+# Whether tensors are like those that it was made of.
+Guard = Callable[..., bool]
+_Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+_is_traced = torch.compiler.is_dynamo_compiling
+_modes = torch._C._len_torch_dispatch_stack
 
 
 class Gemm:
@@ -32,6 +42,8 @@ class Gemm:
         self._context = context
         self._kept: dict[object, Served] = {}
         self._before: dict[object, Served] = {}
+        self._guards: dict[object, Guard] = {}
+        self._known: dict[object, tuple[Guard, Function]] = {}
         self.__name__ = f"gemm_{op}"
         # Its operator (torch_ops), for calls that are traced or differentiated.
         self.operator: Callable[..., Any] | None = None
@@ -39,6 +51,7 @@ class Gemm:
 
     def _renew(self) -> None:
         self._before, self._kept = {**self._before, **self._kept} if self._kept else self._before, {}
+        self._known, self._guards = {}, {}
 
     def __call__(
         self,
@@ -58,13 +71,66 @@ class Gemm:
         activation is one of "relu", "gelu" (exact) and "silu". Raises InputError for operands that do not belong
         together, and whatever the library raises; never because nothing is tuned.
         """
-        if self.operator is not None and not _is_plain(x, weight, bias, scale_a, scale_b):
-            if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
-                # torch.func transforms what they know; of an operator with a backward pass they refuse grad and jvp.
-                given = Given.of(self.op, x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
-                return by_library(given)(x, weight, bias, scale_a, scale_b)
-            return self.operator(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
-        return self.direct(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
+        # What torch.compile reads of this function ends here.
+        if _is_traced():
+            function = self.direct if self.operator is None else self.operator
+            return function(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
+        place: object
+        tensors: tuple[Any, ...]
+        if (
+            bias is None
+            and out_dtype is None
+            and scale_a is None
+            and scale_b is None
+            and activation is None
+            and not own
+        ):
+            # The same as below, in less time.
+            place, tensors = (id(weight), x.numel()), (x, weight)
+        else:
+            given = bias, scale_a, scale_b
+            place = (
+                *(id(weight), x.numel(), *(each is None for each in given)),
+                *(out_dtype, activation, *sorted(own.items())),
+            )
+            tensors = x, weight, *(each for each in given if each is not None)
+        try:
+            known = self._known.get(place)
+        except TypeError:
+            # Sizes of fake tensors may be symbols.
+            known = None
+        # A guard does not see tensors with tangents, nor the modes of fake and functional tensors.
+        if known is not None and known[0](*tensors) and forward_ad._current_level < 0 and not _modes():
+            return known[1](*tensors)
+        return self._unknown(place, tensors, x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
+
+    def _unknown(self, place: object, tensors: tuple[Any, ...], x: Any, weight: Any, *more: Any) -> Any:
+        """A call that no guard knows; the next one like it is known."""
+        *given, own = more
+        known, guards, kept = self._known, self._guards, self._kept
+        if self.operator is not None and not _are_plain(tensors):
+            if not torch.compiler.is_compiling() and _is_transformed():
+                # torch.func transforms what it knows, and refuses grad and jvp of an operator with a backward pass;
+                # forward differentiation drops tangents of one without a formula for them.
+                return by_library(Given.of(self.op, x, weight, *more))(*tensors)
+            return self.operator(x, weight, *given, **own)
+        key = self._key(x, weight, *more)
+        served = self._served(key, tensors, x, weight, *more)
+        if served is None or (
+            self.operator is not None and not served.differentiable and torch.is_grad_enabled() and _want(tensors)
+        ):
+            assert self.operator is not None
+            return self.operator(x, weight, *given, **own)
+        # What serves a capture alone is not kept.
+        if _Guards is not None and kept.get(key) is served:
+            guard = guards.get(key)
+            if guard is None or not guard(*tensors):
+                guard = _Guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+                guards.clear()
+            guards[key], known[place] = guard, (guard, served.call)
+        return served.call(*tensors)
 
     def direct(
         self,
@@ -78,46 +144,56 @@ class Gemm:
         **own: int | str,
     ) -> Any:
         """The same of tensors that have memory, and without a gradient."""
-        key: object = (
-            *(x.shape, x.stride(), x.dtype, x.get_device(), weight.shape, weight.stride(), weight.dtype),
-            *(weight.get_device(), out_dtype, activation),
-        )
-        if bias is not None or scale_a is not None or scale_b is not None or own:
-            key = key, _form(bias), _form(scale_a), _form(scale_b), *sorted(own.items())
+        given = bias, out_dtype, scale_a, scale_b, activation
+        tensors = x, weight, *(each for each in (bias, scale_a, scale_b) if each is not None)
+        served = self._served(self._key(x, weight, *given, own), tensors, x, weight, *given, own)
+        if served is None:
+            assert self.operator is not None
+            return self.operator(x, weight, *given, **own)
+        return served.call(*tensors)
+
+    @staticmethod
+    def _key(
+        x: Any, weight: Any, bias: Any, out_dtype: Any, scale_a: Any, scale_b: Any, activation: Any, own: Any
+    ) -> Any:
+        forms = (_form(each) for each in (x, weight, bias, scale_a, scale_b))
+        return *forms, out_dtype, activation, *sorted(own.items())
+
+    def _served(self, key: object, tensors: tuple[Any, ...], x: Any, weight: Any, *more: Any) -> Served | None:
+        """Who serves a call with this key; None while it is traced by torch.jit."""
         kept = self._kept
         served = kept.get(key)
         if served is None:
             # torch.jit.trace, whose sizes are tensors: no key that has them is found.
             if self.operator is not None and x.dim() and type(x.shape[0]) is not int:
-                return self.operator(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
+                return None
             # A graph is captured with what served its warm-up, which is loaded.
             before = self._before.get(key)
             if before is not None and self._context.capturing(x.get_device()):
-                return before(x, weight, bias, scale_a, scale_b)
-            given = Given.of(self.op, x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
-            served = serve(self._context, given, x, weight)
+                return before
+            served = serve(self._context, Given.of(self.op, x, weight, *more), tensors)
             if len(kept) >= _MOST_KEPT:
                 kept.clear()
                 self._before.clear()
             kept[key] = served
-        return served(x, weight, bias, scale_a, scale_b)
+        return served
 
 
-def _is_plain(x: Any, weight: Any, bias: Any, scale_a: Any, scale_b: Any) -> bool:
-    """Whether a call needs nothing of PyTorch's dispatcher: no gradient, tracing, mode or subclass of tensors."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or type(x) not in PLAIN:
+def _are_plain(tensors: tuple[Any, ...]) -> bool:
+    """Whether a call needs nothing of PyTorch's dispatcher but gradients: no tracing, mode or subclass of tensors."""
+    if torch.compiler.is_compiling() or _modes() or _is_transformed():
         return False
-    if type(weight) not in PLAIN or torch._C._functorch.maybe_current_level() is not None:
-        return False
-    if forward_ad._current_level >= 0:
-        return False
-    wants_gradients = torch.is_grad_enabled()
-    if wants_gradients and (x.requires_grad or weight.requires_grad):
-        return False
-    for more in (bias, scale_a, scale_b):
-        if more is not None and (type(more) not in PLAIN or (wants_gradients and more.requires_grad)):
-            return False
-    return True
+    return all(type(each) in PLAIN for each in tensors)
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func transforms this call, or it is differentiated forward."""
+    return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
+
+
+def _want(tensors: tuple[Any, ...]) -> bool:
+    """Whether a gradient of any of them is wanted."""
+    return any(each.requires_grad for each in tensors)
 
 
 def _form(tensor: Any) -> object:

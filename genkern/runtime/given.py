@@ -29,7 +29,8 @@ _OUT_OF_BYTES = "bf16"
 class Given:
     """A call's problem, None where a dimension is 0, and its shape: `lead` are the dimensions of x before the last.
 
-    `extra` are the names of what it is given besides, in the order of the format's operands.
+    `extra` are the names of what it is given besides, in the order of the format's operands; `is_linear` says that this
+    is nothing, or a bias [N].
     """
 
     op: Op
@@ -41,6 +42,7 @@ class Given:
     extra: tuple[str, ...]
     extra_operands: tuple[Operand, ...]
     activation: str
+    is_linear: bool
 
     @classmethod
     def of(
@@ -93,7 +95,8 @@ class Given:
             if unused := [name for name, tensor in given.items() if tensor is not None and name not in extra]:
                 raise InputError(f"{op.name} takes no {' and no '.join(unused)}: leave it out, or use another format")
         out = getattr(torch, DTYPES[c].torch)
-        return cls(op, problem, tuple(lead), n, out, devices.pop(), extra, operands, activation or "none")
+        is_linear = scale_a is None and scale_b is None and (bias is None or bias.dim() == 1)
+        return cls(op, problem, tuple(lead), n, out, devices.pop(), extra, operands, activation or "none", is_linear)
 
 
 def _own_values(op: Op, own: Mapping[str, object]) -> Iterator[Own]:

@@ -12,6 +12,7 @@ from typing import Any
 from genkern.errors import InputError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.libraries import is_call
+from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.plan import LaunchPlan
 
@@ -67,13 +68,32 @@ class PackedCall:
 
 
 @dataclass(frozen=True)
+class PackedOperand:
+    """How a winner's kernels read an operand of its format, as `genkern.gemm.operand.Operand` has these."""
+
+    name: str
+    dtype: str
+    row_major: bool
+    packed: int
+
+    @classmethod
+    def of(cls, operand: Operand) -> PackedOperand:
+        return cls(operand.name, operand.dtype, operand.row_major, operand.packed)
+
+    def __str__(self) -> str:
+        more = f", {self.packed} in one" if self.packed > 1 else ""
+        return f"{self.name} {self.dtype}{more}, {'row' if self.row_major else 'column'}-major"
+
+
+@dataclass(frozen=True)
 class PackedWinner:
     """One row of results: who wins `problem` on this device, how fast, and how it is called.
 
     `choice` is "config", or "vendor" where the library wins; calls are for other M then, if there are any. `vendor`
     names the library's call (genkern.gemm.libraries), "" where nobody says it. `time_us`, `library_us` of the library's
     best and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
-    call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
+    call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it. `operands`
+    are those of its format when it was packed; `deterministic` says that two runs agree to the bit.
     """
 
     problem: GemmProblem
@@ -91,6 +111,8 @@ class PackedWinner:
     code: str
     versions: tuple[tuple[str, str], ...]
     calls: tuple[PackedCall, ...]
+    operands: tuple[PackedOperand, ...]
+    deterministic: bool
 
 
 @dataclass(frozen=True)
@@ -121,7 +143,9 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
         }
         for call in winner.calls
     ]
-    return {**values, "problem": asdict(winner.problem), "versions": dict(winner.versions), "calls": calls}
+    operands = [asdict(operand) for operand in winner.operands]
+    more = {"versions": dict(winner.versions), "calls": calls, "operands": operands}
+    return {**values, "problem": asdict(winner.problem), **more}
 
 
 def from_data(data: object) -> Contents:
@@ -189,20 +213,38 @@ def _winner(data: object) -> PackedWinner:
         torch_us=_time(values["torch_us"]),
         versions=tuple(sorted((_text(name), _text(version)) for name, version in _items(values["versions"]))),
         calls=calls,
+        operands=tuple(map(_operand, _list(values["operands"]))),
+        deterministic=_flag("deterministic", values["deterministic"]),
         **texts,
     )
+
+
+def _operand(data: object) -> PackedOperand:
+    values = _mapping(data, PackedOperand)
+    name, dtype = _text(values["name"], _SYMBOL), _dtype("an operand's dtype", values["dtype"])
+    return PackedOperand(name, dtype, _flag("row_major", values["row_major"]), _number(values["packed"], 1, 64))
 
 
 def _problem(data: object) -> GemmProblem:
     values = _mapping(data, GemmProblem)
     for name in ("dtype_a", "dtype_b", "dtype_c"):
-        if values[name] not in DTYPES:
-            raise ResultsError(f"{name} is {str(values[name])[:40]!r}, which is no element type")
+        _dtype(name, values[name])
     for name in ("row_major_a", "row_major_b", "bias"):
-        if not isinstance(values[name], bool):
-            raise ResultsError(f"{name} is {str(values[name])[:40]!r}, neither true nor false")
+        _flag(name, values[name])
     own = tuple((_text(name), value) for name, value in (_list(pair, 2) for pair in _list(values["own"])))
     return GemmProblem(**{**values, "op": _text(values["op"], _SYMBOL), "own": own})
+
+
+def _dtype(name: str, data: object) -> str:
+    if not isinstance(data, str) or data not in DTYPES:
+        raise ResultsError(f"{name} is {str(data)[:40]!r}, which is no element type")
+    return data
+
+
+def _flag(name: str, data: object) -> bool:
+    if not isinstance(data, bool):
+        raise ResultsError(f"{name} is {str(data)[:40]!r}, neither true nor false")
+    return data
 
 
 def _mapping(data: object, kind: type) -> dict[str, Any]:

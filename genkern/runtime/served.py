@@ -3,47 +3,73 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from genkern.errors import GenkernError, InputError, LaunchError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.op import library_of
+from genkern.ops.op import library_of, linear_of
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
+from genkern.runtime.launch.native_call import Form, native_call
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.prepared import Gpu, PreparedCall
 from genkern.runtime.table import Choice
 
-# x, weight, bias, scale_a and scale_b to the result.
-Served = Callable[[Any, Any, Any, Any, Any], Any]
-_PLACES = {"bias": 0, "scale_a": 1, "scale_b": 2}
+# x, weight, and what else a call is given of bias, scale_a and scale_b, in this order, to the result.
+Function = Callable[..., Any]
+_ORDER = ("bias", "scale_a", "scale_b")
 
 
-def serve(context: Context, given: Given, x: Any, weight: Any) -> Served:
-    """Who serves calls that are given this, with x and weight that lie as these do."""
+@dataclass(frozen=True)
+class Served:
+    """What serves calls, and whether PyTorch knows the gradients of what it does."""
+
+    call: Function
+    differentiable: bool = False
+
+
+def serve(context: Context, given: Given, tensors: Sequence[Any]) -> Served:
+    """Who serves calls that are given this, with tensors that lie as these do."""
     problem, library = given.problem, by_library(given)
+    # Products with scales have no gradient, whoever computes them (torch_ops).
+    of_library = Served(library, differentiable=set(given.extra) <= {"bias"})
     if problem is None:
-        return library
+        return of_library
     gpu = context.gpu(given.device)
     if gpu is None:
         context.watched(None, problem, None)
-        return library
+        return of_library
     choice = context.find(gpu, problem)
     context.watched(gpu, problem, choice)
     try:
         if choice.call is not None or choice.algorithm:
-            return _launched(context, gpu, given, problem, choice, x, weight, library)
+            call = _launched(context, gpu, given, problem, choice, tensors, library)
+            may_vary = choice.winner is not None and not choice.winner.deterministic
+            return Served(_unless_deterministic(call, library) if may_vary else call)
         context.say(problem, f"{choice.why}: the library serves it")
     except GenkernError as error:
         context.say(problem, f"{error}: the library serves it")
-    return library
+    return of_library
 
 
-def by_library(given: Given) -> Served:
+def _unless_deterministic(call: Function, library: Function) -> Function:
+    """The library where torch.use_deterministic_algorithms says so."""
+    import torch
+
+    wanted = torch.are_deterministic_algorithms_enabled
+
+    def chosen(*tensors: Any) -> Any:
+        return library(*tensors) if wanted() else call(*tensors)
+
+    return chosen
+
+
+def by_library(given: Given) -> Function:
     """The library's product, with everything that belongs to it; differentiable where the library's is."""
     problem = given.problem
     if problem is None:
@@ -53,17 +79,16 @@ def by_library(given: Given) -> Served:
         raise InputError(
             f"{problem.op} has no library.py, so nothing serves what is not tuned (docs/your_own_format.md)"
         )
+    if problem.activation == "none" and given.is_linear and (linear := linear_of(problem)) is not None:
+        return linear
     shape = *given.lead, given.n
+    places = _places(given)
 
-    def call(x: Any, weight: Any, bias: Any, scale_a: Any, scale_b: Any) -> Any:
+    def call(x: Any, weight: Any, *extra: Any) -> Any:
         import torch
 
-        extra = bias, scale_a, scale_b
         # Matrices as the format declares them; vectors stay as they are.
-        named = {
-            operand.name: extra[_PLACES[name]].reshape(operand.shape)
-            for operand, name in zip(given.extra_operands, given.extra, strict=True)
-        }
+        named = {operand.name: extra[place].reshape(operand.shape) for place, operand in places}
         operands = {"a": x.reshape(problem.M, problem.K), "b": weight.mT, **named}
         c = product(problem, operands).reshape(shape)
         return c if problem.activation == "none" else getattr(torch.nn.functional, problem.activation)(c)
@@ -71,10 +96,16 @@ def by_library(given: Given) -> Served:
     return call
 
 
-def _of_nothing(given: Given) -> Served:
+def _places(given: Given) -> list[tuple[int, Operand]]:
+    """Of each operand besides the matrices, in the format's order, its place among what calls are given besides."""
+    order = [name for name in _ORDER if name in given.extra]
+    return [(order.index(name), operand) for operand, name in zip(given.extra_operands, given.extra, strict=True)]
+
+
+def _of_nothing(given: Given) -> Function:
     """No rows or columns give no elements, and sums over no K are zero."""
 
-    def call(x: Any, weight: Any, bias: Any, scale_a: Any, scale_b: Any) -> Any:
+    def call(x: Any, weight: Any, bias: Any = None, *scales: Any) -> Any:
         import torch
 
         c = torch.zeros((*given.lead, given.n), dtype=given.out, device=x.device)
@@ -90,13 +121,13 @@ def _launched(
     given: Given,
     problem: GemmProblem,
     choice: Choice,
-    x: Any,
-    weight: Any,
-    library: Served,
-) -> Served:
+    tensors: Sequence[Any],
+    library: Function,
+) -> Function:
     """The winner's launches, or those of the library's best. Raises ResultsError or LaunchError where they cannot be
     made for what lies so.
     """
+    x, weight, *extra = tensors
     flat = _as_matrix(x)
     rows = x.new_empty((problem.M, problem.K)) if flat is None else flat
     layouts = {
@@ -108,35 +139,41 @@ def _launched(
         *_, columns = operand.stored_shape
         element_bytes = DTYPES[operand.dtype].size_bytes
         layouts[operand.name] = Layout(operand.elements // columns, columns, columns, element_bytes)
-    prepared: Callable[[tuple[int, ...]], bool]
+    prepared: PreparedCall | AlgorithmCall
     if choice.algorithm:
         prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)
     else:
         prepared = PreparedCall(gpu, choice, layouts, problem.M)
     shape, out_dtype, empty = (*given.lead, given.n), given.out, gpu.empty
     strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
-    gathers, size = flat is None, (problem.M, problem.K)
-    extra_places = [(_PLACES[name], operand) for operand, name in zip(given.extra_operands, given.extra, strict=True)]
-    failed = False
+    gathers, size, places = flat is None, (problem.M, problem.K), _places(given)
+    is_failed = False
 
-    def call(x: Any, weight: Any, bias: Any, scale_a: Any, scale_b: Any) -> Any:
-        nonlocal failed
-        a = x.reshape(size) if gathers else x
-        out = empty(shape, strides, out_dtype)
-        addresses = a.data_ptr(), weight.data_ptr(), out.data_ptr()
-        if extra_places:
-            extra = bias, scale_a, scale_b
-            kept = [as_stored(extra[place], operand) for place, operand in extra_places]
-            addresses += tuple(tensor.data_ptr() for tensor in kept)
-        try:
-            if not failed and prepared(addresses):
-                return out
-        except LaunchError as error:
-            failed = True
-            context.say(problem, f"{error}: the library serves it")
-        return library(x, weight, bias, scale_a, scale_b)
+    def failed(error: GenkernError) -> None:
+        nonlocal is_failed
+        is_failed = True
+        context.say(problem, f"{error}: the library serves it")
 
-    return call
+    def call(x: Any, weight: Any, *extra: Any) -> Any:
+        if not is_failed:
+            a = x.reshape(size) if gathers else x
+            out = empty(shape, strides, out_dtype)
+            kept = [as_stored(extra[place], operand) for place, operand in places]
+            addresses = (each.data_ptr() for each in (a, weight, out, *kept))
+            try:
+                if prepared(tuple(addresses)):
+                    return out
+            except LaunchError as error:
+                failed(error)
+        return library(x, weight, *extra)
+
+    # Where operands are as kernels read them, in the kernels' order.
+    if gathers or any(
+        number != place or as_stored(extra[place], operand).data_ptr() != extra[place].data_ptr()
+        for number, (place, operand) in enumerate(places)
+    ):
+        return call
+    return native_call(gpu, prepared, Form(len(tensors), shape, strides, out_dtype), call, failed)
 
 
 def _as_matrix(x: Any) -> Any:

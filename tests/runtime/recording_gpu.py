@@ -27,6 +27,12 @@ _SIZES = [ctypes.POINTER(ctypes.c_uint64)] * 2 + [ctypes.POINTER(ctypes.c_uint32
 ENCODE = ctypes.CFUNCTYPE(
     *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p), *_SIZES, *[ctypes.c_int] * 4
 )
+# cuCtxGetCurrent, cuStreamGetCaptureInfo_v2 and cuThreadExchangeStreamCaptureMode.
+CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
+_INFO = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_uint64)]
+CAPTURE = ctypes.CFUNCTYPE(ctypes.c_int, *_INFO, *[ctypes.c_void_p] * 3)
+EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+RELAXED = 2
 
 
 @dataclass(frozen=True)
@@ -57,15 +63,21 @@ class Encoded:
 
 @dataclass
 class FakeDriver:
-    """Writes down launches; `refuses` are symbols that cannot be loaded, `fails` makes launches fail."""
+    """Writes down launches; `refuses` are symbols that cannot be loaded, `fails` makes launches fail.
+
+    `context` is the current one, `mode` that of captures, `memories` the memory that was asked for.
+    """
 
     refuses: tuple[str, ...] = ()
     fails: bool = False
     capturing: int = 0
+    context: int = 80
+    mode: int = 0
+    memories: list[ctypes.Array[ctypes.c_char]] = field(default_factory=list)
     launched: list[Launched] = field(default_factory=list)
     encoded: list[Encoded] = field(default_factory=list)
     _kernels: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    _entries: tuple[Any, Any] | None = None
+    _entries: tuple[Any, ...] | None = None
 
     def enter(self, device: int) -> None: ...
 
@@ -80,9 +92,35 @@ class FakeDriver:
     @property
     def entries(self) -> Entries:
         if self._entries is None:
-            self._entries = LAUNCH(self._launch_kernel), ENCODE(self._encode)
-        launch, encode = (int(ctypes.cast(entry, ctypes.c_void_p).value or 0) for entry in self._entries)
-        return Entries(launch, encode, plain=False)
+            own = CURRENT(self._current), CAPTURE(self._capture), EXCHANGE(self._exchange)
+            self._entries = LAUNCH(self._launch_kernel), ENCODE(self._encode), *own
+        launch, encode, *own = (int(ctypes.cast(entry, ctypes.c_void_p).value or 0) for entry in self._entries)
+        return Entries(launch, encode, False, *own)
+
+    def _current(self, context: Any) -> int:
+        context[0] = self.context
+        return 0
+
+    def _capture(self, stream: int, status: Any, number: Any, *rest: Any) -> int:
+        status[0], number[0] = bool(self.capturing), self.capturing
+        return 0
+
+    def _exchange(self, mode: Any) -> int:
+        self.mode, mode[0] = mode[0], self.mode
+        return 0
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[None]:
+        before, self.mode = self.mode, RELAXED
+        yield
+        self.mode = before
+
+    def memory(self, size_bytes: int) -> int:
+        self.memories.append(ctypes.create_string_buffer(size_bytes + 255))
+        return -(-ctypes.addressof(self.memories[-1]) // 256) * 256
+
+    def current(self) -> int:
+        return self.context
 
     def launch(self, shape: LaunchShape, pointers: Any) -> Callable[[int], int]:
         def launch(stream: int) -> int:
@@ -159,11 +197,23 @@ class FakeGpu:
         self.index = index
         self.identity = identity
         self.driver = FakeDriver()
-        self.scratch = Scratch(self._make)
+        self.scratch = Scratch(self.driver.memory)
         self.made: list[Any] = []
+        self.temporaries: list[Any] = []
+
+    def stream_of(self, index: int) -> int:
+        return 7
 
     def stream(self) -> int:
         return 7
+
+    @property
+    def empty_here(self) -> Any:
+        return self.empty
+
+    def temporary(self, size_bytes: int) -> Any:
+        self.temporaries.append(torch.empty(size_bytes, dtype=torch.uint8))
+        return self.temporaries[-1]
 
     def is_current(self) -> bool:
         return True
@@ -176,6 +226,3 @@ class FakeGpu:
         out = torch.empty_strided(shape, strides, dtype=dtype)
         self.made.append(out)
         return out
-
-    def _make(self, size_bytes: int, zero: bool) -> Any:
-        return (torch.zeros if zero else torch.empty)(size_bytes, dtype=torch.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,118 @@ def test_calls_of_one_size_are_looked_up_once(gemm: Gemm, gpu: FakeGpu, monkeypa
     gemm(torch.randn_like(x), weight)
     with pytest.raises(pytest.fail.Exception):
         gemm(torch.randn(100, 2 * K).bfloat16()[:, :K], weight)
+
+
+def test_a_known_call_asks_who_serves_no_more(gemm: Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of plain calls, with a bias, and with words of its own; other words are another call."""
+    x, weight = operands(100, 256)
+    bias = torch.zeros(256).bfloat16()
+    calls: list[dict[str, Any]] = [{}, {"bias": bias}, {"out_dtype": torch.float32}, {"activation": "relu"}]
+    wanted = [gemm(x, weight, **given) for given in calls[1:]]
+    gemm(x, weight)
+    monkeypatch.setattr(Gemm, "_unknown", lambda *_: pytest.fail("asked again"))
+    assert all(torch.equal(gemm(x, weight, **given), out) for given, out in zip(calls[1:], wanted, strict=True))
+    gemm(x, weight)
+    for given in ({"bias": bias, "activation": "relu"}, {"activation": "silu"}, {"out_dtype": torch.float16}):
+        with pytest.raises(pytest.fail.Exception):
+            gemm(x, weight, **given)
+
+
+def narrowed(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weight.data = weight.data[:, : K // 2].contiguous()
+    return torch.cat((x, x))[:, : K // 2], weight
+
+
+def stored_in_columns(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weight.data = weight.data.t().contiguous().t()
+    return x, weight
+
+
+def of_another_type(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weight.data = weight.data.half()
+    return x.half(), weight
+
+
+def resized(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.no_grad():
+        weight.resize_(128, 4 * K)
+        weight.set_(weight.data[:64].clone())
+    return x.reshape(25, 4 * K), weight
+
+
+CHANGES = [narrowed, stored_in_columns, of_another_type, resized]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_weight_that_became_another_is_seen(change: Any) -> None:
+    """The same tensor object with other sizes, strides or types is another call, and its result is right."""
+    gemm = Gemm("a16w16", Context(lambda op: [], lambda index: None))
+    x, weight = operands(100, 256)
+    for _ in range(2):
+        gemm(x, weight)
+    given = change(x, weight)
+    assert torch.equal(gemm(*given), torch.nn.functional.linear(*given))
+
+
+def test_slices_of_one_size_are_told_apart(gemm: Gemm, gpu: FakeGpu) -> None:
+    """As many elements of x in another shape, or lying in another way, in turns."""
+    _, weight = operands(1, 256)
+    plain, cube = torch.randn(100, K).bfloat16(), torch.randn(4, 25, K).bfloat16()
+    for _ in range(3):
+        for x in (plain, cube, sliced(plain, 16), sliced(plain, 3)):
+            gpu.driver.launched.clear()
+            assert gemm(x, weight).shape == (*x.shape[:-1], 256)
+            assert len(gpu.driver.launched) == (x.stride(-2) != K + 3)
+
+
+def test_without_a_guard_calls_are_the_same(gemm: Gemm, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PyTorch that has no TensorGuards costs time only."""
+    monkeypatch.setattr("genkern.runtime.dispatch._Guards", None)
+    x, weight = operands(100, 256)
+    for _ in range(3):
+        assert gemm(x, weight).shape == (100, 256)
+    assert len(gpu.driver.launched) == 3
+
+
+def test_a_winner_whose_sums_vary_yields(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
+    """Where PyTorch is to be deterministic the library serves what atomic additions would, call by call."""
+    atomic = next(winner for winner in bundle.of_arch("sm_90") if not winner.deterministic)
+    assert atomic.config.startswith("tiled_atomic")
+    x, weight = operands(atomic.problem.M, atomic.problem.N)
+    launched = []
+    try:
+        for wanted in (True, False, True, True):
+            torch.use_deterministic_algorithms(wanted)
+            gpu.driver.launched.clear()
+            out = gemm(x, weight)
+            assert not wanted or torch.equal(out, torch.nn.functional.linear(x, weight))
+            launched.append(len(gpu.driver.launched))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert launched == [0, len(atomic.calls[0].plan.launches), 0, 0]
+
+
+def test_what_goes_into_a_graph_has_scratch_of_its_own(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
+    """Its workspace is a tensor that nobody keeps, and counters are those of the capture; eager calls keep theirs."""
+    winner = next(each for each in bundle.of_arch("sm_90") if each.config.startswith("tiled_tma_BM"))
+    x, weight = operands(winner.problem.M, winner.problem.N)
+    seen = []
+    for capturing in (0, 5, 5, 6, 0):
+        gpu.driver.capturing = capturing
+        gpu.driver.launched.clear()
+        gpu.temporaries.clear()
+        gemm(x, weight)
+        (launched,) = gpu.driver.launched
+        assert [each.data_ptr().to_bytes(8, "little") in launched.parameters for each in gpu.temporaries] == (
+            [True] if capturing else []
+        )
+        counters = gpu.scratch.counters(7, capturing, 4) if capturing else gpu.scratch.take(7, 0, 4)[1]
+        assert counters.to_bytes(8, "little") in launched.parameters
+        seen.append(counters)
+    assert seen[0] == seen[4]
+    assert seen[1] == seen[2]
+    assert len(set(seen)) == 3
+    assert gpu.driver.memories
 
 
 def test_any_m_is_served(gemm: Gemm, gpu: FakeGpu) -> None:
@@ -238,6 +351,9 @@ def test_an_algorithm_of_the_library_that_won_is_called(
 
         def launch(self, *given: object) -> None:
             self.launched.append(given)
+
+        def native(self, *given: object) -> None:
+            """None: what the C extension calls is tested with the launches."""
 
     def prepare(problem: GemmProblem, index: int, leading: Mapping[str, int]) -> Matmul:
         made.append(Matmul(problem, leading))

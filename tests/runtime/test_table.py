@@ -38,7 +38,9 @@ def winner(
     named = device.arch, device.name, device.compute_units
     choice = "config" if reach else "vendor"
     config = f"tiled_BM{m}_BN64_BK128_GM1_SK1_nW4_nS4"
-    return PackedWinner(problem, *named, config, choice, "", us, 12.0, None, "cudagraph", "gpu", "", (), calls)
+    return PackedWinner(
+        problem, *named, config, choice, "", us, 12.0, None, "cudagraph", "gpu", "", (), calls, (), True
+    )
 
 
 def table(*winners: PackedWinner, device: Device = H200) -> Table:

@@ -6,6 +6,7 @@ import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -182,6 +183,52 @@ def test_threads_define_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(torch_ops.gemm_of, ["a16w16"] * 4))
     assert len(found) == len(defined) == 1
+
+
+class Counting(torch.utils._python_dispatch.TorchDispatchMode):
+    """Sees every operator that goes through PyTorch's dispatcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_known_call_is_no_blind_one(bundle: Bundle) -> None:
+    """What launched a moment ago goes by the dispatcher where a mode, a transform, a tangent or a gradient wants it."""
+    gpu = FakeGpu()
+    gemm = made("a16w16", bundle, gpu)
+    x, weight = torch.randn(100, 512).bfloat16(), torch.randn(256, 512).bfloat16()
+    for context in (torch.no_grad(), torch.inference_mode(), torch.no_grad()):
+        with context:
+            for _ in range(2):
+                gemm(x, weight)
+    with Counting() as mode:
+        gemm(x, weight)
+    assert any("genkern" in name for name in mode.seen)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        assert isinstance(gemm(x, weight), torch._subclasses.FakeTensor)
+    gpu.driver.launched.clear()
+    torch.testing.assert_close(torch.func.vmap(lambda row: gemm(row[None], weight)[0])(x), x @ weight.T)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        tangent = torch.autograd.forward_ad.unpack_dual(gemm(dual, weight)).tangent
+    torch.testing.assert_close(tangent, x @ weight.T)
+    assert not gpu.driver.launched
+    weight.requires_grad_()
+    assert gemm(x, weight).grad_fn is not None
+
+
+def test_gradients_of_what_the_library_serves_cost_no_operator(gemm: Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own function makes the graph; with scales the operator says that there is no gradient."""
+    monkeypatch.setattr(gemm, "operator", lambda *_, **__: pytest.fail("the operator"))
+    x, weight = torch.randn(3, 16), torch.nn.Parameter(torch.randn(8, 16))
+    for _ in range(2):
+        (of_weight,) = torch.autograd.grad(gemm(x, weight).sum(), weight)
+        torch.testing.assert_close(of_weight, x.sum(0).expand(8, 16))
 
 
 def test_eager_calls_go_past_the_operator(bundle: Bundle) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from genkern.gemm.dtypes import DTYPES
@@ -14,9 +14,20 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     import torch
 
     a, b, bias = operands["a"], operands["b"], operands.get("bias")
+    if (of_torch := linear(problem)) is not None:
+        return of_torch(a, b.mT, bias)
     out = getattr(torch, DTYPES[problem.dtype_c].torch)
-    if out == a.dtype:
-        return torch.nn.functional.linear(a, b.mT, bias)
     # 16 bits in and 32 out: nothing may be rounded on the way.
     c = a.to(torch.promote_types(a.dtype, out)) @ b.to(torch.promote_types(b.dtype, out))
     return (c if bias is None else c + bias).to(out)
+
+
+def linear(problem: GemmProblem) -> Callable[..., Any] | None:
+    """PyTorch's function of x [..., K], weight [N, K] and bias [N] that computes the problem without its activation.
+
+    None where C has another type than A.
+    """
+    import torch
+
+    # As torch.nn.functional has it, also while somebody has put another function there (genkern.patch does).
+    return torch._C._nn.linear if problem.dtype_c == problem.dtype_a else None

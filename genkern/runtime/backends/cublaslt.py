@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from genkern.gemm.libraries import CUBLASLT, KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt_search as search
-from genkern.runtime.backends.cublaslt_api import ALGORITHM_BYTES, SCALE_BLK128X128, Api, CublasLtError
+from genkern.runtime.backends.cublaslt_api import ALGORITHM_BYTES, SCALE_BLK128X128, Api, CublasLtError, failure
 from genkern.runtime.backends.cublaslt_library import load
 from genkern.runtime.backends.cublaslt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Pointers
 from genkern.runtime.backends.cublaslt_operation import NotCovered, operation_of, refusal
@@ -34,6 +34,7 @@ __all__ = (
     "Pointers",
     "available",
     "candidates",
+    "failure",
     "kept",
     "prepare",
     "refusal",

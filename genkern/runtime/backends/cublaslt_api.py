@@ -184,7 +184,12 @@ class Api:
 def require(status: int, name: str) -> None:
     """Raise CublasLtError, which names the function, unless the status is that of success."""
     if status != STATUS_SUCCESS:
-        raise CublasLtError(f"cublasLt{name}: {_STATUS_NAMES.get(status, f'status {status}')}")
+        raise CublasLtError(failure(status, name))
+
+
+def failure(status: int, name: str = "Matmul") -> str:
+    """What a function says that did not succeed."""
+    return f"cublasLt{name}: {_STATUS_NAMES.get(status, f'status {status}')}"
 
 
 def algo_of(data: bytes) -> Algo:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from ctypes import byref, c_size_t, c_void_p
 from dataclasses import dataclass
+from typing import Any
 
 from genkern.runtime.backends import cublaslt_api as api
 from genkern.runtime.backends.cublaslt_api import Algo, Api, HeuristicResult
@@ -179,6 +180,20 @@ class Matmul:
                 api.require(status, "Matmul")
 
         return enqueue
+
+    def native(self, algorithm: Algorithm, exchange: int, described: Callable[..., tuple[int, object]]) -> Any:
+        """A call of the algorithm as the C extension takes it (genkern/runtime/launch/_native_call.h).
+
+        `exchange` is the address of the driver's function for the capture mode; `described` gives the descriptor for
+        the addresses of bias and scales, and what keeps it.
+        """
+        of_a, of_b, of_d, _ = self.layouts
+        matmul = ctypes.cast(self.library.matmul, c_void_p).value
+        numbers = (ctypes.addressof(each) for each in (self._alpha, self._beta))
+        layouts = (each.value for each in (of_a, of_b, of_d))
+        # `described` is to keep this object and the algorithm: the extension keeps it.
+        parts = (self.handle.value, *numbers, *layouts, ctypes.addressof(algorithm.algo))
+        return matmul, exchange, *parts, algorithm.workspace_bytes, described
 
     def check(self, algorithm: Algorithm, pointers: Pointers) -> Algorithm | None:
         """The algorithm with the workspace that it needs here; None where the library says that it does not run."""

@@ -1,8 +1,9 @@
 /* Launches: the launches of one call, prepared by genkern.runtime.launch.launcher and made here in less host time.
+ * Call, in _native_call.h, is all that an eager call does besides finding who serves it.
  *
  * The interpreter's lock is held but for the driver's own call, which waits where a stream's queue is full: each launch
- * has its arguments on its own stack. Built against the stable ABI of Python 3.10; without a compiler genkern does the same through ctypes. Functions
- * of the driver come as addresses, so that nothing is linked, and tests may give their own.
+ * has its arguments on its own stack. Built against the stable ABI of Python 3.10; without a compiler genkern does the
+ * same through ctypes. Functions of the driver come as addresses, so that nothing is linked, and tests may give their own.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -273,6 +274,14 @@ static int make_launch(Launches *self, const Launch *launch, void *stream, const
     return status;
 }
 
+/* The driver's first status that is none of success. */
+static int launch_all(Launches *self, void *stream, const uint64_t *addresses) {
+    int status = 0;
+    for (Py_ssize_t i = 0; i < self->count && !status; ++i)
+        status = make_launch(self, &self->launches[i], stream, addresses);
+    return status;
+}
+
 #define MOST_SLOTS 32
 
 static PyObject *launches_launch(Launches *self, PyObject *const *args, Py_ssize_t count) {
@@ -296,11 +305,9 @@ static PyObject *launches_launch(Launches *self, PyObject *const *args, Py_ssize
         return NULL;
     if (together % ALIGNMENT)
         Py_RETURN_FALSE;
-    for (Py_ssize_t i = 0; i < self->count; ++i) {
-        int status = make_launch(self, &self->launches[i], stream, addresses);
-        if (status)
-            return PyObject_CallFunction(self->fail, "i", status);
-    }
+    int status = launch_all(self, stream, addresses);
+    if (status)
+        return PyObject_CallFunction(self->fail, "i", status);
     Py_RETURN_TRUE;
 }
 
@@ -320,19 +327,32 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"genkern.runtime.launch._native.Launches", sizeof(Launches), 0, Py_TPFLAGS_DEFAULT, slots};
 
-static int add_types(PyObject *module) {
-    PyObject *type = PyType_FromSpec(&spec);
+#include "_native_call.h"
+
+static PyMethodDef functions[] = {
+    {"forget", call_forget, METH_NOARGS, "forget(): what this thread was given by `room` is used by no Call any more."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_type(PyObject *module, const char *name, PyType_Spec *of) {
+    PyObject *type = PyType_FromSpec(of);
     if (!type)
         return -1;
-    if (PyModule_AddObject(module, "Launches", type)) {
+    if (PyModule_AddObject(module, name, type)) {
         Py_DECREF(type);
         return -1;
     }
     return 0;
 }
 
+static int add_types(PyObject *module) {
+    if (!data_ptr && !(data_ptr = PyUnicode_InternFromString("data_ptr")))
+        return -1;
+    return add_type(module, "Launches", &spec) || add_type(module, "Call", &call_spec) ? -1 : 0;
+}
+
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, functions, module_slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

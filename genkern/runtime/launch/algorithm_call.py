@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from genkern.errors import LaunchError
 from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
+from genkern.runtime.launch import launcher
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.launch.prepared import Gpu, scratch_for
 
 # Algorithms are measured on operands of PyTorch's allocator, which lie at multiples of 512 bytes; the library's
 # heuristic counts on 256 where nobody says otherwise (cublasLt.h, MIN_ALIGNMENT).
@@ -20,15 +22,18 @@ class AlgorithmCall:
     """The algorithm that results call `name`, or where this library is another version, the first of its heuristic.
 
     `layouts` are of the operands, named in the order in which calls give them. Raises LaunchError where the library is
-    not there, or does not compute the problem.
+    not there, or does not compute the problem. `body` and `scratch_bytes` as PreparedCall has them.
     """
+
+    alignment = _ALIGNMENT
 
     def __init__(self, gpu: Gpu, problem: GemmProblem, name: str, layouts: Mapping[str, Layout]) -> None:
         self._gpu = gpu
         self._names = tuple(layouts)
         leading = {matrix: layouts[matrix].pitch for matrix in ("a", "b", "c")}
         try:
-            with gpu.made_current():
+            # The first call may be one that goes into a graph: the library allocates and loads.
+            with gpu.made_current(), gpu.driver.relaxed():
                 self._matmul = cublaslt.prepare(problem, gpu.index, leading)
                 aligned = self._pointers((_ALIGNMENT,) * len(layouts))
                 found = cublaslt.settled(self._matmul, aligned, kept_algorithm(name))
@@ -37,6 +42,10 @@ class AlgorithmCall:
         if found is None:
             raise LaunchError("the library has no algorithm for it")
         self._algorithm = found
+        self.scratch_bytes = found.workspace_bytes, 0
+        self.body: Any = None
+        if launcher._native is not None:
+            self.body = self._matmul.native(found, gpu.driver.entries.exchange, self._described)
 
     def __call__(self, addresses: tuple[int, ...]) -> bool:
         """Launch on the current stream, with the operands at these addresses.
@@ -52,14 +61,30 @@ class AlgorithmCall:
             together |= address
         if together % _ALIGNMENT:
             return False
-        stream, workspace, size = gpu.stream(), 0, self._algorithm.workspace_bytes
-        if size:
-            workspace, _ = gpu.scratch.take(stream, gpu.driver.capture(stream), size, 0)
+        stream, (size, _) = gpu.stream(), self.scratch_bytes
+        if not size:
+            return self._launch(addresses, 0, stream)
+        with scratch_for(gpu, stream, size, 0) as (workspace, _):
+            return self._launch(addresses, workspace, stream)
+
+    def failure(self, status: int) -> LaunchError:
+        """What the library says of a call that failed."""
+        return LaunchError(cublaslt.failure(status))
+
+    def _launch(self, addresses: tuple[int, ...], workspace: int, stream: int) -> bool:
+        size, _ = self.scratch_bytes
         try:
-            self._matmul.launch(self._algorithm, self._pointers(addresses), workspace, size, stream)
+            # An algorithm's kernel is loaded when it is first called.
+            with self._gpu.driver.relaxed():
+                self._matmul.launch(self._algorithm, self._pointers(addresses), workspace, size, stream)
         except cublaslt.CublasLtError as error:
             raise LaunchError(str(error)) from None
         return True
+
+    def _described(self, *extra: int) -> tuple[int, object]:
+        """The descriptor with the addresses of what an operation has besides its matrices, and what keeps it."""
+        owned = self._matmul.descriptor(self._pointers((0, 0, 0, *extra)))
+        return int(owned.value.value or 0), owned
 
     def _pointers(self, addresses: tuple[int, ...]) -> cublaslt.Pointers:
         return cublaslt.Pointers(**dict(zip(self._names, addresses, strict=True)))

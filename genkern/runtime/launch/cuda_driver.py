@@ -5,10 +5,11 @@ ctypes, since a process that runs PyTorch has libcuda.so.1 loaded already; no pa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
-from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint32, c_uint64, c_void_p
+from collections.abc import Callable, Iterator
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p
 from functools import cached_property
 from typing import Any
 
@@ -23,8 +24,9 @@ _PREFER_SHARED = 1
 _CLUSTER_DIMENSION, _CLUSTER_SCHEDULING, _STARTS_EARLY = 4, 5, 6
 _SPREAD = 1
 _L2_128B = 2
-# CUstreamCaptureMode.
+# CUstreamCaptureMode, CUstream_flags.
 _RELAXED = 2
+_NON_BLOCKING = 1
 # Beyond this a kernel must ask for its dynamic shared memory.
 _SHARED_WITHOUT_ASKING = 48 * 1024
 # Drivers up to 13.1 set a bit that small tensors must not have: CUTLASS (cute/atom/copy_traits_sm90_tma.hpp) and Triton
@@ -62,6 +64,11 @@ def launch_attributes(cluster: int, starts_early: bool) -> list[LaunchAttribute]
     return found
 
 
+def address_of(function: Any) -> int:
+    """Where a function of a library lies."""
+    return int(ctypes.cast(function, c_void_p).value or 0)
+
+
 class CudaDriver:
     """Functions of libcuda. All work on the current context, which is that of PyTorch's current device."""
 
@@ -95,8 +102,7 @@ class CudaDriver:
     def enter(self, device: int) -> None:
         """Make device number `device` usable in this thread, which may be one where PyTorch has done nothing yet."""
         context, handle = c_void_p(), c_int()
-        self._require(self.library.cuCtxGetCurrent(byref(context)), "the current context")
-        if not context.value:
+        if not self.current():
             self._require(self.library.cuDeviceGet(byref(handle), c_int(device)), f"device {device}")
             self._require(self.library.cuDevicePrimaryCtxRetain(byref(context), handle), f"device {device}")
             self._require(self.library.cuCtxSetCurrent(context), f"device {device}")
@@ -105,14 +111,44 @@ class CudaDriver:
         """The handle of a kernel on the current device, number `device`. Raises LaunchError."""
         with self._loading:
             if (device, sha256) not in self._functions:
-                mode = c_int(_RELAXED)
                 # The first call of a kernel may be one that goes into a graph, while which nothing else may be loaded.
-                self.library.cuThreadExchangeStreamCaptureMode(byref(mode))
-                try:
+                with self.relaxed():
                     self._functions[device, sha256] = self._load(image, symbol, shared_bytes)
-                finally:
-                    self.library.cuThreadExchangeStreamCaptureMode(byref(mode))
             return self._functions[device, sha256]
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """While it lasts, this thread may do what is no part of a graph although one is captured."""
+        mode = c_int(_RELAXED)
+        self.library.cuThreadExchangeStreamCaptureMode(byref(mode))
+        try:
+            yield
+        finally:
+            self.library.cuThreadExchangeStreamCaptureMode(byref(mode))
+
+    def memory(self, size_bytes: int) -> int:
+        """The address of new memory on the current device, zeroed, for as long as the process lives.
+
+        No part of a graph or of a pool of PyTorch's, whatever is captured meanwhile. Raises LaunchError.
+        """
+        address, stream, library = c_uint64(), c_void_p(), self.library
+        what = f"{size_bytes} bytes of scratch"
+        with self.relaxed():
+            self._require(library.cuMemAlloc_v2(byref(address), c_size_t(size_bytes)), what)
+            # A stream of its own waits for no other and joins no capture.
+            self._require(library.cuStreamCreate(byref(stream), c_uint(_NON_BLOCKING)), what)
+            try:
+                self._require(library.cuMemsetD8Async(address, c_ubyte(0), c_size_t(size_bytes), stream), what)
+                self._require(library.cuStreamSynchronize(stream), what)
+            finally:
+                library.cuStreamDestroy_v2(stream)
+        return address.value
+
+    def current(self) -> int:
+        """What `entries.current` writes in this thread: the current context."""
+        context = c_void_p()
+        self._require(self.library.cuCtxGetCurrent(byref(context)), "the current context")
+        return int(context.value or 0)
 
     def _load(self, image: bytes, symbol: str, shared_bytes: int) -> int:
         module, function = c_void_p(), c_void_p()
@@ -130,10 +166,16 @@ class CudaDriver:
 
     @cached_property
     def entries(self) -> Entries:
-        """Where cuLaunchKernelEx and cuTensorMapEncodeTiled lie."""
-        functions = self.library.cuLaunchKernelEx, self.library.cuTensorMapEncodeTiled
-        launch, encode = (int(ctypes.cast(function, c_void_p).value or 0) for function in functions)
-        return Entries(launch, encode, plain=False)
+        """Where the functions lie that are called from C."""
+        library = self.library
+        return Entries(
+            launch=address_of(library.cuLaunchKernelEx),
+            encode=address_of(library.cuTensorMapEncodeTiled),
+            plain=False,
+            current=address_of(library.cuCtxGetCurrent),
+            capture=address_of(library.cuStreamGetCaptureInfo_v2),
+            exchange=address_of(library.cuThreadExchangeStreamCaptureMode),
+        )
 
     def tensor_map(self, form: TensorMap, address: int) -> bytes:
         """The tensor map of the matrix at `address`. Raises LaunchError where the driver refuses it."""

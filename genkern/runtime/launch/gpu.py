@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ class TorchGpu:
 
         self.index = index
         self._torch = torch
-        self.scratch = Scratch(self._make)
+        self.scratch = Scratch(self._memory)
         self._thread = _Thread()
 
     @cached_property
@@ -53,8 +53,13 @@ class TorchGpu:
 
     def stream(self) -> int:
         """Handle of the current stream."""
-        handle: int = self._torch._C._cuda_getCurrentRawStream(self.index)
-        return handle
+        return self.stream_of(self.index)
+
+    @cached_property
+    def stream_of(self) -> Callable[[int], int]:
+        """Handle of the current stream of the GPU with a number."""
+        of: Callable[[int], int] = self._torch._C._cuda_getCurrentRawStream
+        return of
 
     def is_current(self) -> bool:
         """Whether launches of this thread go to this GPU, and may."""
@@ -70,19 +75,25 @@ class TorchGpu:
 
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
         """A new tensor that lies so."""
-        if self._empty_strided is not None and self.is_current():
-            return self._empty_strided(shape, strides, dtype)
+        if self.empty_here is not None and self.is_current():
+            return self.empty_here(shape, strides, dtype)
         return self._torch.empty_strided(shape, strides, dtype=dtype, device=self._device)
 
+    def temporary(self, size_bytes: int) -> Any:
+        """A tensor of bytes, for the current stream."""
+        return self._torch.empty(size_bytes, dtype=self._torch.uint8, device=self._device)
+
     @cached_property
-    def _empty_strided(self) -> Any:
-        """What Inductor's code allocates with, in a third of torch.empty's host time; None where it is not there."""
-        return getattr(self._torch._C._dynamo.guards, "_empty_strided_cuda", None)
+    def empty_here(self) -> Callable[..., Any] | None:
+        """`empty` on the current GPU, by what Inductor's code allocates with, in a third of torch.empty's host time;
+        None where it is not there.
+        """
+        found: Callable[..., Any] | None = getattr(self._torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        return found
 
     @cached_property
     def _device(self) -> Any:
         return self._torch.device("cuda", self.index)
 
-    def _make(self, size_bytes: int, zero: bool) -> Any:
-        make = self._torch.zeros if zero else self._torch.empty
-        return make(size_bytes, dtype=self._torch.uint8, device=self._device)
+    def _memory(self, size_bytes: int) -> int:
+        return self.driver.memory(size_bytes)

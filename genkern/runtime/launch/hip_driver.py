@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
-from collections.abc import Callable
-from ctypes import byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
+from collections.abc import Callable, Iterator
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cached_property
 from typing import Any
 
 from genkern.errors import LaunchError
+from genkern.runtime.launch.cuda_driver import address_of
 from genkern.runtime.launch.parameters import TensorMap
 from genkern.runtime.launch.shape import Entries, LaunchShape
 
-# hipStreamCaptureMode.
+# hipStreamCaptureMode, and hipStreamNonBlocking.
 _RELAXED = 2
+_NON_BLOCKING = 1
 
 
 class HipDriver:
@@ -41,14 +44,40 @@ class HipDriver:
         """
         with self._loading:
             if (device, sha256) not in self._functions:
-                mode = c_int(_RELAXED)
                 # As in cuda_driver.
-                self.library.hipThreadExchangeStreamCaptureMode(byref(mode))
-                try:
+                with self.relaxed():
                     self._functions[device, sha256] = self._load(image, symbol)
-                finally:
-                    self.library.hipThreadExchangeStreamCaptureMode(byref(mode))
             return self._functions[device, sha256]
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """As CudaDriver.relaxed."""
+        mode = c_int(_RELAXED)
+        self.library.hipThreadExchangeStreamCaptureMode(byref(mode))
+        try:
+            yield
+        finally:
+            self.library.hipThreadExchangeStreamCaptureMode(byref(mode))
+
+    def memory(self, size_bytes: int) -> int:
+        """As CudaDriver.memory."""
+        address, stream, library = c_void_p(), c_void_p(), self.library
+        what = f"{size_bytes} bytes of scratch"
+        with self.relaxed():
+            self._require(library.hipMalloc(byref(address), c_size_t(size_bytes)), what)
+            self._require(library.hipStreamCreateWithFlags(byref(stream), c_uint(_NON_BLOCKING)), what)
+            try:
+                self._require(library.hipMemsetAsync(address, c_int(0), c_size_t(size_bytes), stream), what)
+                self._require(library.hipStreamSynchronize(stream), what)
+            finally:
+                library.hipStreamDestroy(stream)
+        return int(address.value or 0)
+
+    def current(self) -> int:
+        """What `entries.current` writes in this thread: the current device."""
+        device = c_int()
+        self._require(self.library.hipGetDevice(byref(device)), "the current device")
+        return device.value
 
     def _load(self, image: bytes, symbol: str) -> int:
         module, function = c_void_p(), c_void_p()
@@ -70,9 +99,16 @@ class HipDriver:
 
     @cached_property
     def entries(self) -> Entries:
-        """Where hipModuleLaunchKernel lies."""
-        launch = ctypes.cast(self.library.hipModuleLaunchKernel, c_void_p).value
-        return Entries(int(launch or 0), 0, plain=True)
+        """Where the functions lie that are called from C."""
+        library = self.library
+        return Entries(
+            launch=address_of(library.hipModuleLaunchKernel),
+            encode=0,
+            plain=True,
+            current=address_of(library.hipGetDevice),
+            capture=address_of(library.hipStreamGetCaptureInfo),
+            exchange=address_of(library.hipThreadExchangeStreamCaptureMode),
+        )
 
     def clears_bit(self, form: TensorMap) -> bool:
         """There are no tensor maps."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from genkern.errors import ResultsError
+from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Counters, Workspace
+from genkern.ops.op import get_op
 from genkern.runtime.launch.launcher import Driver, make_launches
-from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout, parameters_of
+from genkern.runtime.launch.parameters import ALIGNMENT, COUNTERS, WORKSPACE, Layout, parameters_of
 from genkern.runtime.launch.scratch import Scratch
 from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.packed import PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
 
 # What a kernel's 32-bit offsets reach, in elements.
@@ -30,17 +33,53 @@ class Gpu(Protocol):
     def identity(self) -> Device: ...
     @property
     def driver(self) -> Driver: ...
+    @property
+    def stream_of(self) -> Callable[[int], int]: ...
+    @property
+    def empty_here(self) -> Callable[..., Any] | None: ...
     def stream(self) -> int: ...
+    def temporary(self, size_bytes: int) -> Any: ...
     def is_current(self) -> bool: ...
     def made_current(self) -> Any: ...
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any: ...
+
+
+def _changed(winner: PackedWinner) -> str:
+    """What of the winner's operands its format declares in another way than when it was packed, or ""."""
+    problem = winner.problem
+    now = tuple(map(PackedOperand.of, get_op(problem.op).operands(problem)))
+    if now == winner.operands:
+        return ""
+    packed, declared = ("; ".join(map(str, operands)) for operands in (winner.operands, now))
+    return f"its kernel takes {packed}, {problem.op} now has {declared}"
+
+
+@contextlib.contextmanager
+def scratch_for(gpu: Gpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
+    """Addresses of a workspace and of zeroed counters for launches on the stream within the block.
+
+    Raises LaunchError where there is no memory. After launches that failed the counters are nobody's any more.
+    """
+    try:
+        if capture := gpu.driver.capture(stream):
+            # The graph's own: its memory is free for what is captured after the block.
+            workspace = gpu.temporary(workspace_bytes)
+            yield workspace.data_ptr(), gpu.scratch.counters(stream, capture, counter_bytes)
+        else:
+            yield gpu.scratch.take(stream, workspace_bytes, counter_bytes)
+    except BaseException:
+        gpu.scratch.drop(stream)
+        raise
 
 
 class PreparedCall:
     """The launches of `choice`, on `gpu`, for operands with these layouts, named in the order in which calls give them.
 
     Raises ResultsError where they do not lie as the kernels were promised, LaunchError where a binary cannot be loaded.
+    `body` are the launches, `scratch_bytes` of the workspace and of the counters that they take.
     """
+
+    alignment = ALIGNMENT
 
     def __init__(self, gpu: Gpu, choice: Choice, layouts: Mapping[str, Layout], m: int) -> None:
         assert choice.call is not None
@@ -48,13 +87,22 @@ class PreparedCall:
         for name, layout in layouts.items():
             if layout.pitch != layout.columns and layout.rows * layout.pitch >= _REACH:
                 raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, past what its kernel reaches")
+        if choice.winner is not None and (reason := _changed(choice.winner)):
+            raise ResultsError(f"{reason}: pack it again")
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
         elements, counters = plan.workspace_elements(known)
-        self._workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes
-        self._counter_bytes = counters * 4
-        if not choice.exact and self._workspace_bytes > _MOST_UNTUNED_BYTES:
-            raise ResultsError(f"{choice.why}, whose kernel would keep {self._workspace_bytes >> 20} MiB for this one")
+        arguments = [argument for launch in plan.launches for argument in launch.arguments]
+        workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes
+        takes_workspace, takes_counters = (
+            any(isinstance(each, kind) for each in arguments) for kind in (Workspace, Counters)
+        )
+        self.scratch_bytes = (
+            max(workspace_bytes, 16) if takes_workspace else 0,
+            max(counters * 4, 16) if takes_counters else 0,
+        )
+        if not choice.exact and workspace_bytes > _MOST_UNTUNED_BYTES:
+            raise ResultsError(f"{choice.why}, whose kernel would keep {workspace_bytes >> 20} MiB for this one")
         self._gpu = gpu
         launches = []
         with gpu.made_current():
@@ -73,9 +121,7 @@ class PreparedCall:
                 )
                 launches.append(Launch(shape, parameters))
             names = *layouts, WORKSPACE, COUNTERS
-            self._launch_all = make_launches(gpu.driver, launches, names, len(layouts)).launch
-        arguments = [argument for launch in plan.launches for argument in launch.arguments]
-        self._takes_scratch = any(isinstance(argument, (Workspace, Counters)) for argument in arguments)
+            self.body = make_launches(gpu.driver, launches, names, len(layouts))
 
     def __call__(self, addresses: tuple[int, ...]) -> bool:
         """Launch on the current stream, with the operands at these addresses.
@@ -87,12 +133,11 @@ class PreparedCall:
             with gpu.made_current():
                 return self(addresses)
         stream = gpu.stream()
-        if not self._takes_scratch:
-            return self._launch_all(stream, addresses)
-        capture = gpu.driver.capture(stream)
-        scratch = gpu.scratch.take(stream, capture, self._workspace_bytes, self._counter_bytes)
-        try:
-            return self._launch_all(stream, addresses + scratch)
-        except BaseException:
-            gpu.scratch.drop(stream, capture)
-            raise
+        if not any(self.scratch_bytes):
+            return self.body.launch(stream, addresses)
+        with scratch_for(gpu, stream, *self.scratch_bytes) as scratch:
+            return self.body.launch(stream, addresses + scratch)
+
+    def failure(self, status: int) -> LaunchError:
+        """What the driver says of a launch that failed."""
+        return LaunchError(f"a launch failed: {self._gpu.driver.error_text(status)}")

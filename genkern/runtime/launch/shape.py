@@ -31,10 +31,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Entries:
-    """Addresses of a driver's functions: `launch` as cuLaunchKernelEx, or `plain` as cuLaunchKernel, and `encode` as
-    cuTensorMapEncodeTiled (0: it has none).
+    """Addresses of a driver's functions: `launch` as cuLaunchKernelEx, or `plain` as cuLaunchKernel; `encode` as
+    cuTensorMapEncodeTiled (0: it has none); `current` as cuCtxGetCurrent or hipGetDevice, `capture` as
+    cuStreamGetCaptureInfo_v2 or `plain` as hipStreamGetCaptureInfo, `exchange` as cuThreadExchangeStreamCaptureMode.
     """
 
     launch: int
     encode: int
     plain: bool
+    current: int
+    capture: int
+    exchange: int

@@ -50,6 +50,23 @@ CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemAlloc(CUdeviceptr *address, size_t size) {
+    *address = 0x500;
+    say("memory %zu\n", size);
+    return fails ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+    *stream = (CUstream)0x70;
+    say("stream, waits for none %d\n", flags == CU_STREAM_NON_BLOCKING);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t size, CUstream stream) {
+    say("%d in %zu at %p by %p\n", value, size, (void *)address, (void *)stream);
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(CUstream stream) { say("wait for %p\n", (void *)stream); return CUDA_SUCCESS; }
+CUresult cuStreamDestroy(CUstream stream) { say("end of %p\n", (void *)stream); return CUDA_SUCCESS; }
+
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     say("%s\n", *mode == CU_STREAM_CAPTURE_MODE_RELAXED ? "relaxed" : "global");
     *mode = CU_STREAM_CAPTURE_MODE_GLOBAL;

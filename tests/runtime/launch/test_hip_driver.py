@@ -25,6 +25,7 @@ MAKERS = {"ctypes": PythonLaunches} | ({} if launcher._native is None else {"nat
 STAND_IN = r"""
 #include <stdio.h>
 #include <stdint.h>
+#include <string.h>
 static char log_[4096];
 static int fails;
 const char *fake_log(void) { return log_; }
@@ -41,7 +42,17 @@ int hipStreamGetCaptureInfo(void *stream, int *status, unsigned long long *numbe
     *status = stream ? 1 : 0; *number = 7; return 0;
 }
 int hipSetDevice(int device) { sprintf(log_, "device %d", device); return 0; }
-int hipThreadExchangeStreamCaptureMode(int *mode) { return 0; }
+int hipGetDevice(int *device) { *device = 3; return 0; }
+int hipThreadExchangeStreamCaptureMode(int *mode) {
+    sprintf(log_ + strlen(log_), "mode %d, ", *mode); *mode = 0; return 0;
+}
+int hipMalloc(void **address, size_t size) { *address = (void *)0x500; return fails ? 2 : 0; }
+int hipStreamCreateWithFlags(void **stream, unsigned flags) { *stream = (void *)0x70; return flags != 1; }
+int hipMemsetAsync(void *address, int value, size_t size, void *stream) {
+    sprintf(log_ + strlen(log_), "%d in %zu at %p by %p, ", value, size, address, stream); return 0;
+}
+int hipStreamSynchronize(void *stream) { sprintf(log_ + strlen(log_), "waits, "); return 0; }
+int hipStreamDestroy(void *stream) { return 0; }
 const char *hipGetErrorString(int status) { return "what HIP says"; }
 """
 
@@ -79,6 +90,17 @@ def test_there_are_no_tensor_maps(driver: HipDriver) -> None:
     driver.enter(3)
     assert driver.library.fake_log() == b"device 3"
     assert [driver.capture(stream) for stream in (0, 5)] == [0, 7]
+
+
+def test_scratch_is_zeroed_beside_any_capture(driver: HipDriver) -> None:
+    """By a stream of its own, in a mode in which a graph may be captured; what HIP says is said."""
+    driver.library.fake_reset(0)
+    assert driver.memory(4096) == 0x500
+    assert driver.library.fake_log() == b"mode 2, 0 in 4096 at 0x500 by 0x70, waits, mode 0, "
+    assert driver.current() == 3
+    driver.library.fake_reset(1)
+    with pytest.raises(LaunchError, match="4096 bytes of scratch: what HIP says"):
+        driver.memory(4096)
 
 
 def test_plans_for_amd_are_launched(bundle: Bundle) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,16 @@ from genkern.runtime.table import Choice
 
 # CUtensorMapDataType of cuda.h.
 BFLOAT16 = 9
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Scratch that kernels are passed the address of."""
+
+    address: int
+
+    def data_ptr(self) -> int:
+        return self.address
 
 
 def tensors_of(winner: PackedWinner) -> dict[str, torch.Tensor]:
@@ -74,10 +85,8 @@ def test_every_launch_passes_what_was_measured(bundle: Bundle) -> None:
             }
             prepared = PreparedCall(gpu, Choice("tuned", winner, call, bundle), layouts, m)
             assert prepared(tuple(tensor.data_ptr() for tensor in tensors.values()))
-            room = gpu.scratch.take(7, 0, 0, 0) if gpu.scratch._thread.rooms else (0, 0)
-            workspace, counters = next(iter(gpu.scratch._thread.rooms.values()), (torch.zeros(1), torch.zeros(1)))
-            assert room in ((0, 0), (workspace.data_ptr(), counters.data_ptr()))
-            scratch = {"workspace": workspace, "counters": counters}
+            workspace, counters = gpu.scratch.take(7, *prepared.scratch_bytes)
+            scratch = {"workspace": Piece(workspace), "counters": Piece(counters)}
             assert len(gpu.driver.launched) == len(call.plan.launches)
             for launch, launched in zip(call.plan.launches, gpu.driver.launched, strict=True):
                 wanted = given_by_triton(launch, {**tensors, **scratch}, known)
@@ -108,6 +117,17 @@ def test_boxes_fit_their_swizzle(bundle: Bundle) -> None:
                     assert encoding.box == (rows, min(columns, spans[encoding.swizzle] // 2))
                     seen.add(encoding.swizzle)
     assert {1, 2, 3} <= seen
+
+
+def test_a_format_that_stores_an_operand_in_another_way_is_refused(bundle: Bundle) -> None:
+    """In one line that says how it is now: its kernels would misread it, whatever its name."""
+    winner = bundle.of_arch("sm_90")[0]
+    a, b, c = winner.operands
+    layouts = {name: Layout(100, 512, 512, 2) for name in "abc"}
+    for operands in ((a, replace(b, row_major=True), c), (a, replace(b, dtype="fp16"), c), (a, b), ()):
+        older = Choice("tuned", replace(winner, operands=operands), winner.calls[0], bundle)
+        with pytest.raises(ResultsError, match=r"a16w16 now has a bf16, row-major; b bf16, column-major; c.*again"):
+            PreparedCall(FakeGpu(), older, layouts, 100)
 
 
 def test_a_binary_with_other_parameters_is_refused(bundle: Bundle) -> None:

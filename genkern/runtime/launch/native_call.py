@@ -1,0 +1,66 @@
+"""native_call: an eager call whose server is known, from its tensors to the output, made by the C extension alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from genkern.errors import GenkernError
+from genkern.runtime.launch import launcher
+from genkern.runtime.launch.prepared import Gpu
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a call is given, so many tensors, and what it returns."""
+
+    given: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+
+class Prepared(Protocol):
+    """Launches that are ready (PreparedCall, AlgorithmCall): `body` is what the C extension makes of them."""
+
+    @property
+    def alignment(self) -> int: ...
+    @property
+    def body(self) -> Any: ...
+    @property
+    def scratch_bytes(self) -> tuple[int, int]: ...
+    def failure(self, status: int) -> GenkernError: ...
+
+
+def native_call(
+    gpu: Gpu, prepared: Prepared, form: Form, otherwise: Callable[..., Any], failed: Callable[[GenkernError], None]
+) -> Callable[..., Any]:
+    """The call as a function of its tensors, which must lie as they did when it was prepared; `otherwise` where the
+    C extension is not there.
+
+    `otherwise` also makes calls whose operands are off their alignment, on another device than the thread's, or that
+    go into a graph with scratch of its own; and all after one that failed, of which `failed` is told.
+    """
+    native = launcher._native
+    if native is None or gpu.empty_here is None or prepared.body is None:
+        return otherwise
+    with gpu.made_current():
+        current = gpu.driver.current()
+    entries, scratch = gpu.driver.entries, prepared.scratch_bytes
+
+    def room(stream: int) -> tuple[int, int]:
+        return gpu.scratch.take(stream, *scratch)
+
+    def launch_failed(status: int) -> None:
+        gpu.scratch.drop(gpu.stream())
+        failed(prepared.failure(status))
+
+    made = native.Call(
+        prepared.body,
+        *(entries.current, current, entries.capture if any(scratch) else 0, entries.plain),
+        *(prepared.alignment, form.given, gpu.stream_of, gpu.index, gpu.empty_here),
+        *((form.shape, form.strides, form.dtype), room, otherwise, launch_failed),
+    )
+    call: Callable[..., Any] = made.call
+    return call
