@@ -6,8 +6,8 @@ For each family of the bundle and each M of 1, 16, 64 and 4096 that it won, the 
 for a family that won at none of these, the one nearest to them; and sizes that the library serves at these M. A time is
 that of a Python loop of calls, from a device that has nothing to do, so few that its queue never fills; loops of all
 contenders take turns, and medians are compared. No gradients (torch.no_grad). The parts of a call are timed alike:
-what finds who serves it (the key, its lookup, and whether PyTorch's dispatcher is needed), the output's memory, and
-the launch with addresses that are known.
+what finds who serves it, what serves it (from tensors to the output: of the library's calls, PyTorch's own function),
+and of that the output's memory.
 """
 
 from __future__ import annotations
@@ -41,15 +41,13 @@ from genkern.gemm.config import Config
 from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import PreparedCall
 from genkern.runtime.packed import PackedWinner
 
 MS = (1, 16, 64, 4096)
 # What serves where no winner of genkern's does: PyTorch's call, or an algorithm of cuBLASLt's that won.
 LIBRARY, LT_ALGORITHM = LIBRARIES = ("the library", "cuBLASLt's algorithm")
 NATIVE, CTYPES, MM, MM_OUT, LINEAR = "genkern", "through ctypes", "torch.mm", "torch.mm(out=)", "F.linear"
-LOOKUP, MEMORY, LAUNCH = PARTS = ("lookup", "memory", "launch")
+LOOKUP, SERVED, MEMORY = PARTS = ("lookup", "served", "memory of it")
 # The device's queue takes 1,024 launches; a call has up to three.
 MOST_CALLS, LEAST_CALLS, MOST_DEVICE_US = 200, 20, 20_000.0
 
@@ -151,28 +149,16 @@ def contenders(place: Place, bundle: Bundle, case: Case) -> dict[str, Callable[[
 def parts(
     place: Place, bundle: Bundle, case: Case, x: torch.Tensor, weight: torch.Tensor
 ) -> dict[str, Callable[[], object]]:
-    """The parts of a dispatched call; where the library serves it, what comes before the library alone."""
-    context = place.context([bundle])
-    gemm, gpu, problem = dispatcher(context), place.gpu, case.problem
+    """The parts of a dispatched call."""
+    gemm, problem = dispatcher(place.context([bundle])), case.problem
     gemm(x, weight)
+    (served,) = {call for _, call in gemm._known.values()}
     # Whoever serves the call: here nobody does, so that what is left is how it is found.
-    gemm._known = {place: (guard, lambda *_: None) for place, (guard, _) in gemm._known.items()}
-    found: dict[str, Callable[[], object]] = {LOOKUP: lambda: gemm(x, weight)}
-    choice = context.find(gpu, problem)
-    if choice.call is None:
-        return found
-    shape, strides, empty = (problem.M, problem.N), (problem.N, 1), gpu.empty
-    out = empty(shape, strides, x.dtype)
-    layouts = {
-        "a": Layout.of(x.shape, x.stride(), True, x.element_size()),
-        "b": Layout.of(weight.shape[::-1], weight.stride()[::-1], problem.row_major_b, weight.element_size()),
-        "c": Layout.of(out.shape, out.stride(), True, out.element_size()),
-    }
-    prepared = PreparedCall(gpu, choice, layouts, problem.M)
-    addresses = x.data_ptr(), weight.data_ptr(), out.data_ptr()
-    kept = x, weight, out
-    found[MEMORY] = lambda: empty(shape, strides, x.dtype)
-    found[LAUNCH] = lambda: prepared(addresses) and kept
+    gemm._known = {each: (guard, lambda *_: None) for each, (guard, _) in gemm._known.items()}
+    found: dict[str, Callable[[], object]] = {LOOKUP: lambda: gemm(x, weight), SERVED: lambda: served(x, weight)}
+    if case.family != LIBRARY:
+        shape, strides, empty = (problem.M, problem.N), (problem.N, 1), place.gpu.empty_here or place.gpu.empty
+        found[MEMORY] = lambda: empty(shape, strides, x.dtype)
     return found
 
 
@@ -200,13 +186,18 @@ def report(found: Sequence[Timed]) -> str:
         rows.append((each.family, f"{each.m}x{each.n}x{each.k}", *cells, ratio))
     measured = [each for each in found if NATIVE in each.times_us]
     figures = {
-        "host_over_torch_mm_worst": max(
-            (each.ratio for each in measured if each.family not in LIBRARIES), default=None
-        ),
-        "where the library serves": max((each.ratio for each in measured if each.family in LIBRARIES), default=None),
+        "host_over_torch_mm_worst": _worst(measured, lambda each: each.family not in LIBRARIES),
+        "host_over_torch_mm_algorithm_worst": _worst(measured, lambda each: each.family == LT_ALGORITHM),
+        # Below one it cannot be: it is the same function, after it was found.
+        "host_over_linear_library_worst": _worst(measured, lambda each: each.family == LIBRARY, LINEAR),
+        "host_over_torch_mm_library_worst": _worst(measured, lambda each: each.family == LIBRARY),
     }
     head = ("served by", "size", *names, f"{NATIVE} / {MM}")
     return f"us of the host for one call\n\n{table(head, rows)}\n\n{key_lines(figures)}"
+
+
+def _worst(measured: Sequence[Timed], counts: Callable[[Timed], bool], over: str = MM) -> float | None:
+    return max((each.times_us[NATIVE] / each.times_us[over] for each in measured if counts(each)), default=None)
 
 
 def run(place: Place, argv: Sequence[str]) -> str:

@@ -9,7 +9,22 @@ import host_time
 import pytest
 import torch
 from dispatching import native_available
-from host_time import CTYPES, LAUNCH, LIBRARY, LINEAR, LOOKUP, MEMORY, MM, MM_OUT, NATIVE, Case, Timed, cases, report
+from host_time import (
+    CTYPES,
+    LIBRARY,
+    LINEAR,
+    LOOKUP,
+    LT_ALGORITHM,
+    MEMORY,
+    MM,
+    MM_OUT,
+    NATIVE,
+    SERVED,
+    Case,
+    Timed,
+    cases,
+    report,
+)
 from small_bundle import pack_here, rows
 from stand_ins import cpu_place
 
@@ -81,25 +96,24 @@ def test_a_time_is_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_contenders_compute_the_same_and_parts_are_parts(bundle: Bundle) -> None:
-    """Both ways of launching, three of PyTorch's, and of a size that the library serves only what is before it."""
+    """Both ways of launching, three of PyTorch's, and the parts, of which the library's own have no memory."""
     place = cpu_place()
-    names = {*([NATIVE] if native_available() else []), CTYPES, MM, MM_OUT, LINEAR, LOOKUP, MEMORY, LAUNCH}
+    names = {*([NATIVE] if native_available() else []), CTYPES, MM, MM_OUT, LINEAR, LOOKUP, SERVED, MEMORY}
     calls = host_time.contenders(place, bundle, Case("tiled", GemmProblem(100, 256, 512), 9.0))
     assert set(calls) == names
     assert calls[LOOKUP]() is None
-    assert calls[LAUNCH]()
     assert torch.equal(calls[MM](), calls[LINEAR]())  # type: ignore[arg-type]
     launched = place.gpu.driver.launched  # type: ignore[attr-defined]
     before = len(launched)
     calls[LOOKUP]()
     calls[MEMORY]()
     assert len(launched) == before
-    calls[LAUNCH]()
+    calls[SERVED]()
     calls[CTYPES]()
     assert len({each.symbol for each in launched}) == 1
     assert len(launched) == before + 2
     by_library = host_time.contenders(place, bundle, Case(LIBRARY, GemmProblem(300, 256, 512), 9.0))
-    assert set(by_library) == names - {MEMORY, LAUNCH}
+    assert set(by_library) == names - {MEMORY}
     assert torch.equal(by_library[CTYPES](), by_library[MM]())  # type: ignore[arg-type]
 
 
@@ -110,12 +124,18 @@ def test_the_worst_family_is_the_figure() -> None:
         Timed("tiled", 16, 64, 64, times),
         Timed("gemv", 1, 64, 64, {**times, NATIVE: 6.0}),
         Timed(LIBRARY, 4096, 64, 64, {**times, NATIVE: 9.0}),
+        Timed(LT_ALGORITHM, 4096, 64, 64, {**times, NATIVE: 7.0}),
     ]
     lines = report(found).splitlines()
     assert "| tiled | 16x64x64 | 4.00 | 9.00 | 8.00 | 6.00 | 7.00 | 1.00 | - | - | 0.50 |" in lines
-    assert lines[-2:] == ["host_over_torch_mm_worst: 0.750", "where the library serves: 1.125"]
+    assert lines[-4:] == [
+        "host_over_torch_mm_worst: 0.750",
+        "host_over_torch_mm_algorithm_worst: 0.875",
+        "host_over_linear_library_worst: 1.286",
+        "host_over_torch_mm_library_worst: 1.125",
+    ]
     del times[NATIVE]
-    assert report([Timed("tiled", 1, 64, 64, times)]).splitlines()[-2] == "host_over_torch_mm_worst: -"
+    assert report([Timed("tiled", 1, 64, 64, times)]).splitlines()[-4] == "host_over_torch_mm_worst: -"
     assert report([])
 
 

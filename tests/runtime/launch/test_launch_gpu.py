@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,17 @@ import pytest
 import torch
 from small_bundle import CONFIGS, K, pack_here, problem_of, row
 
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.backends import cublaslt, cublaslt_matmul
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.gpu import TorchGpu
+from genkern.runtime.torch_ops import define
 
 pytestmark = pytest.mark.gpu
+_numbers = itertools.count()
 LIBRARY = torch.nn.functional.linear
 
 
@@ -107,6 +112,87 @@ def test_the_first_call_may_be_captured(gemm: Gemm) -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, wanted)
+
+
+def test_graph_trees_of_torch_compile(gemm: Gemm) -> None:
+    """mode="reduce-overhead" warms up in its graphs' own memory, and refuses what stays alive there; results are right
+    in warm-up, recording and replays, with several calls in one graph and with other contents.
+    """
+    gemm.operator = define(gemm, f"{gemm.__name__}_gpu_{next(_numbers)}")
+    made = [operands(m, n) for m, n in sizes()[::4]]
+
+    def model(xs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [gemm(x, weight) * 1 for x, (_, weight, _) in zip(xs, made, strict=True)]
+
+    compiled = torch.compile(model, mode="reduce-overhead", fullgraph=True)
+    with torch.no_grad():
+        for seed in range(6):
+            torch.compiler.cudagraph_mark_step_begin()
+            xs = [operands(x.shape[0], weight.shape[0], seed)[0] for x, weight, _ in made]
+            for out, x, (_, weight, _) in zip(compiled(xs), xs, made, strict=True):
+                assert torch.equal(out, (x.double() @ weight.double().T).bfloat16()), (seed, weight.shape)
+
+
+def test_nothing_of_ours_stays_in_a_graphs_pool(gemm: Gemm) -> None:
+    """First calls and captures leave their outputs alone in the pool that they were made in."""
+    made = [operands(m, n) for m, n in sizes()[::4]]
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        out = [gemm(x, weight) for x, weight, _ in made]
+    torch.cuda.synchronize()
+    kept = {tensor.untyped_storage().data_ptr() for tensor in out}
+    alive = {
+        block["address"]
+        for segment in pool.snapshot()
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+    assert alive <= kept
+
+
+def test_deterministic_algorithms(gemm: Gemm, here: Bundle) -> None:
+    """Atomic sums are the library's then, also of a call that was launched before."""
+    (winner,) = (each for each in here.winners if not each.deterministic)
+    torch.manual_seed(0)
+    x, weight = (torch.randn(size, device="cuda").bfloat16() for size in ((100, K), (winner.problem.N, K)))
+    gemm(x, weight)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert all(torch.equal(gemm(x, weight), LIBRARY(x, weight)) for _ in range(3))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_first_call_of_an_algorithm_may_be_captured(here: Bundle, gemm: Gemm) -> None:
+    """The library's handle, and its kernel, are made while the graph is captured; and eager calls are right."""
+    problem = GemmProblem(129, 320, K)
+    matmul = cublaslt.prepare(problem, 0)
+    pointers = cublaslt.Pointers(256, 256, 256)
+    first, *_ = cublaslt.candidates(matmul, pointers, most=4)
+    won = replace(
+        here.winners[0],
+        problem=problem,
+        choice="vendor",
+        vendor=cublaslt.kept(matmul, first).name,
+        calls=(),
+        operands=(),
+    )
+    bundle = replace(here, contents=replace(here.contents, winners=(won,)))
+    own = Gemm("a16w16", Context(lambda op: [bundle], lambda index: TorchGpu(index)))
+    x, weight, wanted = operands(129, 320)
+    handles = dict(cublaslt_matmul._handles)
+    cublaslt_matmul._handles.clear()
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = own(x, weight)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, wanted)
+        for _ in range(3):
+            assert torch.equal(own(x, weight), wanted)
+    finally:
+        cublaslt_matmul._handles.update(handles)
 
 
 def test_slices_and_offsets(gemm: Gemm) -> None:
