@@ -92,8 +92,8 @@ class PackedWinner:
     `choice` is "config", or "vendor" where the library wins; calls are for other M then, if there are any. `vendor`
     names the library's call (genkern.gemm.libraries), "" where nobody says it. `time_us`, `library_us` of the library's
     best and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
-    call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it. `operands`
-    are those of its format when it was packed; `deterministic` says that two runs agree to the bit.
+    call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
+    `operands` are those of its format when it was packed; `deterministic` says that two runs agree to the bit.
     """
 
     problem: GemmProblem
