@@ -28,7 +28,26 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # Whether tensors are like those that it was made of.
 Guard = Callable[..., bool]
-_Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+
+
+def _guard(*tensors: Any) -> Guard:
+    made: Guard = torch._C._dynamo.guards.TensorGuards(
+        *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+    ).check
+    return made
+
+
+def _has_guards() -> bool:
+    """Whether this PyTorch has them as they were when this was written: no document promises them."""
+    one, other = torch.empty(0, device="cpu"), torch.empty(1, device="cpu")
+    try:
+        guard = _guard(one)
+        return guard(one) and not guard(other)
+    except (AttributeError, TypeError):
+        return False
+
+
+_GUARDS = _has_guards()
 _is_traced = torch.compiler.is_dynamo_compiling
 _modes = torch._C._len_torch_dispatch_stack
 
@@ -122,10 +141,10 @@ class Gemm:
             assert self.operator is not None
             return self.operator(x, weight, *given, **own)
         # What serves a capture alone is not kept.
-        if _Guards is not None and kept.get(key) is served:
+        if _GUARDS and kept.get(key) is served:
             guard = guards.get(key)
             if guard is None or not guard(*tensors):
-                guard = _Guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+                guard = _guard(*tensors)
             if len(known) >= _MOST_KNOWN:
                 known.clear()
                 guards.clear()

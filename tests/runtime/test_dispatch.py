@@ -130,7 +130,7 @@ def test_slices_of_one_size_are_told_apart(gemm: Gemm, gpu: FakeGpu) -> None:
 
 def test_without_a_guard_calls_are_the_same(gemm: Gemm, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PyTorch that has no TensorGuards costs time only."""
-    monkeypatch.setattr("genkern.runtime.dispatch._Guards", None)
+    monkeypatch.setattr("genkern.runtime.dispatch._GUARDS", False)
     x, weight = operands(100, 256)
     for _ in range(3):
         assert gemm(x, weight).shape == (100, 256)
