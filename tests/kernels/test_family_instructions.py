@@ -202,7 +202,7 @@ def test_stream_k(compiled: Callable[..., Texts], arch: str) -> None:
     assert counts_arrivals(main_text(texts), arch)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", spread(ARCHS, 3))
 def test_stream_k_with_float32_out(compiled: Callable[..., Texts], arch: str) -> None:
     """C in float32 needs the accumulators in another layout, also where they come from one of two places."""
     problem = GemmProblem(13, 512, 4096, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32", bias=True)
@@ -292,7 +292,7 @@ def test_specialized_loops_are_for_sm_100(
 
 @pytest.mark.parametrize(
     ("config", "dtype"),
-    [*((config, "bf16") for config in GLUON_CONFIGS), *((config, "fp16") for config in GLUON_CONFIGS[::4])],
+    [*((config, "bf16") for config in spread(GLUON_CONFIGS, 2)), *((config, "fp16") for config in GLUON_CONFIGS[1::6])],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], config: Config, dtype: str) -> None:
@@ -314,7 +314,7 @@ def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], co
 
 @pytest.mark.parametrize(
     ("config", "dtype_c"),
-    [*((config, "bf16") for config in GLUON_CONFIGS), *((config, "fp32") for config in spread(GLUON_CONFIGS, 3))],
+    [*((config, "bf16") for config in spread(GLUON_CONFIGS, 2)), *((config, "fp32") for config in GLUON_CONFIGS[3::4])],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], config: Config, dtype_c: str) -> None:
