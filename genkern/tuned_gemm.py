@@ -1,8 +1,9 @@
 """GEMMs of tensors by tuned kernels: a function `gemm_<format>(x, weight, ...)` for each format (dir() has them).
 
-Each computes activation(scale_a * scale_b * (x @ weight.T) + bias) of x [..., K] and weight [N, K], by the winner that
-the bundles or results named by GENKERN_CONFIG have for it, and by PyTorch where they have none. What the arguments are
-is said by genkern.runtime.dispatch.Gemm; docs/dispatch.md says which winner is taken.
+Each computes activation(scale_a * scale_b * (x @ weight.T) + bias) of x [..., K] and weight [N, K], those of batches of
+x [batch, M, K] and weight [batch, N, K], by the winner that the bundles or results named by GENKERN_CONFIG have for it,
+and by PyTorch where they have none. What the arguments are is said by genkern.runtime.dispatch.Gemm; docs/dispatch.md
+says which winner is taken.
 """
 
 from __future__ import annotations

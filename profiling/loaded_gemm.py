@@ -10,7 +10,7 @@ from typing import Any
 from genkern.farm.cache import read_spec
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.session import Session
-from genkern.kernels.argument import Argument, Constant, Counters, Descriptor, Integer, Leading, Pointer
+from genkern.kernels.argument import Argument, Constant, Counters, Descriptor, Integer, Leading, Pointer, Stride
 from genkern.kernels.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
 from genkern.kernels.plan import Launch, LaunchPlan
@@ -167,14 +167,17 @@ def _given(argument: Argument, tensors: Mapping[str, Any], known: Mapping[str, i
         return evaluate(argument.value, known)
     if isinstance(argument, Leading):
         # As A, B and C lie (check_operands in generated modules), the other dimension's is 1.
-        return max(tensors[argument.operand].stride())
+        return max(tensors[argument.operand].stride()[-2:])
+    if isinstance(argument, Stride):
+        return tensors[argument.operand].stride(0)
     if isinstance(argument, Constant):
         return argument.value
     return tensors["counters" if isinstance(argument, Counters) else "workspace"]
 
 
 def _descriptor(argument: Descriptor, tensor: Any) -> Any:
-    matrix = tensor.T if argument.transposed else tensor
+    matrix = tensor.mT if argument.transposed else tensor
+    matrix = matrix.view(-1, matrix.shape[-1])
     outer, inner = (evaluate(size, {}) for size in argument.box)
     if not argument.swizzled:
         from triton.tools.tensor_descriptor import TensorDescriptor

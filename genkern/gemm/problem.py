@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
 
@@ -71,9 +71,20 @@ class GemmProblem:
         return f"{self.size}_{self.op}_{types}_{layout}{epilogue}{own}"
 
     @property
+    def batch(self) -> int:
+        """Products of this size in one call: what the field of that name says, of formats that have it."""
+        count = dict(self.own).get("batch_size", 1)
+        return count if isinstance(count, int) else 1
+
+    def in_batch_of(self, most: int) -> GemmProblem:
+        """The problem with so many products at most."""
+        own = tuple((name, min(self.batch, most) if name == "batch_size" else value) for name, value in self.own)
+        return replace(self, own=own)
+
+    @property
     def flops(self) -> int:
-        """Multiply and add counted apart: 2 M N K."""
-        return 2 * self.M * self.N * self.K
+        """Multiply and add counted apart: 2 M N K, of each product in the batch."""
+        return 2 * self.batch * self.M * self.N * self.K
 
     def tflops(self, time_us: float) -> float:
         """Achieved TFLOP/s at `time_us` microseconds."""

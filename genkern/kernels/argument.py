@@ -32,6 +32,7 @@ class Pointer:
 class Descriptor:
     """TMA descriptor of the operand as it is stored, for boxes of `box` elements, the contiguous dimension last.
 
+    Of a batch it is of all matrices as one, each below the one before, without a gap.
     `transposed`: the operand is stored as its transpose. `swizzled`: a box lies in shared memory as wgmma reads it
     (Gluon's NVMMASharedLayout), in each program of a cluster of `cluster`.
     """
@@ -83,6 +84,18 @@ class Leading:
 
 
 @dataclass(frozen=True)
+class Stride:
+    """Elements from one matrix of an operand in a batch to the next, 32 bits.
+
+    `aligns`: the kernel relies on its being a multiple of 16.
+    """
+
+    name: str
+    operand: str
+    aligns: bool = False
+
+
+@dataclass(frozen=True)
 class Workspace:
     """Address of the workspace: what a call may write, of the accumulators' type."""
 
@@ -106,7 +119,7 @@ class Constant:
 
 
 # In what follows `expanded`, the values of Integers may hang on the number of units; no other argument's do.
-Argument = Pointer | Descriptor | Descriptors | Integer | Leading | Workspace | Counters | Constant
+Argument = Pointer | Descriptor | Descriptors | Integer | Leading | Stride | Workspace | Counters | Constant
 
 
 @dataclass(frozen=True)
@@ -175,7 +188,7 @@ def triton_type(argument: Argument, operands: Mapping[str, Operand]) -> str:
 
 def promised(argument: Argument) -> bool:
     """Whether the kernel is compiled for a multiple of 16: an address in bytes, or a number."""
-    if isinstance(argument, (Integer, Leading)):
+    if isinstance(argument, (Integer, Leading, Stride)):
         return argument.aligns
     return isinstance(argument, (Pointer, Workspace, Counters))
 

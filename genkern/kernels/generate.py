@@ -117,6 +117,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "workspace_dtype": f"torch.{'float32' if accumulator == 'fp32' else accumulator}",
         "poison": 'float("nan")',
         "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
+        "batched": op.batched,
         "own": own_values(op.fields, problem),
         "packed_b": op.operands(problem)[1].packed,
         "converts_b": op.converts_b,
@@ -192,7 +193,9 @@ def source_of(function: Callable[..., Any]) -> str:
 
 def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
     template = _environment(tuple(op_folders().items())).get_template(kernel.variant.template)
-    return template.render(context, v=kernel.variant, parameters=list(parameters_of(kernel.arguments))).strip()
+    return template.render(
+        context, v=kernel.variant, parameters=list(parameters_of(kernel.arguments)), steps=kernel.steps
+    ).strip()
 
 
 # Functions that kernels call, and one another.

@@ -16,6 +16,7 @@ from genkern.kernels.argument import (
     Integer,
     Leading,
     Pointer,
+    Stride,
     Workspace,
 )
 from genkern.kernels.expression import Value, names_in, spelled
@@ -90,7 +91,13 @@ def _launch(kernel: Kernel, is_main: bool) -> LaunchText:
     return LaunchText(
         "globals()[config.kernel]" if is_main else kernel.variant.name,
         f"({', '.join(map(_text, kernel.grid))})",
-        _lines([_given(argument) for argument in kernel.arguments if not isinstance(argument, Constant)]),
+        _lines(
+            [
+                _given(argument, bool(kernel.steps))
+                for argument in kernel.arguments
+                if not isinstance(argument, Constant)
+            ]
+        ),
         _constants(kernel),
         ("_options_of(config)",) if kernel.takes_amd_options else _dictionary(options),
     )
@@ -127,25 +134,29 @@ def _constant(constant: Constant) -> str:
     return f'"{constant.value}"' if isinstance(constant.value, str) else _text(constant.value)
 
 
-def _given(argument: Argument) -> str:
+def _given(argument: Argument, batched: bool) -> str:
     if isinstance(argument, Pointer):
         return f'operands["{argument.operand}"]'
     if isinstance(argument, Descriptor):
-        return _descriptor(argument)
+        return _descriptor(argument, batched)
     if isinstance(argument, Descriptors):
         owners = f", {argument.owners}" if argument.owners > 1 else ""
-        each = _descriptor(argument.each)
+        each = _descriptor(argument.each, batched)
         return f"*({each}\n  for *_, WIDTH in parts_of({_text(argument.width)}{owners}))"
     if isinstance(argument, Integer):
         return _text(argument.value)
     if isinstance(argument, Leading):
         return f'_leading(operands["{argument.operand}"])'
+    if isinstance(argument, Stride):
+        return f'operands["{argument.operand}"].stride(0)'
     assert isinstance(argument, (Workspace, Counters))
     return 'operands["workspace"]' if isinstance(argument, Workspace) else 'operands["counters"]'
 
 
-def _descriptor(descriptor: Descriptor) -> str:
+def _descriptor(descriptor: Descriptor, batched: bool) -> str:
     matrix = f'operands["{descriptor.operand}"]' + ".T" * descriptor.transposed
+    if batched:
+        matrix = f"_as_one({matrix.replace('.T', '.mT')})"
     outer, inner = map(_text, descriptor.box)
     if not descriptor.swizzled:
         return f"TensorDescriptor.from_tensor({matrix}, [{outer}, {inner}])"

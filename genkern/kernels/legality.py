@@ -75,6 +75,8 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
         return "this family reads nothing but A and B in its steps over K"
     if a.packed > 1 or (b.packed > 1 and b.row_major):
         return "kernels read no packed A, and a packed B whose rows run along K only (rowMajorB: N)"
+    if op.batched and not FAMILIES[family].batches:
+        return "this family computes one product, not a batch of them"
     return FAMILIES[family].takes(problem, gpu)
 
 
@@ -134,6 +136,9 @@ def legal_split(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return f"SPLIT_K is over the {GRID_YZ:,} programs of a grid's second dimension"
     if tiles(problem, config) >= INT32 - GRID_YZ:
         return "more tiles than 32 bits count"
+    elements = tiles(problem, config) * config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
+    if split_k > 1 and get_op(problem.op).batched and elements * split_k >= INT32:
+        return "partial sums of a product of the batch are more than 32 bits count"
     return FAMILIES[family].shares(problem, config, gpu)
 
 

@@ -21,6 +21,7 @@ from genkern.kernels.argument import (
     Integer,
     Leading,
     Pointer,
+    Stride,
     Workspace,
 )
 from genkern.kernels.expression import Expression, Value, evaluate, from_json, to_json
@@ -106,6 +107,7 @@ _KINDS: dict[str, type[Argument]] = {
     "descriptor": Descriptor,
     "integer": Integer,
     "leading": Leading,
+    "stride": Stride,
     "workspace": Workspace,
     "counters": Counters,
     "constant": Constant,

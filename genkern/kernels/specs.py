@@ -16,7 +16,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
 from genkern.kernels.expression import Value, evaluate, fold
-from genkern.kernels.families.call import Call, Kernel, Product, Variant, product_of
+from genkern.kernels.families.call import Call, Kernel, Product, Variant, for_batch, product_of
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import Launch, LaunchPlan
@@ -29,7 +29,7 @@ _NUMBERS = tuple(field for field in CONFIG_FIELDS if field not in ("family", "sc
 
 @lru_cache(maxsize=1024)
 def _call(family: str, product: Product, variant: Variant) -> Call:
-    return FAMILIES[family].call(product, variant)
+    return for_batch(product, FAMILIES[family].call(product, variant))
 
 
 def call_of(product: Product, config: Config) -> Call:
@@ -82,7 +82,7 @@ def compile_options(kernel: Kernel, config: Config) -> tuple[tuple[str, int | st
 
 def known_of(problem: GemmProblem, config: Config) -> dict[str, Value]:
     """What a problem and a config say of the names in a call's values."""
-    return {"M": problem.M, "N": problem.N, "K": problem.K, **_numbers(config)}
+    return {"M": problem.M, "N": problem.N, "K": problem.K, "BATCH": problem.batch, **_numbers(config)}
 
 
 def _numbers(config: Config) -> Mapping[str, Value]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.ops import outside
-from genkern.ops.fields import NoFields
+from genkern.ops.fields import NoFields, fields_of
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ class Op:
         """Whether only `exact_inputs` can make values for an operand."""
         return operand.name in self.encoded or not operand.is_plain
 
+    @property
+    def batched(self) -> bool:
+        """Whether operands have a dimension more, of the products of a batch."""
+        return any(field.name == "batch_size" for field in fields_of(self.fields))
+
     def extra_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         """The operands besides A, B and C, in the order in which kernels take them."""
         return self.operands(problem)[3:]
@@ -97,6 +102,11 @@ def matrices(problem: GemmProblem) -> tuple[Operand, Operand, Operand]:
         Operand("b", "weight", (K, N), problem.dtype_b, problem.row_major_b, rotates=True),
         Operand("c", "output", (M, N), problem.dtype_c),
     )
+
+
+def in_batch(problem: GemmProblem, operands: Iterable[Operand]) -> tuple[Operand, ...]:
+    """The operands with as many matrices, one behind the other, as the problem has products."""
+    return tuple(replace(operand, shape=(problem.batch, *operand.shape)) for operand in operands)
 
 
 def bias_of(problem: GemmProblem) -> tuple[Operand, ...]:

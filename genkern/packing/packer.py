@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,8 +146,8 @@ def _require_fit(plan: LaunchPlan, binaries: Sequence[PackedBinary], problem: Ge
     """Raise ResultsError unless every binary takes what the plan gives, for operands without gaps."""
     layouts = {}
     for operand in get_op(problem.op).operands(problem):
-        *_, columns = operand.stored_shape
-        strides = (columns, 1)[-len(operand.stored_shape) :]
-        layouts[operand.name] = Layout.of(operand.stored_shape, strides, True, DTYPES[operand.dtype].size_bytes)
+        shape = operand.stored_shape
+        strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+        layouts[operand.name] = Layout.of(shape, strides, True, DTYPES[operand.dtype].size_bytes)
     for launch, binary in zip(plan.launches, binaries, strict=True):
         parameters_of(launch, binary, layouts, {"units": 1, "M": problem.M})

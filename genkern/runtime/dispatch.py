@@ -85,6 +85,8 @@ class Gemm:
     ) -> Any:
         """activation(scale_a * scale_b * (x @ weight.T) + bias), of x [..., K] and weight [N, K], as [..., N].
 
+        Of formats with batches x is [batch, M, K], weight [batch, N, K] and the result [batch, M, N].
+
         bias is [N], in the output's type. out_dtype is that of x unless given, of 8-bit operands bfloat16. Which scales
         a format has, and their shapes, its operands say; `own` are its own fields (block sizes, for example).
         activation is one of "relu", "gelu" (exact) and "silu". Raises InputError for operands that do not belong

@@ -60,8 +60,8 @@ class Given:
         """Raises InputError, in one line that says what is given and what belongs there."""
         import torch
 
-        if x.dim() < 1 or weight.dim() != 2:
-            raise _apart(x, weight, 1)
+        if x.dim() < 1 or weight.dim() != 2 + op.batched or (op.batched and x.shape[:-2] != weight.shape[:-2]):
+            raise _apart(x, weight, op, 1)
         devices = {each.get_device() for each in (x, weight, bias, scale_a, scale_b) if each is not None}
         if len(devices) > 1:
             raise InputError(
@@ -70,7 +70,10 @@ class Given:
         if activation is not None and activation not in ACTIVATIONS:
             raise InputError(f"activation = {str(activation)[:40]!r} is not one of {', '.join(ACTIVATIONS)}")
         *lead, k = x.shape
-        n, m = int(weight.shape[0]), math.prod(lead)
+        n, m = int(weight.shape[-2]), math.prod(lead)
+        if op.batched:
+            own = {**own, "batch_size": int(lead[0])}
+            m = int(lead[1])
         a, b = _name_of(x, "x"), _CODES.get(str(weight.dtype)) or _name_of(weight, "weight")
         c = (_OUT_OF_BYTES if DTYPES[a].size_bytes == 1 else a) if out_dtype is None else _name(out_dtype, "out_dtype")
         given = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
@@ -79,9 +82,9 @@ class Given:
         operands: tuple[Operand, ...] = ()
         # Where there is nothing, one of each stands for it.
         _require_k(op, GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c), x, weight)
-        if m and n and k:
+        if m and n and k and weight.shape[0]:
             # As nn.Linear's weight lies, B [K, N] is stored as its transpose.
-            rows = weight.stride(1) == 1 or weight.stride(0) != 1
+            rows = weight.stride(-1) == 1 or weight.stride(-2) != 1
             for values in _own_values(op, own):
                 problem = GemmProblem(
                     m, n, int(k), op.name, a, b, c, True, not rows, bias is not None, activation or "none", values
@@ -122,13 +125,15 @@ def _require_k(op: Op, problem: GemmProblem, x: Any, weight: Any) -> None:
     operand = op.operands(problem)[1]
     if str(weight.dtype) in _CODES and not _has_type(weight, operand, op):
         raise InputError(f"weight is {weight.dtype}: use one of {', '.join(sorted(BY_TORCH))}")
-    if -(-x.shape[-1] // operand.packed) != weight.shape[1]:
-        raise _apart(x, weight, operand.packed)
+    if -(-x.shape[-1] // operand.packed) != weight.shape[-1]:
+        raise _apart(x, weight, op, operand.packed)
 
 
-def _apart(x: Any, weight: Any, packed: int) -> InputError:
-    wanted = f"[N, K / {packed}]" if packed > 1 else "[N, K]"
-    return InputError(f"x {_shape(x)} and weight {_shape(weight)}: they must be [..., K] and {wanted}")
+def _apart(x: Any, weight: Any, op: Op, packed: int) -> InputError:
+    wanted = f"[..., K] and [N, K / {packed}]" if packed > 1 else "[..., K] and [N, K]"
+    if op.batched:
+        wanted = "[batch, M, K] and [batch, N, K]"
+    return InputError(f"x {_shape(x)} and weight {_shape(weight)}: they must be {wanted}")
 
 
 def _has_type(tensor: Any, operand: Operand, op: Op) -> bool:

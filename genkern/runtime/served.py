@@ -81,7 +81,7 @@ def by_library(given: Given) -> Function:
         )
     if problem.activation == "none" and given.is_linear and (linear := linear_of(problem)) is not None:
         return linear
-    shape = *given.lead, given.n
+    shape, shape_a = (*given.lead, given.n), given.op.operands(problem)[0].tensor_shape
     places = _places(given)
 
     def call(x: Any, weight: Any, *extra: Any) -> Any:
@@ -89,7 +89,7 @@ def by_library(given: Given) -> Function:
 
         # Matrices as the format declares them; vectors stay as they are.
         named = {operand.name: extra[place].reshape(operand.shape) for place, operand in places}
-        operands = {"a": x.reshape(problem.M, problem.K), "b": weight.mT, **named}
+        operands = {"a": x.reshape(shape_a), "b": weight.mT, **named}
         c = product(problem, operands).reshape(shape)
         return c if problem.activation == "none" else getattr(torch.nn.functional, problem.activation)(c)
 
@@ -128,17 +128,21 @@ def _launched(
     made for what lies so.
     """
     x, weight, *extra = tensors
-    flat = _as_matrix(x)
-    rows = x.new_empty((problem.M, problem.K)) if flat is None else flat
+    size = given.op.operands(problem)[0].tensor_shape
+    flat = _seen_as(x, size)
+    rows = x.new_empty(size) if flat is None else flat
+    b, batch = weight.mT, problem.batch
     layouts = {
         "a": Layout.of(rows.shape, rows.stride(), True, x.element_size()),
-        "b": Layout.of(weight.shape[::-1], weight.stride()[::-1], problem.row_major_b, weight.element_size()),
-        "c": Layout(problem.M, problem.N, problem.N, given.out.itemsize),
+        "b": Layout.of(b.shape, b.stride(), problem.row_major_b, weight.element_size()),
+        "c": Layout(problem.M, problem.N, problem.N, given.out.itemsize, batch, problem.M * problem.N),
     }
     for operand in given.extra_operands:
         *_, columns = operand.stored_shape
         element_bytes = DTYPES[operand.dtype].size_bytes
-        layouts[operand.name] = Layout(operand.elements // columns, columns, columns, element_bytes)
+        count = batch if len(operand.shape) == 3 else 1
+        rows_of_it = operand.elements // columns // count
+        layouts[operand.name] = Layout(rows_of_it, columns, columns, element_bytes, count, rows_of_it * columns)
     prepared: PreparedCall | AlgorithmCall
     if choice.algorithm:
         prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)
@@ -146,7 +150,7 @@ def _launched(
         prepared = PreparedCall(gpu, choice, layouts, problem.M)
     shape, out_dtype, empty = (*given.lead, given.n), given.out, gpu.empty
     strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
-    gathers, size, places = flat is None, (problem.M, problem.K), _places(given)
+    gathers, places = flat is None, _places(given)
     is_failed = False
 
     def failed(error: GenkernError) -> None:
@@ -176,10 +180,10 @@ def _launched(
     return native_call(gpu, prepared, Form(len(tensors), shape, strides, out_dtype), call, failed)
 
 
-def _as_matrix(x: Any) -> Any:
-    """x [..., K] as [M, K] in the same memory; None where it does not lie so."""
+def _seen_as(x: Any, shape: tuple[int, ...]) -> Any:
+    """x [..., K] as A, of this shape, in the same memory; None where it does not lie so."""
     try:
-        return x.view(-1, x.shape[-1])
+        return x.view(shape)
     except RuntimeError:
         return None
 

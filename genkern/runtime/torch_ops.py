@@ -63,7 +63,7 @@ def define(gemm: Gemm, name: str = "") -> Any:
 def _fake(x: Any, weight: Any, bias: Any = None, out_dtype: Any = None, *more: Any, **own: Any) -> Any:
     if out_dtype is None:
         out_dtype = torch.bfloat16 if x.dtype.itemsize == 1 else x.dtype
-    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=out_dtype)
+    return x.new_empty((*x.shape[:-1], weight.shape[-2]), dtype=out_dtype)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -81,7 +81,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     if ctx.activation not in (None, "none"):
         # Where this pass is differentiated itself, through what the activation was given too.
         twice = torch.is_grad_enabled()
-        before = torch.nn.functional.linear(x, weight, bias)
+        before = x @ weight.mT if weight.dim() == 3 else torch.nn.functional.linear(x, weight, bias)
         before = before if twice else before.detach().requires_grad_()
         with torch.enable_grad():
             after = getattr(torch.nn.functional, ctx.activation)(before)
@@ -89,6 +89,8 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     grad = grad.to(x.dtype)
     flat = grad.reshape(-1, grad.shape[-1])
     of_x = grad @ weight if ctx.needs_input_grad[0] else None
-    of_weight = flat.mT @ x.reshape(-1, x.shape[-1]) if ctx.needs_input_grad[1] else None
+    of_weight = None
+    if ctx.needs_input_grad[1]:
+        of_weight = grad.mT @ x if weight.dim() == 3 else flat.mT @ x.reshape(-1, x.shape[-1])
     of_bias = flat.sum(0).to(bias.dtype) if bias is not None and ctx.needs_input_grad[2] else None
     return of_x, of_weight, of_bias, *[None] * (ctx.inputs - 3)

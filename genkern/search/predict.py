@@ -98,7 +98,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     if shares:
         split_k = 1
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
-    tiles = tiles_m * tiles_n * split_k
+    tiles = tiles_m * tiles_n * split_k * problem.batch
 
     if shares:
         # One program a unit: whole tiles, then an equal share of what is left.
@@ -182,7 +182,7 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     per_set += min(columns * config.BLOCK_SIZE_N, problem.N) * problem.K * size_b
     inputs = (problem.M * size_a + problem.N * size_b) * problem.K
     missed = max(0.0, 1.0 - gpu.last_level_cache_mib * 2**20 / inputs)
-    moved = bytes_moved(problem) + missed * max(0, sets * per_set - inputs)
+    moved = bytes_moved(problem) + missed * problem.batch * max(0, sets * per_set - inputs)
     return moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
 
 

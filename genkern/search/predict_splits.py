@@ -41,14 +41,14 @@ def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
 
 def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     """Microseconds that the config's way of splitting K adds to its main kernel; 0 where it does not split."""
-    elements = problem.M * problem.N * _SUM_BYTES
+    elements = problem.batch * problem.M * problem.N * _SUM_BYTES
     if config.family == "tiled_atomic":
         # The zero-fill, the additions, and the conversion where C does not hold the sums.
         around = GAP_US + KERNEL_US + _moved_us(elements, gpu)
         kernels = 1 if sums_are_c(problem) else 2
         return kernels * around + _moved_us(_ATOMIC_FACTOR * config.SPLIT_K * elements, gpu)
     tile_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * _SUM_BYTES
-    tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+    tiles = problem.batch * -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
     if shares := sharers(problem, config, gpu):
         shared = tiles % gpu.compute_units
         owners = -(-shares // shared) + 1

@@ -28,6 +28,7 @@ from genkern.profiling.supervisor import run_supervised
 
 # The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
 _INTERPRETED_K_BLOCKS = 3
+_INTERPRETED_BATCH = 3
 _INTERPRETER_TIMEOUT_S = 300.0
 DeviceCheck = Callable[[Session, Candidate], Check]
 CallCheck = Callable[[Session, str], Check]
@@ -162,7 +163,7 @@ def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
     rows, columns, along_k = get_op(problem.op).shared_scale(problem)
     k_blocks = _INTERPRETED_K_BLOCKS * max(1, config.SPLIT_K // 2)
     return dataclasses.replace(
-        problem,
+        problem.in_batch_of(_INTERPRETED_BATCH),
         M=_shrink(problem.M, config.BLOCK_SIZE_M, 1, rows),
         N=_shrink(problem.N, config.BLOCK_SIZE_N, 1, columns),
         K=_shrink(problem.K, config.BLOCK_SIZE_K, k_blocks, along_k),

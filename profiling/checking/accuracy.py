@@ -26,7 +26,7 @@ def worst_row_error(actual: Any, expected: Any) -> float:
     A row smaller than one of elements of ABSOLUTE_TOLERANCE counts as that one: what an activation has pressed
     against zero has few correct digits, in float32 too (1 + erf(x) has none left below x = -4).
     """
-    difference = (actual.float() - expected).norm(dim=1)
-    size = expected.norm(dim=1).clamp(min=ABSOLUTE_TOLERANCE * expected.shape[1] ** 0.5)
+    difference = (actual.float() - expected).norm(dim=-1)
+    size = expected.norm(dim=-1).clamp(min=ABSOLUTE_TOLERANCE * expected.shape[-1] ** 0.5)
     worst = float((difference / size).max().item())
     return worst if worst == worst else float("inf")

@@ -81,7 +81,7 @@ def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guard
     item = dtype.itemsize
     step = math.lcm(_PITCH_STEP, operand.alignment // math.gcd(operand.alignment, item))
     pitch, shift = columns, 0
-    if sliced and operand.role in ("activation", "weight", "output") and len(outer) == 1:
+    if sliced and operand.role in ("activation", "weight", "output") and outer:
         shift = _SHIFT * operand.alignment // item
         longer = columns + _SHIFT * step
         if columns > 1 and (rows * longer < _WIDE or rows * columns >= _WIDE):

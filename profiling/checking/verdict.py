@@ -210,7 +210,7 @@ class Checking:
 
 
 def _difference(actual: Any, reference: _Reference) -> str:
-    """Where the first wrong element of [M, N] is, what it is and what it should be, and how many there are; or ""."""
+    """Where the first wrong element of C is, what it is and what it should be, and how many there are; or ""."""
     import torch
 
     exact = reference.low is reference.high
@@ -219,7 +219,7 @@ def _difference(actual: Any, reference: _Reference) -> str:
     count = actual.numel() - int(torch.count_nonzero(right).item())
     if not count:
         return ""
-    row, column = divmod(first_true(~right), actual.shape[1])
-    found, low, high = (x[row, column].item() for x in (actual, reference.low, reference.high))
+    place = tuple(int(index) for index in torch.unravel_index(torch.tensor(first_true(~right)), actual.shape))
+    found, low, high = (x[place].item() for x in (actual, reference.low, reference.high))
     wanted = f"expected {low:.7g}" + ("" if exact else f" to {high:.7g}")
-    return f"C[{row}, {column}] is {found:.7g}, {wanted}; {count:,} of {actual.numel():,} are wrong"
+    return f"C[{', '.join(map(str, place))}] is {found:.7g}, {wanted}; {count:,} of {actual.numel():,} are wrong"

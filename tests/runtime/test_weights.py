@@ -8,7 +8,7 @@ import pytest
 import torch
 from recording_gpu import FakeGpu
 from small_bundle import pack_here, row
-from small_gemms import SWAPPED
+from small_gemms import SWAPPED, TMA_SWAPPED
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
@@ -51,6 +51,46 @@ def test_a16w8_is_launched_and_served(tmp_path: Path, scale_type: torch.dtype) -
     assert (served.float() - wanted).norm() < 2**-7 * wanted.norm()
     with pytest.raises(InputError, match=r"takes scale_b \[1, 192\]"):
         gemm(x, weight, scale_b=scale[1:])
+
+
+def test_a_batch_is_launched_and_served(tmp_path: Path) -> None:
+    """With the stride from product to product that each operand has, in a grid of all products."""
+    problem = GemmProblem(5, N, K, "batched_a16w16", own=(("batch_size", 3),))
+    gpu = FakeGpu()
+    gemm = of_bundle(tmp_path, gpu, problem, SWAPPED)
+    # Tokens come first, as in attention: one product's rows lie between those of the others.
+    x, weight = torch.randn(5, 3, K).bfloat16().transpose(0, 1), torch.randn(3, N, K).bfloat16()
+    out = gemm(x, weight)
+    (launched,) = gpu.driver.launched
+    assert launched.grid[1:] == (SWAPPED.SPLIT_K, 3)
+    assert (out.shape, out.dtype) == ((3, 5, N), torch.bfloat16)
+    numbers = [int.from_bytes(value, "little") for value in launched.parameters if len(value) == 4]
+    # M, N, K, then leading dimensions, GROUP_SIZE_M and SPLIT_K, and steps.
+    assert numbers[:6] == [5, N, K, 3 * K, K, N]
+    assert numbers[8:11] == [K, N * K, 5 * N]
+    served = of_library("batched_a16w16")(x, weight)
+    assert (served.float() - x.float() @ weight.float().mT).norm() < 2**-7 * served.float().norm()
+    assert len(gpu.driver.launched) == 1
+    gemm(x[:2], weight[:2])
+    assert len(gpu.driver.launched) == 1
+    for wrong in (x[:2], x[0], x[:, :, 1:]):
+        with pytest.raises(InputError, match=r"must be \[batch, M, K\] and \[batch, N, K\]"):
+            gemm(wrong, weight)
+
+
+def test_a_batch_without_gaps_goes_through_the_copy_engine(tmp_path: Path) -> None:
+    """As one matrix of all rows; one with gaps is the library's."""
+    problem = GemmProblem(16, N, K, "batched_a16w16", own=(("batch_size", 3),))
+    gpu = FakeGpu()
+    gemm = of_bundle(tmp_path, gpu, problem, TMA_SWAPPED)
+    weight = torch.randn(3, N, K).bfloat16()
+    gemm(torch.randn(3, 16, K).bfloat16(), weight)
+    (launched,) = gpu.driver.launched
+    maps = [gpu.driver.map_in(value) for value in launched.parameters if len(value) == 128]
+    assert {each.sizes[1] for each in maps} == {3 * 16, 3 * N}
+    apart = torch.randn(6, 16, K).bfloat16()[::2]
+    assert gemm(apart, weight).equal(torch.bmm(apart, weight.mT))
+    assert len(gpu.driver.launched) == 1
 
 
 def packed(own: Own) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Argument, Descriptor, Leading, Pointer
+from genkern.kernels.argument import (
+    Argument,
+    Constant,
+    Counters,
+    Descriptor,
+    Integer,
+    Leading,
+    Pointer,
+    Stride,
+    Workspace,
+)
 from genkern.kernels.expression import Value, cdiv, name
 from genkern.ops.op import Op, get_op
 
@@ -19,6 +29,8 @@ BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K = (name(f"BLOCK_SIZE_{letter}") for let
 GROUP_SIZE_M, SPLIT_K, NUM_WARPS, NUM_STAGES = map(name, ("GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages"))
 # The problem's sizes.
 M, N, K = map(name, "MNK")
+# Products in a call, where the format has batches.
+BATCH = name("BATCH")
 # SMs or CUs of the device; XCDs of the kind of device that one works for, and how many CUs each has.
 UNITS, XCDS, UNITS_PER_XCD = map(name, ("units", "XCDS", "UNITS_PER_XCD"))
 # Tiles of C: the first of a call's definitions, where it uses them.
@@ -116,6 +128,7 @@ class Kernel:
 
     `arguments` are those of its parameters, constants last. `grid` is how many programs there are in three dimensions.
     `options` are Triton's; with `takes_amd_options` those of a config's AMD fields that are set come after them.
+    `steps`: names of pointers, and of how far they go from one product of a batch to the next (`for_batch`).
     """
 
     variant: Variant
@@ -123,6 +136,7 @@ class Kernel:
     grid: tuple[Value, Value, Value]
     options: Options
     takes_amd_options: bool = False
+    steps: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,41 @@ class Call:
     definitions: tuple[tuple[str, Value], ...] = ()
     workspace: Value = 0
     counters: Value = 0
+
+
+def for_batch(product: Product, call: Call) -> Call:
+    """The call for all products of a batch, of formats that have it: they go along the third dimension of the grid."""
+    if len(product.operands[0].shape) == 2:
+        return call
+    return replace(
+        call,
+        kernels=tuple(_for_batch(product, call, kernel) for kernel in call.kernels),
+        workspace=call.workspace and BATCH * call.workspace,
+        counters=call.counters and BATCH * call.counters,
+    )
+
+
+def _for_batch(product: Product, call: Call, kernel: Kernel) -> Kernel:
+    steps: dict[str, Argument] = {}
+    for argument in kernel.arguments:
+        step = f"{argument.name.removesuffix('_ptr')}_step"
+        if isinstance(argument, Workspace):
+            # Whole tiles of sums, or matrices of N columns.
+            steps[argument.name] = Integer(step, call.workspace, aligns=product.problem.N % 16 == 0)
+        elif isinstance(argument, Counters):
+            steps[argument.name] = Integer(step, call.counters)
+        elif isinstance(argument, Pointer) and len((operand := product.by_name[argument.operand]).shape) == 3:
+            # Whatever M is: a row without gaps is so long.
+            steps[argument.name] = Stride(step, argument.operand, operand.storage_shape[-1] % 16 == 0)
+    constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
+    arguments = tuple(argument for argument in kernel.arguments if not isinstance(argument, Constant))
+    x, y, _ = kernel.grid
+    return replace(
+        kernel,
+        arguments=(*arguments, *steps.values(), *constants),
+        grid=(x, y, BATCH),
+        steps=tuple((pointer, step.name) for pointer, step in steps.items()),
+    )
 
 
 def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
@@ -175,6 +224,7 @@ class Family:
     `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
     `kernels_before`: kernels that it launches before its main one.
+    `batches`: its kernels find the product of a batch that they are for (`for_batch`).
     """
 
     name: str
@@ -203,6 +253,7 @@ class Family:
     most_block_m: int = 1024
     most_block_k: int = 1024
     kernels_before: int = 0
+    batches: bool = False
 
 
 def _pointers(operands: Iterable[Operand]) -> tuple[Argument, ...]:

@@ -64,6 +64,7 @@ GEMV = Family(
     converts=True,
     least_block_m=1,
     most_block_k=8192,
+    batches=True,
 )
 
 

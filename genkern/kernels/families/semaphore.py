@@ -43,6 +43,7 @@ TILED_SEMAPHORE = Family(
     splits_k=True,
     runs_on_amd=True,
     has_semaphore=True,
+    batches=True,
 )
 TILED_SWAPPED = Family(
     "tiled_swapped",
@@ -55,4 +56,5 @@ TILED_SWAPPED = Family(
     has_semaphore=True,
     swaps_operands=True,
     least_block_m=8,
+    batches=True,
 )

@@ -83,4 +83,5 @@ TILED = Family(
     split_apart=True,
     runs_on_amd=True,
     places_loads=True,
+    batches=True,
 )

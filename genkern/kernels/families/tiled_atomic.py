@@ -54,4 +54,5 @@ TILED_ATOMIC = Family(
     runs_on_amd=True,
     deterministic=False,
     kernels_before=1,
+    batches=True,
 )

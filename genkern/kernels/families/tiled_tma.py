@@ -29,7 +29,7 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.limits import dot_limit, splits_limit, tma_box_limit, tma_operands_limit
+from genkern.kernels.families.limits import INT32, dot_limit, splits_limit, tma_box_limit, tma_operands_limit
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
@@ -44,6 +44,16 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
+def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+    """In a batch a descriptor is of all matrices, one below the other: what overhangs is the next one's."""
+    if problem.batch > 1:
+        if problem.row_major_b or not problem.row_major_a:
+            return "in a batch TMA reads zeros beyond K only where rows run along K (rowMajorA: T, rowMajorB: N)"
+        if problem.batch * max(problem.M, problem.N) >= INT32 // 2:
+            return "the batch has more rows than 32 bits count"
+    return tma_operands_limit(problem, gpu)
+
+
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     swapped = config.family == TILED_TMA_SWAPPED.name
     return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, swapped=swapped)
@@ -54,23 +64,25 @@ TILED_TMA = Family(
     "tiled_tma",
     _variant,
     _call,
-    takes=tma_operands_limit,
+    takes=_takes,
     legal=_legal,
     shares=splits_limit,
     uses_tma=True,
     splits_k=True,
     has_semaphore=True,
+    batches=True,
 )
 TILED_TMA_SWAPPED = Family(
     "tiled_tma_swapped",
     _variant,
     _call,
-    takes=tma_operands_limit,
+    takes=_takes,
     legal=_legal,
     shares=splits_limit,
     uses_tma=True,
     splits_k=True,
     has_semaphore=True,
+    batches=True,
     swaps_operands=True,
     least_block_m=8,
 )

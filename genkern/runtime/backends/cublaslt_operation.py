@@ -125,6 +125,8 @@ def refusal(problem: GemmProblem) -> str:
     op = get_op(problem.op)
     if reason := op.no_vendor(problem):
         return reason
+    if op.batched:
+        return "its batches are not among the calls that are enumerated"
     a, b, c = problem.dtype_a, problem.dtype_b, problem.dtype_c
     if c not in _OUTPUTS.get(a, ()) or b not in _TYPES:
         more = "; scales and cast of integer sums are not its" if a == "int8" else ""

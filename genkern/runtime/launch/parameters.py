@@ -7,10 +7,20 @@ with, and after all arguments the addresses of two scratch areas, of which our k
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from genkern.errors import ResultsError
-from genkern.kernels.argument import Argument, Constant, Counters, Descriptor, Integer, Leading, Pointer, Workspace
+from genkern.kernels.argument import (
+    Argument,
+    Constant,
+    Counters,
+    Descriptor,
+    Integer,
+    Leading,
+    Pointer,
+    Stride,
+    Workspace,
+)
 from genkern.kernels.expression import evaluate
 from genkern.kernels.plan import Launch
 from genkern.runtime.packed import Encoding, PackedBinary
@@ -24,18 +34,25 @@ TENSOR_MAP_BYTES = 128
 
 @dataclass(frozen=True)
 class Layout:
-    """How an operand lies, as it is stored: so many rows of contiguous elements, `pitch` elements from row to row."""
+    """How an operand lies, as it is stored: so many rows of contiguous elements, `pitch` elements from row to row.
+
+    Of a batch of `batch` matrices each has these rows, `step` elements behind those of the one before.
+    """
 
     rows: int
     columns: int
     pitch: int
     element_bytes: int
+    batch: int = 1
+    step: int = 0
 
     @classmethod
     def of(cls, shape: Sequence[int], strides: Sequence[int], row_major: bool, element_bytes: int) -> Layout:
-        """Of a matrix, or of a vector as one row; strides in elements. Raises ResultsError unless rows are contiguous
-        and apart. Where there is one row, or one column, its stride says nothing.
+        """Of a matrix, of a vector as one row, or of a batch of matrices; strides in elements. Raises ResultsError
+        unless rows are contiguous and apart. Where there is one row, or one column, its stride says nothing.
         """
+        if len(shape) == 3:
+            return replace(cls.of(shape[1:], strides[1:], row_major, element_bytes), batch=shape[0], step=strides[0])
         shape, strides = ((1, *shape), (0, *strides)) if len(shape) == 1 else (tuple(shape), tuple(strides))
         order = 1 if row_major else -1
         (rows, columns), (pitch, along) = shape[::order], strides[::order]
@@ -87,7 +104,7 @@ def parameters_of(
     encodings = list(binary.encodings)
     parameters: list[Parameter] = []
     for argument in launch.arguments:
-        if isinstance(argument, (Pointer, Leading, Descriptor)) and argument.operand not in layouts:
+        if isinstance(argument, (Pointer, Leading, Stride, Descriptor)) and argument.operand not in layouts:
             raise ResultsError(
                 f"its plan has an operand {argument.operand}, which the format has no more: pack it again"
             )
@@ -105,6 +122,10 @@ def parameters_of(
 
 def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
     """Why a kernel would misread the operand of this argument, whatever its address, or ""."""
+    if isinstance(argument, Stride):
+        step = layouts[argument.operand].step
+        if step >= 2**31 or (argument.aligns and step % ALIGNMENT):
+            return f"matrices of {argument.operand} are {step} elements apart, no multiple of {ALIGNMENT} of 32 bits"
     if isinstance(argument, (Leading, Descriptor)):
         layout = layouts[argument.operand]
         between, unit = layout.pitch, "elements"
@@ -112,6 +133,8 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
             between, unit = layout.pitch * layout.element_bytes, "bytes"
         if between % ALIGNMENT and (isinstance(argument, Descriptor) or argument.aligns):
             return f"rows of {argument.operand} are {between} {unit} apart, no multiple of {ALIGNMENT}"
+        if isinstance(argument, Descriptor) and layout.batch > 1 and layout.step != layout.rows * layout.pitch:
+            return f"matrices of {argument.operand} are not one behind the other"
     return ""
 
 
@@ -128,10 +151,14 @@ def _passed(
         return (Number(evaluate(argument.value, known), 4),)
     if isinstance(argument, Constant):
         return ()
-    assert isinstance(argument, (Leading, Descriptor))
+    assert isinstance(argument, (Leading, Stride, Descriptor))
     layout = layouts[argument.operand]
+    if isinstance(argument, Stride):
+        return (Number(layout.step, 4),)
     if isinstance(argument, Leading):
         return (Number(layout.pitch, 4),)
+    # All matrices of a batch are one to a descriptor.
+    layout = replace(layout, rows=layout.batch * layout.rows, batch=1)
     if not encodings:
         raise ResultsError(f"its binary has fewer descriptors than its plan ({argument.name})")
     return (

@@ -44,6 +44,6 @@ def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def tma_many_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """tiled_tma with more than two tiles per SM.
 
-    genkern: then programs that walk over tiles (persistent_tma) start once instead of once a tile.
+    genkern: then programs that walk over tiles (persistent_tma) start once instead of once a tile; of a batch none do.
     """
-    return config.family == "tiled_tma" and tiles(problem, config) > 2 * gpu.compute_units
+    return config.family == "tiled_tma" and problem.batch == 1 and tiles(problem, config) > 2 * gpu.compute_units

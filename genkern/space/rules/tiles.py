@@ -30,8 +30,8 @@ def tiles_m(problem: GemmProblem, config: Config) -> int:
 
 
 def tiles(problem: GemmProblem, config: Config) -> int:
-    """Number of output tiles."""
-    return -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+    """Number of output tiles, of all products of a batch."""
+    return problem.batch * -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
 
 
 def covering_block(dimension: int) -> int:

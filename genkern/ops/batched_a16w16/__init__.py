@@ -1,0 +1,56 @@
+"""batched_a16w16: a batch of products of one size, A [batch, M, K] by B [batch, K, N], in the types of a16w16.
+
+Each operand has a stride from one matrix to the next, besides its leading dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from genkern.gemm.operand import Operand
+from genkern.gemm.problem import GemmProblem
+from genkern.ops import a16w16
+from genkern.ops.fields import number
+from genkern.ops.op import Op, in_batch, matrices
+
+# The most programs along the third dimension of a grid.
+_MOST = 65_535
+# Kernels take strides as numbers of 32 bits.
+_MOST_ELEMENTS = 2**31
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How many products a call computes."""
+
+    batch_size: int = number(1, 1, _MOST, help="batched formats: how many products of this size")
+
+
+def refuse_batch(problem: GemmProblem) -> str:
+    """Why the products of a problem are no batch that kernels compute, or ""."""
+    if problem.bias:
+        return "a batch of products has no bias"
+    if max(operand.elements // problem.batch for operand in in_batch(problem, matrices(problem))) >= _MOST_ELEMENTS:
+        return "a matrix of the batch has more elements than 32 bits count"
+    return ""
+
+
+def _refuse(problem: GemmProblem, arch: str) -> str:
+    return a16w16.OP.refuse(problem, arch) or refuse_batch(problem)
+
+
+def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
+    return in_batch(problem, matrices(problem))
+
+
+OP = Op(
+    name="batched_a16w16",
+    folder="batched_a16w16",
+    input_types=a16w16.OP.input_types,
+    default_dtypes=a16w16.OP.default_dtypes,
+    refuse=_refuse,
+    accumulator=a16w16.OP.accumulator,
+    operands=_operands,
+    worst_row_limit=a16w16.OP.worst_row_limit,
+    fields=Batch,
+)

@@ -1,0 +1,20 @@
+"""The products by PyTorch's own call, on any device: what a call falls back on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import GemmProblem
+
+
+def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
+    """C [batch, M, N] of a [batch, M, K] and b [batch, K, N]; differentiable."""
+    import torch
+
+    out = getattr(torch, DTYPES[problem.dtype_c].torch)
+    # 16 bits in and 32 out: nothing may be rounded on the way.
+    wide = torch.promote_types(operands["a"].dtype, out)
+    wide = operands["a"].dtype if out == operands["a"].dtype else wide
+    return torch.bmm(operands["a"].to(wide), operands["b"].to(wide)).to(out)
