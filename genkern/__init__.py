@@ -4,9 +4,15 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`patch` and `report` (genkern.runtime.model), which need PyTorch, when they are asked for."""
-    if name not in ("patch", "report"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from genkern.runtime import model
+    """`patch` and `report` (genkern.runtime.model), `shuffle_weight` and `unshuffle_weight` (genkern.ops.shuffle),
+    which need PyTorch, when they are asked for.
+    """
+    if name in ("patch", "report"):
+        from genkern.runtime import model
 
-    return getattr(model, name)
+        return getattr(model, name)
+    if name in ("shuffle_weight", "unshuffle_weight"):
+        from genkern.ops import shuffle
+
+        return getattr(shuffle, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

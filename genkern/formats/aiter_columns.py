@@ -17,7 +17,7 @@ from genkern.gemm.dtypes import parse_dtype
 from genkern.ops.fields import fields_of
 from genkern.ops.op import get_op
 
-UNTUNED_COLUMNS = ("M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "q_dtype_w")
+UNTUNED_COLUMNS = ("M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "q_dtype_w", "B")
 TUNED_A16W16_COLUMNS = (
     *("gfx", "cu_num", "M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle"),
     *("libtype", "solidx", "splitK", "us", "kernelName", "err_ratio", "tflops", "bw"),
@@ -26,6 +26,21 @@ TUNED_A8W8_COLUMNS = (
     *("gfx", "cu_num", "M", "N", "K", "q_dtype_w"),
     *("libtype", "kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio"),
 )
+TUNED_BLOCKSCALE_COLUMNS = tuple(name for name in TUNED_A8W8_COLUMNS if name != "q_dtype_w")
+TUNED_BATCHED_COLUMNS = (
+    *("gfx", "cu_num", "B", "M", "N", "K"),
+    *("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio"),
+)
+# Of each format that AITER has a table for.
+TUNED_COLUMNS = {
+    "a16w16": TUNED_A16W16_COLUMNS,
+    "a8w8": TUNED_A8W8_COLUMNS,
+    "a8w8_bpreshuffle": TUNED_A8W8_COLUMNS,
+    "a8w8_blockscale": TUNED_BLOCKSCALE_COLUMNS,
+    "a8w8_blockscale_bpreshuffle": TUNED_BLOCKSCALE_COLUMNS,
+    "batched_a16w16": TUNED_BATCHED_COLUMNS,
+    "batched_a8w8": TUNED_BATCHED_COLUMNS,
+}
 # What genkern adds behind those, by the names of the keys in its YAML: how far a time can be trusted. AITER finds its
 # columns by name and does not look at others.
 EXTRA_COLUMNS = (
@@ -33,10 +48,13 @@ EXTRA_COLUMNS = (
     *("runner_up", "runner_up_us", "margin", "vendor_us", "choice"),
     *("vendor", "torch_us", "code"),
 )
-_KNOWN = tuple(dict.fromkeys(UNTUNED_COLUMNS + TUNED_A16W16_COLUMNS + TUNED_A8W8_COLUMNS + EXTRA_COLUMNS))
-# Columns of AITER's other operators: batched GEMM, fused MoE, gated delta net.
+# What it adds behind those where AITER has a table a format, whose rows do not say which, nor what kernels are of.
+SAYING_COLUMNS = ("libtype", "op", "dtype_a")
+_TUNED = tuple(name for columns in TUNED_COLUMNS.values() for name in columns)
+_KNOWN = tuple(dict.fromkeys((*UNTUNED_COLUMNS, *_TUNED, *EXTRA_COLUMNS, *SAYING_COLUMNS)))
+# Columns of AITER's other operators: batched GEMM with scales of 32, fused MoE, gated delta net.
 _OTHER_OPERATORS = {
-    **dict.fromkeys(("B", "b"), "a batched GEMM"),
+    "b": "a batched GEMM with a scale for each 32",
     **dict.fromkeys(("token", "model_dim", "inter_dim", "expert", "topk"), "a fused MoE"),
     **dict.fromkeys(("BT", "Hg", "is_varlen"), "a gated delta net"),
 }
@@ -50,7 +68,7 @@ ROWWISE = "AITER's a8w8 has a scale for each row of A and column of B; a product
 def check_columns(columns: tuple[str, ...]) -> None:
     """Raise InputError (without the place) unless `columns` are those of a plain GEMM file of AITER."""
     other = next(((name, _OTHER_OPERATORS[name]) for name in columns if name in _OTHER_OPERATORS), None)
-    expected = "expected M,N,K[,bias,dtype,outdtype,scaleAB,bpreshuffle][,q_dtype_w]"
+    expected = "expected [B,]M,N,K[,bias,dtype,outdtype,scaleAB,bpreshuffle][,q_dtype_w]"
     if other is not None:
         raise InputError(f"column {other[0]} belongs to {other[1]}, which genkern does not tune; {expected}")
     refuse_unknown(columns, _KNOWN, "column")
@@ -66,6 +84,8 @@ def entry_values(row: Mapping[str, str]) -> dict[str, object]:
     """
     values: dict[str, object] = {key: number(row[key]) for key in ("M", "N", "K")}
     values |= {"rowMajorA": "T", "rowMajorB": "N"}
+    if row.get("B"):
+        values["batch_size"] = number(row["B"])
     if row.get("bias"):
         values["bias"] = flag("bias", row["bias"])
     # AITER's --indtype writes dtypes.bf16 where its own captures write torch.bfloat16.
@@ -82,7 +102,16 @@ def entry_values(row: Mapping[str, str]) -> dict[str, object]:
             raise InputError(f"scaleAB is True but the inputs are {inputs}; scales belong to 8-bit inputs, set dtype")
     if weight and parse_dtype(weight[:40], "").size_bytes == 1:
         values |= rowwise()
+    if row.get("op"):
+        values["op"] = row["op"]
+    if row.get("dtype_a"):
+        values["dtype_a"] = values["dtype_b"] = row["dtype_a"]
     return values
+
+
+def meant_by(op: str) -> Mapping[str, str]:
+    """The own fields that AITER's rows of a format mean, besides what they say."""
+    return rowwise() if op in ("a8w8", "a8w8_bpreshuffle") else {}
 
 
 @functools.cache
@@ -94,9 +123,11 @@ def rowwise() -> Mapping[str, str]:
 
 def said_format(row: Mapping[str, str]) -> tuple[SaidFormat, str]:
     """What the row says of its format besides its types, and which column does. Raises InputError (see is_shuffled)."""
+    batched = SaidFormat(batched=bool(row.get("B")))
     if is_shuffled(row):
-        return SaidFormat(shuffled=True), BY_COLUMN
-    return said_by_kernel(row.get("kernelName", "")), "kernelName"
+        return SaidFormat(shuffled=True) | batched, BY_COLUMN
+    said = said_by_kernel(row.get("kernelName", ""))
+    return said | batched, "column B" if batched.batched else "kernelName"
 
 
 def is_shuffled(row: Mapping[str, str]) -> bool:

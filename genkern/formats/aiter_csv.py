@@ -11,25 +11,28 @@ import csv
 import io
 import itertools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from genkern.errors import InputError, ResultsError
 from genkern.formats.aiter_columns import (
     EXTRA_COLUMNS,
     ROWWISE,
-    TUNED_A8W8_COLUMNS,
-    TUNED_A16W16_COLUMNS,
+    SAYING_COLUMNS,
+    TUNED_COLUMNS,
     UNTYPED,
     check_columns,
     entry_values,
     is_shuffled,
+    meant_by,
     number,
     rowwise,
     said_format,
 )
 from genkern.formats.flat_csv import Row, read_table
 from genkern.formats.flat_yaml import shown
-from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, resolve
+from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, of_format, resolve, widths_of
+from genkern.formats.said_format import PLAIN, SaidFormat, said_by_name
 from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, code_of, interval, parse_config, positive, vendor_of
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
@@ -43,7 +46,6 @@ ONE_ROW_A_KEY = True
 EMPTY = ""
 _SOURCES = {LIBRARY: "measured", LIBTYPE_PREDICTED: PREDICTED}
 _TIMES = ("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us", "torch_us")
-_COLUMNS = {"a16w16": TUNED_A16W16_COLUMNS, "a8w8": TUNED_A8W8_COLUMNS}
 
 
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
@@ -60,7 +62,7 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         except InputError as exc:
             raise InputError(f"{where}, line {row.line}: {exc}") from None
         notes = (ROWWISE,) if row.values.get("q_dtype_w") and not rowwise() else ()
-        meant = {"a8w8": rowwise()}
+        meant = {op: meant_by(op) for op in TUNED_COLUMNS}
         yield SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, notes=notes, meant=meant)
 
 
@@ -77,7 +79,7 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
     found = []
     for row in rows:
         try:
-            found.append(_row(row.values, defaults))
+            found.append(_row(row.values, defaults, said_by_name(os.path.basename(where))))
         except InputError as exc:
             raise ResultsError(f"{where}, line {row.line}: {exc}") from None
     return found
@@ -98,7 +100,7 @@ def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[st
     `head` is the header of the file that they go to, whose columns they get; "" for a new file, with EXTRA_COLUMNS.
     """
     op = winners[0].problem.op if winners else "a16w16"
-    columns = _columns(head) or (*_COLUMNS[op], *EXTRA_COLUMNS)
+    columns = _columns(head) or _all_columns(op)
     lines = [
         _line([cells[name] for name in columns]) for cells in (_cells(winner, compute_units) for winner in winners)
     ]
@@ -109,16 +111,21 @@ def obstacle(problem: GemmProblem) -> str:
     """Why AITER's tables cannot hold results of this problem; "" when they can."""
     if not problem.row_major_a or problem.row_major_b:
         return "AITER's rows mean row-major A and [N, K] weights only"
-    if problem.op not in _COLUMNS:
+    if problem.op not in TUNED_COLUMNS:
         return no_room([problem.op], "")
     if problem.activation != "none":
         return f"AITER's rows have no column for an activation ({problem.activation})"
-    meant = rowwise() if problem.op == "a8w8" else {}
-    if dict(problem.own) != meant:
+    meant = meant_by(problem.op)
+    own = {name: value for name, value in problem.own if name != "batch_size"}
+    if own != meant:
         said = own_text(meant.items()) or "none of a format's own fields"
-        return f"AITER's rows mean {said}, not {own_text(problem.own) or 'its default'}"
-    if problem.op == "a8w8" and (problem.bias or problem.dtype_c != "bf16" or problem.dtype_a != problem.dtype_b):
-        return "AITER's a8w8 rows have no bias, bf16 output and one input type"
+        return f"AITER's rows mean {said}, not {own_text(own.items()) or 'its default'}"
+    if problem.op == "a16w16":
+        return ""
+    if problem.bias or problem.dtype_c != "bf16" or problem.dtype_a != problem.dtype_b:
+        return f"AITER's {problem.op} rows have no bias, bf16 output and one input type"
+    if problem.op == "batched_a16w16" and problem.dtype_a != "bf16":
+        return f"AITER's {problem.op} rows are of bf16"
     return ""
 
 
@@ -126,11 +133,11 @@ def no_room(ops: Sequence[str], head: str) -> str:
     """Why a table with this header ("" for a new one) cannot take rows of `ops`; "" when it can."""
     if len(ops) > 1:
         return f"AITER's CSV has other columns for each of {', '.join(ops)}"
-    if ops[0] not in _COLUMNS:
+    if ops[0] not in TUNED_COLUMNS:
         return f"AITER has no table for {ops[0]}"
-    own, columns = _COLUMNS[ops[0]], _columns(head)
+    own, columns = TUNED_COLUMNS[ops[0]], _columns(head)
     # Earlier versions of genkern had fewer columns of their own.
-    if head and (columns[: len(own)] != own or not {*columns[len(own) :]} <= {*EXTRA_COLUMNS}):
+    if head and (columns[: len(own)] != own or not {*columns[len(own) :]} <= {*_all_columns(ops[0])}):
         return f"it has the columns {','.join(columns)}, this run writes {','.join(own)}"
     return ""
 
@@ -142,6 +149,12 @@ def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     except InputError as exc:
         raise ResultsError(f"{where}: {exc}") from None
     return table.columns, table.rows
+
+
+def _all_columns(op: str) -> tuple[str, ...]:
+    """Of a new table of a format: those of its own that say which it is where AITER's do not."""
+    saying = () if op in PLAIN else SAYING_COLUMNS
+    return tuple(dict.fromkeys((*TUNED_COLUMNS[op], *EXTRA_COLUMNS, *saying)))
 
 
 def _columns(head: str) -> tuple[str, ...]:
@@ -161,6 +174,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
     return {
         "gfx": winner.arch,
         "cu_num": compute_units,
+        "B": problem.batch,
         "M": problem.M,
         "N": problem.N,
         "K": problem.K,
@@ -192,6 +206,8 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "vendor": winner.vendor or None,
         "torch_us": _rounded(winner.torch_us),
         "code": winner.code or None,
+        "op": problem.op,
+        "dtype_a": problem.dtype_a,
     }
 
 
@@ -199,8 +215,13 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> TunedRow:
+def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) -> TunedRow:
     values = entry_values(cells)
+    typed = names_types(values, defaults)
+    said = by_name | SaidFormat(shuffled=is_shuffled(cells), batched=bool(cells.get("B")))
+    op = values.get("op") if cells.get("op") else said.op_name(widths_of(values))
+    if op in TUNED_COLUMNS and (said.special or cells.get("op")):
+        values = of_format(str(op), {**meant_by(str(op)), **values, "op": op})
     values["activation"] = "none"
     libtype = cells.get("libtype", "")
     name = cells["kernelName"]
@@ -221,8 +242,8 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults) -> TunedRow:
         time_source=_SOURCES.get(libtype),
         library=LIBRARY if libtype in _SOURCES else libtype,
         kernel_name=name,
-        bpreshuffle=is_shuffled(cells),
-        typed=names_types(values, defaults),
+        bpreshuffle=is_shuffled(cells) and "shuffle" not in problem.op,
+        typed=typed,
         error_ratio=error_ratio if error_ratio is not None and 0 <= error_ratio <= 1 else None,
         interval_us=interval("interval", times),
         samples=_count("samples", given),

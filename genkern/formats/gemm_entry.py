@@ -112,6 +112,19 @@ def _own_keys(ops: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(field.name for name in ops for field in fields_of(get_op(name).fields)))
 
 
+def of_format(op: str, values: Mapping[str, object]) -> dict[str, object]:
+    """The values without the fields that are other formats' own."""
+    known = {field.name for field in fields_of(get_op(op).fields)}
+    return {key: value for key, value in values.items() if key in known or key not in own_keys()}
+
+
+def widths_of(values: Mapping[str, object]) -> str:
+    """The plain format of the entry's types, which AITER's names of other formats begin with."""
+    dtype = values.get("dtype_a") or values.get("dtype_b")
+    by_type = op_by_type(parse_dtype(dtype[:40], "").name).name if isinstance(dtype, str) else DEFAULT_OP
+    return str(values.get("op") or by_type)
+
+
 def said_by_result(values: Mapping[str, object]) -> dict[str, object]:
     """A result's values with the own fields of its format, which it leaves out at their defaults."""
     op = values.get("op")
@@ -121,7 +134,8 @@ def said_by_result(values: Mapping[str, object]) -> dict[str, object]:
 
 def check_defaults(defaults: GemmDefaults, arch: str | None) -> None:
     """Raise InputError when the command line's own op and types do not fit together."""
-    resolve({"M": 1, "N": 1, "K": 1}, defaults, arch)
+    # A size that every format takes, whatever it asks sizes to be multiples of.
+    resolve({"M": 1024, "N": 1024, "K": 1024}, defaults, arch)
 
 
 def names_types(values: Mapping[str, object], defaults: GemmDefaults) -> bool:

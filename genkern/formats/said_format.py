@@ -14,6 +14,8 @@ from genkern.ops.op import op_names
 
 # The formats that a list without further words is of; they are told from the types.
 PLAIN = ("a16w16", "a8w8")
+# In front of the name of a format, for batches of products.
+BATCHED = "batched_"
 _BITS = re.compile(r"(?<![a-z0-9])a([0-9]{1,2})w([0-9]{1,2})(?![a-z0-9])")
 _BLOCK = re.compile(r"blockscale|blkscale|per_?1x(32|128)|mxscale")
 # flydsl writes bpreshuflle, and b_preshuffleFalse of a kernel that reads plain weights.
@@ -24,29 +26,35 @@ _OPERANDS = (("a4w4", re.compile(r"f4gemm|per_?1x32fp4")), ("a8w8", re.compile(r
 
 @dataclass(frozen=True)
 class SaidFormat:
-    """What is said: the widths of the operands ("a8w8"; "" where nothing is said), block scales, shuffled weights."""
+    """What is said: the widths of the operands ("a8w8"; "" where nothing is said), block scales, shuffled weights,
+    and batches of products.
+    """
 
     widths: str = ""
     blockscale: bool = False
     shuffled: bool = False
+    batched: bool = False
 
     def __or__(self, other: SaidFormat) -> SaidFormat:
         """What both say together; the widths are the first one's where both name some."""
         return SaidFormat(
-            self.widths or other.widths, self.blockscale or other.blockscale, self.shuffled or other.shuffled
+            self.widths or other.widths,
+            self.blockscale or other.blockscale,
+            self.shuffled or other.shuffled,
+            self.batched or other.batched,
         )
 
     @property
     def special(self) -> bool:
         """Whether it is another format than those whose rows say nothing but their types."""
-        return self.blockscale or self.shuffled or self.widths not in ("", *PLAIN)
+        return self.blockscale or self.shuffled or self.batched or self.widths not in ("", *PLAIN)
 
     def op_name(self, widths: str) -> str:
         """The format's name as AITER builds it; `widths` are the operands' where nothing is said of them."""
         parts = [self.widths or ("a8w8" if self.blockscale else widths)]
         parts += ["blockscale"] if self.blockscale else []
         parts += ["bpreshuffle"] if self.shuffled else []
-        return "_".join(parts)
+        return BATCHED * self.batched + "_".join(parts)
 
 
 NOTHING_SAID = SaidFormat()

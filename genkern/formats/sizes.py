@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from genkern.errors import InputError
 from genkern.files import read_text, shown_path
 from genkern.formats.aiter_columns import BY_COLUMN
-from genkern.formats.gemm_entry import GemmDefaults, SizeItem, check_defaults, names_types, own_keys, resolve
+from genkern.formats.gemm_entry import (
+    GemmDefaults,
+    SizeItem,
+    check_defaults,
+    names_types,
+    of_format,
+    resolve,
+    widths_of,
+)
 from genkern.formats.kind import kind_of
-from genkern.formats.said_format import SaidFormat, known_op, said_by_name
-from genkern.gemm.dtypes import parse_dtype
-from genkern.gemm.problem import DEFAULT_OP, GemmProblem
-from genkern.ops.op import op_by_type
+from genkern.formats.said_format import BATCHED, SaidFormat, known_op, said_by_name
+from genkern.gemm.problem import GemmProblem
 
 __all__ = ["GemmDefaults", "SizeList", "parse_sizes", "read_sizes"]
 
@@ -85,24 +91,20 @@ def _with_format(
             continue
         both = said | item.said | by_name
         if asked and where != BY_COLUMN:
-            if (name := both.op_name(_widths(values))) != asked:
-                notes += (f"{where} says {name}, but {asked} was asked for",)
+            # A column that says batches says nothing of their types.
+            widths = asked.removeprefix(BATCHED) if both.batched and isinstance(asked, str) else widths_of(values)
+            if (named := both.op_name(widths)) != asked:
+                notes += (f"{where} says {named}, but {asked} was asked for",)
         else:
-            plain = {key: value for key, value in values.items() if key not in own_keys()}
-            values = plain | {"op": known_op(both, _widths(values), where)}
+            op = known_op(both, widths_of(values), where)
+            untyped = not values.keys() & {"dtype_a", "dtype_b"}
+            values = of_format(op, values) | {"op": op} | (item.meant.get(op, {}) if untyped else {})
         return values, notes
     if not asked and by_name.widths and not names_types(values, defaults):
         values["op"] = by_name.widths
     if not values.keys() & {"dtype_a", "dtype_b"} and "op" not in item.values:
         values |= item.meant.get(str(values.get("op") or asked), {})
     return values, notes
-
-
-def _widths(values: dict[str, object]) -> str:
-    """The plain format of the entry's types, which AITER's names of other formats begin with."""
-    dtype = values.get("dtype_a") or values.get("dtype_b")
-    by_type = op_by_type(parse_dtype(dtype[:40], "").name).name if isinstance(dtype, str) else DEFAULT_OP
-    return str(values.get("op") or by_type)
 
 
 def _types(problem: GemmProblem) -> str:

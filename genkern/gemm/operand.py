@@ -21,10 +21,12 @@ class Operand:
 
     `shape` counts logical elements; a matrix that is not `row_major` is stored as its transpose, which is row-major.
     `dtype` is the storage type by genkern's name; `packed` elements share one of it (two for 4-bit types, packed along
-    the contiguous dimension). `alignment` (bytes) is what the address, and the pitch of a matrix, must be a multiple
-    of for the farm's binaries. `rotates` says that measuring goes through several copies of it, so that a call finds it
-    cold, as a model finds its weights. `scales` names the operand that a scale belongs to. `in_step` says that it is
-    read at every step over K, not once at the end: a kernel of partial sums takes it, the one that adds them up not.
+    the contiguous dimension). Of `together` rows as they are stored, where that is more than one, pieces of `piece`
+    elements take turns, so that these rows are one of the tensor. `alignment` (bytes) is what the address, and the
+    pitch of a matrix, must be a multiple of for the farm's binaries. `rotates` says that measuring goes through several
+    copies of it, so that a call finds it cold, as a model finds its weights. `scales` names the operand that a scale
+    belongs to. `in_step` says that it is read at every step over K, not once at the end: a kernel of partial sums takes
+    it, the one that adds them up not.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Operand:
     dtype: str
     row_major: bool = True
     packed: int = 1
+    together: int = 1
+    piece: int = 1
     alignment: int = 16
     rotates: bool = False
     scales: str = ""
@@ -55,8 +59,12 @@ class Operand:
 
     @property
     def storage_shape(self) -> tuple[int, ...]:
-        """`stored_shape` in elements of `dtype`, of which each may hold several that are packed."""
+        """`stored_shape` in elements of `dtype`, of which each may hold several that are packed; rows that are together
+        are one.
+        """
         *outer, contiguous = self.stored_shape
+        if self.together > 1:
+            return (*outer[:-1], outer[-1] // self.together, contiguous * self.together)
         return (*outer, -(-contiguous // self.packed))
 
     @property
@@ -67,7 +75,7 @@ class Operand:
     @property
     def is_plain(self) -> bool:
         """Whether its elements are numbers of its storage type, so that any number makes an input."""
-        return self.packed == 1 and self.role != "index"
+        return self.packed == self.together == 1 and self.role != "index"
 
     def _as_stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape if self.row_major else (*shape[:-2], shape[-1], shape[-2])

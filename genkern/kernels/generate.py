@@ -86,6 +86,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         gpu = gpu_for_arch(arch)
     require_legal(problem, configs, gpu)
     op = get_op(problem.op)
+    b = op.operands(problem)[1]
     accumulator = op.accumulator(problem)
     amd = any(config.is_amd for config in configs)
     max_split_k = max(config.SPLIT_K for config in configs)
@@ -119,7 +120,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
         "batched": op.batched,
         "own": own_values(op.fields, problem),
-        "packed_b": op.operands(problem)[1].packed,
+        "packed_b": b.packed,
+        "together_b": b.together,
+        "piece_b": b.piece,
         "converts_b": op.converts_b,
         "operands": op.operands(problem),
         "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},

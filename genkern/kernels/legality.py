@@ -75,6 +75,8 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
         return "this family reads nothing but A and B in its steps over K"
     if a.packed > 1 or (b.packed > 1 and b.row_major):
         return "kernels read no packed A, and a packed B whose rows run along K only (rowMajorB: N)"
+    if b.together > 1 and (b.row_major or FAMILIES[family].uses_tma):
+        return "weights whose rows are stored together are loaded through pointers, and along K only (rowMajorB: N)"
     if op.batched and not FAMILIES[family].batches:
         return "this family computes one product, not a batch of them"
     return FAMILIES[family].takes(problem, gpu)
@@ -104,6 +106,9 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
     if reason := facts.legal(problem, config, gpu):
         return reason
     # Of a format, which may ask for more than the family: see Op.legal.
+    _, b, *_ = get_op(problem.op).operands(problem)
+    if b.together > 1 and config.BLOCK_SIZE_K % b.piece:
+        return f"BLOCK_SIZE_K is no multiple of the {b.piece} elements of a row that are stored side by side"
     hook = _hook(problem.op)
     return hook(problem, config) if hook else ""
 

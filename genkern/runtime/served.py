@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from genkern.errors import GenkernError, InputError, LaunchError
+from genkern.errors import GenkernError, InputError, LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
@@ -128,10 +128,15 @@ def _launched(
     made for what lies so.
     """
     x, weight, *extra = tensors
-    size = given.op.operands(problem)[0].tensor_shape
+    of_a, of_b, *_ = given.op.operands(problem)
+    size = of_a.tensor_shape
     flat = _seen_as(x, size)
     rows = x.new_empty(size) if flat is None else flat
-    b, batch = weight.mT, problem.batch
+    # Rows that are together are one.
+    b = _seen_as(weight, of_b.storage_shape) if of_b.together > 1 else weight
+    if b is None:
+        raise ResultsError("shuffled weights have gaps")
+    b, batch = b.mT, problem.batch
     layouts = {
         "a": Layout.of(rows.shape, rows.stride(), True, x.element_size()),
         "b": Layout.of(b.shape, b.stride(), problem.row_major_b, weight.element_size()),

@@ -9,7 +9,7 @@ from made_winners import results_text, write_results
 
 from genkern.errors import ResultsError
 from genkern.formats import aiter_csv
-from genkern.formats.aiter_columns import rowwise
+from genkern.formats.aiter_columns import TUNED_COLUMNS, rowwise
 from genkern.formats.aiter_csv import obstacle
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
@@ -101,10 +101,54 @@ def test_how_far_a_time_can_be_trusted(tmp_path: Path) -> None:
     assert (bare.vendor, bare.torch_us) == ("", None)
 
 
-@pytest.mark.parametrize("op", sorted({*op_names()} - {"a16w16", "a8w8"}))
+@pytest.mark.parametrize("op", sorted({*op_names()} - {*TUNED_COLUMNS}))
 def test_formats_that_it_has_no_table_for_are_refused(op: str) -> None:
     """In one line, before anything is tuned."""
     assert aiter_csv.no_room([op], "") == f"AITER has no table for {op}"
+
+
+BLOCKS = "gfx,cu_num,M,N,K,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
+BATCHES = "gfx,cu_num,B,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
+FP8_TYPES = "fp8e4m3fn", "fp8e4m3fn", "bf16"
+# Of each format that has a table of its own: AITER's columns, and those that say what theirs do not.
+TABLES = [
+    (GemmProblem(1, 1280, 8192, "a8w8_bpreshuffle", *FP8_TYPES, own=ROWWISE), HEADER_8, "op,dtype_a"),
+    (GemmProblem(1, 1280, 8192, "a8w8_blockscale", *FP8_TYPES), BLOCKS, "op,dtype_a"),
+    (GemmProblem(1, 1280, 8192, "a8w8_blockscale_bpreshuffle", "int8", "int8"), BLOCKS, "op,dtype_a"),
+    (GemmProblem(1, 1280, 8192, "batched_a16w16", own=(("batch_size", 16),)), BATCHES, "libtype,op,dtype_a"),
+    (GemmProblem(1, 1280, 8192, "batched_a8w8", *FP8_TYPES), BATCHES, "libtype,op,dtype_a"),
+]
+
+
+@pytest.mark.parametrize(("problem", "header", "saying"), TABLES, ids=lambda value: getattr(value, "op", ""))
+def test_tables_of_a_format_each(tmp_path: Path, problem: GemmProblem, header: str, saying: str) -> None:
+    """AITER's columns to the letter, then genkern's; as results and as a list of sizes it is the same problem again."""
+    assert obstacle(problem) == ""
+    path = tmp_path / "tuned.csv"
+    write_results(str(path), [dataclasses.replace(BF16, problem=problem)], 256)
+    assert path.read_text().splitlines()[0] == f"{header},{EXTRA},{saying}"
+    (row,) = read_results(str(path))
+    assert (row.problem, row.config, row.is_genkerns, row.typed) == (problem, CONFIG, True, True)
+    assert read_sizes(str(path), GemmDefaults(), "gfx950").problems == (problem,)
+    # AITER's own rows, and those that were added to its table, are told by the name of the file.
+    name = problem.op.replace("a16w16", "bf16")
+    plain = tmp_path / f"{name}_tuned_gemm.csv"
+    table = pd.read_csv(path, dtype=str).drop(columns=[*EXTRA.split(","), *saying.split(",")])
+    assert ",".join(table.columns) == header
+    table.to_csv(plain, index=False)
+    read, listed = read_results(str(plain))[0], read_sizes(str(plain), GemmDefaults(), "gfx950").problems[0]
+    assert (read.problem.op, dict(read.problem.own)) == (problem.op, dict(problem.own))
+    assert (listed.op, listed.own) == (problem.op, problem.own)
+
+
+def test_what_tables_of_a_format_cannot_say() -> None:
+    """Blocks and layouts other than AITER's, and types that their rows do not name."""
+    shuffled, blocks, _, batch, _ = (problem for problem, *_ in TABLES)
+    own = tuple(sorted((*ROWWISE, ("layout", "n8k16"))))
+    assert "rows mean scales=per_token, not layout=n8k16" in obstacle(dataclasses.replace(shuffled, own=own))
+    assert "mean none of a format's own" in obstacle(dataclasses.replace(blocks, own=(("block_k", 64),)))
+    assert "rows are of bf16" in obstacle(dataclasses.replace(batch, dtype_a="fp16", dtype_b="fp16"))
+    assert "have no bias" in obstacle(dataclasses.replace(blocks, bias=True))
 
 
 def test_a_table_with_fewer_of_our_columns_grows(tmp_path: Path) -> None:

@@ -93,10 +93,9 @@ def test_kernels_of_plain_formats(name: str) -> None:
         ("a4w4_blockscale_untuned_gemm.csv", "M,N,K\n1,2,3\n", "line 2: the name of the file says a4w4_blockscale,"),
         ("dsv3_A4W4.yaml", ROW, "the name of the file says a4w4,"),
         ("a8w4.yaml", ROW, "says a8w4,"),
-        ("glm5_a8w8_bpreshuffle_untuned_gemm.csv", "M,N,K,q_dtype_w\n1,2,3,torch.int8\n", "says a8w8_bpreshuffle,"),
+        ("a16w8_bpreshuffle.csv", "M,N,K,q_dtype_w\n1,2,3,torch.int8\n", "says a16w8_bpreshuffle,"),
         ("preshuffled.yaml", ROW, "says a16w16_bpreshuffle,"),
         ("a.csv", "M,N,K,dtype,bpreshuffle\n1,2,3,torch.bfloat16,True\n", "bpreshuffle = True says a16w16_bpreshuffle"),
-        ("a.csv", "M,N,K,q_dtype_w,bpreshuffle\n1,2,3,torch.int8,1\n", "bpreshuffle = True says a8w8_bpreshuffle"),
         (
             "a.csv",
             "M,N,K,kernelName\n1,2,3,_Z41f4gemm_bf16_per1x32Fp4_BpreShuffle_32x128E\n",
@@ -123,6 +122,34 @@ def test_a_format_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Mon
     typed = read(tmp_path, "M,N,K,q_dtype_w\n1,2,3,torch.int8\n", "x_a9w9_blockscale.csv").problems[0]
     assert (typed.op, typed.dtype_a) == ("a9w9_blockscale", "int8")
     assert "says a9w9_blockscale_bpreshuffle, a format" in refusal(tmp_path, ROW, "a9w9_blockscale_bpreshuffle.yaml")
+
+
+LISTS = {
+    "a8w8_bpreshuffle_untuned_gemm.csv": ("M,N,K,q_dtype_w\n64,32,64,torch.int8\n", "a8w8_bpreshuffle", "int8"),
+    "shuffled.csv": ("M,N,K,q_dtype_w,bpreshuffle\n64,32,64,torch.int8,True\n", "a8w8_bpreshuffle", "int8"),
+    "dsv3_a8w8_bpreshuffle.csv": ("M,N,K\n64,32,64\n", "a8w8_bpreshuffle", "fp8e4m3fnuz"),
+    "a8w8_blockscale_bpreshuffle_untuned_gemm.csv": ("M,N,K\n64,32,64\n", "a8w8_blockscale_bpreshuffle", "fp8e4m3fnuz"),
+    "bf16_untuned_batched_gemm.csv": ("B,M,N,K\n16, 64, 32, 64\n", "batched_a16w16", "bf16"),
+    "a8w8_untuned_batched_gemm.csv": ("B,M,N,K\n16, 64, 32, 64\n", "batched_a8w8", "fp8e4m3fnuz"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_formats_that_are_there(tmp_path: Path, name: str) -> None:
+    """AITER's own lists, by name or column: with the scales that its tables mean, and the batch."""
+    text, op, dtype = LISTS[name]
+    (problem,) = read(tmp_path, text, name).problems
+    own = {"scales": "per_token"} if op == "a8w8_bpreshuffle" else {"batch_size": 16} if "batched" in op else {}
+    assert (problem.op, problem.dtype_a, dict(problem.own)) == (op, dtype, own)
+
+
+def test_a_batch_of_another_format(tmp_path: Path) -> None:
+    """A column that says batches leaves their types to --op; a format without batches is refused for it."""
+    sizes = read(tmp_path, "B,M,N,K\n16,64,32,64\n", "a.csv", op="batched_a8w8")
+    assert (sizes.problems[0].op, sizes.problems[0].batch) == ("batched_a8w8", 16)
+    assert not any("asked for" in note for note in sizes.notes)
+    said = refusal(tmp_path, "B,M,N,K\n16,64,32,64\n", "a.csv", op="a8w8")
+    assert "batch_size is no field of a8w8" in said
 
 
 def test_what_is_asked_for_is_stronger_than_a_name(tmp_path: Path) -> None:

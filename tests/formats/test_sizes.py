@@ -158,8 +158,7 @@ def test_csv_numbers_are_decimal(tmp_path: Path) -> None:
     ("header", "named"),
     [
         ("token,model_dim,inter_dim,expert,topk,act_type", "fused MoE"),
-        ("B,M,N,K", "batched"),
-        ("gfx,b,m,n,k,libtype", "batched"),
+        ("gfx,b,m,n,k,libtype", "a batched GEMM with a scale for each 32"),
         ("dtype,K,V,BT,H,Hg", "delta net"),
         ("M,N", "lack"),
         ("M;N;K", "did you mean|use M"),

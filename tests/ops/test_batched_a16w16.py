@@ -104,7 +104,7 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interprete
     ids=lambda value: value.name,
 )
 def test_every_family_passes_the_check(interpreter: Interpreter, problem: GemmProblem, config: Config) -> None:
-    """Exact inputs, batches whose matrices lie apart, and random ones; splits have sums and counters of each product."""
+    """Exact inputs, matrices that lie apart, and random ones; splits have sums and counters of each product."""
     verdict = interpreter.check(problem, config)
     assert verdict["passed"], verdict
     assert verdict["rounds"] == ["exact", "layout", "random"]
@@ -178,8 +178,8 @@ def test_a_module_says_what_it_misreads(tmp_path: Path) -> None:
             module.check_operands(module.CONFIGS[TILED_TMA_SPLIT.name], given)
     with pytest.raises(ValueError, match="a is "):
         module.check_operands(module.CONFIGS[TILED.name], {**operands, "a": operands["a"][:2]})
+    turned = torch.zeros(3, 64, 8, dtype=torch.float16).mT
     with pytest.raises(ValueError, match="without overlap"):
-        turned = torch.zeros(3, 64, 8, dtype=torch.float16).mT
         module.check_operands(module.CONFIGS[TILED.name], {**operands, "a": turned})
 
 
@@ -189,7 +189,7 @@ def test_what_the_interpreter_checks_has_few_products() -> None:
     assert reduced(problem_of(64, 128, 512, 2), TILED).batch == 2
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950", "gfx1201"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942", "gfx1201"])
 @pytest.mark.parametrize("types", [("bf16", "bf16"), ("int8", "bf16")])
 def test_spaces_have_something_for_every_size(arch: str, types: tuple[str, str]) -> None:
     """Those of plain products are theirs."""

@@ -27,6 +27,8 @@ PROBLEMS = [
     *(("a16w4", ("bf16", "int8", "bf16"), own) for own in ((), (("group", 64),), (("weights", "mxfp4"),))),
     ("a16w4", ("fp16", "int8", "fp32"), (("scale_type", "bf16"),)),
     ("a16w8", ("fp16", "fp8e4m3fn", "bf16"), (("scale_type", "bf16"),)),
+    ("a8w8_bpreshuffle", ("fp8e4m3fn", "bf16"), (("layout", "n8k16"), ("scales", "per_token"))),
+    ("a8w8_blockscale_bpreshuffle", ("int8", "fp32"), (*_BLOCKS, ("layout", "n8k16"))),
     *(("batched_a16w16", types, _BATCH) for types in (("bf16", "bf16"), ("fp16", "fp32"), ("fp32", "bf16"))),
     *(("batched_a8w8", (a, "bf16"), _BATCH) for a in ("fp8e4m3fn", "int8")),
 ]

@@ -10,6 +10,7 @@ from recording_gpu import FakeGpu
 from small_bundle import pack_here, row
 from small_gemms import SWAPPED, TMA_SWAPPED
 
+import genkern
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem, Own
@@ -91,6 +92,30 @@ def test_a_batch_without_gaps_goes_through_the_copy_engine(tmp_path: Path) -> No
     apart = torch.randn(6, 16, K).bfloat16()[::2]
     assert gemm(apart, weight).equal(torch.bmm(apart, weight.mT))
     assert len(gpu.driver.launched) == 1
+
+
+@pytest.mark.parametrize("own", [(), (("layout", "n8k16"),)], ids=str)
+def test_shuffled_weights_are_launched_and_served(tmp_path: Path, own: Own) -> None:
+    """The weight is of its own shape, laid out by shuffle_weight; what the library computes is the plain product."""
+    problem = GemmProblem(5, N, K, "a8w8_bpreshuffle", "int8", "int8", "fp32", own=(*own, ("scales", "per_token")))
+    gpu = FakeGpu()
+    gemm = of_bundle(tmp_path, gpu, problem, SWAPPED)
+    x, weight = (torch.randint(-127, 127, (rows, K)).to(torch.int8) for rows in (5, N))
+    scales = torch.rand(5, 1), torch.rand(1, N)
+    rows = 8 if own else 16
+    shuffled = genkern.shuffle_weight(weight, (rows, 16))
+    said = {"out_dtype": torch.float32, "scale_a": scales[0], "scale_b": scales[1], **dict(own)}
+    out = gemm(x, shuffled, **said)
+    (launched,) = gpu.driver.launched
+    numbers = [int.from_bytes(value, "little") for value in launched.parameters if len(value) == 4]
+    # Behind M, N and K the leading dimensions.
+    assert numbers[:6] == [5, N, K, K, rows * K, N]
+    served = of_library("a8w8_bpreshuffle")(x, shuffled, **said)
+    plain = {name: value for name, value in said.items() if name != "layout"}
+    assert served.equal(of_library("a8w8")(x, weight, **plain))
+    assert (served.shape, served.dtype) == (out.shape, out.dtype)
+    with pytest.raises(InputError, match="cannot be laid out as"):
+        of_library("a8w8_bpreshuffle")(x[:, :40], weight[:, :40], **said)
 
 
 def packed(own: Own) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

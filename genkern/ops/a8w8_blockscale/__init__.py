@@ -40,7 +40,8 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
     return (*matrices(problem), *scales, *bias_of(problem))
 
 
-def _legal(problem: GemmProblem, config: Config) -> str:
+def legal(problem: GemmProblem, config: Config) -> str:
+    """Why steps of a config have no scale of their own, or ""."""
     block_k = own_values(BlockScale, problem).block_k
     if block_k % config.BLOCK_SIZE_K:
         return f"BLOCK_SIZE_K must divide the {block_k} elements along K that have a common scale"
@@ -75,6 +76,6 @@ OP = Op(
     worst_row_limit=a8w8.OP.worst_row_limit,
     fields=BlockScale,
     no_vendor=_no_vendor,
-    legal=_legal,
+    legal=legal,
     shared_scale=_shared_scale,
 )

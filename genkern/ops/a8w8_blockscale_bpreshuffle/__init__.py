@@ -1,0 +1,51 @@
+"""a8w8_blockscale_bpreshuffle: as a8w8_blockscale, with weights that are laid out beforehand (genkern.ops.shuffle)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from genkern.gemm.operand import Operand
+from genkern.gemm.problem import GemmProblem
+from genkern.ops import a8w8_blockscale
+from genkern.ops.fields import own_values
+from genkern.ops.shuffle import LAYOUTS, exact_shuffled, layout_field, refuse_shuffled, shared_shuffled, shuffled
+
+
+@dataclass(frozen=True)
+class BlockScaleShuffled(a8w8_blockscale.BlockScale):
+    """The fields of a8w8_blockscale, and how the weights are laid out."""
+
+    layout: str = layout_field()
+
+
+def layout(problem: GemmProblem) -> tuple[int, int]:
+    """How the problem's weights are laid out."""
+    return LAYOUTS[own_values(BlockScaleShuffled, problem).layout]
+
+
+def plain(problem: GemmProblem) -> GemmProblem:
+    """The same with weights as they are."""
+    return replace(problem, op="a8w8_blockscale", own=tuple(pair for pair in problem.own if pair[0] != "layout"))
+
+
+def _refuse(problem: GemmProblem, arch: str) -> str:
+    return a8w8_blockscale.OP.refuse(problem, arch) or refuse_shuffled(problem, layout(problem))
+
+
+def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
+    a, b, *others = a8w8_blockscale.OP.operands(plain(problem))
+    return (a, shuffled(b, layout(problem)), *others)
+
+
+OP = replace(
+    a8w8_blockscale.OP,
+    name="a8w8_blockscale_bpreshuffle",
+    folder="a8w8_blockscale_bpreshuffle",
+    fields=BlockScaleShuffled,
+    refuse=_refuse,
+    operands=_operands,
+    exact_inputs=exact_shuffled(layout),
+    no_vendor=lambda problem: "the library has no product of shuffled weights",
+    legal=lambda problem, config: a8w8_blockscale.legal(plain(problem), config),
+    shared_scale=lambda problem: shared_shuffled(a8w8_blockscale.OP.shared_scale(plain(problem)), layout(problem)),
+)

@@ -1,0 +1,16 @@
+"""The product by PyTorch's own calls, on any device: what a call falls back on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.a8w8_blockscale.library import library as of_plain
+from genkern.ops.a8w8_blockscale_bpreshuffle import layout, plain
+from genkern.ops.shuffle import plain_weight
+
+
+def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
+    """As that of a8w8_blockscale, of the weights as they were before they were shuffled."""
+    return of_plain(plain(problem), {**operands, "b": plain_weight(operands["b"], problem, layout(problem))})
