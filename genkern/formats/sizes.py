@@ -98,7 +98,7 @@ def _with_format(
         else:
             op = known_op(both, widths_of(values), where)
             untyped = not values.keys() & {"dtype_a", "dtype_b"}
-            values = of_format(op, values) | {"op": op} | (item.meant.get(op, {}) if untyped else {})
+            values = {**of_format(op, values), "op": op, **(item.meant.get(op, {}) if untyped else {})}
         return values, notes
     if not asked and by_name.widths and not names_types(values, defaults):
         values["op"] = by_name.widths
