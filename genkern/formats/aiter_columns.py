@@ -68,7 +68,7 @@ ROWWISE = "AITER's a8w8 has a scale for each row of A and column of B; a product
 def check_columns(columns: tuple[str, ...]) -> None:
     """Raise InputError (without the place) unless `columns` are those of a plain GEMM file of AITER."""
     other = next(((name, _OTHER_OPERATORS[name]) for name in columns if name in _OTHER_OPERATORS), None)
-    expected = "expected [B,]M,N,K[,bias,dtype,outdtype,scaleAB,bpreshuffle][,q_dtype_w]"
+    expected = "expected M,N,K[,bias,dtype,outdtype,scaleAB,bpreshuffle][,q_dtype_w] or B,M,N,K"
     if other is not None:
         raise InputError(f"column {other[0]} belongs to {other[1]}, which genkern does not tune; {expected}")
     refuse_unknown(columns, _KNOWN, "column")
