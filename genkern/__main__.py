@@ -53,6 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 joined = parse_merge(arguments[1:])
                 with bugs_told():
                     return run_merge(joined, Console(stderr=own_descriptor(joined.output) == 1, **PLAIN))
+            if arguments[:1] == ["shapes"]:
+                from genkern.packing.shapes import parse_shapes, run_shapes
+
+                listed = parse_shapes(arguments[1:])
+                with bugs_told():
+                    return run_shapes(listed, Console(stderr=own_descriptor(listed.output) == 1, **PLAIN))
             options = parse(arguments)
             # Results that go to standard output have it for themselves.
             console = Console(stderr=own_descriptor(options.tuning_results_file or "") == 1, **PLAIN)

@@ -21,6 +21,7 @@ from genkern.ops.command_line import add_fields
 from genkern.ops.op import op_names
 from genkern.packing.command import pack_parser
 from genkern.packing.merge import merge_parser
+from genkern.packing.shapes import shapes_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "genkern" / "ops"
@@ -30,6 +31,8 @@ MOST_LINES = 400
 
 # Modules without a test file of their own name, and where they are tested instead.
 TESTED_ELSEWHERE = {
+    "genkern/formats/model_config.py": "tests/packing/test_shapes.py",
+    "genkern/packing/model_layers.py": "tests/packing/test_shapes.py",
     "genkern/triton_release.py": "tests/space/test_rules_amd.py",
     "genkern/formats/flat_csv.py": "tests/formats/test_sizes.py",
     "genkern/formats/flat_yaml.py": "tests/formats/test_sizes.py",
@@ -135,7 +138,7 @@ def modules() -> list[str]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    return [parser(), pack_parser(), merge_parser()]
+    return [parser(), pack_parser(), merge_parser(), shapes_parser()]
 
 
 def slug(heading: str) -> str:

@@ -28,7 +28,8 @@ ABOUT_MEASURING = ("--protocol", "--iters", "--warmup", "--rotating_tensor", "--
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]
        genkern pack RESULTS... -o FILE
-       genkern merge SIZES... -o FILE"""
+       genkern merge SIZES... -o FILE
+       genkern shapes --model_dir DIR -o FILE"""
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU

@@ -1,0 +1,176 @@
+"""A model's config.json, as its authors publish it: numbers that are checked, and what its weights are stored in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from genkern.errors import InputError
+from genkern.files import read_text, shown_path
+from genkern.gemm.problem import MAX_DIMENSION, Own
+from genkern.ops.fields import parse_own
+from genkern.ops.op import get_op
+
+# Hugging Face's names of the types that weights are in where they are not quantised, and what servers compute in.
+_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
+# What configs leave to their class in transformers (Gemma3TextConfig).
+_DEFAULTS: dict[str, dict[str, int]] = {
+    "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
+}
+_FP8 = "fp8e4m3fn"
+_GROUPS = (32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How the weights of a product are stored, and so which format it is of: types of A and B, and own fields."""
+
+    op: str
+    dtype_a: str
+    dtype_b: str
+    dtype_c: str
+    own: Own = ()
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A config.json at `where`: `values` of its text model, and `quantization`, empty where there is none."""
+
+    where: str
+    values: Mapping[str, Any]
+    quantization: Mapping[str, Any]
+
+    @property
+    def family(self) -> str:
+        """What the config calls the kind of its model."""
+        return str(self.values.get("model_type", ""))[:40]
+
+    def number(self, key: str, default: int | None = None) -> int:
+        """The whole number of that name, from 1. Raises InputError where it is none, or where there is no default."""
+        value = self.values.get(key)
+        if value is None:
+            value = _DEFAULTS.get(self.family, {}).get(key, default)
+        if value is None:
+            raise InputError(f"{self.where}: has no {key}, which a model of type {self.family} is known by")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DIMENSION:
+            raise InputError(f"{self.where}: {key} = {str(value)[:40]!r} is not a whole number from 1")
+        return value
+
+    def optional(self, key: str) -> int:
+        """The number of that name; 0 where it is not there, null or 0. Raises InputError for anything else."""
+        return self.number(key) if self.values.get(key) not in (None, 0) else 0
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Raises InputError for what is neither true nor false."""
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            raise InputError(f"{self.where}: {key} = {str(value)[:40]!r} is neither true nor false")
+        return value
+
+    @property
+    def plain(self) -> Stored:
+        """Of weights that are not quantised."""
+        said = self.values.get("torch_dtype") or self.values.get("dtype") or "bfloat16"
+        dtype = _TYPES.get(str(said))
+        if dtype is None:
+            raise InputError(f"{self.where}: weights are {str(said)[:40]!r}; known are {', '.join(_TYPES)}")
+        return Stored("a16w16", dtype, dtype, dtype)
+
+    def stored(self) -> tuple[Stored, str]:
+        """How quantised weights are stored, and "" or why they are taken for plain ones."""
+        plain = self.plain
+        method = str(self.quantization.get("quant_method", ""))[:40]
+        if not self.quantization:
+            return plain, ""
+        if method == "mxfp4":
+            return plain, "quantization_config (mxfp4) is of the experts"
+        found = None
+        if method == "fp8":
+            found = self._fp8(plain)
+        elif method == "compressed-tensors":
+            found = self._compressed(plain)
+        elif method in ("gptq", "awq"):
+            found = self._packed(plain)
+        if found is None:
+            return plain, f"quantization_config says {method or 'no method'} of a kind that genkern has no format for"
+        return found, ""
+
+    def _fp8(self, plain: Stored) -> Stored | None:
+        block = self.quantization.get("weight_block_size")
+        return _in_blocks(_FP8, block, plain) if block else Stored("a8w8", _FP8, _FP8, plain.dtype_c)
+
+    def _compressed(self, plain: Stored) -> Stored | None:
+        groups = self.quantization.get("config_groups")
+        group = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if not isinstance(group, dict) or not isinstance(weights, dict):
+            return None
+        kind, strategy = f"{weights.get('type')}{weights.get('num_bits')}", weights.get("strategy")
+        dtype = {"float8": _FP8, "int8": "int8"}.get(kind, "")
+        if group.get("input_activations") is None:
+            if (kind, strategy) == ("int4", "group"):
+                return _in_groups(weights.get("group_size"), plain)
+            if dtype and strategy == "channel":
+                return Stored("a16w8", plain.dtype_a, dtype, plain.dtype_c)
+            return None
+        if dtype and strategy == "block":
+            return _in_blocks(dtype, weights.get("block_structure"), plain)
+        if dtype and strategy in ("channel", "tensor"):
+            own: Own = (("scales", "per_token"),) if strategy == "channel" else ()
+            return Stored("a8w8", dtype, dtype, plain.dtype_c, own)
+        return None
+
+    def _packed(self, plain: Stored) -> Stored | None:
+        bits = self.quantization.get("bits", self.quantization.get("w_bit"))
+        return _in_groups(self.quantization.get("group_size"), plain) if bits == 4 else None
+
+    def is_kept(self, modules: tuple[str, ...]) -> bool:
+        """Whether a product of these modules keeps plain weights, whatever the others are stored in.
+
+        Entries of quantization_config that name a layer by its number are not looked at.
+        """
+        entries = self.quantization.get("modules_to_not_convert") or self.quantization.get("ignore") or []
+        names = [str(entry)[:200] for entry in entries] if isinstance(entries, list) else []
+        last = {re.split(r"[^A-Za-z_]+", name)[-1] for name in names if not re.search(r"[0-9]", name)}
+        return "lm_head" in modules or bool(last & {*modules})
+
+
+def _in_blocks(dtype: str, block: object, plain: Stored) -> Stored | None:
+    if not isinstance(block, list) or len(block) != 2:
+        return None
+    try:
+        own = parse_own(get_op("a8w8_blockscale").fields, dict(zip(("block_n", "block_k"), block, strict=True)))
+    except InputError:
+        return None
+    return Stored("a8w8_blockscale", dtype, dtype, plain.dtype_c, own)
+
+
+def _in_groups(size: object, plain: Stored) -> Stored | None:
+    if size not in _GROUPS:
+        return None
+    own: Own = () if size == _GROUPS[0] else (("group", int(str(size))),)
+    return Stored("a16w4", plain.dtype_a, "int8", plain.dtype_c, own)
+
+
+def read_model(folder: str) -> ModelConfig:
+    """The config.json in a model's folder, or the file itself. Raises InputError, one line, where it is none."""
+    path = os.path.join(folder, "config.json") if os.path.isdir(folder) else folder
+    where = shown_path(path)
+    try:
+        values = json.loads(read_text(path))
+    except (ValueError, RecursionError):
+        raise InputError(f"{where}: is not JSON") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: is no model's configuration, which is an object with a model_type")
+    # Models that see have their language model's in here.
+    text = values.get("text_config")
+    inner = text if isinstance(text, dict) else values
+    quantization = values.get("quantization_config") or inner.get("quantization_config") or {}
+    if not isinstance(quantization, dict):
+        raise InputError(f"{where}: quantization_config is no object")
+    types = {key: values[key] for key in ("torch_dtype", "dtype") if key in values}
+    return ModelConfig(where, {**types, **inner}, quantization)

@@ -1,0 +1,208 @@
+"""The products that one of several GPUs computes for a model, with the layer that each comes from.
+
+Layers are split as Megatron-LM, vLLM and SGLang split them (input_sizes/README.md): heads and intermediate sizes over
+the GPUs, latent down-projections and routers on every one. Dimensions are those of the models' classes in transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from genkern.errors import InputError
+from genkern.formats.model_config import ModelConfig
+
+# vLLM and SGLang pad the vocabulary to a multiple of this.
+_VOCABULARY_STEP = 64
+_MOST_LAYERS = 10_000
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """One product: N, K, `said` as text with where they come from, and the `modules` that it is of.
+
+    `rows`: with one row a token of any batch; for decoding only (one a sequence); for prefill only.
+    """
+
+    layer: str
+    said: str
+    n: int
+    k: int
+    modules: tuple[str, ...]
+    bias: bool = False
+    rows: Literal["all", "decode", "prefill"] = "all"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Products of routed experts, each with its own tokens: for people, since no list of sizes holds them."""
+
+    layer: str
+    said: str
+
+
+Part = Gemm | Experts
+
+
+def layers_of(config: ModelConfig, tp: int) -> list[Part]:
+    """What one of `tp` GPUs computes. Raises InputError for a model that is not known, or that is not split so."""
+    made = _FAMILIES.get(config.family)
+    if made is None:
+        known = ", ".join(sorted(_FAMILIES))
+        raise InputError(f"{config.where}: model_type = {config.family!r} is not one of {known}")
+    return [*made(config, tp), _head(config, tp)]
+
+
+def _split(config: ModelConfig, key: str, tp: int, value: int = 0) -> int:
+    """The number's share of one GPU."""
+    value = value or config.number(key)
+    if value % tp:
+        raise InputError(f"{config.where}: {key} = {value} is not split evenly over {tp} GPUs")
+    return value // tp
+
+
+def _count(config: ModelConfig) -> int:
+    """How many layers there are."""
+    count = config.number("num_hidden_layers")
+    if count > _MOST_LAYERS:
+        raise InputError(f"{config.where}: num_hidden_layers = {count} is over {_MOST_LAYERS}")
+    return count
+
+
+def _named(config: ModelConfig, part: str, first: int = 0, last: int = -1) -> str:
+    """Layers from `first` to `last`, those of the end counted from behind."""
+    last = last % _count(config)
+    span = str(first) if first == last else f"{first}-{last}"
+    return f"model.layers.{span}.{part}"
+
+
+def _attention(config: ModelConfig, tp: int, *, bias: bool, out_bias: bool) -> Iterator[Part]:
+    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+    kv_heads = config.number("num_key_value_heads", heads)
+    head_dim = config.optional("head_dim") or config.number("head_dim", hidden // heads)
+    mine = _split(config, "num_attention_heads", tp)
+    # With more GPUs than such heads, several have the same one.
+    if kv_heads >= tp:
+        mine_kv, shared = _split(config, "num_key_value_heads", tp, kv_heads), f"kv heads {kv_heads}) x "
+    else:
+        if tp % kv_heads:
+            raise InputError(f"{config.where}: num_key_value_heads = {kv_heads} does not divide {tp} GPUs")
+        mine_kv, shared = 1, f"kv heads {kv_heads}, one on a GPU) x "
+    layer = _named(config, "self_attn")
+    said = f"qkv in one: N = (heads {heads} + 2 x {shared}head_dim {head_dim} / tp {tp}, K = hidden {hidden}"
+    yield Gemm(layer, said, (mine + 2 * mine_kv) * head_dim, hidden, ("self_attn", "q_proj"), bias)
+    said = f"output: N = hidden {hidden}, K = heads {heads} x head_dim {head_dim} / tp {tp}"
+    yield Gemm(layer, said, hidden, mine * head_dim, ("self_attn", "o_proj"), out_bias)
+
+
+def _gated(config: ModelConfig, tp: int, layer: str, width: int, key: str, bias: bool = False) -> Iterator[Part]:
+    hidden, mine = config.number("hidden_size"), _split(config, key, tp, width)
+    said = f"gate and up in one: N = 2 x {key} {width} / tp {tp}, K = hidden {hidden}"
+    yield Gemm(layer, said, 2 * mine, hidden, ("mlp", "gate_proj"), bias)
+    said = f"down: N = hidden {hidden}, K = {key} {width} / tp {tp}"
+    yield Gemm(layer, said, hidden, mine, ("mlp", "down_proj"), bias)
+
+
+def _head(config: ModelConfig, tp: int) -> Part:
+    vocabulary, hidden = config.number("vocab_size"), config.number("hidden_size")
+    padded = -(-vocabulary // _VOCABULARY_STEP) * _VOCABULARY_STEP
+    said = f"N = vocabulary {vocabulary}" + (f", padded to {padded}" if padded != vocabulary else "")
+    said += f" / tp {tp}, K = hidden {hidden}; one row a sequence"
+    bias = config.family == "phi"
+    return Gemm("lm_head", said, _split(config, "vocab_size", tp, padded), hidden, ("lm_head",), bias, "decode")
+
+
+def _routed(config: ModelConfig, tp: int, layer: str, experts: int, width: int, bias: bool = False) -> Iterator[Part]:
+    hidden = config.number("hidden_size")
+    said = f"router: N = experts {experts}, K = hidden {hidden}, on every GPU"
+    yield Gemm(layer, said, experts, hidden, ("mlp", "gate", "router"), bias)
+    mine, top = _split(config, "the experts' width", tp, width), config.number("num_experts_per_tok", 1)
+    said = f"{experts} experts, {top} a token: gate and up [{2 * mine}, {hidden}], down [{hidden}, {mine}] each"
+    yield Experts(f"{layer}.experts", said)
+
+
+def _dense(config: ModelConfig, tp: int) -> Iterator[Part]:
+    """Llama and those built as it is."""
+    bias = config.flag("attention_bias")
+    yield from _attention(config, tp, bias=bias or config.family == "qwen2", out_bias=bias)
+    width = config.number("intermediate_size")
+    yield from _gated(config, tp, _named(config, "mlp"), width, "intermediate_size", config.flag("mlp_bias"))
+
+
+def _phi(config: ModelConfig, tp: int) -> Iterator[Part]:
+    """Phi-1 to Phi-2: every product has a bias, and nothing gates."""
+    yield from _attention(config, tp, bias=True, out_bias=True)
+    hidden, width = config.number("hidden_size"), config.number("intermediate_size")
+    mine, layer = _split(config, "intermediate_size", tp), _named(config, "mlp")
+    said = f"fc1: N = intermediate_size {width} / tp {tp}, K = hidden {hidden}"
+    yield Gemm(layer, said, mine, hidden, ("mlp", "fc1"), True)
+    said = f"fc2: N = hidden {hidden}, K = intermediate_size {width} / tp {tp}"
+    yield Gemm(layer, said, hidden, mine, ("mlp", "fc2"), True)
+
+
+def _mixtral(config: ModelConfig, tp: int) -> Iterator[Part]:
+    """Mixtral, and gpt-oss, whose products have biases."""
+    bias = config.flag("attention_bias", config.family == "gpt_oss")
+    yield from _attention(config, tp, bias=bias, out_bias=bias)
+    layer = _named(config, "mlp" if config.family == "gpt_oss" else "block_sparse_moe")
+    experts, width = config.number("num_local_experts"), config.number("intermediate_size")
+    yield from _routed(config, tp, layer, experts, width, config.family == "gpt_oss")
+
+
+def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
+    """Qwen2-MoE and Qwen3-MoE: some layers may be dense; the older one has a shared expert in all others."""
+    of_2 = config.family == "qwen2_moe"
+    bias = config.flag("attention_bias")
+    yield from _attention(config, tp, bias=bias or of_2, out_bias=bias)
+    every, only = config.number("decoder_sparse_step", 1), config.values.get("mlp_only_layers") or []
+    if not isinstance(only, list):
+        raise InputError(f"{config.where}: mlp_only_layers is no list")
+    dense = [layer for layer in range(_count(config)) if (layer + 1) % every or layer in only]
+    layer = _named(config, "mlp")
+    if dense:
+        width = config.number("intermediate_size")
+        yield from _gated(config, tp, f"{layer} ({len(dense)} of them)", width, "intermediate_size")
+    if of_2:
+        shared, width = f"{layer}.shared_expert", config.number("shared_expert_intermediate_size")
+        yield from _gated(config, tp, shared, width, "shared_expert_intermediate_size")
+    yield from _routed(config, tp, layer, config.number("num_experts"), config.number("moe_intermediate_size"))
+
+
+def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
+    """DeepSeek-V2 and V3, and Kimi-K2: latent attention, dense layers first, then experts with shared ones."""
+    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+    nope, rope, v = (config.number(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    q_rank, kv_rank = config.optional("q_lora_rank"), config.number("kv_lora_rank")
+    mine, layer = _split(config, "num_attention_heads", tp), _named(config, "self_attn")
+    latent = f"kv_lora_rank {kv_rank} + rope {rope}, K = hidden {hidden}, on every GPU"
+    up = f"q up: N = heads {heads} x (nope {nope} + rope {rope}) / tp {tp}, K = "
+    if q_rank:
+        said = f"q and kv down in one: N = q_lora_rank {q_rank} + {latent}"
+        yield Gemm(layer, said, q_rank + kv_rank + rope, hidden, ("self_attn", "q_a_proj", "kv_a_proj_with_mqa"))
+        said = f"{up}q_lora_rank {q_rank}"
+        yield Gemm(layer, said, mine * (nope + rope), q_rank, ("self_attn", "q_b_proj"))
+    else:
+        yield Gemm(layer, f"kv down: N = {latent}", kv_rank + rope, hidden, ("self_attn", "kv_a_proj_with_mqa"))
+        yield Gemm(layer, f"{up}hidden {hidden}", mine * (nope + rope), hidden, ("self_attn", "q_proj"))
+    said = f"kv up: N = heads {heads} x (nope {nope} + v {v}) / tp {tp}, K = kv_lora_rank {kv_rank}; decode absorbs it"
+    yield Gemm(layer, said, mine * (nope + v), kv_rank, ("self_attn", "kv_b_proj"), rows="prefill")
+    said = f"output: N = hidden {hidden}, K = heads {heads} x v {v} / tp {tp}"
+    yield Gemm(layer, said, hidden, mine * v, ("self_attn", "o_proj"))
+    first, width = config.optional("first_k_dense_replace"), config.number("moe_intermediate_size")
+    if first:
+        dense = _named(config, "mlp", 0, first - 1)
+        yield from _gated(config, tp, dense, config.number("intermediate_size"), "intermediate_size")
+    sparse = _named(config, "mlp", first)
+    if shared := config.optional("n_shared_experts"):
+        yield from _gated(config, tp, f"{sparse}.shared_experts", shared * width, "moe_intermediate_size")
+    yield from _routed(config, tp, sparse, config.number("n_routed_experts"), width)
+
+
+_FAMILIES: dict[str, Callable[[ModelConfig, int], Iterator[Part]]] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"), _dense),
+    "phi": _phi,
+    **dict.fromkeys(("mixtral", "gpt_oss"), _mixtral),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe"), _qwen_experts),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), _deepseek),
+}

@@ -1,0 +1,255 @@
+"""`genkern shapes`: a model's config.json becomes the list of what one GPU computes, in the format of its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import run_here
+
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
+from genkern.gemm.problem import GemmProblem
+
+SHIPPED = Path(__file__).resolve().parents[2] / "input_sizes"
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 80,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "torch_dtype": "bfloat16",
+}
+QWEN3 = {
+    **LLAMA,
+    "model_type": "qwen3",
+    "hidden_size": 5120,
+    "intermediate_size": 25600,
+    "num_hidden_layers": 64,
+    "head_dim": 128,
+    "vocab_size": 151936,
+}
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_hidden_layers": 36,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "attention_bias": True,
+    "vocab_size": 201088,
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},
+}
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 61,
+    "first_k_dense_replace": 3,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "torch_dtype": "bfloat16",
+}
+FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+
+
+def shapes(
+    folder: Path, capsys: pytest.CaptureFixture[str], config: object, *argv: object
+) -> tuple[list[GemmProblem], str, str]:
+    """The sizes, the list's text, and what was said."""
+    (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    ran = run_here(capsys, "shapes", "--model_dir", folder, "-o", folder / "sizes.yaml", *argv)
+    assert (ran.status, ran.err) == (0, ""), ran
+    sizes = read_sizes(str(folder / "sizes.yaml"), GemmDefaults(), "sm_90")
+    assert sizes.notes == ()
+    return list(sizes.problems), (folder / "sizes.yaml").read_text(), ran.out
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "tp"),
+    [
+        ("llama-3.1-70b_tp8", LLAMA, 8),
+        ("qwen3-32b_tp4", QWEN3, 4),
+        ("gpt-oss-120b_tp8", GPT_OSS, 8),
+        ("deepseek-v3_tp8", DEEPSEEK, 8),
+    ],
+)
+def test_the_shipped_lists_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, config: dict[str, Any], tp: int
+) -> None:
+    """What config.json of a model says gives the sizes of its file in input_sizes, made by hand."""
+    made, _, _ = shapes(tmp_path, capsys, config, "--tp", tp)
+    shipped = read_sizes(str(SHIPPED / f"{name}.yaml"), GemmDefaults(dtype_a="bf16"), "sm_90").problems
+    assert set(made) == set(shipped)
+    assert len(made) == len(shipped)
+
+
+def test_each_size_stands_under_its_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With N and K in the model's own terms; routed experts are told, and not listed."""
+    _, text, said = shapes(tmp_path, capsys, {**DEEPSEEK, "quantization_config": FP8_BLOCKS}, "--nsets", "1,512")
+    lines = text.splitlines()
+    (place,) = (index for index, line in enumerate(lines) if "q up" in line)
+    assert lines[place].startswith("# model.layers.0-60.self_attn: q up: N = heads 128 x (nope 128 + rope 64)")
+    assert "'M': 1, 'N': 24576, 'K': 1536" in lines[place + 1]
+    assert any(line.startswith("# model.layers.0-2.mlp: gate and up") for line in lines)
+    assert any("3-60.mlp.experts: 256 experts, 8 a token" in line for line in lines)
+    assert "experts: not in the list" in said
+
+
+COMPRESSED = {"num_bits": 8, "type": "float", "strategy": "channel"}
+STORED = {
+    "blocks": (FP8_BLOCKS, ("a8w8_blockscale", "fp8e4m3fn", {})),
+    "other blocks": ({**FP8_BLOCKS, "weight_block_size": [64, 128]}, ("a8w8_blockscale", "fp8e4m3fn", {"block_n": 64})),
+    "a tensor": ({"quant_method": "fp8"}, ("a8w8", "fp8e4m3fn", {})),
+    "channels": (
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"g": {"weights": COMPRESSED, "input_activations": {}}},
+        },
+        ("a8w8", "fp8e4m3fn", {"scales": "per_token"}),
+    ),
+    "weights alone": (
+        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {**COMPRESSED, "type": "int"}}}},
+        ("a16w8", "int8", {}),
+    ),
+    "four bits": ({"quant_method": "awq", "bits": 4, "group_size": 128}, ("a16w4", "int8", {"group": 128})),
+    "another": ({"quant_method": "bitsandbytes"}, ("a16w16", "bf16", {})),
+    "broken": ({**FP8_BLOCKS, "weight_block_size": ["x", None]}, ("a16w16", "bf16", {})),
+}
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_the_format_is_that_of_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    """By quantization_config; the head is never quantised, nor what the config leaves out."""
+    said, (op, dtype_b, own) = STORED[kind]
+    for kept in ([], ["lm_head", "re:.*self_attn", "model.layers.0.mlp"]):
+        config = {**LLAMA, "quantization_config": {**said, "modules_to_not_convert": kept}}
+        made, _, told = shapes(tmp_path, capsys, config, "--tp", 2, "--nsets", "16")
+        qkv, out, up, down, head = made
+        assert (head.op, head.N) == ("a16w16", 128256 // 2)
+        assert {(each.op, each.dtype_b, each.dtype_c) for each in (up, down)} == {(op, dtype_b, "bf16")}
+        assert dict(down.own) == own
+        assert {each.op for each in (qkv, out)} == ({"a16w16"} if kept else {op})
+        assert ("no format for" in told) == (op == "a16w16")
+
+
+MODELS = {
+    # Each with the (N, K) of some of its products, and how many of them have a bias.
+    "qwen2": ({**LLAMA, "model_type": "qwen2"}, {(10240, 8192), (8192, 8192)}, 1),
+    "phi3": ({**LLAMA, "model_type": "phi3", "vocab_size": 32064}, {(32064, 8192)}, 0),
+    "phi": (
+        {**LLAMA, "model_type": "phi", "num_key_value_heads": None, "hidden_size": 2560, "num_attention_heads": 32},
+        {(7680, 2560), (28672, 2560), (2560, 28672)},
+        5,
+    ),
+    "gemma": ({**LLAMA, "model_type": "gemma2", "head_dim": 256}, {(80 * 256, 8192), (8192, 64 * 256)}, 0),
+    "gemma3": (
+        {
+            "model_type": "gemma3",
+            "text_config": {
+                "model_type": "gemma3_text",
+                "hidden_size": 2560,
+                "intermediate_size": 10240,
+                "num_hidden_layers": 34,
+            },
+        },
+        {(4096, 2560), (2560, 2048), (262208, 2560)},
+        0,
+    ),
+    "mixtral": ({**LLAMA, "model_type": "mixtral", "num_local_experts": 8}, {(8, 8192), (10240, 8192)}, 0),
+    "qwen3_moe": (
+        {
+            **QWEN3,
+            "model_type": "qwen3_moe",
+            "num_experts": 128,
+            "moe_intermediate_size": 768,
+            "num_experts_per_tok": 8,
+            "mlp_only_layers": [0],
+        },
+        {(128, 5120), (51200, 5120)},
+        0,
+    ),
+    "qwen2_moe": (
+        {
+            **LLAMA,
+            "model_type": "qwen2_moe",
+            "num_experts": 60,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+        },
+        {(60, 8192), (11264, 8192), (8192, 5632)},
+        1,
+    ),
+    "deepseek_v2_lite": (
+        {**DEEPSEEK, "model_type": "deepseek_v2", "q_lora_rank": None, "n_shared_experts": 2},
+        {(576, 7168), (24576, 7168), (8192, 7168)},
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Products that tell each kind of model from the others, on one GPU."""
+    config, some, biases = MODELS[name]
+    made, _, _ = shapes(tmp_path, capsys, config, "--nsets", "16,1024")
+    assert some <= {(each.N, each.K) for each in made}
+    assert sum(each.bias for each in made if each.M == 16) == biases
+
+
+def test_more_gpus_than_kv_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several have the same one, as vLLM and SGLang do."""
+    made, _, _ = shapes(tmp_path, capsys, LLAMA, "--tp", 16, "--nsets", "1")
+    assert (made[0].N, made[0].K) == ((4 + 2) * 128, 8192)
+
+
+@pytest.mark.parametrize(
+    ("config", "argv", "reason"),
+    [
+        ("{", (), "is not JSON"),
+        ("[1]", (), "is no model's configuration"),
+        ("{}", (), "model_type = '' is not one of deepseek_v2,"),
+        ({"model_type": "mamba"}, (), "model_type = 'mamba' is not one of"),
+        ({"model_type": "llama"}, (), "has no hidden_size"),
+        ({**LLAMA, "hidden_size": "8k"}, (), "hidden_size = '8k' is not a whole number"),
+        ({**LLAMA, "hidden_size": True}, (), "hidden_size = 'True' is not a whole number"),
+        ({**LLAMA, "attention_bias": 1}, (), "attention_bias = '1' is neither true nor false"),
+        ({**LLAMA, "torch_dtype": "int4"}, (), "weights are 'int4'"),
+        ({**LLAMA, "quantization_config": 3}, (), "quantization_config is no object"),
+        ({**LLAMA, "num_hidden_layers": 10**6}, (), "num_hidden_layers = 1000000 is over 10000"),
+        ({**LLAMA, "model_type": "qwen3_moe", "mlp_only_layers": 3}, (), "mlp_only_layers is no list"),
+        ({**LLAMA, "num_key_value_heads": 3}, ("--tp", "4"), "num_key_value_heads = 3 does not divide 4 GPUs"),
+        (LLAMA, ("--tp", "3"), "num_attention_heads = 64 is not split evenly over 3 GPUs"),
+        (LLAMA, ("--tp", "0"), "not a number of GPUs"),
+        (LLAMA, ("--nsets", "1,,2"), "not a list of numbers"),
+        (LLAMA, ("--nsets", "0"), "not from 1"),
+        (LLAMA, ("-o", "sizes.csv"), "name a YAML file"),
+    ],
+)
+def test_what_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: object, argv: tuple[str, ...], reason: str
+) -> None:
+    """In one line, with the key; nothing is written."""
+    (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    out = () if "-o" in argv else ("-o", tmp_path / "sizes.yaml")
+    ran = run_here(capsys, "shapes", "--model_dir", tmp_path, *out, *argv)
+    assert reason in ran.refusal
+    assert not (tmp_path / "sizes.yaml").exists()
