@@ -22,7 +22,8 @@ _MOST_LAYERS = 10_000
 class Gemm:
     """One product: N, K, `said` as text with where they come from, and the `modules` that it is of.
 
-    `rows`: with one row a token of any batch; for decoding only (one a sequence); for prefill only.
+    `rows`: with one row a token of any batch; for decoding only (one a sequence); for prefill only. `batch` products of
+    this size, where that is not 0, are computed in one call.
     """
 
     layer: str
@@ -32,6 +33,7 @@ class Gemm:
     modules: tuple[str, ...]
     bias: bool = False
     rows: Literal["all", "decode", "prefill"] = "all"
+    batch: int = 0
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,12 @@ def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
         yield Gemm(layer, f"{up}hidden {hidden}", mine * (nope + rope), hidden, ("self_attn", "q_proj"))
     said = f"kv up: N = heads {heads} x (nope {nope} + v {v}) / tp {tp}, K = kv_lora_rank {kv_rank}; decode absorbs it"
     yield Gemm(layer, said, mine * (nope + v), kv_rank, ("self_attn", "kv_b_proj"), rows="prefill")
+    for name, n, k, sizes in (
+        ("queries to the latent", kv_rank, nope, f"kv_lora_rank {kv_rank}, K = nope {nope}"),
+        ("values from the latent", v, kv_rank, f"v {v}, K = kv_lora_rank {kv_rank}"),
+    ):
+        said = f"kv up absorbed, {name}: heads {heads} / tp {tp} products of N = {sizes}"
+        yield Gemm(layer, said, n, k, ("self_attn", "absorbed"), rows="decode", batch=mine)
     said = f"output: N = hidden {hidden}, K = heads {heads} x v {v} / tp {tp}"
     yield Gemm(layer, said, hidden, mine * v, ("self_attn", "o_proj"))
     first, width = config.optional("first_k_dense_replace"), config.number("moe_intermediate_size")

@@ -12,6 +12,7 @@ from genkern.arguments import Formatter, Parser
 from genkern.errors import InputError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.model_config import ModelConfig, Stored, read_model
+from genkern.formats.said_format import BATCHED
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.ops.op import get_op
@@ -97,8 +98,9 @@ def list_of(config: ModelConfig, tp: int, rows: Sequence[int]) -> tuple[list[str
             lines.append(f"# {part.layer}: {part.said}; grouped, so not in this list\n")
             told.append(f"{part.layer}: not in the list, since routed experts are no plain GEMMs")
             continue
-        router = "router" in part.modules
-        stored = config.plain if router or config.is_kept(part.modules) else quantised
+        # Servers keep these in 16 bits.
+        plain = part.batch or "router" in part.modules or config.is_kept(part.modules)
+        stored = config.plain if plain else quantised
         problems = [_problem(part, m, stored) for m in _of_rows(part, rows)]
         reason = next((reason for each in problems if (reason := get_op(each.op).refuse(each, ""))), "")
         if reason:
@@ -121,4 +123,6 @@ def _of_rows(gemm: Gemm, rows: Sequence[int]) -> list[int]:
 
 def _problem(gemm: Gemm, m: int, stored: Stored) -> GemmProblem:
     types = stored.dtype_a, stored.dtype_b, stored.dtype_c
+    if gemm.batch:
+        return GemmProblem(m, gemm.n, gemm.k, BATCHED + stored.op, *types, own=(("batch_size", gemm.batch),))
     return GemmProblem(m, gemm.n, gemm.k, stored.op, *types, bias=gemm.bias, own=stored.own)

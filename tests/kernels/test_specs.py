@@ -106,51 +106,70 @@ def test_farm_compiles_what_is_launched(tmp_path: Path, op: str, dtype: str, dty
 
     So have they the same constants, options, grids and workspaces; and what kernels rely on is true.
     """
-    torch = pytest.importorskip("torch")
-    gpu = gpu_for_arch("sm_90")
     sizes = ((128, 64, 256), (1, 48, 4096), (17, 100, 97), (48, 33, 64))
     # One in three has each layout and each size.
     for row_major_a, row_major_b, (m, n, k) in spread([*itertools.product((True, False), (True, False), sizes)], 3):
         problem = GemmProblem(m, n, k, op, dtype, dtype, dtype_c, row_major_a, row_major_b, bias)
-        configs = taking(problem)
-        module = imported(tmp_path, problem, configs)
-        operands = module.make_operands("cpu")
-        generated = generate(problem, configs, "sm_90")
-        product = product_of(problem, get_op(op), "sm_90")
-        for config in configs:
-            row = module.CONFIGS[config.name]
-            given = module.with_workspace(row, operands, 132)
-            launches = module.launches(row, given, 132)
-            specs = kernel_specs(problem, config, get_op(op), generated.source_sha256, generated.arch)
-            known = {"units": 132}
-            plan = LaunchPlan.from_json(launch_plan(product, config, gpu).to_json())
-            assert plan == launch_plan(product, config, gpu)
-            if "workspace" in given:
-                assert plan.workspace_elements(known) == module.workspace_elements(row, 132)
-            for spec, launch, planned in zip(specs, launches, plan.launches, strict=True):
-                assert launch.kernel.__name__ == spec.function
-                assert planned.symbol == f"{spec.function}_{dict(spec.constants)['BINARY']}"
-                assert launch.constants == dict(spec.constants)
-                assert launch.options == dict(spec.options)
-                assert planned.cluster == launch.options.get("num_ctas", 1)
-                assert planned.programs(known) == launch.grid
-                names = [name for name, _ in (*spec.signature, *spec.constants)]
-                assert [argument.name for argument in planned.arguments] == names
-                assert launch.kernel.arg_names == names
-                (*values,) = arguments_of(planned, given, known)
-                for value, other in zip(values, (*launch.args, *launch.constants.values()), strict=True):
-                    assert value is other or _described(value) == _described(other)
-                for (name, kind), value in zip(spec.signature, launch.args, strict=True):
-                    promised = name in spec.divisible_by_16
-                    if isinstance(value, int):
-                        assert kind == "i32"
-                        assert value < 2**31
-                        assert not promised or value % 16 == 0
-                    elif isinstance(value, torch.Tensor):
-                        assert kind == "*" + TRITON_NAMES[value.dtype]
-                        assert promised
-                    else:
-                        assert kind == f"tensordesc<{TRITON_NAMES[value.base.dtype]}{list(value.block_shape)}>"
+        _one_for_all(tmp_path, problem)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(48, 33, 64, "batched_a16w16", own=(("batch_size", 3),)),
+        GemmProblem(1, 48, 4096, "batched_a8w8", "int8", "int8", own=(("batch_size", 3),)),
+        GemmProblem(17, 112, 96, "a8w8_bpreshuffle", "int8", "int8", own=(("layout", "n8k16"),)),
+    ],
+    ids=lambda problem: problem.name,
+)
+def test_so_it_is_where_operands_lie_otherwise(tmp_path: Path, problem: GemmProblem) -> None:
+    """Batches, whose operands have strides of their own, and weights whose rows are together."""
+    _one_for_all(tmp_path, problem)
+
+
+def _one_for_all(folder: Path, problem: GemmProblem) -> None:
+    """What is compiled, planned and launched for a problem by the module is the same, and what is promised holds."""
+    torch = pytest.importorskip("torch")
+    gpu, op = gpu_for_arch("sm_90"), get_op(problem.op)
+    configs = taking(problem)
+    module = imported(folder, problem, configs)
+    operands = module.make_operands("cpu")
+    generated = generate(problem, configs, "sm_90")
+    product = product_of(problem, op, "sm_90")
+    for config in configs:
+        row = module.CONFIGS[config.name]
+        given = module.with_workspace(row, operands, 132)
+        launches = module.launches(row, given, 132)
+        specs = kernel_specs(problem, config, op, generated.source_sha256, generated.arch)
+        known = {"units": 132}
+        plan = LaunchPlan.from_json(launch_plan(product, config, gpu).to_json())
+        assert plan == launch_plan(product, config, gpu)
+        if "workspace" in given:
+            assert plan.workspace_elements(known) == module.workspace_elements(row, 132)
+        for spec, launch, planned in zip(specs, launches, plan.launches, strict=True):
+            assert launch.kernel.__name__ == spec.function
+            assert planned.symbol == f"{spec.function}_{dict(spec.constants)['BINARY']}"
+            assert launch.constants == dict(spec.constants)
+            assert launch.options == dict(spec.options)
+            assert planned.cluster == launch.options.get("num_ctas", 1)
+            assert planned.programs(known) == launch.grid
+            names = [name for name, _ in (*spec.signature, *spec.constants)]
+            assert [argument.name for argument in planned.arguments] == names
+            assert launch.kernel.arg_names == names
+            (*values,) = arguments_of(planned, given, known)
+            for value, other in zip(values, (*launch.args, *launch.constants.values()), strict=True):
+                assert value is other or _described(value) == _described(other)
+            for (name, kind), value in zip(spec.signature, launch.args, strict=True):
+                promised = name in spec.divisible_by_16
+                if isinstance(value, int):
+                    assert kind == "i32"
+                    assert value < 2**31
+                    assert not promised or value % 16 == 0
+                elif isinstance(value, torch.Tensor):
+                    assert kind == "*" + TRITON_NAMES[value.dtype]
+                    assert promised
+                else:
+                    assert kind == f"tensordesc<{TRITON_NAMES[value.base.dtype]}{list(value.block_shape)}>"
 
 
 def _described(value: Any) -> object:
