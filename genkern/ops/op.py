@@ -46,7 +46,8 @@ class Op:
     elements are no numbers of their storage type (packed ones, indices, and by `encoded` others: exponents). `numbers`
     has the operand's logical shape on the device that the input is for: integers and powers of two in exact rounds,
     deviates in the random one, which are rounded to what the type holds, toward either side alike; None for an index,
-    which is made with torch's `generator`. The result has the shape `Operand.tensor_shape` and the storage type.
+    which is made with torch's `generator`. The result has the shape `Operand.tensor_shape` and the storage type; of
+    rows that are `together` it may be the numbers, in their places.
     `largest_exact`: the integer up to which A and B hold every one, of either sign: of int4 7, of e2m1 4.
     """
 

@@ -7,7 +7,6 @@ row, then the second of each. Source of the layout: ROCm/aiter, aiter/ops/shuffl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +32,11 @@ def shuffle_weight(weight: Any, layout: tuple[int, int] = (16, 16)) -> Any:
     `layout` is how many rows take turns, and half of what must divide K. Raises InputError unless the first divides N,
     and twice the second K, and is whole pieces of 16 bytes.
     """
-    rows, piece = _parts(weight, layout)
+    return _laid_out(weight, *_parts(weight, layout))
+
+
+def _laid_out(weight: Any, rows: int, piece: int) -> Any:
+    """The weight with pieces of so many elements in turn."""
     *lead, n, k = weight.shape
     parts = weight.reshape(*lead, n // rows, rows, k // piece, piece)
     return parts.transpose(-3, -2).contiguous().view(weight.shape)
@@ -88,22 +91,11 @@ def shared_shuffled(shared: tuple[int, int, int], layout: tuple[int, int]) -> tu
     return rows, math.lcm(columns, layout[0]), math.lcm(along_k, _PAIR * layout[1])
 
 
-def exact_shuffled(layout: Callable[[GemmProblem], tuple[int, int]]) -> Callable[[GemmProblem, Operand, Any, Any], Any]:
-    """Op.exact_inputs of a format whose weights are laid out so."""
-
-    def exact_inputs(problem: GemmProblem, operand: Operand, numbers: Any, generator: Any) -> Any:
-        import torch
-
-        dtype = getattr(torch, DTYPES[operand.dtype].torch)
-        if numbers.dtype == torch.int8:
-            # There is no conversion from integers to every 8-bit type.
-            numbers = numbers.half()
-        elif dtype == torch.int8:
-            numbers = (numbers * _RANDOM_INT8).round().clamp(-127, 127)
-        stored = shuffle_weight(numbers.to(dtype).mT, layout(problem))
-        return stored.view(operand.storage_shape).mT
-
-    return exact_inputs
+def exact_shuffled(problem: GemmProblem, operand: Operand, numbers: Any, generator: Any) -> Any:
+    """Op.exact_inputs of formats whose weights are shuffled: the numbers, as they lie."""
+    if operand.dtype == "int8" and numbers.is_floating_point():
+        numbers = (numbers * _RANDOM_INT8).round().clamp(-127, 127)
+    return _laid_out(numbers.mT, operand.together, operand.piece).view(operand.storage_shape).mT
 
 
 def plain_weight(b: Any, problem: GemmProblem, layout: tuple[int, int]) -> Any:

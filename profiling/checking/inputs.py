@@ -95,6 +95,9 @@ def fill(
         encoded = encode(operand, numbers, generator)
         if encoded is None:
             _copy(tensor, numbers)
+        elif operand.together > 1 and encoded.shape == tensor.shape:
+            # Numbers, which have changed places only.
+            _copy(tensor, encoded)
         elif encoded.shape != tensor.shape or encoded.dtype != tensor.dtype:
             wanted = f"{tuple(tensor.shape)} of {tensor.dtype}"
             raise ValueError(f"exact_inputs of {operand.name}: {tuple(encoded.shape)} of {encoded.dtype}, not {wanted}")

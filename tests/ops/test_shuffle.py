@@ -135,7 +135,7 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interprete
         (problem_of(40, 48, 96), STREAM_K),
         (problem_of(3, 16, 160), FEW_ROWS),
         (problem_of(1, 48, 160, own=OF_8), GEMV),
-        (problem_of(20, 48, 96, BLOCKS, SMALL_BLOCKS), SPLIT),
+        (problem_of(20, 48, 96, BLOCKS, SMALL_BLOCKS, "fp8e4m3fnuz"), SPLIT),
         (problem_of(20, 48, 96, BLOCKS, (*SMALL_BLOCKS, *OF_8)), SWAPPED),
     ],
     ids=lambda value: value.name,

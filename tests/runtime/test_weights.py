@@ -69,6 +69,9 @@ def test_a_batch_is_launched_and_served(tmp_path: Path) -> None:
     # M, N, K, then leading dimensions, GROUP_SIZE_M and SPLIT_K, and steps.
     assert numbers[:6] == [5, N, K, 3 * K, K, N]
     assert numbers[8:11] == [K, N * K, 5 * N]
+    gemm(x.contiguous(), weight)
+    closer = [int.from_bytes(value, "little") for value in gpu.driver.launched.pop().parameters if len(value) == 4]
+    assert (closer[3], closer[8]) == (K, 5 * K)
     served = of_library("batched_a16w16")(x, weight)
     assert (served.float() - x.float() @ weight.float().mT).norm() < 2**-7 * served.float().norm()
     assert len(gpu.driver.launched) == 1

@@ -45,7 +45,7 @@ OP = replace(
     fields=A8W8Shuffled,
     refuse=_refuse,
     operands=_operands,
-    exact_inputs=exact_shuffled(layout),
+    exact_inputs=exact_shuffled,
     shared_scale=lambda problem: shared_shuffled((1, 1, 1), layout(problem)),
     no_vendor=lambda problem: "the library has no product of shuffled weights",
 )
