@@ -121,7 +121,7 @@ def obstacle(problem: GemmProblem) -> str:
         said = own_text(meant.items()) or "none of a format's own fields"
         return f"AITER's rows mean {said}, not {own_text(own.items()) or 'its default'}"
     if problem.op == "a16w16":
-        return ""
+        return "" if problem.dtype_a == problem.dtype_b else "AITER's rows have one type for A and B"
     if problem.bias or problem.dtype_c != "bf16" or problem.dtype_a != problem.dtype_b:
         return f"AITER's {problem.op} rows have no bias, bf16 output and one input type"
     if problem.op == "batched_a16w16" and problem.dtype_a != "bf16":

@@ -17,10 +17,11 @@ from operator import attrgetter
 
 from genkern.errors import InputError
 from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
-from genkern.kernels.family import FAMILIES, block_problem
+from genkern.kernels.family import FAMILIES, GLUON, block_problem
 from genkern.ops.op import get_op
 from genkern.triton_release import triton_release
 
@@ -79,6 +80,9 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
         return "weights whose rows are stored together are loaded through pointers, and along K only (rowMajorB: N)"
     if op.batched and not FAMILIES[family].batches:
         return "this family computes one product, not a batch of them"
+    mixed = problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1
+    if mixed and family in GLUON:
+        return "an instruction of this family multiplies operands of one type"
     return FAMILIES[family].takes(problem, gpu)
 
 

@@ -78,6 +78,9 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     if ctx.scaled:
         raise NotImplementedError("genkern has no gradient of products with scales: call them under torch.no_grad()")
     x, weight, bias = ctx.saved_tensors
+    type_x, type_weight = x.dtype, weight.dtype
+    if type_x != type_weight:
+        x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
     if ctx.activation not in (None, "none"):
         # Where this pass is differentiated itself, through what the activation was given too.
         twice = torch.is_grad_enabled()
@@ -88,9 +91,10 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         (grad,) = torch.autograd.grad(after, before, grad.to(after.dtype), create_graph=twice)
     grad = grad.to(x.dtype)
     flat = grad.reshape(-1, grad.shape[-1])
-    of_x = grad @ weight if ctx.needs_input_grad[0] else None
+    of_x = (grad @ weight).to(type_x) if ctx.needs_input_grad[0] else None
     of_weight = None
     if ctx.needs_input_grad[1]:
         of_weight = grad.mT @ x if weight.dim() == 3 else flat.mT @ x.reshape(-1, x.shape[-1])
+        of_weight = of_weight.to(type_weight)
     of_bias = flat.sum(0).to(bias.dtype) if bias is not None and ctx.needs_input_grad[2] else None
     return of_x, of_weight, of_bias, *[None] * (ctx.inputs - 3)

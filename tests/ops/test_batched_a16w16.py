@@ -70,7 +70,7 @@ def test_the_batch_counts() -> None:
         ({"batch_size": 0}, "is not a whole number from 1 to 65535"),
         ({"batch_size": 65536}, "from 1 to 65535"),
         ({"M": 2**16, "K": 2**15}, "more elements than 32 bits count"),
-        ({"dtype_a": "bf16", "dtype_b": "fp16"}, "must be the same"),
+        ({"dtype_a": "bf16", "dtype_b": "fp32"}, "must be the same"),
         ({"op": "batched_a8w8", "dtype_a": "bf16"}, "must both be int8 or both fp8"),
         ({"op": "a16w16", "batch_size": 2}, "batch_size is no field of a16w16"),
     ],

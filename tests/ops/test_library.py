@@ -17,6 +17,7 @@ _BATCH = (("batch_size", 3),)
 # Of each format: types of A, B (A's where it is not said) and C, its own fields.
 PROBLEMS = [
     *(("a16w16", types, ()) for types in (("bf16", "bf16"), ("fp16", "fp32"), ("fp32", "fp32"))),
+    *(("a16w16", types, ()) for types in (("bf16", "fp16", "bf16"), ("fp16", "bf16", "fp32"))),
     *(("a8w8", (a, "bf16"), own) for a, _ in (_FP8, _INT8) for own in ((), (("scales", "per_token"),))),
     *(
         ("a8w8_blockscale", (a, "fp32"), own)

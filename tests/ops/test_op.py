@@ -65,7 +65,7 @@ def test_an_unstated_arch_takes_fp8() -> None:
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        (("bf16", "fp16", "bf16"), "must be the same"),
+        (("bf16", "fp32", "bf16"), "must be the same, or fp16 and bf16"),
         (("int8", "int8", "bf16"), "--op a8w8"),
         (("bf16", "bf16", "int32"), "dtype_c = int32"),
     ],

@@ -11,6 +11,7 @@ from small_bundle import pack_here, row
 from small_gemms import SWAPPED, TMA_SWAPPED
 
 import genkern
+from genkern import tuned_gemm
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem, Own
@@ -95,6 +96,25 @@ def test_a_batch_without_gaps_goes_through_the_copy_engine(tmp_path: Path) -> No
     apart = torch.randn(6, 16, K).bfloat16()[::2]
     assert gemm(apart, weight).equal(torch.bmm(apart, weight.mT))
     assert len(gpu.driver.launched) == 1
+
+
+def test_two_kinds_of_16_bits(tmp_path: Path) -> None:
+    """x in fp16 and a weight in bf16 are launched as they are; the library's product and gradients round neither."""
+    gpu = FakeGpu()
+    gemm = of_bundle(tmp_path, gpu, GemmProblem(5, N, K, dtype_a="fp16", dtype_b="bf16", dtype_c="fp16"), SWAPPED)
+    x, weight = torch.randn(5, K).half(), torch.randn(N, K).bfloat16()
+    assert gemm(x, weight).dtype == torch.float16
+    assert len(gpu.driver.launched) == 1
+    served = of_library("a16w16")(x, weight)
+    assert served.equal((x.float() @ weight.float().T).half())
+    given = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    tuned_gemm.gemm_a16w16(*given, activation="silu").sum().backward()
+    wide = x.float().requires_grad_(), weight.float().requires_grad_()
+    torch.nn.functional.silu(wide[0] @ wide[1].T).sum().backward()
+    for each, other in zip(given, wide, strict=True):
+        assert each.grad is not None
+        assert each.grad.dtype == each.dtype
+        assert (each.grad.float() - other.grad).norm() < 2**-7 * other.grad.norm()
 
 
 @pytest.mark.parametrize("own", [(), (("layout", "n8k16"),)], ids=str)

@@ -1,4 +1,8 @@
-"""a16w16: both operands fp16, bf16 or fp32, no scales; C in any of these."""
+"""a16w16: both operands fp16, bf16 or fp32, no scales; C in any of these.
+
+One operand may be fp16 and the other bf16: they are multiplied as tf32, which has all of their numbers (on gfx942 as
+xf32, elsewhere on AMD as fp32).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import Op, bias_of, matrices
 
 _TYPES = ("fp16", "bf16", "fp32")
+_MIXED = {"fp16", "bf16"}
 # A correct result is within a few roundings of its own type: 4 x 2^-8 for bf16, 4 x 2^-11 for fp16.
 # fp32 outputs of 16-bit inputs differ by the order of the sum only.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
@@ -15,9 +20,13 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
     for name in ("dtype_a", "dtype_b", "dtype_c"):
         if getattr(problem, name) not in _TYPES:
             return f"{name} = {getattr(problem, name)} is not one of {', '.join(_TYPES)} (8-bit types: --op a8w8)"
-    if problem.dtype_a != problem.dtype_b:
-        return f"dtype_a = {problem.dtype_a} and dtype_b = {problem.dtype_b} must be the same"
+    if problem.dtype_a != problem.dtype_b and {problem.dtype_a, problem.dtype_b} != _MIXED:
+        return f"dtype_a = {problem.dtype_a} and dtype_b = {problem.dtype_b} must be the same, or fp16 and bf16"
     return ""
+
+
+def _no_vendor(problem: GemmProblem) -> str:
+    return "" if problem.dtype_a == problem.dtype_b else "the library has no product of fp16 and bf16"
 
 
 OP = Op(
@@ -30,4 +39,5 @@ OP = Op(
     accumulator=lambda problem: "fp32",
     operands=lambda problem: (*matrices(problem), *bias_of(problem)),
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
+    no_vendor=_no_vendor,
 )

@@ -17,17 +17,18 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     if (of_torch := linear(problem)) is not None:
         return of_torch(a, b.mT, bias)
     out = getattr(torch, DTYPES[problem.dtype_c].torch)
-    # 16 bits in and 32 out: nothing may be rounded on the way.
-    c = a.to(torch.promote_types(a.dtype, out)) @ b.to(torch.promote_types(b.dtype, out))
+    # 16 bits in and 32 out, or two kinds of 16: nothing may be rounded on the way.
+    wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), out)
+    c = a.to(wide) @ b.to(wide)
     return (c if bias is None else c + bias).to(out)
 
 
 def linear(problem: GemmProblem) -> Callable[..., Any] | None:
     """PyTorch's function of x [..., K], weight [N, K] and bias [N] that computes the problem without its activation.
 
-    None where C has another type than A.
+    None where C or B has another type than A.
     """
     import torch
 
     # As torch.nn.functional has it, also while somebody has put another function there (genkern.patch does).
-    return torch._C._nn.linear if problem.dtype_c == problem.dtype_a else None
+    return torch._C._nn.linear if problem.dtype_c == problem.dtype_b == problem.dtype_a else None

@@ -53,4 +53,5 @@ OP = Op(
     operands=_operands,
     worst_row_limit=a16w16.OP.worst_row_limit,
     fields=Batch,
+    no_vendor=a16w16.OP.no_vendor,
 )

@@ -14,7 +14,7 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     import torch
 
     out = getattr(torch, DTYPES[problem.dtype_c].torch)
-    # 16 bits in and 32 out: nothing may be rounded on the way.
-    wide = torch.promote_types(operands["a"].dtype, out)
-    wide = operands["a"].dtype if out == operands["a"].dtype else wide
-    return torch.bmm(operands["a"].to(wide), operands["b"].to(wide)).to(out)
+    a, b = operands["a"], operands["b"]
+    # 16 bits in and 32 out, or two kinds of 16: nothing may be rounded on the way.
+    wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), out)
+    return torch.bmm(a.to(wide), b.to(wide)).to(out)
