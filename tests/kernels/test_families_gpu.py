@@ -144,7 +144,7 @@ def test_families_pass_the_check(tmp_path: Path, types: tuple[str, str, str], si
 
 
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
-# Formats whose operands lie otherwise, in sizes that overhang and that do not.
+# Formats whose operands lie otherwise, in sizes that overhang and that do not; and operands of two types.
 LAID_OUT = [
     *(GemmProblem(*size, "batched_a16w16", own=(("batch_size", 7),)) for size in ((1, 1000, 1208), (100, 520, 1000))),
     GemmProblem(128, 256, 512, "batched_a16w16", row_major_b=True, activation="silu", own=(("batch_size", 33),)),
@@ -152,11 +152,13 @@ LAID_OUT = [
     *(GemmProblem(m, 1008, 1184, "a8w8_bpreshuffle", *FP8, own=(("scales", "per_token"),)) for m in (1, 12, 100)),
     GemmProblem(100, 1008, 1184, "a8w8_bpreshuffle", "int8", "int8", bias=True, own=(("layout", "n8k16"),)),
     GemmProblem(100, 1024, 1152, "a8w8_blockscale_bpreshuffle", *FP8),
+    *(GemmProblem(m, 1000, 1208, dtype_a="fp16", dtype_b="bf16", dtype_c="fp16") for m in (1, 12, 100)),
+    GemmProblem(100, 1000, 1208, dtype_a="bf16", dtype_b="fp16", row_major_b=True, bias=True),
 ]
 
 
 @pytest.mark.parametrize("problem", LAID_OUT, ids=lambda problem: problem.name)
-def test_batches_and_shuffled_weights_pass_the_check(tmp_path: Path, problem: GemmProblem) -> None:
+def test_what_lies_otherwise_passes_the_check(tmp_path: Path, problem: GemmProblem) -> None:
     """In every config that takes them; of a batch through TMA, as far as it has no gaps."""
     if arch() == "gfx942" and problem.dtype_a.startswith("fp8"):
         problem = dataclasses.replace(problem, dtype_a="fp8e4m3fnuz", dtype_b="fp8e4m3fnuz")
