@@ -27,6 +27,7 @@ from kept import Kept
 from rounds import Limit, alternate
 from workbench import errors_end, said
 
+from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.loaded_gemm import Call
 from genkern.runtime.bundle import Bundle, read_bundle
@@ -202,15 +203,6 @@ def _least(ratios: Sequence[float]) -> str:
     return f"{min(ratios):.3f}" if ratios else "-"
 
 
-def sizes_text(problems: Sequence[GemmProblem]) -> str:
-    """The problems as a list of sizes that genkern reads."""
-    return "".join(
-        f"- {{'M': {p.M}, 'N': {p.N}, 'K': {p.K}, 'rowMajorA': 'T', 'rowMajorB': 'N', "
-        f"'dtype_a': '{p.dtype_a}', 'dtype_b': '{p.dtype_b}', 'dtype_c': '{p.dtype_c}'}}\n"
-        for p in problems
-    )
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options."""
     parser = argument_parser(__doc__)
@@ -252,7 +244,7 @@ def main() -> None:
         if arguments.write_sizes:
             problems = drawn(read_bundle(arguments.bundle).winners, arguments.sample, arguments.seed)
             with open(arguments.write_sizes, "w", encoding="utf-8") as file:
-                file.write(sizes_text(problems))
+                file.writelines(map(size_line, problems))
             return
         print(run(gpu_place(), arguments))
 
