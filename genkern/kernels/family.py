@@ -13,14 +13,19 @@ from genkern.kernels.families.stream_k import STREAM_K
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
 from genkern.kernels.families.tiled_tma import TILED_TMA, TILED_TMA_SWAPPED
-from genkern.kernels.families.warp_specialized import CLUSTERS, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
+from genkern.kernels.families.warp_specialized import (
+    CLUSTERS,
+    SIDE_BY_SIDE,
+    WARP_SPECIALIZED,
+    WARP_SPECIALIZED_SWAPPED,
+)
 from genkern.ops.op import get_op
 
 FAMILIES = {
     family.name: family
     for family in (
         *(TILED, TILED_SEMAPHORE, STREAM_K, TILED_ATOMIC, GEMV, SKINNY, TILED_SWAPPED, TILED_TMA, TILED_TMA_SWAPPED),
-        *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS),
+        *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE),
     )
 }
 

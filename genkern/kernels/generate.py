@@ -143,7 +143,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "tma_stores": [name for name in sorted(families) if FAMILIES[name].stores_tma],
         "has_tma_in_triton": any(FAMILIES[name].uses_tma and name not in GLUON for name in families),
         "has_gluon": any(name in GLUON for name in families),
-        "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
+        "clusters": any(FAMILIES[name].cluster > 1 or FAMILIES[name].side_by_side != (1, 1) for name in families),
         **_gluon_context(problem, accumulator),
         "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),
@@ -220,11 +220,13 @@ _HELPERS = (
     "gemm/wgmma.py.j2",
     "gemm/accumulate.py.j2",
     "gemm/fill.py.j2",
+    "gemm/multicast.py.j2",
     "gemm/exchange.py.j2",
     "gemm/tiles_of.py.j2",
     "gemm/store_sums.py.j2",
     "gemm/warp_specialized_body.py.j2",
     "gemm/warp_specialized_cluster_body.py.j2",
+    "gemm/warp_specialized_multicast_body.py.j2",
 )
 
 

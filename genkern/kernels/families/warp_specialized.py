@@ -29,6 +29,8 @@ from genkern.kernels.families.call import (
     Family,
     K,
     Kernel,
+    M,
+    N,
     Options,
     Product,
     Variant,
@@ -48,6 +50,7 @@ _INT8_WIDTHS = (16, 32)
 _MOST_BOX = 256
 # 16 rows of a tile for each multiplying warp, once or twice: the kernels have one or two products a buffer. wgmma is
 # issued by whole groups of warps.
+_EIGHT = 8
 _WARP_ROWS, _MOST_PRODUCTS, _GROUP_WARPS = 16, 2, 4
 # Two barriers of 8 bytes for each buffer, and one for a cluster's sums, are in a block behind the ring.
 _BLOCK_BYTES = 1024
@@ -55,6 +58,8 @@ _MOST_BUFFERS = 62
 # 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and 3.8 has
 # changed on the way there; the kernels are written for what 3.6 and 3.7 make of a cluster.
 _CLUSTERS_BEFORE = (3, 8)
+# SMs of a GPC that clusters of four and eight certainly find.
+_GPC_UNITS = 16
 # Registers per thread when one program has the whole SM: 65,536 over its threads, in steps of 8.
 MAX_REGISTERS = least(256, 65536 // ((NUM_WARPS + HELPER_WARPS) * 32) // 8 * 8)
 # Tiles beyond the last full wave, and programs that share them: all, or SPLIT_K a tile, each with a K-block at least.
@@ -70,17 +75,26 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     facts = _BY_NAME[config.family]
     split = config.SPLIT_K > 1 and facts.split_apart
     width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
-    column_boxes, c_parts = len(powers_of(width)), len(parts_of(width, facts.cluster))
-    name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster > 1 else "")
+    down, across = _down_across(facts)
+    column_boxes, c_parts = len(powers_of(width // down)), len(parts_of(width, facts.cluster))
+    name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster * down > 1 else "")
     return Variant(
         name + ("_split" if split else ""),
         "gemm/warp_specialized.py.j2",
         split=split,
         swapped=facts.swaps_operands,
-        cluster=facts.cluster,
+        cluster=facts.cluster * down * across,
+        down=down,
+        across=across,
         column_boxes=column_boxes,
         c_parts=c_parts,
     )
+
+
+def _down_across(facts: Family) -> tuple[int, int]:
+    """Programs of a cluster with tiles of their own, along the rows that wgmma goes along, and along the columns."""
+    along_m, along_n = facts.side_by_side
+    return (along_n, along_m) if facts.swaps_operands else (along_m, along_n)
 
 
 def _ring_k(product: Product) -> int:
@@ -94,16 +108,16 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
     def box(name: str, operand: str, box: tuple[Value, Value]) -> Descriptor:
         return product.descriptor(name, operand, box, swizzled=True, cluster=variant.cluster)
 
-    depth = _ring_k(product)
+    depth, part = _ring_k(product), height // variant.across
     if variant.swapped:
-        rows, columns = box("rows_desc", "b", (depth, height)), box("columns_desc", "a", (WIDTH, depth))
+        rows, columns = box("rows_desc", "b", (depth, part)), box("columns_desc", "a", (WIDTH, depth))
         c = box("c_desc", "c", (WIDTH, height))
     else:
-        rows, columns = box("rows_desc", "a", (height, depth)), box("columns_desc", "b", (depth, WIDTH))
+        rows, columns = box("rows_desc", "a", (part, depth)), box("columns_desc", "b", (depth, WIDTH))
         c = box("c_desc", "c", (height, WIDTH))
-    # A cluster's programs load all of the columns, and store a share each.
-    parts = Descriptors(c, variant.c_parts, width, variant.cluster)
-    return rows, Descriptors(columns, variant.column_boxes, width), parts
+    # The programs that make a tile load all of the columns, and store a share each.
+    parts = Descriptors(c, variant.c_parts, width, 1 if variant.side_by_side else variant.cluster)
+    return rows, Descriptors(columns, variant.column_boxes, width // variant.down), parts
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -119,11 +133,13 @@ def _call(product: Product, variant: Variant) -> Call:
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
         Constant("BLOCK_SIZE_N", BLOCK_SIZE_N),
         Constant("STAGES", NUM_STAGES * together),
-        Constant("TOGETHER", together),
+        *[Constant("TOGETHER", together)] * (not variant.side_by_side),
         Constant("num_warps", NUM_WARPS),
     ]
     # One program per SM: it may use all of the SM's registers.
     options: Options = (("num_warps", NUM_WARPS), ("maxnreg", MAX_REGISTERS))
+    if variant.side_by_side:
+        return _side_by_side(variant, arguments, options)
     if variant.cluster > 1:
         return _launched(variant, arguments, TILES, (*options, ("num_ctas", variant.cluster)))
     if not variant.split:
@@ -134,6 +150,21 @@ def _call(product: Product, variant: Variant) -> Call:
 
 def _launched(variant: Variant, arguments: list[Argument], programs: Value, options: Options) -> Call:
     return Call((Kernel(variant, tuple(arguments), (programs, 1, 1), options),), (TILES_OF_C,))
+
+
+def _side_by_side(variant: Variant, arguments: list[Argument], options: Options) -> Call:
+    """As many clusters as run at once walk over the tiles, one for each program at a time."""
+    down, across = (variant.across, variant.down) if variant.swapped else (variant.down, variant.across)
+    turns = cdiv(M, BLOCK_SIZE_M * down) * cdiv(N, BLOCK_SIZE_N * across)
+    # Of the SMs of a GPC, of which there are 16 or 18, two may be in no cluster of four.
+    clusters = UNITS // 2 if variant.cluster == 2 else UNITS // _GPC_UNITS * (_GPC_UNITS // variant.cluster)
+    kernel = Kernel(
+        variant,
+        tuple(arguments),
+        (least(most(1, clusters), name("turns")), 1, 1),
+        (*options, ("num_ctas", variant.cluster)),
+    )
+    return Call((kernel,), (("turns", turns),))
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
@@ -211,9 +242,14 @@ def _tile(family: str, block_m: int, block_n: int, block_k: int, warps: int, dty
     step, narrow = _INT8_WIDTHS
     if dtype_a == "int8" and width > narrow and width % step:
         return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
+    down, _ = _down_across(facts)
+    if width % (_EIGHT * down):
+        return f"programs that share columns load eights of them: BLOCK_SIZE is no multiple of {_EIGHT * down}"
     together, rest = divmod(block_k, ring_k(DTYPES[dtype_a].size_bytes))
     if rest or not together:
         return "BLOCK_SIZE_K is not whole rows of 128 bytes, as the ring has them"
+    if together > 1 and facts.side_by_side != (1, 1):
+        return "programs that load for one another fill one buffer at a time: BLOCK_SIZE_K is 128 bytes of a row"
     element_bytes = DTYPES[dtype_c].size_bytes
     others = -(-landing_bytes(rows, width, facts.cluster) // _BLOCK_BYTES) * _BLOCK_BYTES
     largest_part = powers_of(8 * -(-width // (8 * facts.cluster)))[0]
@@ -286,4 +322,26 @@ CLUSTERS = tuple(
     )
     for cluster in (2, 4, 8)
 )
-_BY_NAME = {family.name: family for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS)}
+SIDE_BY_SIDE = tuple(
+    Family(
+        f"{name}_{along_m}x{along_n}",
+        _variant,
+        _call,
+        takes=_takes_cluster,
+        legal=_legal,
+        uses_tma=True,
+        stores_tma=True,
+        interpreted=False,
+        steps=False,
+        swaps_operands=name == "warp_specialized_swapped",
+        width_step=8 if name == "warp_specialized_swapped" else 16,
+        helper_warps=HELPER_WARPS,
+        side_by_side=(along_m, along_n),
+        least_block_m=8 if name == "warp_specialized_swapped" else 16,
+    )
+    for name in ("warp_specialized", "warp_specialized_swapped")
+    for along_m, along_n in ((2, 1), (1, 2), (2, 2), (2, 4), (4, 2))
+)
+_BY_NAME = {
+    family.name: family for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE)
+}
