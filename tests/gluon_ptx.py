@@ -256,9 +256,13 @@ class _Threads:
             self.products.wait(int(fields[0]))
         else:
             assert np.all(self.value(fields[3], taken)), "products that replace an accumulator"
-            flags = {"f16": ("1", "1", "0", "0"), "s8": ()}
-            assert fields[4:] == flags.get(name.rpartition(".")[2], ("1", "1"))
-            self.products.multiply(name, fields[0], *(self.uniform(field, taken) for field in fields[1:3]))
+            # Neither operand is negated, and those of 16 bits may be turned.
+            flags = {"f16": 4, "s8": 0}
+            assert len(fields[4:]) == flags.get(name.rpartition(".")[2], 2)
+            assert fields[4:6] in (("1", "1"), ())
+            rows_turned, columns_turned = (field == "1" for field in fields[6:] or ("0", "0"))
+            rows, columns = (self.uniform(field, taken) for field in fields[1:3])
+            self.products.multiply(name, fields[0], rows, columns, (rows_turned, columns_turned))
 
     def move(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         """16 bytes of each thread, which must lie side by side, in any order."""

@@ -210,6 +210,7 @@ _HELPERS = (
     "gemm/beside.py.j2",
     "gemm/pieces.py.j2",
     "gemm/parts.py.j2",
+    "gemm/turned.py.j2",
     "gemm/cluster_rank.py.j2",
     "gemm/meet_cluster.py.j2",
     "gemm/expect_sums.py.j2",
@@ -260,6 +261,7 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
         "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
         "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
         "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),
+        "wgmma_may_turn": problem.dtype_a in ("bf16", "fp16"),
         "wgmma_flags": _WGMMA_FLAGS[problem.dtype_a] if problem.dtype_a in _PTX_TYPES else "",
     }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # Bytes along K of a buffer of a Gluon kernel's ring: those that are swizzled.
 _RING_BYTES = 128
+# Rows or columns of one copy of an operand that runs along them: 128 bytes of 16-bit elements.
+TURNED_BOX = 64
 
 
 # The text of the next two is in generated modules as well, where kernels and launches ask them.
@@ -31,9 +33,14 @@ def ring_k(element_bytes: int) -> int:
     return _RING_BYTES // element_bytes
 
 
-def buffer_bytes(rows: int, width: int) -> int:
-    """Of one buffer of a Gluon kernel's ring: 128 for each row and column of the tile."""
-    return (rows + width) * _RING_BYTES
+def columns_held(width: int, turned: bool) -> int:
+    """Columns in a buffer of a Gluon kernel's ring: whole blocks of 64 where their operand does not run along K."""
+    return -(-width // TURNED_BOX) * TURNED_BOX if turned else width
+
+
+def buffer_bytes(rows: int, width: int, turned: bool = False) -> int:
+    """Of one buffer of a Gluon kernel's ring: 128 for each row and column; `turned` as in columns_held."""
+    return (rows + columns_held(width, turned)) * _RING_BYTES
 
 
 def landing_bytes(rows: int, width: int, cluster: int) -> int:

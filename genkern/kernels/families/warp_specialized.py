@@ -6,6 +6,7 @@ are shared. In the families with a cluster its programs make one tile, each over
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,7 +37,15 @@ from genkern.kernels.families.call import (
     Variant,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, parts_of, powers_of, ring_k
+from genkern.kernels.families.gluon_tile import (
+    TURNED_BOX,
+    buffer_bytes,
+    columns_held,
+    landing_bytes,
+    parts_of,
+    powers_of,
+    ring_k,
+)
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
 from genkern.triton_release import triton_release
 
@@ -76,7 +85,8 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     split = config.SPLIT_K > 1 and facts.split_apart
     width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
     down, across = _down_across(facts)
-    column_boxes, c_parts = len(powers_of(width // down)), len(parts_of(width, facts.cluster))
+    column_boxes = 1 if turned(problem, facts)[1] else len(powers_of(width // down))
+    c_parts = len(parts_of(width, facts.cluster))
     name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster * down > 1 else "")
     return Variant(
         name + ("_split" if split else ""),
@@ -89,6 +99,12 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
         column_boxes=column_boxes,
         c_parts=c_parts,
     )
+
+
+def turned(problem: GemmProblem, facts: Family) -> tuple[bool, bool]:
+    """Whether the rows that wgmma goes along, and the columns, are an operand's that runs along them, not along K."""
+    along_m, along_n = not problem.row_major_a, problem.row_major_b
+    return (along_n, along_m) if facts.swaps_operands else (along_m, along_n)
 
 
 def _down_across(facts: Family) -> tuple[int, int]:
@@ -108,15 +124,21 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
     def box(name: str, operand: str, box: tuple[Value, Value]) -> Descriptor:
         return product.descriptor(name, operand, box, swizzled=True, cluster=variant.cluster)
 
-    depth, part = _ring_k(product), height // variant.across
+    depth = _ring_k(product)
+    along_m, along_n = not product.problem.row_major_a, product.problem.row_major_b
+    rows_turned, columns_turned = (along_n, along_m) if variant.swapped else (along_m, along_n)
+    part = TURNED_BOX if rows_turned else height // variant.across
+    of_columns = TURNED_BOX if columns_turned else WIDTH
     if variant.swapped:
-        rows, columns = box("rows_desc", "b", (depth, part)), box("columns_desc", "a", (WIDTH, depth))
+        rows, columns = box("rows_desc", "b", (depth, part)), box("columns_desc", "a", (of_columns, depth))
         c = box("c_desc", "c", (WIDTH, height))
     else:
-        rows, columns = box("rows_desc", "a", (part, depth)), box("columns_desc", "b", (depth, WIDTH))
+        rows, columns = box("rows_desc", "a", (part, depth)), box("columns_desc", "b", (depth, of_columns))
         c = box("c_desc", "c", (height, WIDTH))
     # The programs that make a tile load all of the columns, and store a share each.
     parts = Descriptors(c, variant.c_parts, width, 1 if variant.side_by_side else variant.cluster)
+    if columns_turned:
+        return rows, replace(columns, name="columns_desc_0"), parts
     return rows, Descriptors(columns, variant.column_boxes, width // variant.down), parts
 
 
@@ -171,11 +193,11 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """wgmma on both operands along K, from a ring of buffers; scales after the last step; C through TMA."""
     if gpu is not None and gpu.arch != "sm_90":
         return "this family is written for wgmma, which sm_90 alone has"
-    if not problem.row_major_a or problem.row_major_b:
-        return "this family takes operands whose rows run along K (rowMajorA: T, rowMajorB: N)"
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
+    if element_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
+        return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
 
 
@@ -196,6 +218,7 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         config.num_warps,
         problem.dtype_a,
         problem.dtype_c,
+        *turned(problem, _BY_NAME[config.family]),
     )
     if isinstance(tile, str):
         return tile
@@ -228,7 +251,17 @@ class _Tile(NamedTuple):
 
 # Once for all numbers of stages, of which spaces have ten.
 @lru_cache(maxsize=16_384)
-def _tile(family: str, block_m: int, block_n: int, block_k: int, warps: int, dtype_a: str, dtype_c: str) -> _Tile | str:
+def _tile(
+    family: str,
+    block_m: int,
+    block_n: int,
+    block_k: int,
+    warps: int,
+    dtype_a: str,
+    dtype_c: str,
+    rows_turned: bool,
+    columns_turned: bool,
+) -> _Tile | str:
     """The tile, or why it is none for wgmma."""
     facts = _BY_NAME[family]
     rows, width = (block_n, block_m) if facts.swaps_operands else (block_m, block_n)
@@ -242,9 +275,11 @@ def _tile(family: str, block_m: int, block_n: int, block_k: int, warps: int, dty
     step, narrow = _INT8_WIDTHS
     if dtype_a == "int8" and width > narrow and width % step:
         return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
-    down, _ = _down_across(facts)
-    if width % (_EIGHT * down):
-        return f"programs that share columns load eights of them: BLOCK_SIZE is no multiple of {_EIGHT * down}"
+    down, across = _down_across(facts)
+    if columns_held(width, columns_turned) % ((TURNED_BOX if columns_turned else _EIGHT) * down):
+        return "the columns that programs of a cluster share cannot be dealt out to them"
+    if rows_turned and rows % (TURNED_BOX * across):
+        return "the rows that programs of a cluster share cannot be dealt out to them"
     together, rest = divmod(block_k, ring_k(DTYPES[dtype_a].size_bytes))
     if rest or not together:
         return "BLOCK_SIZE_K is not whole rows of 128 bytes, as the ring has them"
@@ -254,7 +289,7 @@ def _tile(family: str, block_m: int, block_n: int, block_k: int, warps: int, dty
     others = -(-landing_bytes(rows, width, facts.cluster) // _BLOCK_BYTES) * _BLOCK_BYTES
     largest_part = powers_of(8 * -(-width // (8 * facts.cluster)))[0]
     part_bytes, c_bytes = rows * largest_part * element_bytes, rows * width * element_bytes
-    return _Tile(together, buffer_bytes(rows, width), _BLOCK_BYTES + others, part_bytes, c_bytes)
+    return _Tile(together, buffer_bytes(rows, width, columns_turned), _BLOCK_BYTES + others, part_bytes, c_bytes)
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
