@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from genkern.gemm.problem import GemmProblem
+
 # Bytes along K of a buffer of a Gluon kernel's ring: those that are swizzled.
 _RING_BYTES = 128
 # Rows or columns of one copy of an operand that runs along them: 128 bytes of 16-bit elements.
@@ -31,6 +33,12 @@ def parts_of(width: int, cluster: int = 1) -> tuple[tuple[int, int, int], ...]:
 def ring_k(element_bytes: int) -> int:
     """Elements along K of a buffer of a Gluon kernel's ring."""
     return _RING_BYTES // element_bytes
+
+
+def turned(problem: GemmProblem, swapped: bool) -> tuple[bool, bool]:
+    """Whether the rows that wgmma goes along, and the columns, are an operand's that runs along them, not along K."""
+    along_m, along_n = not problem.row_major_a, problem.row_major_b
+    return (along_n, along_m) if swapped else (along_m, along_n)
 
 
 def columns_held(width: int, turned: bool) -> int:

@@ -35,6 +35,7 @@ from genkern.kernels.families.call import (
     Options,
     Product,
     Variant,
+    any_config,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
 from genkern.kernels.families.gluon_tile import (
@@ -45,6 +46,7 @@ from genkern.kernels.families.gluon_tile import (
     parts_of,
     powers_of,
     ring_k,
+    turned,
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
 from genkern.triton_release import triton_release
@@ -85,7 +87,7 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     split = config.SPLIT_K > 1 and facts.split_apart
     width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
     down, across = _down_across(facts)
-    column_boxes = 1 if turned(problem, facts)[1] else len(powers_of(width // down))
+    column_boxes = 1 if turned(problem, facts.swaps_operands)[1] else len(powers_of(width // down))
     c_parts = len(parts_of(width, facts.cluster))
     name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster * down > 1 else "")
     return Variant(
@@ -99,12 +101,6 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
         column_boxes=column_boxes,
         c_parts=c_parts,
     )
-
-
-def turned(problem: GemmProblem, facts: Family) -> tuple[bool, bool]:
-    """Whether the rows that wgmma goes along, and the columns, are an operand's that runs along them, not along K."""
-    along_m, along_n = not problem.row_major_a, problem.row_major_b
-    return (along_n, along_m) if facts.swaps_operands else (along_m, along_n)
 
 
 def _down_across(facts: Family) -> tuple[int, int]:
@@ -125,8 +121,7 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
         return product.descriptor(name, operand, box, swizzled=True, cluster=variant.cluster)
 
     depth = _ring_k(product)
-    along_m, along_n = not product.problem.row_major_a, product.problem.row_major_b
-    rows_turned, columns_turned = (along_n, along_m) if variant.swapped else (along_m, along_n)
+    rows_turned, columns_turned = turned(product.problem, variant.swapped)
     part = TURNED_BOX if rows_turned else height // variant.across
     of_columns = TURNED_BOX if columns_turned else WIDTH
     if variant.swapped:
@@ -218,7 +213,7 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         config.num_warps,
         problem.dtype_a,
         problem.dtype_c,
-        *turned(problem, _BY_NAME[config.family]),
+        *turned(problem, _BY_NAME[config.family].swaps_operands),
     )
     if isinstance(tile, str):
         return tile
@@ -276,7 +271,7 @@ def _tile(
     if dtype_a == "int8" and width > narrow and width % step:
         return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
     down, across = _down_across(facts)
-    if columns_held(width, columns_turned) % ((TURNED_BOX if columns_turned else _EIGHT) * down):
+    if columns_turned and columns_held(width, columns_turned) % (TURNED_BOX * down):
         return "the columns that programs of a cluster share cannot be dealt out to them"
     if rows_turned and rows % (TURNED_BOX * across):
         return "the rows that programs of a cluster share cannot be dealt out to them"
@@ -358,23 +353,19 @@ CLUSTERS = tuple(
     for cluster in (2, 4, 8)
 )
 SIDE_BY_SIDE = tuple(
-    Family(
-        f"{name}_{along_m}x{along_n}",
-        _variant,
-        _call,
+    replace(
+        family,
+        name=f"{family.name}_{along_m}x{along_n}",
         takes=_takes_cluster,
-        legal=_legal,
-        uses_tma=True,
-        stores_tma=True,
-        interpreted=False,
-        steps=False,
-        swaps_operands=name == "warp_specialized_swapped",
-        width_step=8 if name == "warp_specialized_swapped" else 16,
-        helper_warps=HELPER_WARPS,
+        shares=any_config,
+        splits_k=False,
+        split_apart=False,
+        has_semaphore=False,
+        # Each of the programs that share columns loads eights of them.
+        width_step=max(family.width_step, _EIGHT * (along_n if family.swaps_operands else along_m)),
         side_by_side=(along_m, along_n),
-        least_block_m=8 if name == "warp_specialized_swapped" else 16,
     )
-    for name in ("warp_specialized", "warp_specialized_swapped")
+    for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
     for along_m, along_n in ((2, 1), (1, 2), (2, 2), (2, 4), (4, 2))
 )
 _BY_NAME = {

@@ -10,8 +10,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes
-from genkern.kernels.families.warp_specialized import turned
+from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, turned
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
 from genkern.space.rules.tiles import covering_block, tiles
 
@@ -107,7 +106,7 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON:
         return False
     rows, width = sides(config)
-    buffer = buffer_bytes(rows, width, turned(problem, FAMILIES[config.family])[1])
+    buffer = buffer_bytes(rows, width, turned(problem, FAMILIES[config.family].swaps_operands)[1])
     c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
