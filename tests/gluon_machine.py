@@ -195,7 +195,8 @@ class Machine:
         for rank in [self.rank] if mask is None else [each for each in range(mask.bit_length()) if mask >> each & 1]:
             barrier = self.barrier_of(self.mapped(barrier_address, rank), np.array([thread]))
             assert barrier.fenced, _UNSEEN
-            copy, (allocation, start) = self.cluster.new_bit(), self.cluster.machines[rank].at(self.mapped(address, rank))
+            copy, other = self.cluster.new_bit(), self.cluster.machines[rank]
+            allocation, start = other.at(self.mapped(address, rank))
             allocation.writes(copy, start, data, self.running.knows(thread))
             barrier.update(0, -data.size, copy)
 

@@ -93,8 +93,8 @@ class Variant:
     """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
 
     That is `rows` of skinny; and in Gluon how many copies bring the columns of a tile, `column_boxes`, and how many
-    take parts of it to C, `c_parts`, each by a descriptor of its own. The `cluster` programs of a cluster make one tile, or
-    have tiles of their own: `down` of them along the rows that wgmma goes along, `across` along the columns.
+    take parts of it to C, `c_parts`, each by a descriptor of its own. The `cluster` programs of a cluster make one
+    tile, or have tiles of their own: `down` of them along the rows that wgmma goes along, `across` along the columns.
     """
 
     name: str
