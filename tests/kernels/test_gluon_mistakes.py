@@ -46,8 +46,8 @@ MULTIPLYING: Mistakes = {
     ),
     "other parity of full": ("full, (step // STAGES) & 1", "full, (step // STAGES + 1) & 1", f"{EARLY}|{NOBODY}"),
     "columns elsewhere": ("column, {buffer}, {rows * 128}", "column, {buffer}, {rows * 64}", f"{EARLY}|wrong"),
-    "K not advanced": ("add.s64 columns, columns, 2;", "add.s64 columns, columns, 0;", "wrong"),
-    "K advanced too far": ("add.s64 rows, rows, 2;", "add.s64 rows, rows, 4;", "between two rows"),
+    "K not advanced": ("{128 if columns_turned else 2}", "0", "wrong"),
+    "K advanced too far": ("{128 if rows_turned else 2}", "4", "between two rows"),
     "second half elsewhere": ("s64 rows, rows, {warps * 128}", "s64 rows, rows, {warps * 64}", "wrong"),
     "second half first": ("'sub' if half else 'add'", "'add' if half else 'sub'", "more than an address"),
     "registers in another order": ("half * 4 + i}", "half * 4 + 3 - i}", "registers out of order"),
@@ -56,7 +56,7 @@ MULTIPLYING: Mistakes = {
     "no group": ("wgmma.commit_group.sync.aligned; }", "}", f"{UNFINISHED}|{OVERWRITTEN}"),
     "sums are replaced": ("setp.eq.u32 more, 0, 0;", "setp.eq.u32 more, 1, 0;", "replace an accumulator"),
     "other swizzle": ("0x40000040", "0x80000040", "not swizzled over 128 bytes"),
-    "an instruction in two lines": ("add.s64 rows, rows, 2;", "add.s64 rows,\\nrows, 2;", "not the whole of"),
+    "an instruction in two lines": ("add.s64 rows, rows, {128", "add.s64 rows,\\nrows, {128", "not the whole of"),
     "C in another place": ("[first_m, first_n + PARTS", "[first_m + 1, first_n + PARTS", "wrong|written twice"),
     "a part of C twice": (
         "store_tile(c[i], [first_m, first_n + PARTS[i][1]]",
@@ -86,8 +86,12 @@ LOADING: Mistakes = {
     ),
     "waits for the buffer before": ("last = step | (TOGETHER - 1)", "last = step - 1", f"{UNORDERED}|{LATE}"),
     "other parity of empty": ("& 1) ^ 1, ", "& 1), ", f"{UNORDERED}|{LATE}"),
-    "more bytes than come": ("{(rows + width) * 128};", "{(rows + width) * 256};", NOBODY),
-    "fewer bytes than come": ("{(rows + width) * 128};", "3072;", f"{EARLY}|{UNORDERED}"),
+    "more bytes than come": (
+        "{buffer_size(rows, width, swapped)};",
+        "{2 * buffer_size(rows, width, swapped)};",
+        NOBODY,
+    ),
+    "fewer bytes than come": ("{buffer_size(rows, width, swapped)};", "3072;", f"{EARLY}|{UNORDERED}"),
     "columns where rows are": ("add.u32 place, {buffer}, {rows * 128};", "add.u32 place, {buffer}, 0;", OVERWRITTEN),
     "all columns in one place": ("add.u32 place, place, {size * 128};", "add.u32 place, place, 0;", OVERWRITTEN),
     "the same columns again": ("add.u32 line, line, {size};", "add.u32 line, line, 0;", "wrong"),
@@ -113,7 +117,7 @@ MAKING: Mistakes = {
     "a barrier too few": ('1;" for slot in range(stages)', '1;" for slot in range(stages - 1)', UNMADE),
     "copies may not know": ('            "fence.mbarrier_init.release.cluster;",\n', "", UNSEEN),
     "made by a warp": ('"@!idle bra made;",', "", "by 32 threads"),
-    "no room for barriers": ("(ROWS + WIDTH) // 8) + 1\n", "(ROWS + WIDTH) // 8)\n", OUTSIDE),
+    "no room for barriers": ("// 1024) + 1\n", "// 1024)\n", OUTSIDE),
     "not kept": ("    memory._keep_alive()", "    pass", "for something else"),
 }
 MISTAKES = MULTIPLYING | LOADING | MAKING
@@ -210,3 +214,95 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     problem = fp16_problem(20, 56, 64 * 5 * 4)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 8, [0])
     assert re.search(message, said), said
+
+
+TURNED: Mistakes = {
+    "rows of the next 64": ("add.u32 line, line, 64;", "add.u32 line, line, 0;", "wrong"),
+    "all in one place": ("add.u32 place, place, 8192;", "add.u32 place, place, 0;", OVERWRITTEN),
+    "K where rows are": ('"{" + f"line, {k}" + "}"', '"{" + f"{k}, line" + "}"', "wrong"),
+    "rows as if along K": ("{128 if rows_turned else 2}", "2", "between two blocks"),
+    "columns as if along K": ("{128 if columns_turned else 2}", "2", "between two blocks"),
+    "K advanced too far": (
+        "{128 if columns_turned else 2}",
+        "{256 if columns_turned else 2}",
+        f"{OUTSIDE}|{EARLY}|wrong",
+    ),
+    "no stride between columns": ("'0x2000000' if columns_turned else '0x10000'", "'0x10000'", "its stride"),
+    "rows not turned": ("{int(rows_turned)}, ", "0, ", "wrong|between two rows"),
+    "columns not turned": (", {int(columns_turned)}", ", 0", "wrong|between two rows|its stride"),
+    "room for the width only": (
+        "return (width + 63) // 64 * 64 if turned(swapped)[1] else width",
+        "return width",
+        ".*",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", TURNED)
+def test_the_stand_in_notices_in_turned_operands(mistake: str) -> None:
+    """The same for operands that run along their rows and columns: two boxes of 64 for each, the last not whole."""
+    before, after, message = TURNED[mistake]
+    problem = fp16_problem(136, 136, 456, row_major_a=False, row_major_b=True)
+    config = made("warp_specialized", 128, 112, 1, 4, 3)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
+
+
+SIDE_BY_SIDE: Mistakes = {
+    "multicast before all have met": (
+        "    arrive_at_cluster()\n    # Barriers",
+        "    # Barriers",
+        "without arriving|before all",
+    ),
+    "loads without having met": ("    meet_cluster()\n    _, _, tiles", "    _, _, tiles", "before all have met"),
+    "multiplies without having met": (
+        "    meet_cluster()\n    _, _, numbers",
+        "    _, _, numbers",
+        "before all have met",
+    ),
+    "does not come": (
+        "WARPS * (DOWN + ACROSS - 1))\n    arrive_at_cluster()\n",
+        "WARPS * (DOWN + ACROSS - 1))\n",
+        "without arriving",
+    ),
+    "nobody else's arrivals": ("WARPS * (DOWN + ACROSS - 1)", "WARPS", f"{UNORDERED}|{LATE}"),
+    "arrivals of too many": ("WARPS * (DOWN + ACROSS - 1)", "WARPS * DOWN * ACROSS", NOBODY),
+    "arrives at its own only": ("{released}, thread;", "{released}, 0;", f"{UNORDERED}|{LATE}"),
+    "arrives at all": (
+        "setp.lt.and.u32 arrives, thread, {down * across}, arrives;",
+        "setp.lt.u32 arrives, thread, {down * across};",
+        f"{UNORDERED}|{LATE}",
+    ),
+    "rows for nobody else": ('", row_mask" * (across > 1)', '""', f"unknown|without a policy|{NOBODY}"),
+    "columns for everyone": (
+        "((1 << DOWN) - 1) << (rank // DOWN * DOWN)",
+        "(1 << DOWN * ACROSS) - 1",
+        f"{OVERWRITTEN}|{UNORDERED}|wrong",
+    ),
+    "rows for the others": ("<< (rank % DOWN)", "<< (1 - rank % DOWN)", f"{NOBODY}|{UNORDERED}|wrong"),
+    "everyone's first part": ("row = rank // DOWN * (ROWS // ACROSS)", "row = 0", f"{OVERWRITTEN}|{EARLY}"),
+    "the same columns again": ("first_n) + column", "first_n)", "wrong"),
+    "everyone's tile the first": ("    down = rank % DOWN\n", "    down = 0\n", "twice|wrong"),
+    "ends too early": (
+        "    for _ in range(STAGES):\n        await_empty",
+        "    for _ in range(0):\n        await_empty",
+        "has ended",
+    ),
+    "rank in descriptors": ('["and.b32 row, row, 0x3fff;"] * (cluster > 1)', "[]", "more than an address"),
+    "other parity of empty": (
+        "slot * 8, ((step // STAGES) & 1) ^ 1,",
+        "slot * 8, (step // STAGES) & 1,",
+        f"{UNORDERED}|{LATE}",
+    ),
+    "each helping warp copies": ('            "and.pred one, one, done;",\n', "", "by 4 threads"),
+}
+
+
+@pytest.mark.parametrize("mistake", SIDE_BY_SIDE)
+def test_the_stand_in_notices_side_by_side(mistake: str) -> None:
+    """Mistakes in what programs with tiles side by side load for one another, two by two of them."""
+    before, after, message = SIDE_BY_SIDE[mistake]
+    problem, config = fp16_problem(200, 136, 456), made("warp_specialized_2x2", 64, 48, 1, 4, 3)
+    found = said_to(changed(problem, config, before, after), problem, config, 16, range(4))
+    assert found
+    assert all(re.search(message, said) for said in found), found

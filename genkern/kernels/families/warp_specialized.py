@@ -368,6 +368,4 @@ SIDE_BY_SIDE = tuple(
     for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
     for along_m, along_n in ((2, 1), (1, 2), (2, 2), (2, 4), (4, 2))
 )
-_BY_NAME = {
-    family.name: family for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE)
-}
+_BY_NAME = {family.name: family for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE)}
