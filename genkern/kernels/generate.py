@@ -143,7 +143,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "tma_stores": [name for name in sorted(families) if FAMILIES[name].stores_tma],
         "has_tma_in_triton": any(FAMILIES[name].uses_tma and name not in GLUON for name in families),
         "has_gluon": any(name in GLUON for name in families),
-        "clusters": any(FAMILIES[name].cluster > 1 or FAMILIES[name].side_by_side != (1, 1) for name in families),
+        "clusters": any(FAMILIES[name].in_clusters for name in families),
         **_gluon_context(problem, accumulator),
         "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),

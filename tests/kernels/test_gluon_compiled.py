@@ -174,7 +174,7 @@ def test_what_tiles_share_is_multicast(compiled: Compile, config: Config) -> Non
     """
     _, sass = compiled(config)
     down, across = down_across(config)
-    rows, *columns = boxes_of(config)
+    _, *columns = boxes_of(config)
     assert sass.count("UTMALDG.2D.MULTICAST") == (across > 1) + len(columns) * (down > 1)
     assert "MEMBAR.ALL.GPU" not in sass
 
@@ -249,7 +249,8 @@ def test_clusters_meet_once(compiled: Compile, config: Config) -> None:
     found = re.findall(r"barrier\.cluster\.(\w+)\.(?:relaxed|acquire)\.", kernel.asm["ptx"])
     assert sorted(found) == ["arrive", "arrive", "wait", "wait"]
     assert (kernel.asm["ptx"].count("barrier.cluster.") > 4) == (triton_release() >= (3, 8))
-    # Where they share K, a program sends, 16 bytes of each thread at once, what the others store: of each sum there is one that is kept.
+    # Where they share K, a program sends, 16 bytes of each thread at once, what the others store: of each sum there is
+    # one that is kept.
     sums = sides(config)[0] * sides(config)[1] * (FAMILIES[config.family].cluster - 1)
     assert kernel.asm["ptx"].count("st.async") == sums // (128 * config.num_warps)
 

@@ -265,6 +265,11 @@ class Family:
     kernels_before: int = 0
     batches: bool = False
 
+    @property
+    def in_clusters(self) -> bool:
+        """Whether several programs are a cluster, for whatever reason."""
+        return self.cluster > 1 or self.side_by_side != (1, 1)
+
 
 def _pointers(operands: Iterable[Operand]) -> tuple[Argument, ...]:
     return tuple(Pointer(f"{operand.name}_ptr", operand.name) for operand in operands)
