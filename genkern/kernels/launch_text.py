@@ -141,8 +141,9 @@ def _given(argument: Argument, batched: bool) -> str:
         return _descriptor(argument, batched)
     if isinstance(argument, Descriptors):
         owners = f", {argument.owners}" if argument.owners > 1 else ""
+        most = "" if argument.most == 256 else f", most={_text(argument.most)}"
         each = _descriptor(argument.each, batched)
-        return f"*({each}\n  for *_, WIDTH in parts_of({_text(argument.width)}{owners}))"
+        return f"*({each}\n  for *_, WIDTH in parts_of({_text(argument.width)}{owners}{most}))"
     if isinstance(argument, Integer):
         return _text(argument.value)
     if isinstance(argument, Leading):

@@ -16,15 +16,15 @@ def powers_of(width: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))
 
 
-def parts_of(width: int, cluster: int = 1) -> tuple[tuple[int, int, int], ...]:
+def parts_of(width: int, cluster: int = 1, most: int = 256) -> tuple[tuple[int, int, int], ...]:
     """(program of the cluster, first column, columns) of what each copy takes to C.
 
-    Each program has a share of the columns, by eights, which is cut into powers of two, largest first.
+    Each program has a share of the columns, by eights, which is cut into powers of two up to `most`, largest first.
     """
     parts = []
     for owner in range(cluster):
         first, last = (8 * (width // 8 * number // cluster) for number in (owner, owner + 1))
-        for size in powers_of(last - first):
+        for size in (most,) * ((last - first) // most) + powers_of((last - first) % most):
             parts.append((owner, first, size))
             first += size
     return tuple(parts)

@@ -15,7 +15,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
-from genkern.kernels.expression import Value, cdiv, least, most, name, where
+from genkern.kernels.expression import Value, cdiv, evaluate, least, most, name, where
 from genkern.kernels.families.call import (
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
@@ -88,7 +88,11 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
     down, across = _down_across(facts)
     column_boxes = 1 if turned(problem, facts.swaps_operands)[1] else len(powers_of(width // down))
-    c_parts = len(parts_of(width, facts.cluster))
+    columns = 256
+    if down * across > 1:
+        numbers = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
+        columns = evaluate(_most(problem, facts.swaps_operands), {name: getattr(config, name) for name in numbers})
+    c_parts = len(parts_of(width, facts.cluster, columns))
     name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster * down > 1 else "")
     return Variant(
         name + ("_split" if split else ""),
@@ -131,10 +135,27 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
         rows, columns = box("rows_desc", "a", (part, depth)), box("columns_desc", "b", (depth, of_columns))
         c = box("c_desc", "c", (height, WIDTH))
     # The programs that make a tile load all of the columns, and store a share each.
-    parts = Descriptors(c, variant.c_parts, width, 1 if variant.side_by_side else variant.cluster)
+    if variant.side_by_side:
+        parts = Descriptors(c, variant.c_parts, width, 1, _most(product.problem, variant.swapped))
+    else:
+        parts = Descriptors(c, variant.c_parts, width, variant.cluster)
     if columns_turned:
         return rows, replace(columns, name="columns_desc_0"), parts
     return rows, Descriptors(columns, variant.column_boxes, width // variant.down), parts
+
+
+_SHARED = 232_448
+
+
+def _most(problem: GemmProblem, swapped: bool) -> Value:
+    width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
+    columns = cdiv(width, 64) * 64 if turned(problem, swapped)[1] else width
+    size = DTYPES[problem.dtype_c].size_bytes
+    together = BLOCK_SIZE_K // ring_k(DTYPES[problem.dtype_a].size_bytes)
+    ring = (height + columns) * 128 * (NUM_STAGES * together) + _BLOCK_BYTES
+    whole = ring + height * width * size
+    halves = ring + height * (width % 64 + 128) * size
+    return where(whole > _SHARED, where(halves > _SHARED, 32, 64), 256)
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -150,7 +171,9 @@ def _call(product: Product, variant: Variant) -> Call:
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
         Constant("BLOCK_SIZE_N", BLOCK_SIZE_N),
         Constant("STAGES", NUM_STAGES * together),
-        *[Constant("TOGETHER", together)] * (not variant.side_by_side),
+        Constant("MOST", _most(product.problem, variant.swapped))
+        if variant.side_by_side
+        else Constant("TOGETHER", together),
         Constant("num_warps", NUM_WARPS),
     ]
     # One program per SM: it may use all of the SM's registers.
@@ -226,7 +249,15 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
     if tile.part_bytes >= ring:
         return "the ring must be larger than what C takes of shared memory"
-    if gpu is not None and ring + tile.c_bytes > gpu.shared_bytes_per_block:
+    c_bytes = tile.c_bytes
+    if _BY_NAME[config.family].side_by_side != (1, 1):
+        numbers = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
+        swapped = _BY_NAME[config.family].swaps_operands
+        columns = evaluate(_most(problem, swapped), {name: getattr(config, name) for name in numbers})
+        width = config.BLOCK_SIZE_M if swapped else config.BLOCK_SIZE_N
+        if columns < width:
+            c_bytes = c_bytes // width * (2 * columns + width % columns)
+    if gpu is not None and ring + c_bytes > gpu.shared_bytes_per_block:
         return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
     return ""
 

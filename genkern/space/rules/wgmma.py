@@ -111,6 +111,8 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     at_once = together(config, _element_bytes(problem))
+    if FAMILIES[config.family].side_by_side != (1, 1):
+        fit = max(fit, (gpu.shared_bytes_per_block - c_bytes // width * (64 + width % 32) - _BARRIER_BYTES - _SLACK_BYTES) // buffer)
     deepest = min(fit, _DEEP_RING) // at_once
     if at_once > 1:
         return config.num_stages < 3 or config.num_stages != deepest
