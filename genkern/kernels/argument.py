@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.kernels.expression import Expression, Value, evaluate, fold, name
-from genkern.kernels.families.gluon_tile import parts_of
+from genkern.kernels.families.gluon_tile import WIDEST, parts_of
 
 # In the boxes of Descriptors: how many columns the part has.
 WIDTH = name("WIDTH")
@@ -56,7 +56,7 @@ class Descriptors:
     count: int
     width: Value
     owners: int = 1
-    most: Value = 256
+    most: Value = WIDEST
 
     @property
     def name(self) -> str:

@@ -7,8 +7,6 @@ are shared. In the families with a cluster its programs make one tile, each over
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
-from typing import NamedTuple
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
@@ -39,13 +37,16 @@ from genkern.kernels.families.call import (
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
 from genkern.kernels.families.gluon_tile import (
+    BLOCK_BYTES,
+    EIGHT,
+    MOST_BUFFERS,
+    RING_BYTES,
     TURNED_BOX,
-    buffer_bytes,
-    columns_held,
-    landing_bytes,
+    WIDEST,
     parts_of,
     powers_of,
     ring_k,
+    tile_of,
     turned,
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
@@ -55,17 +56,10 @@ from genkern.triton_release import triton_release
 HELPER_WARPS = 4
 # Sizes of the operands' elements that the kernels multiply.
 _OPERAND_BYTES = (1, 2)
-# int8 is multiplied in widths by so many above the second number (PTX ISA, "wgmma.mma_async": .nN of .s8).
-_INT8_WIDTHS = (16, 32)
-# What a box of TMA has along one side (cuTensorMapEncodeTiled, boxDim).
-_MOST_BOX = 256
-# 16 rows of a tile for each multiplying warp, once or twice: the kernels have one or two products a buffer. wgmma is
-# issued by whole groups of warps.
-_EIGHT = 8
-_WARP_ROWS, _MOST_PRODUCTS, _GROUP_WARPS = 16, 2, 4
-# Two barriers of 8 bytes for each buffer, and one for a cluster's sums, are in a block behind the ring.
-_BLOCK_BYTES = 1024
-_MOST_BUFFERS = 62
+# What a program may have of an SM's shared memory (CUDA programming guide, compute capability 9.0), and columns that go
+# to C at a time where all of them would take the place of a buffer.
+_SHARED_BYTES, _STORED = 227 * 1024, (64, 32)
+_SHAPE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
 # 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and 3.8 has
 # changed on the way there; the kernels are written for what 3.6 and 3.7 make of a cluster.
 _CLUSTERS_BEFORE = (3, 8)
@@ -88,11 +82,7 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
     down, across = _down_across(facts)
     column_boxes = 1 if turned(problem, facts.swaps_operands)[1] else len(powers_of(width // down))
-    columns = 256
-    if down * across > 1:
-        numbers = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
-        columns = evaluate(_most(problem, facts.swaps_operands), {name: getattr(config, name) for name in numbers})
-    c_parts = len(parts_of(width, facts.cluster, columns))
+    c_parts = len(parts_of(width, facts.cluster, _stored(problem, config)))
     name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster * down > 1 else "")
     return Variant(
         name + ("_split" if split else ""),
@@ -136,7 +126,7 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
         c = box("c_desc", "c", (height, WIDTH))
     # The programs that make a tile load all of the columns, and store a share each.
     if variant.side_by_side:
-        parts = Descriptors(c, variant.c_parts, width, 1, _most(product.problem, variant.swapped))
+        parts = Descriptors(c, variant.c_parts, width, 1, _most_stored(product.problem, variant.swapped))
     else:
         parts = Descriptors(c, variant.c_parts, width, variant.cluster)
     if columns_turned:
@@ -144,18 +134,25 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
     return rows, Descriptors(columns, variant.column_boxes, width // variant.down), parts
 
 
-_SHARED = 232_448
-
-
-def _most(problem: GemmProblem, swapped: bool) -> Value:
+def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
+    """Columns that go to C at a time: all, or so many that two buffers of them leave room for the ring."""
     width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
-    columns = cdiv(width, 64) * 64 if turned(problem, swapped)[1] else width
-    size = DTYPES[problem.dtype_c].size_bytes
-    together = BLOCK_SIZE_K // ring_k(DTYPES[problem.dtype_a].size_bytes)
-    ring = (height + columns) * 128 * (NUM_STAGES * together) + _BLOCK_BYTES
-    whole = ring + height * width * size
-    halves = ring + height * (width % 64 + 128) * size
-    return where(whole > _SHARED, where(halves > _SHARED, 32, 64), 256)
+    held = cdiv(width, TURNED_BOX) * TURNED_BOX if turned(problem, swapped)[1] else width
+    buffers = NUM_STAGES * (BLOCK_SIZE_K // ring_k(DTYPES[problem.dtype_a].size_bytes))
+    ring = buffers * (height + held) * RING_BYTES + BLOCK_BYTES
+    column = height * DTYPES[problem.dtype_c].size_bytes
+    some, few = _STORED
+    in_turns = ring + column * (width % some + 2 * some)
+    return where(ring + column * width > _SHARED_BYTES, where(in_turns > _SHARED_BYTES, few, some), WIDEST)
+
+
+def _stored(problem: GemmProblem, config: Config) -> int:
+    """_most_stored of a config; programs without neighbours store all that they have."""
+    facts = _BY_NAME[config.family]
+    if facts.side_by_side == (1, 1):
+        return WIDEST
+    known: dict[str, Value] = {name: getattr(config, name) for name in _SHAPE}
+    return evaluate(_most_stored(problem, facts.swaps_operands), known)
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -171,7 +168,7 @@ def _call(product: Product, variant: Variant) -> Call:
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
         Constant("BLOCK_SIZE_N", BLOCK_SIZE_N),
         Constant("STAGES", NUM_STAGES * together),
-        Constant("MOST", _most(product.problem, variant.swapped))
+        Constant("MOST", _most_stored(product.problem, variant.swapped))
         if variant.side_by_side
         else Constant("TOGETHER", together),
         Constant("num_warps", NUM_WARPS),
@@ -194,9 +191,9 @@ def _launched(variant: Variant, arguments: list[Argument], programs: Value, opti
 
 def _side_by_side(variant: Variant, arguments: list[Argument], options: Options) -> Call:
     """As many clusters as run at once walk over the tiles, one for each program at a time."""
-    down, across = (variant.across, variant.down) if variant.swapped else (variant.down, variant.across)
-    turns = cdiv(M, BLOCK_SIZE_M * down) * cdiv(N, BLOCK_SIZE_N * across)
-    # Of the SMs of a GPC, of which there are 16 or 18, two may be in no cluster of four.
+    along_m, along_n = (variant.across, variant.down) if variant.swapped else (variant.down, variant.across)
+    turns = cdiv(M, BLOCK_SIZE_M * along_m) * cdiv(N, BLOCK_SIZE_N * along_n)
+    # Of a GPC's 16 or 18 SMs two may be in no cluster of four.
     clusters = UNITS // 2 if variant.cluster == 2 else UNITS // _GPC_UNITS * (_GPC_UNITS // variant.cluster)
     kernel = Kernel(
         variant,
@@ -228,94 +225,38 @@ def _takes_cluster(problem: GemmProblem, gpu: Gpu | None) -> str:
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """The tile is one for wgmma, and ring and C fit, with the sums of other programs in a cluster."""
-    tile = _tile(
-        config.family,
-        config.BLOCK_SIZE_M,
-        config.BLOCK_SIZE_N,
+    facts = _BY_NAME[config.family]
+    rows, width = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+    if facts.swaps_operands:
+        rows, width = width, rows
+    tile = tile_of(
+        rows,
+        width,
         config.BLOCK_SIZE_K,
         config.num_warps,
         problem.dtype_a,
         problem.dtype_c,
-        *turned(problem, _BY_NAME[config.family].swaps_operands),
+        turned(problem, facts.swaps_operands),
+        facts.cluster,
+        _down_across(facts),
     )
     if isinstance(tile, str):
         return tile
     buffers = config.num_stages * tile.together
     if buffers <= tile.together:
         return "a ring needs a buffer to read besides those that are filled together"
-    if buffers > _MOST_BUFFERS:
+    if buffers > MOST_BUFFERS:
         return "the barriers of so many buffers do not fit their block"
     ring = buffers * tile.buffer_bytes + tile.behind_ring
     # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
     if tile.part_bytes >= ring:
         return "the ring must be larger than what C takes of shared memory"
-    c_bytes = tile.c_bytes
-    if _BY_NAME[config.family].side_by_side != (1, 1):
-        numbers = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
-        swapped = _BY_NAME[config.family].swaps_operands
-        columns = evaluate(_most(problem, swapped), {name: getattr(config, name) for name in numbers})
-        width = config.BLOCK_SIZE_M if swapped else config.BLOCK_SIZE_N
-        if columns < width:
-            c_bytes = c_bytes // width * (2 * columns + width % columns)
+    c_bytes, stored = tile.c_bytes, _stored(problem, config)
+    if stored < width:
+        c_bytes = c_bytes // width * (width % stored + 2 * stored)
     if gpu is not None and ring + c_bytes > gpu.shared_bytes_per_block:
         return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
     return ""
-
-
-class _Tile(NamedTuple):
-    """What a tile takes of shared memory: in bytes, but for the buffers of its ring that are filled `together`.
-
-    `behind_ring`: a block for the barriers, and whole blocks for other programs' sums. `part_bytes`: C's largest part.
-    """
-
-    together: int
-    buffer_bytes: int
-    behind_ring: int
-    part_bytes: int
-    c_bytes: int
-
-
-# Once for all numbers of stages, of which spaces have ten.
-@lru_cache(maxsize=16_384)
-def _tile(
-    family: str,
-    block_m: int,
-    block_n: int,
-    block_k: int,
-    warps: int,
-    dtype_a: str,
-    dtype_c: str,
-    rows_turned: bool,
-    columns_turned: bool,
-) -> _Tile | str:
-    """The tile, or why it is none for wgmma."""
-    facts = _BY_NAME[family]
-    rows, width = (block_n, block_m) if facts.swaps_operands else (block_m, block_n)
-    if warps % _GROUP_WARPS:
-        return "wgmma is for groups of four warps"
-    products, rest = divmod(rows, _WARP_ROWS * warps)
-    if rest or not 1 <= products <= _MOST_PRODUCTS:
-        return "the rows that wgmma goes along are 16 or 32 for each warp"
-    if rows > _MOST_BOX:
-        return f"the rows that wgmma goes along are more than the {_MOST_BOX} of a box of TMA"
-    step, narrow = _INT8_WIDTHS
-    if dtype_a == "int8" and width > narrow and width % step:
-        return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
-    down, across = _down_across(facts)
-    if columns_turned and columns_held(width, columns_turned) % (TURNED_BOX * down):
-        return "the columns that programs of a cluster share cannot be dealt out to them"
-    if rows_turned and rows % (TURNED_BOX * across):
-        return "the rows that programs of a cluster share cannot be dealt out to them"
-    together, rest = divmod(block_k, ring_k(DTYPES[dtype_a].size_bytes))
-    if rest or not together:
-        return "BLOCK_SIZE_K is not whole rows of 128 bytes, as the ring has them"
-    if together > 1 and facts.side_by_side != (1, 1):
-        return "programs that load for one another fill one buffer at a time: BLOCK_SIZE_K is 128 bytes of a row"
-    element_bytes = DTYPES[dtype_c].size_bytes
-    others = -(-landing_bytes(rows, width, facts.cluster) // _BLOCK_BYTES) * _BLOCK_BYTES
-    largest_part = powers_of(8 * -(-width // (8 * facts.cluster)))[0]
-    part_bytes, c_bytes = rows * largest_part * element_bytes, rows * width * element_bytes
-    return _Tile(together, buffer_bytes(rows, width, columns_turned), _BLOCK_BYTES + others, part_bytes, c_bytes)
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -393,7 +334,7 @@ SIDE_BY_SIDE = tuple(
         split_apart=False,
         has_semaphore=False,
         # Each of the programs that share columns loads eights of them.
-        width_step=max(family.width_step, _EIGHT * (along_n if family.swaps_operands else along_m)),
+        width_step=max(family.width_step, EIGHT * (along_n if family.swaps_operands else along_m)),
         side_by_side=(along_m, along_n),
     )
     for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
