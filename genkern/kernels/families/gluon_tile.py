@@ -24,6 +24,8 @@ EIGHT = 8
 # Two barriers of 8 bytes for each buffer, and one for a cluster's sums, are in a block behind the ring.
 BLOCK_BYTES = 1024
 MOST_BUFFERS = 62
+# Columns that go to C at a time where all of them would take the place of a buffer of the ring.
+STORED = (64, 32)
 # Columns of the widest wgmma.
 WIDEST = 256
 

@@ -41,6 +41,7 @@ from genkern.kernels.families.gluon_tile import (
     EIGHT,
     MOST_BUFFERS,
     RING_BYTES,
+    STORED,
     TURNED_BOX,
     WIDEST,
     parts_of,
@@ -56,9 +57,8 @@ from genkern.triton_release import triton_release
 HELPER_WARPS = 4
 # Sizes of the operands' elements that the kernels multiply.
 _OPERAND_BYTES = (1, 2)
-# What a program may have of an SM's shared memory (CUDA programming guide, compute capability 9.0), and columns that go
-# to C at a time where all of them would take the place of a buffer.
-_SHARED_BYTES, _STORED = 227 * 1024, (64, 32)
+# What a program may have of an SM's shared memory (CUDA programming guide, compute capability 9.0).
+_SHARED_BYTES = 227 * 1024
 _SHAPE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
 # 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and 3.8 has
 # changed on the way there; the kernels are written for what 3.6 and 3.7 make of a cluster.
@@ -141,7 +141,7 @@ def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
     buffers = NUM_STAGES * (BLOCK_SIZE_K // ring_k(DTYPES[problem.dtype_a].size_bytes))
     ring = buffers * (height + held) * RING_BYTES + BLOCK_BYTES
     column = height * DTYPES[problem.dtype_c].size_bytes
-    some, few = _STORED
+    some, few = STORED
     in_turns = ring + column * (width % some + 2 * some)
     return where(ring + column * width > _SHARED_BYTES, where(in_turns > _SHARED_BYTES, few, some), WIDEST)
 
