@@ -169,7 +169,7 @@ def neighbours_share_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> 
     along_m, along_n = FAMILIES[config.family].side_by_side
     if along_m * along_n == 1:
         return False
-    if -(-problem.M // config.BLOCK_SIZE_M) < along_m or -(-problem.N // config.BLOCK_SIZE_N) < along_n:
+    if along_m > -(-problem.M // config.BLOCK_SIZE_M) or along_n > -(-problem.N // config.BLOCK_SIZE_N):
         return True
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
     return all(pitch * _element_bytes(problem) % _LINE_BYTES == 0 for pitch in pitches)
