@@ -83,7 +83,7 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     down, across = _down_across(facts)
     column_boxes = 1 if turned(problem, facts.swaps_operands)[1] else len(powers_of(width // down))
     c_parts = len(parts_of(width, facts.cluster, _stored(problem, config)))
-    name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster * down > 1 else "")
+    name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster > 1 or c_parts != column_boxes else "")
     return Variant(
         name + ("_split" if split else ""),
         "gemm/warp_specialized.py.j2",
@@ -338,6 +338,6 @@ SIDE_BY_SIDE = tuple(
         side_by_side=(along_m, along_n),
     )
     for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
-    for along_m, along_n in ((2, 1), (1, 2), (2, 2), (2, 4), (4, 2))
+    for along_m, along_n in ((2, 1), (1, 2))
 )
 _BY_NAME = {family.name: family for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE)}
