@@ -26,19 +26,16 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "shl.b32": operator.lshift,
     "shr.u32": operator.rshift,
     "and.b32": operator.and_,
-    "xor.b32": operator.xor,
-    "cvt.u16.u32": lambda a: a & 0xFFFF,
     "or.b32": operator.or_,
     "and.pred": operator.and_,
     "or.pred": operator.or_,
     "mad.lo.u32": lambda a, b, c: a * b + c,
     "mov.u32": lambda a: a,
+    "mov.u16": lambda a: a,
     "setp.eq.u32": operator.eq,
     "setp.ne.u32": operator.ne,
     "setp.lt.u32": operator.lt,
     "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
-    "setp.lt.and.u32": lambda a, b, c: (a < b) & c,
-    "setp.lt.or.u32": lambda a, b, c: (a < b) | c,
 }
 _COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"

@@ -217,9 +217,9 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
 
 
 TURNED: Mistakes = {
-    "rows of the next 64": ("add.u32 line, line, 64;", "add.u32 line, line, 0;", "wrong"),
-    "all in one place": ("add.u32 place, place, 8192;", "add.u32 place, place, 0;", OVERWRITTEN),
-    "K where rows are": ('"{" + f"line, {k}" + "}"', '"{" + f"{k}, line" + "}"', "wrong"),
+    "the same 64 again": ("add.u32 line, line, {size};", "add.u32 line, line, 0;", "wrong"),
+    "K where rows are": ('f"line, {k}" if is_turned', 'f"{k}, line" if is_turned', "wrong"),
+    "boxes as if along K": ('f"line, {k}" if is_turned else', "", "wrong"),
     "rows as if along K": ("{128 if rows_turned else 2}", "2", "between two blocks"),
     "columns as if along K": ("{128 if columns_turned else 2}", "2", "between two blocks"),
     "K advanced too far": (
@@ -249,10 +249,10 @@ def test_the_stand_in_notices_in_turned_operands(mistake: str) -> None:
 
 
 SIDE_BY_SIDE: Mistakes = {
-    "multicast before all have met": (
+    "helpers do not come": (
         "    arrive_at_cluster()\n    # Barriers",
         "    # Barriers",
-        "without arriving|before all",
+        "without arriving|before all have met",
     ),
     "loads without having met": ("    meet_cluster()\n    _, _, tiles", "    _, _, tiles", "before all have met"),
     "multiplies without having met": (
@@ -261,26 +261,30 @@ SIDE_BY_SIDE: Mistakes = {
         "before all have met",
     ),
     "does not come": (
-        "WARPS * (DOWN + ACROSS - 1))\n    arrive_at_cluster()\n",
-        "WARPS * (DOWN + ACROSS - 1))\n",
-        "without arriving",
+        "2 * WARPS)\n    arrive_at_cluster()\n",
+        "2 * WARPS)\n",
+        "without arriving|where nobody else may have seen it",
     ),
-    "nobody else's arrivals": ("WARPS * (DOWN + ACROSS - 1)", "WARPS", f"{UNORDERED}|{LATE}"),
-    "arrivals of too many": ("WARPS * (DOWN + ACROSS - 1)", "WARPS * DOWN * ACROSS", NOBODY),
-    "arrives at its own only": ("{released}, thread;", "{released}, 0;", f"{UNORDERED}|{LATE}"),
-    "arrives at all": (
-        "setp.lt.and.u32 arrives, thread, {down * across}, arrives;",
-        "setp.lt.u32 arrives, thread, {down * across};",
-        f"{UNORDERED}|{LATE}",
+    "nobody else's arrivals": ("STAGES, 2 * WARPS)", "STAGES, WARPS)", f"{UNORDERED}|{LATE}"),
+    "arrivals of too many": ("STAGES, 2 * WARPS)", "STAGES, 3 * WARPS)", NOBODY),
+    "arrives at its own only": (
+        "setp.lt.u32 arrives, thread, 2;",
+        "setp.lt.u32 arrives, thread, 1;",
+        f"{NOBODY}|{TOO_MANY}",
     ),
-    "rows for nobody else": ('", row_mask" * (across > 1)', '""', f"unknown|without a policy|{NOBODY}"),
-    "columns for everyone": (
-        "((1 << DOWN) - 1) << (rank // DOWN * DOWN)",
-        "(1 << DOWN * ACROSS) - 1",
+    "arrives at the first twice": ("{released}, thread;", "{released}, 0;", f"{UNORDERED}|{LATE}"),
+    "columns for itself": ("mov.u16 both, 3;", "mov.u16 both, 1;", f"{NOBODY}|{UNORDERED}"),
+    "a program that is not there": ("mov.u16 both, 3;", "mov.u16 both, 7;", "that are not there"),
+    "rows for both": (
+        "row_boxes, rows_turned, across > 1",
+        "row_boxes, rows_turned, True",
         f"{OVERWRITTEN}|{UNORDERED}|wrong",
     ),
-    "rows for the others": ("<< (rank % DOWN)", "<< (1 - rank % DOWN)", f"{NOBODY}|{UNORDERED}|wrong"),
-    "everyone's first part": ("row = rank // DOWN * (ROWS // ACROSS)", "row = 0", f"{OVERWRITTEN}|{EARLY}"),
+    "everyone's first half": (
+        "column = rank % DOWN * (columns_held",
+        "column = 0 * (columns_held",
+        f"{OVERWRITTEN}|{EARLY}",
+    ),
     "the same columns again": ("first_n) + column", "first_n)", "wrong"),
     "everyone's tile the first": ("    down = rank % DOWN\n", "    down = 0\n", "twice|wrong"),
     "ends too early": (
@@ -295,14 +299,37 @@ SIDE_BY_SIDE: Mistakes = {
         f"{UNORDERED}|{LATE}",
     ),
     "each helping warp copies": ('            "and.pred one, one, done;",\n', "", "by 4 threads"),
+    "first K-blocks twice": (
+        "gl.where(tile == gl.program_id(0), begun, 0)",
+        "0",
+        f"{UNORDERED}|{LATE}|nobody waits for",
+    ),
+    "begun for one half": ("swapped) * down\n", "swapped) * 1\n", NOBODY),
 }
 
 
 @pytest.mark.parametrize("mistake", SIDE_BY_SIDE)
 def test_the_stand_in_notices_side_by_side(mistake: str) -> None:
-    """Mistakes in what programs with tiles side by side load for one another, two by two of them."""
+    """Mistakes in what programs with tiles side by side load for one another."""
     before, after, message = SIDE_BY_SIDE[mistake]
-    problem, config = fp16_problem(200, 136, 456), made("warp_specialized_2x2", 64, 48, 1, 4, 3)
-    found = said_to(changed(problem, config, before, after), problem, config, 16, range(4))
+    problem, config = fp16_problem(200, 136, 456), made("warp_specialized_2x1", 64, 48, 1, 4, 3)
+    found = said_to(changed(problem, config, before, after), problem, config, 4, range(4))
     assert found
     assert all(re.search(message, said) for said in found), found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("            tma.store_wait(1)\n", "            pass\n", "replaced before"),
+        ("            tma.store_wait(1)\n", "            tma.store_wait(2)\n", "replaced before"),
+        ("        fence_async_shared()\n        if SWAPPED", "        if SWAPPED", "may not see"),
+        ("tiles + (tiles[i - 2],)", "tiles + (tiles[i - 1],)", "replaced before"),
+    ],
+    ids=["no wait", "a wait for too few", "no fence", "one buffer of two"],
+)
+def test_the_stand_in_notices_in_parts_that_take_turns(before: str, after: str, message: str) -> None:
+    """Mistakes where C is stored in parts, for which two buffers take turns."""
+    problem, config = fp16_problem(256, 256, 200), made("warp_specialized_2x1", 128, 256, 1, 8, 4)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [0])
+    assert re.search(message, said), said

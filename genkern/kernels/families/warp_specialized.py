@@ -63,8 +63,6 @@ _SHAPE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
 # 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and 3.8 has
 # changed on the way there; the kernels are written for what 3.6 and 3.7 make of a cluster.
 _CLUSTERS_BEFORE = (3, 8)
-# SMs of a GPC that clusters of four and eight certainly find.
-_GPC_UNITS = 16
 # Registers per thread when one program has the whole SM: 65,536 over its threads, in steps of 8.
 MAX_REGISTERS = least(256, 65536 // ((NUM_WARPS + HELPER_WARPS) * 32) // 8 * 8)
 # Tiles beyond the last full wave, and programs that share them: all, or SPLIT_K a tile, each with a K-block at least.
@@ -83,7 +81,9 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     down, across = _down_across(facts)
     column_boxes = 1 if turned(problem, facts.swaps_operands)[1] else len(powers_of(width // down))
     c_parts = len(parts_of(width, facts.cluster, _stored(problem, config)))
-    name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster > 1 or c_parts != column_boxes else "")
+    name = f"matmul_{config.family}_b{column_boxes}" + (
+        f"_c{c_parts}" if facts.cluster > 1 or c_parts != column_boxes else ""
+    )
     return Variant(
         name + ("_split" if split else ""),
         "gemm/warp_specialized.py.j2",
@@ -190,18 +190,12 @@ def _launched(variant: Variant, arguments: list[Argument], programs: Value, opti
 
 
 def _side_by_side(variant: Variant, arguments: list[Argument], options: Options) -> Call:
-    """As many clusters as run at once walk over the tiles, one for each program at a time."""
+    """As many clusters as there are room for walk over the tiles, one for each of their programs at a time."""
     along_m, along_n = (variant.across, variant.down) if variant.swapped else (variant.down, variant.across)
     turns = cdiv(M, BLOCK_SIZE_M * along_m) * cdiv(N, BLOCK_SIZE_N * along_n)
-    # Of a GPC's 16 or 18 SMs two may be in no cluster of four.
-    clusters = UNITS // 2 if variant.cluster == 2 else UNITS // _GPC_UNITS * (_GPC_UNITS // variant.cluster)
-    kernel = Kernel(
-        variant,
-        tuple(arguments),
-        (least(most(1, clusters), name("turns")), 1, 1),
-        (*options, ("num_ctas", variant.cluster)),
-    )
-    return Call((kernel,), (("turns", turns),))
+    clusters = least(most(1, UNITS // variant.cluster), name("turns"))
+    options = (*options, ("num_ctas", variant.cluster))
+    return Call((Kernel(variant, tuple(arguments), (clusters, 1, 1), options),), (("turns", turns),))
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
