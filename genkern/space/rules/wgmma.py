@@ -161,7 +161,7 @@ def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def neighbours_share_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster of tiles side by side where rows of A and B begin on 128 bytes, or C has not so many tiles along a side.
+    """Cluster of tiles side by side where rows of A and B begin on 128 bytes, or C has too few tiles for one.
 
     genkern: on other rows a box of the copy engine asks for two lines of L2 where it needs one, and the way into the
     SMs is the limit. On rows of 128 bytes programs beside each other are served together as it is (H200).
