@@ -168,6 +168,16 @@ def test_every_layout_is_exact(family: str, row_major_a: bool, row_major_b: bool
     assert done >= 1
 
 
+@pytest.mark.parametrize(("dtype_c", "rows", "width"), [("fp16", 128, 256), ("fp16", 256, 112), ("fp32", 128, 208)])
+@pytest.mark.parametrize("family", SIDE_BY_SIDE)
+def test_c_in_parts_that_take_turns_is_exact(family: str, dtype_c: str, rows: int, width: int) -> None:
+    """Where the ring takes the place of C, its columns go there 64 or 32 at a time, then the rest; two tiles each."""
+    config = made(family, rows, width, 1, 8, 4, 2)
+    assert room_for_stages(family, rows, width, dtype_c) < 4
+    m, n = 2 * config.BLOCK_SIZE_M + 8, 2 * config.BLOCK_SIZE_N - 8
+    assert_exact(product(fp16_problem(m, n, 200, dtype_c=dtype_c, bias=True), config, 2))
+
+
 @pytest.mark.parametrize("together", [2, 4])
 @pytest.mark.parametrize("family", [name for name in GLUON if name not in SIDE_BY_SIDE])
 def test_buffers_that_are_filled_together_are_exact(family: str, together: int) -> None:
