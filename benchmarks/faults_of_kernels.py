@@ -137,7 +137,9 @@ FAULTS = (
         "add.u32 column, {buffer}, {rows * 128 + 1024};",
     ),
     Fault(
-        "a step of wgmma takes the next one's columns", r"add\.s64 columns, columns, 2;", "add.s64 columns, columns, 4;"
+        "a step of wgmma takes the next one's columns",
+        r"\{128 if columns_turned else 2\}",
+        "{256 if columns_turned else 4}",
     ),
     Fault("a buffer's phase is forgotten", r"\(step // STAGES\) & 1, ROWS", "0, ROWS"),
     Fault("a part of C is stored beside its place", r"(first_[mn] \+ PARTS\[i\]\[1\])", r"\1 + 8"),

@@ -20,6 +20,10 @@ from genkern.kernels.generate import generate
 
 SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
 CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]
+# Those whose programs of a cluster have tiles of their own.
+SIDE_BY_SIDE = [name for name in GLUON if FAMILIES[name].side_by_side != (1, 1)]
+# Whether A and B are row-major: TN, where both run along K, NN, TT and NT.
+LAYOUTS = [(True, False), (False, False), (True, True), (False, True)]
 NUMPY = {"fp16": np.float16, "fp32": np.float32}
 # What wgmma calls the types.
 PTX = {"fp16": "f16", "int8": "s8", "fp8e4m3fn": "e4m3", "fp8e5m2": "e5m2"}
@@ -77,11 +81,11 @@ def made(
     return Config(family, bm, bn, 64 * together, group, split_k, warps, stages)
 
 
-def room_for_stages(family: str, rows: int, width: int, dtype_c: str) -> int:
+def room_for_stages(family: str, rows: int, width: int, dtype_c: str, columns_turned: bool = False) -> int:
     """Stages for which there is room besides the barriers, the sums of other programs, and C."""
     others = landing_bytes(rows, width, FAMILIES[family].cluster)
     tile = rows * width * np.dtype(NUMPY[dtype_c]).itemsize
-    return (SHARED_BYTES - tile - others - 1024) // buffer_bytes(rows, width)
+    return (SHARED_BYTES - tile - others - 1024) // buffer_bytes(rows, width, columns_turned)
 
 
 def shared_case(family: str) -> tuple[GemmProblem, Config]:

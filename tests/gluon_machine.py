@@ -160,6 +160,18 @@ class Machine:
         assert barrier.shared or np.all(threads == barrier.maker), _UNSEEN
         return barrier
 
+    def barrier_of(self, address: int, threads: NDArray[np.int64]) -> Barrier:
+        """The barrier at an address in the cluster's shared memory, for these threads."""
+        if address >> _RANK_BIT == self.rank:
+            return self.barrier(address, threads)
+        assert self.running.met, "another program's shared memory before all have met"
+        other = self.cluster.machines[address >> _RANK_BIT]
+        assert not other.ended, "the shared memory of a program that has ended"
+        allocation, place = other.at(address)
+        assert place in allocation.barriers, "a barrier that is not made"
+        assert allocation.barriers[place].announced, _UNSEEN
+        return allocation.barriers[place]
+
     def copy(
         self,
         descriptor: Any,
@@ -168,30 +180,32 @@ class Machine:
         barrier_address: int,
         thread: int,
         policy: int | None,
+        mask: int | None = None,
     ) -> None:
-        """One box to this address, by the copy engine, which a thread has asked for it; `policy` is what L2 is told."""
+        """One box to this address, by the copy engine, which a thread has asked for it; `policy` is what L2 is told.
+
+        With a `mask` of programs it goes to the same place of each of these, and to its barrier there.
+        """
         self.pause()
-        barrier = self.barrier(barrier_address, np.array([thread]))
-        assert barrier.fenced, _UNSEEN
+        assert mask is None or 0 < mask < 1 << len(self.cluster.machines), "a mask of programs that are not there"
         assert isinstance(descriptor, Descriptor), "a copy from what is no descriptor"
         assert descriptor.layout == 128, "a copy that is not swizzled over 128 bytes"
         assert policy == (EVICT_FIRST if descriptor.read_once else None), "another place in L2 than its matrix needs"
-        allocation, start = self.at(address)
-        copy, data = self.cluster.new_bit(), descriptor.load(corner).view(np.uint8).reshape(-1)
-        allocation.writes(copy, start, data, self.running.knows(thread))
-        barrier.update(0, -data.size, copy)
+        data = descriptor.load(corner).view(np.uint8).reshape(-1)
+        for rank in [self.rank] if mask is None else [each for each in range(mask.bit_length()) if mask >> each & 1]:
+            barrier = self.barrier_of(self.mapped(barrier_address, rank), np.array([thread]))
+            assert barrier.fenced, _UNSEEN
+            copy, other = self.cluster.new_bit(), self.cluster.machines[rank]
+            allocation, start = other.at(self.mapped(address, rank))
+            allocation.writes(copy, start, data, self.running.knows(thread))
+            barrier.update(0, -data.size, copy)
 
     def send(self, address: int, data: NDArray[np.uint8], barrier_address: int, known: int) -> None:
         """Bytes to an address in the shared memory of another program of the cluster, and to its barrier there."""
         self.pause()
         other = self.cluster.machines[address >> _RANK_BIT]
         assert other is not self, "sums that a program sends to itself"
-        assert self.running.met, "another program's shared memory before all have met"
-        assert not other.ended, "the shared memory of a program that has ended"
-        allocation, place = other.at(barrier_address)
-        assert place in allocation.barriers, "a barrier that is not made"
-        barrier = allocation.barriers[place]
-        assert barrier.announced, _UNSEEN
+        barrier = self.barrier_of(barrier_address, self.running.threads)
         sums, (landing, start) = self.cluster.new_bit(), other.at(address)
         landing.writes(sums, start, data, known)
         barrier.sent |= sums

@@ -31,13 +31,14 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "or.pred": operator.or_,
     "mad.lo.u32": lambda a, b, c: a * b + c,
     "mov.u32": lambda a: a,
+    "mov.u16": lambda a: a,
     "setp.eq.u32": operator.eq,
     "setp.ne.u32": operator.ne,
     "setp.lt.u32": operator.lt,
     "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
 }
 _COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-_HINTED_COPY = f"{_COPY}.L2::cache_hint"
+_MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
 _WAITS = {
     # The second sees what other programs have sent.
     "mbarrier.try_wait.parity.shared::cta.b64": False,
@@ -184,8 +185,10 @@ class _Threads:
             first = self.value(fields[1], taken).reshape(-1, 32)[:, 0]
             self.write(fields[0], np.repeat(first, 32), taken)
         elif name == "mapa.shared::cluster.u32":
-            addresses, rank = self.value(fields[1], taken), self.uniform(fields[2], taken)
-            self.write(fields[0], [machine.mapped(int(each), rank) for each in addresses], taken)
+            places = zip(*(self.value(field, taken)[taken].tolist() for field in fields[1:3]), strict=True)
+            mapped = np.zeros(taken.shape, np.int64)
+            mapped[taken] = [machine.mapped(address, rank) for address, rank in places]
+            self.write(fields[0], mapped, taken)
         elif name == "barrier.cluster.arrive.relaxed.aligned":
             assert taken.all(), "arrives at the cluster's barrier without some of the threads"
             machine.arrive_at_cluster()
@@ -194,14 +197,8 @@ class _Threads:
             machine.meet()
         elif name.startswith(("mbarrier.", "fence.mbarrier")):
             self.at_barrier(name, fields, taken)
-        elif name in (_COPY, _HINTED_COPY):
-            thread = self.one_thread("a copy", taken)
-            assert len(fields) == (4 if name == _HINTED_COPY else 3), "a hint without a policy, or the other way round"
-            policy = self.uniform(fields[3], taken) if name == _HINTED_COPY else None
-            matrix, _, place = fields[1].strip("[]").partition(",")
-            corner = [self.uniform(part, taken) for part in place.strip(" {}").split(",")]
-            to, barrier = (self.one_address(field, taken) for field in (fields[0], fields[2]))
-            machine.copy(self.inputs[int(matrix.strip(" $"))], corner[::-1], to, barrier, thread, policy)
+        elif name.startswith(_COPY):
+            self.copy(name.removeprefix(_COPY), fields, taken)
         elif name.rpartition(".")[0] in (_SEND, "ld.shared.v4"):
             self.move(name, fields, taken)
         elif name in ("add.f32", "add.s32"):
@@ -209,6 +206,19 @@ class _Threads:
             self.write_float(fields[0], left + right, taken)
         else:
             raise AssertionError(f"unknown PTX: {name}")
+
+    def copy(self, kind: str, fields: tuple[str, ...], taken: Mask) -> None:
+        """What comes behind the third field is a mask of programs, then a policy for L2, each where `kind` says so."""
+        assert kind in ("", _MULTICAST, _HINT, _MULTICAST + _HINT), f"unknown PTX: a copy{kind}"
+        thread = self.one_thread("a copy", taken)
+        more = [self.uniform(field, taken) for field in fields[3:]]
+        assert len(more) == (_MULTICAST in kind) + (_HINT in kind), "a hint without a policy, or the other way round"
+        policy = more.pop() if _HINT in kind else None
+        matrix, _, place = fields[1].strip("[]").partition(",")
+        corner = [self.uniform(part, taken) for part in place.strip(" {}").split(",")]
+        to, barrier = (self.one_address(field, taken) for field in (fields[0], fields[2]))
+        descriptor = self.inputs[int(matrix.strip(" $"))]
+        self.machine.copy(descriptor, corner[::-1], to, barrier, thread, policy, more[0] if more else None)
 
     def at_barrier(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         machine = self.machine
@@ -226,6 +236,11 @@ class _Threads:
             for thread, address in zip(threads, self.address(fields[1], taken).tolist(), strict=True):
                 machine.barrier(address, self.threads[taken]).update(1, 0, self.agent.knows(thread))
             machine.pause()
+        elif name == "mbarrier.arrive.shared::cluster.b64":
+            threads = self.threads[taken].tolist()
+            for thread, address in zip(threads, self.address(fields[1], taken).tolist(), strict=True):
+                machine.barrier_of(address, self.threads[taken]).update(1, 0, self.agent.knows(thread))
+            machine.pause()
         else:
             raise AssertionError(f"unknown PTX: {name}")
 
@@ -238,9 +253,13 @@ class _Threads:
             self.products.wait(int(fields[0]))
         else:
             assert np.all(self.value(fields[3], taken)), "products that replace an accumulator"
-            flags = {"f16": ("1", "1", "0", "0"), "s8": ()}
-            assert fields[4:] == flags.get(name.rpartition(".")[2], ("1", "1"))
-            self.products.multiply(name, fields[0], *(self.uniform(field, taken) for field in fields[1:3]))
+            # Neither operand is negated, and those of 16 bits may be turned.
+            flags = {"f16": 4, "s8": 0}
+            assert len(fields[4:]) == flags.get(name.rpartition(".")[2], 2)
+            assert fields[4:6] in (("1", "1"), ())
+            rows_turned, columns_turned = (field == "1" for field in fields[6:] or ("0", "0"))
+            rows, columns = (self.uniform(field, taken) for field in fields[1:3])
+            self.products.multiply(name, fields[0], rows, columns, (rows_turned, columns_turned))
 
     def move(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         """16 bytes of each thread, which must lie side by side, in any order."""

@@ -49,12 +49,13 @@ class Tensor:
 class _Product:
     """64 rows times `width` columns, 32 bytes deep, added to `accs` at the operands `registers` of one warpgroup.
 
-    `kinds` are the types of rows and columns.
+    `kinds` are the types of rows and columns, `turned` which of them run along themselves in memory, not along K.
     """
 
     registers: tuple[int, ...]
     rows: tuple[Allocation, int]
     columns: tuple[Allocation, int]
+    turned: tuple[bool, bool]
     accs: Sequence[Tensor]
     group: int
     kinds: tuple[str, str]
@@ -74,7 +75,8 @@ class _Product:
 
     def finish(self) -> None:
         width = 2 * len(self.registers)
-        product = _matrix(*self.rows, 64, self.kinds[0]) @ _matrix(*self.columns, width, self.kinds[1]).T
+        rows = _matrix(*self.rows, 64, self.kinds[0], self.turned[0])
+        product = rows @ _matrix(*self.columns, width, self.kinds[1], self.turned[1]).T
         for number, (acc, first) in enumerate(self.chunks):
             acc.held[first : first + 64] += product[:, 8 * number : 8 * number + 8].astype(acc.held.dtype)
             acc.pending -= 1
@@ -88,8 +90,19 @@ class _Group:
     accesses: list[int]
 
 
-def _matrix(allocation: Allocation, start: int, rows: int, kind: str) -> NDArray[Any]:
-    """[rows, 16 or 32] in float64, from rows of 128 bytes: the 32 bytes from `start` on, which are of this PTX type."""
+# From 64 rows or columns of a turned operand to the next: what a K-block of 64 lines of 128 bytes takes.
+_TURNED_BLOCK = 64 * 128
+
+
+def _matrix(allocation: Allocation, start: int, rows: int, kind: str, turned: bool) -> NDArray[Any]:
+    """[rows, 16 or 32] in float64, from rows of 128 bytes: the 32 bytes from `start` on, which are of this PTX type.
+
+    Turned, from 16 lines of 128 bytes for each 64 rows.
+    """
+    if turned:
+        starts = range(start, start + -(-rows // 64) * _TURNED_BLOCK, _TURNED_BLOCK)
+        lines = [decoded(allocation.bytes[first : first + 16 * 128], kind).reshape(16, 64) for first in starts]
+        return np.concatenate(lines, axis=1)[:, :rows].T
     block, within = divmod(start, 1024)
     lines = allocation.bytes.reshape(-1, 128)[block * 8 : block * 8 + rows, within : within + 32]
     return decoded(np.ascontiguousarray(lines), kind)
@@ -119,14 +132,23 @@ def decoded(data: NDArray[np.uint8], kind: str) -> NDArray[np.float64]:
     return data.view({"f16": np.float16, "s8": np.int8}[kind]).astype(np.float64)
 
 
-def _started(machine: Machine, descriptor: int, access: int, rows: int, known: int) -> tuple[Allocation, int]:
+def _started(
+    machine: Machine, descriptor: int, access: int, rows: int, known: int, turned: bool
+) -> tuple[Allocation, int]:
     """Where a matrix descriptor points, after a look at the rest of it."""
     assert descriptor >> 62 == 1, "a descriptor that is not swizzled over 128 bytes"
     assert descriptor >> 32 & 0x3FFFFFFF == 64, "a descriptor whose blocks of 8 rows are not 1024 bytes apart"
-    assert descriptor >> 14 & 0x3FFFF == 4, "a descriptor with more than an address in its lower half"
+    # The second stride is not looked at along K, nor for the 64 rows of one block.
+    strides = (_TURNED_BLOCK // 16, 1) if turned and rows <= 64 else (_TURNED_BLOCK // 16 if turned else 1,)
+    assert descriptor >> 14 & 0x3FFFF in [stride << 2 for stride in strides], "more than an address and its stride"
     address = (descriptor & 0x3FFF) << 4
     assert address >= FIRST_ADDRESS, "an address outside the ring"
     allocation, start = machine.at(machine.mapped(address, machine.rank))
+    if turned:
+        assert start % 1024 == 0, "a descriptor that begins between two blocks of 8 lines"
+        for first in range(start, start + -(-rows // 64) * _TURNED_BLOCK, _TURNED_BLOCK):
+            allocation.reads(access, first, 16 * 128, known)
+        return allocation, start
     assert start % 1024 <= 96, "a descriptor that begins between two rows"
     allocation.reads(access, start // 1024 * 1024, rows * 128, known)
     return allocation, start
@@ -165,7 +187,7 @@ class Products:
             for warp, access in zip(self.warps, group.accesses, strict=False):
                 self.agent.known[warp] |= access
 
-    def multiply(self, name: str, registers: str, rows: int, columns: int) -> None:
+    def multiply(self, name: str, registers: str, rows: int, columns: int, turned: tuple[bool, bool]) -> None:
         match = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)", name)
         assert match, f"unknown PTX: {name}"
         kinds = match[4], match[5]
@@ -179,9 +201,9 @@ class Products:
             self.agent.open_group[self.group] = _Group([], [self.machine.cluster.new_bit() for _ in self.warps])
         products, accesses = self.agent.open_group[self.group].products, self.agent.open_group[self.group].accesses
         known, access = self.agent.all_know(self.warps), functools.reduce(operator.or_, accesses)
-        first = _started(self.machine, rows, access, 64, known)
-        second = _started(self.machine, columns, access, width, known)
-        product = _Product(numbers, first, second, self.accs, self.group, kinds)
+        first = _started(self.machine, rows, access, 64, known, turned[0])
+        second = _started(self.machine, columns, access, width, known, turned[1])
+        product = _Product(numbers, first, second, turned, self.accs, self.group, kinds)
         products.append(product)
         for acc, _ in product.chunks:
             acc.pending += 1

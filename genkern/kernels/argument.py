@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.kernels.expression import Expression, Value, evaluate, fold, name
-from genkern.kernels.families.gluon_tile import parts_of
+from genkern.kernels.families.gluon_tile import WIDEST, parts_of
 
 # In the boxes of Descriptors: how many columns the part has.
 WIDTH = name("WIDTH")
@@ -49,13 +49,14 @@ class Descriptor:
 class Descriptors:
     """`count` parameters, `each` with the width of another part of `width` columns as WIDTH in its box.
 
-    The parts are those of parts_of, for so many `owners`. Names are that of `each` and a number.
+    The parts are those of parts_of, for so many `owners` and `most` columns. Names are that of `each` and a number.
     """
 
     each: Descriptor
     count: int
     width: Value
     owners: int = 1
+    most: Value = WIDEST
 
     @property
     def name(self) -> str:
@@ -155,7 +156,7 @@ def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: 
     for argument in arguments:
         if isinstance(argument, Descriptors):
             each = argument.each
-            parts = parts_of(evaluate(argument.width, known), argument.owners)
+            parts = parts_of(evaluate(argument.width, known), argument.owners, evaluate(argument.most, known))
             for number, (_, _, columns) in enumerate(parts):
                 box = _box(each, {**known, "WIDTH": columns})
                 yield replace(each, name=f"{each.name}_{number}", box=box)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.few_rows import GEMV, SKINNY
-from genkern.kernels.families.gluon_tile import ring_k
+from genkern.kernels.families.gluon_tile import WIDEST, ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
 from genkern.kernels.families.semaphore import TILED_SEMAPHORE, TILED_SWAPPED
@@ -13,20 +13,23 @@ from genkern.kernels.families.stream_k import STREAM_K
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
 from genkern.kernels.families.tiled_tma import TILED_TMA, TILED_TMA_SWAPPED
-from genkern.kernels.families.warp_specialized import CLUSTERS, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
+from genkern.kernels.families.warp_specialized import (
+    CLUSTERS,
+    SIDE_BY_SIDE,
+    WARP_SPECIALIZED,
+    WARP_SPECIALIZED_SWAPPED,
+)
 from genkern.ops.op import get_op
 
 FAMILIES = {
     family.name: family
     for family in (
         *(TILED, TILED_SEMAPHORE, STREAM_K, TILED_ATOMIC, GEMV, SKINNY, TILED_SWAPPED, TILED_TMA, TILED_TMA_SWAPPED),
-        *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS),
+        *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE),
     )
 }
 
 
-# What one wgmma multiplies.
-_WIDEST = 256
 # One program per SM, operands and C through the copy engine: the same text but for who does what.
 PERSISTENT_TMA = ("persistent_tma", "persistent_tma_specialized")
 # Those in Gluon.
@@ -61,8 +64,8 @@ def block_problem(family: str, field: str, value: int) -> str:
     if not least <= value <= most:
         return f"{value} is not from {least} to {most}"
     if facts.width_step and field == ("BLOCK_SIZE_M" if facts.swaps_operands else "BLOCK_SIZE_N"):
-        if value % facts.width_step or value > _WIDEST:
-            return f"{value} is not a multiple of {facts.width_step} up to {_WIDEST}"
+        if value % facts.width_step or value > WIDEST:
+            return f"{value} is not a multiple of {facts.width_step} up to {WIDEST}"
     elif facts.width_step and field == "BLOCK_SIZE_K":
         if value not in (64, 128, 256):
             return (

@@ -143,7 +143,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "tma_stores": [name for name in sorted(families) if FAMILIES[name].stores_tma],
         "has_tma_in_triton": any(FAMILIES[name].uses_tma and name not in GLUON for name in families),
         "has_gluon": any(name in GLUON for name in families),
-        "clusters": {name: FAMILIES[name].cluster for name in sorted(families) if FAMILIES[name].cluster > 1},
+        "clusters": any(FAMILIES[name].in_clusters for name in families),
         **_gluon_context(problem, accumulator),
         "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),
@@ -210,6 +210,7 @@ _HELPERS = (
     "gemm/beside.py.j2",
     "gemm/pieces.py.j2",
     "gemm/parts.py.j2",
+    "gemm/turned.py.j2",
     "gemm/cluster_rank.py.j2",
     "gemm/meet_cluster.py.j2",
     "gemm/expect_sums.py.j2",
@@ -220,11 +221,13 @@ _HELPERS = (
     "gemm/wgmma.py.j2",
     "gemm/accumulate.py.j2",
     "gemm/fill.py.j2",
+    "gemm/multicast.py.j2",
     "gemm/exchange.py.j2",
     "gemm/tiles_of.py.j2",
     "gemm/store_sums.py.j2",
     "gemm/warp_specialized_body.py.j2",
     "gemm/warp_specialized_cluster_body.py.j2",
+    "gemm/warp_specialized_multicast_body.py.j2",
 )
 
 
@@ -258,6 +261,7 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
         "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
         "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
         "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),
+        "wgmma_may_turn": problem.dtype_a in ("bf16", "fp16"),
         "wgmma_flags": _WGMMA_FLAGS[problem.dtype_a] if problem.dtype_a in _PTX_TYPES else "",
     }
 

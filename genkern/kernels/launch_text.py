@@ -22,6 +22,7 @@ from genkern.kernels.argument import (
 from genkern.kernels.expression import Value, names_in, spelled
 from genkern.kernels.families.call import Call, Kernel, Variant
 from genkern.kernels.families.common import CONSTANTS
+from genkern.kernels.families.gluon_tile import WIDEST
 
 # Columns of a line of arguments.
 _LINE = 100
@@ -141,8 +142,9 @@ def _given(argument: Argument, batched: bool) -> str:
         return _descriptor(argument, batched)
     if isinstance(argument, Descriptors):
         owners = f", {argument.owners}" if argument.owners > 1 else ""
+        most = "" if argument.most == WIDEST else f", most={_text(argument.most)}"
         each = _descriptor(argument.each, batched)
-        return f"*({each}\n  for *_, WIDTH in parts_of({_text(argument.width)}{owners}))"
+        return f"*({each}\n  for *_, WIDTH in parts_of({_text(argument.width)}{owners}{most}))"
     if isinstance(argument, Integer):
         return _text(argument.value)
     if isinstance(argument, Leading):

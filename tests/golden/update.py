@@ -38,6 +38,10 @@ _OF_FAMILIES = {
     "skinny": (7, Config("skinny", 4, 32, 128, 1, 2)),
     "warp_specialized": (104, Config("warp_specialized", 64, 112, 64, 3, 2, 4, 6)),
     "warp_specialized_swapped": (104, Config("warp_specialized_swapped", 48, 64, 64, 3, 2, 4, 6)),
+    "warp_specialized_2x1": (300, Config("warp_specialized_2x1", 64, 112, 64, 3, 1, 4, 6)),
+    "warp_specialized_1x2": (104, Config("warp_specialized_1x2", 64, 48, 64, 1, 1, 4, 6)),
+    "warp_specialized_swapped_2x1": (104, Config("warp_specialized_swapped_2x1", 48, 64, 64, 1, 1, 4, 6)),
+    "warp_specialized_swapped_1x2": (104, Config("warp_specialized_swapped_1x2", 112, 64, 64, 1, 1, 4, 6)),
     **{
         f"warp_specialized_swapped_cluster{size}": (
             48,

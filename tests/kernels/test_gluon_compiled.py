@@ -19,6 +19,8 @@ from genkern.kernels.source import ast_source, load_module
 from genkern.triton_release import triton_release
 
 pytestmark = pytest.mark.usefixtures("for_clusters")
+# Its ring leaves room for 64 columns of C, twice, which take turns.
+IN_TURNS = Config("warp_specialized_2x1", 128, 256, 64, 1, 1, 8, 4)
 COMPILED = [
     Config("warp_specialized", 128, 48, 64, 1, 1, 4, 3),
     Config("warp_specialized", 64, 256, 64, 1, 2, 4, 3),
@@ -28,8 +30,14 @@ COMPILED = [
     Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 4),
     Config("warp_specialized_swapped_cluster2", 24, 128, 64, 1, 1, 8, 4),
     Config("warp_specialized_swapped_cluster8", 16, 64, 256, 1, 1, 4, 4),
+    Config("warp_specialized_2x1", 128, 224, 64, 1, 1, 8, 3),
+    Config("warp_specialized_1x2", 256, 144, 64, 1, 1, 8, 3),
+    IN_TURNS,
+    Config("warp_specialized_swapped_2x1", 152, 128, 64, 1, 1, 8, 3),
+    Config("warp_specialized_swapped_1x2", 240, 128, 64, 1, 1, 8, 3),
 ]
 CLUSTERS = [config for config in COMPILED if FAMILIES[config.family].cluster > 1]
+SIDE_BY_SIDE = [config for config in COMPILED if FAMILIES[config.family].side_by_side != (1, 1)]
 Compile = Callable[..., Any]
 
 
@@ -40,11 +48,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
     kept: dict[tuple[Any, ...], Any] = {}
 
-    def compile_one(config: Config, *changes: tuple[str, str]) -> Any:
-        key = config, *changes
+    def compile_one(
+        config: Config, *changes: tuple[str, str], row_major_a: bool = True, row_major_b: bool = False
+    ) -> Any:
+        key = config, row_major_a, row_major_b, *changes
         if key not in kept:
             folder = tmp_path_factory.mktemp("kernel")
-            module = generate(GemmProblem(256, 256, 512, bias=True), [config], "sm_90")
+            problem = GemmProblem(256, 256, 512, row_major_a=row_major_a, row_major_b=row_major_b, bias=True)
+            module = generate(problem, [config], "sm_90")
             text = module.text
             for before, after in changes:
                 assert before in text
@@ -63,6 +74,24 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 
 each_compiled = pytest.mark.parametrize("config", COMPILED, ids=lambda config: config.name)
+
+
+def down_across(config: Config) -> tuple[int, int]:
+    """Programs of a cluster with tiles of their own, along the rows of wgmma and along the columns."""
+    along_m, along_n = FAMILIES[config.family].side_by_side
+    return (along_n, along_m) if FAMILIES[config.family].swaps_operands else (along_m, along_n)
+
+
+def boxes_of(config: Config) -> list[int]:
+    """Rows, and columns by powers of two, that one program loads of a K-block."""
+    (rows, width), (down, across) = sides(config), down_across(config)
+    return [rows // across, *powers_of(width // down)]
+
+
+def first_boxes(config: Config) -> int:
+    """Copies of the first K-blocks, which a program loads alone: of all parts."""
+    down, across = down_across(config)
+    return across + down * (len(boxes_of(config)) - 1)
 
 
 def ring_bytes(config: Config) -> int:
@@ -95,13 +124,14 @@ def test_the_ring_lies_first(compiled: Compile, config: Config) -> None:
     ptx = kernel.asm["ptx"]
     places = places_in_shared(ptx)
     tiles = re.findall(r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\S* \[[^]]*\], \[(%r\d+)\]", ptx)
-    first, *others = sorted(places[name] for name in tiles)
+    first, *others = sorted({places[name] for name in tiles})
     assert first == ring_bytes(config)
     # Each program of a cluster stores its share of the columns.
     cluster = FAMILIES[config.family].cluster
     rows, width = sides(config)
     shares = [8 * (width // 8 * (i + 1) // cluster - width // 8 * i // cluster) for i in range(cluster)]
-    sizes = sorted((rows * size * 2 for share in shares for size in powers_of(share)), reverse=True)
+    columns = [64, 64] if config == IN_TURNS else [size for share in shares for size in powers_of(share)]
+    sizes = sorted((rows * size * 2 for size in columns), reverse=True)
     assert [*others, first + sum(sizes)] == [first + sum(sizes[: i + 1]) for i in range(len(sizes))]
     for offset in re.findall(r"global_smem\+(\d+)\]", ptx):
         assert int(offset) >= first + sum(sizes)
@@ -112,9 +142,8 @@ def test_the_ring_lies_first(compiled: Compile, config: Config) -> None:
 def test_copies_bring_whole_boxes(compiled: Compile, config: Config) -> None:
     """PTX that Triton does not see waits for as many bytes as a box of the operands has, and is swizzled over 128."""
     kernel, _ = compiled(config)
-    rows, width = sides(config)
-    boxes = kernel.metadata.tensordesc_meta[: 1 + len(powers_of(width))]
-    assert [meta["block_size"] for meta in boxes] == [[size, 64] for size in (rows, *powers_of(width))]
+    boxes = kernel.metadata.tensordesc_meta[: len(boxes_of(config))]
+    assert [meta["block_size"] for meta in boxes] == [[size, 64] for size in boxes_of(config)]
     # CU_TENSOR_MAP_SWIZZLE_128B.
     assert {meta["swizzle"] for meta in boxes} == {3}
 
@@ -127,21 +156,55 @@ def test_one_thread_drives_the_copy_engine(compiled: Compile, config: Config) ->
     Loops over threads took from 25 to 60 % of the speed (H200).
     """
     _, sass = compiled(config)
-    boxes = 1 + len(powers_of(sides(config)[1]))
-    assert copies_of(sass) == [boxes, boxes]
+    boxes = len(boxes_of(config))
+    assert copies_of(sass) == [boxes, first_boxes(config)]
     assert "BRA.U.ANY" not in sass
     branched = re.search(r"BSSY(?:(?!BSYNC)[\s\S])*UTMALDG", sass) is not None
-    assert branched == (config in CLUSTERS or boxes > 3)
+    assert branched == (config in (*CLUSTERS, *SIDE_BY_SIDE) or boxes > 3)
 
 
 @each_compiled
 def test_weights_are_read_once(compiled: Compile, config: Config) -> None:
     """The copies of the weights tell L2 what to do with them, in both loops that fill buffers, and no others do."""
     _, sass = compiled(config)
-    copies = re.findall(r"UTMALDG\.2D \[\w+\], \[\w+\](, desc\[UR\d+\])?;", sass)
-    columns = len(powers_of(sides(config)[1]))
-    weights, others = (1, columns) if FAMILIES[config.family].swaps_operands else (columns, 1)
-    assert (len(copies), len([each for each in copies if each])) == (2 * (weights + others), 2 * weights)
+    copies = re.findall(r"UTMALDG\.2D(?:\.MULTICAST)? \[\w+\], \[\w+\](?:, UR\d+)?(, desc\[UR\d+\])?;", sass)
+    # The first time, and whenever a buffer is free.
+    rows, columns = down_across(config)[1] + 1, (len(boxes_of(config)) - 1) * (down_across(config)[0] + 1)
+    weights = rows if FAMILIES[config.family].swaps_operands else columns
+    assert (len(copies), len([each for each in copies if each])) == (rows + columns, weights)
+
+
+@pytest.mark.parametrize("config", SIDE_BY_SIDE, ids=lambda config: config.name)
+def test_what_tiles_share_is_multicast(compiled: Compile, config: Config) -> None:
+    """Rows go to several programs where tiles lie beside each other, columns where they lie one below the other.
+
+    A buffer that is released is said so in the other programs without a fence of the whole GPU.
+    """
+    _, sass = compiled(config)
+    down, across = down_across(config)
+    _, *columns = boxes_of(config)
+    assert sass.count("UTMALDG.2D.MULTICAST") == (across > 1) + len(columns) * (down > 1)
+    assert "MEMBAR.ALL.GPU" not in sass
+
+
+@pytest.mark.parametrize("layout", [(False, False), (True, True), (False, True)], ids=["NN", "TT", "NT"])
+@pytest.mark.parametrize(
+    "config", [COMPILED[0], COMPILED[3], COMPILED[4], SIDE_BY_SIDE[0], SIDE_BY_SIDE[4]], ids=lambda config: config.name
+)
+def test_turned_operands_come_in_boxes_of_64(compiled: Compile, config: Config, layout: tuple[bool, bool]) -> None:
+    """What does not run along K comes in boxes of 64 by 64, is turned by wgmma, and costs no register."""
+    kernel, sass = compiled(config, row_major_a=layout[0], row_major_b=layout[1])
+    turned = (layout[1], not layout[0]) if FAMILIES[config.family].swaps_operands else (not layout[0], layout[1])
+    rows, *columns = boxes_of(config)
+    boxes = [64 if turned[0] else rows, *([64] if turned[1] else columns)]
+    found = kernel.metadata.tensordesc_meta[: len(boxes)]
+    assert [meta["block_size"] for meta in found] == [[size, 64] for size in boxes]
+    assert {meta["swizzle"] for meta in found} == {3}
+    flags = f", 1, 1, {int(turned[0])}, {int(turned[1])};"
+    ptx = kernel.asm["ptx"]
+    assert ptx.count(flags) == ptx.count("wgmma.mma_async") > 0
+    assert "BRA.U.ANY" not in sass
+    assert not re.search(r"\b(?:STL|LDL)\b", sass)
 
 
 def copies_of(sass: str) -> list[int]:
@@ -156,7 +219,7 @@ def test_loops_over_threads_are_noticed(compiled: Compile, config: Config) -> No
     """A thread that is chosen by its number is one that ptxas takes for several."""
     by_number = "mov.u32 line, %tid.x; and.b32 line, line, 31; setp.eq.u32 one, line, 0;"
     _, sass = compiled(config, ("elect.sync _|one, -1;", by_number))
-    boxes = 1 + len(powers_of(sides(config)[1]))
+    boxes = len(boxes_of(config))
     assert "BRA.U.ANY" in sass
     assert copies_of(sass) != [boxes, boxes]
 
@@ -174,7 +237,7 @@ def test_warpgroups_get_the_registers_that_they_ask_for(compiled: Compile, confi
     began = int(re.findall(r"\.maxnreg (\d+)", ptx)[0])
     assert warpgroups * began * 128 <= 65536
     values = {int(value) for value in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+);", ptx)}
-    helping = 40 if config in CLUSTERS else 32
+    helping = 40 if config in (*CLUSTERS, *SIDE_BY_SIDE) else 32
     multiplying = config.num_warps // 4
     assert multiplying + 1 == warpgroups
     # What is left for the multiplying warps, as Triton deals it out.
@@ -187,14 +250,15 @@ def test_warpgroups_get_the_registers_that_they_ask_for(compiled: Compile, confi
     assert multiplying * before + idle <= warpgroups * began
 
 
-@pytest.mark.parametrize("config", CLUSTERS, ids=lambda config: config.family)
+@pytest.mark.parametrize("config", [*CLUSTERS, *SIDE_BY_SIDE], ids=lambda config: config.family)
 def test_clusters_meet_once(compiled: Compile, config: Config) -> None:
     """Warps arrive where they begin, and wait before sums are sent; until 3.7, Triton adds none of its own."""
     kernel, _ = compiled(config)
     found = re.findall(r"barrier\.cluster\.(\w+)\.(?:relaxed|acquire)\.", kernel.asm["ptx"])
     assert sorted(found) == ["arrive", "arrive", "wait", "wait"]
     assert (kernel.asm["ptx"].count("barrier.cluster.") > 4) == (triton_release() >= (3, 8))
-    # A program sends, 16 bytes of each thread at once, what the others store: of each sum there is one that is kept.
+    # Where they share K, a program sends, 16 bytes of each thread at once, what the others store: of each sum there is
+    # one that is kept.
     sums = sides(config)[0] * sides(config)[1] * (FAMILIES[config.family].cluster - 1)
     assert kernel.asm["ptx"].count("st.async") == sums // (128 * config.num_warps)
 

@@ -46,8 +46,8 @@ MULTIPLYING: Mistakes = {
     ),
     "other parity of full": ("full, (step // STAGES) & 1", "full, (step // STAGES + 1) & 1", f"{EARLY}|{NOBODY}"),
     "columns elsewhere": ("column, {buffer}, {rows * 128}", "column, {buffer}, {rows * 64}", f"{EARLY}|wrong"),
-    "K not advanced": ("add.s64 columns, columns, 2;", "add.s64 columns, columns, 0;", "wrong"),
-    "K advanced too far": ("add.s64 rows, rows, 2;", "add.s64 rows, rows, 4;", "between two rows"),
+    "K not advanced": ("{128 if columns_turned else 2}", "0", "wrong"),
+    "K advanced too far": ("{128 if rows_turned else 2}", "4", "between two rows"),
     "second half elsewhere": ("s64 rows, rows, {warps * 128}", "s64 rows, rows, {warps * 64}", "wrong"),
     "second half first": ("'sub' if half else 'add'", "'add' if half else 'sub'", "more than an address"),
     "registers in another order": ("half * 4 + i}", "half * 4 + 3 - i}", "registers out of order"),
@@ -56,7 +56,7 @@ MULTIPLYING: Mistakes = {
     "no group": ("wgmma.commit_group.sync.aligned; }", "}", f"{UNFINISHED}|{OVERWRITTEN}"),
     "sums are replaced": ("setp.eq.u32 more, 0, 0;", "setp.eq.u32 more, 1, 0;", "replace an accumulator"),
     "other swizzle": ("0x40000040", "0x80000040", "not swizzled over 128 bytes"),
-    "an instruction in two lines": ("add.s64 rows, rows, 2;", "add.s64 rows,\\nrows, 2;", "not the whole of"),
+    "an instruction in two lines": ("add.s64 rows, rows, {128", "add.s64 rows,\\nrows, {128", "not the whole of"),
     "C in another place": ("[first_m, first_n + PARTS", "[first_m + 1, first_n + PARTS", "wrong|written twice"),
     "a part of C twice": (
         "store_tile(c[i], [first_m, first_n + PARTS[i][1]]",
@@ -86,8 +86,12 @@ LOADING: Mistakes = {
     ),
     "waits for the buffer before": ("last = step | (TOGETHER - 1)", "last = step - 1", f"{UNORDERED}|{LATE}"),
     "other parity of empty": ("& 1) ^ 1, ", "& 1), ", f"{UNORDERED}|{LATE}"),
-    "more bytes than come": ("{(rows + width) * 128};", "{(rows + width) * 256};", NOBODY),
-    "fewer bytes than come": ("{(rows + width) * 128};", "3072;", f"{EARLY}|{UNORDERED}"),
+    "more bytes than come": (
+        "{buffer_size(rows, width, swapped)};",
+        "{2 * buffer_size(rows, width, swapped)};",
+        NOBODY,
+    ),
+    "fewer bytes than come": ("{buffer_size(rows, width, swapped)};", "3072;", f"{EARLY}|{UNORDERED}"),
     "columns where rows are": ("add.u32 place, {buffer}, {rows * 128};", "add.u32 place, {buffer}, 0;", OVERWRITTEN),
     "all columns in one place": ("add.u32 place, place, {size * 128};", "add.u32 place, place, 0;", OVERWRITTEN),
     "the same columns again": ("add.u32 line, line, {size};", "add.u32 line, line, 0;", "wrong"),
@@ -113,7 +117,7 @@ MAKING: Mistakes = {
     "a barrier too few": ('1;" for slot in range(stages)', '1;" for slot in range(stages - 1)', UNMADE),
     "copies may not know": ('            "fence.mbarrier_init.release.cluster;",\n', "", UNSEEN),
     "made by a warp": ('"@!idle bra made;",', "", "by 32 threads"),
-    "no room for barriers": ("(ROWS + WIDTH) // 8) + 1\n", "(ROWS + WIDTH) // 8)\n", OUTSIDE),
+    "no room for barriers": ("// 1024) + 1\n", "// 1024)\n", OUTSIDE),
     "not kept": ("    memory._keep_alive()", "    pass", "for something else"),
 }
 MISTAKES = MULTIPLYING | LOADING | MAKING
@@ -209,4 +213,123 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     config = made("warp_specialized_swapped_cluster4", 64, 24, 1, 4, 3)
     problem = fp16_problem(20, 56, 64 * 5 * 4)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 8, [0])
+    assert re.search(message, said), said
+
+
+TURNED: Mistakes = {
+    "the same 64 again": ("add.u32 line, line, {size};", "add.u32 line, line, 0;", "wrong"),
+    "K where rows are": ('f"line, {k}" if is_turned', 'f"{k}, line" if is_turned', "wrong"),
+    "boxes as if along K": ('f"line, {k}" if is_turned else', "", "wrong"),
+    "rows as if along K": ("{128 if rows_turned else 2}", "2", "between two blocks"),
+    "columns as if along K": ("{128 if columns_turned else 2}", "2", "between two blocks"),
+    "K advanced too far": (
+        "{128 if columns_turned else 2}",
+        "{256 if columns_turned else 2}",
+        f"{OUTSIDE}|{EARLY}|wrong",
+    ),
+    "no stride between columns": ("'0x2000000' if columns_turned else '0x10000'", "'0x10000'", "its stride"),
+    "rows not turned": ("{int(rows_turned)}, ", "0, ", "wrong|between two rows"),
+    "columns not turned": (", {int(columns_turned)}", ", 0", "wrong|between two rows|its stride"),
+    "room for the width only": (
+        "return (width + 63) // 64 * 64 if turned(swapped)[1] else width",
+        "return width",
+        ".*",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", TURNED)
+def test_the_stand_in_notices_in_turned_operands(mistake: str) -> None:
+    """The same for operands that run along their rows and columns: two boxes of 64 for each, the last not whole."""
+    before, after, message = TURNED[mistake]
+    problem = fp16_problem(136, 136, 456, row_major_a=False, row_major_b=True)
+    config = made("warp_specialized", 128, 112, 1, 4, 3)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
+
+
+SIDE_BY_SIDE: Mistakes = {
+    "helpers do not come": (
+        "    arrive_at_cluster()\n    # Barriers",
+        "    # Barriers",
+        "without arriving|before all have met",
+    ),
+    "loads without having met": ("    meet_cluster()\n    _, _, tiles", "    _, _, tiles", "before all have met"),
+    "multiplies without having met": (
+        "    meet_cluster()\n    _, _, numbers",
+        "    _, _, numbers",
+        "before all have met",
+    ),
+    "does not come": (
+        "2 * WARPS)\n    arrive_at_cluster()\n",
+        "2 * WARPS)\n",
+        "without arriving|where nobody else may have seen it",
+    ),
+    "nobody else's arrivals": ("STAGES, 2 * WARPS)", "STAGES, WARPS)", f"{UNORDERED}|{LATE}"),
+    "arrivals of too many": ("STAGES, 2 * WARPS)", "STAGES, 3 * WARPS)", NOBODY),
+    "arrives at its own only": (
+        "setp.lt.u32 arrives, thread, 2;",
+        "setp.lt.u32 arrives, thread, 1;",
+        f"{NOBODY}|{TOO_MANY}",
+    ),
+    "arrives at the first twice": ("{released}, thread;", "{released}, 0;", f"{UNORDERED}|{LATE}"),
+    "columns for itself": ("mov.u16 both, 3;", "mov.u16 both, 1;", f"{NOBODY}|{UNORDERED}"),
+    "a program that is not there": ("mov.u16 both, 3;", "mov.u16 both, 7;", "that are not there"),
+    "rows for both": (
+        "row_boxes, rows_turned, across > 1",
+        "row_boxes, rows_turned, True",
+        f"{OVERWRITTEN}|{UNORDERED}|wrong",
+    ),
+    "everyone's first half": (
+        "column = rank % DOWN * (columns_held",
+        "column = 0 * (columns_held",
+        f"{OVERWRITTEN}|{EARLY}",
+    ),
+    "the same columns again": ("first_n) + column", "first_n)", "wrong"),
+    "everyone's tile the first": ("    down = rank % DOWN\n", "    down = 0\n", "twice|wrong"),
+    "ends too early": (
+        "    for _ in range(STAGES):\n        await_empty",
+        "    for _ in range(0):\n        await_empty",
+        "has ended",
+    ),
+    "rank in descriptors": ('["and.b32 row, row, 0x3fff;"] * (cluster > 1)', "[]", "more than an address"),
+    "other parity of empty": (
+        "slot * 8, ((step // STAGES) & 1) ^ 1,",
+        "slot * 8, (step // STAGES) & 1,",
+        f"{UNORDERED}|{LATE}",
+    ),
+    "each helping warp copies": ('            "and.pred one, one, done;",\n', "", "by 4 threads"),
+    "first K-blocks twice": (
+        "gl.where(tile == gl.program_id(0), begun, 0)",
+        "0",
+        f"{UNORDERED}|{LATE}|nobody waits for",
+    ),
+    "begun for one half": ("swapped) * down\n", "swapped) * 1\n", NOBODY),
+}
+
+
+@pytest.mark.parametrize("mistake", SIDE_BY_SIDE)
+def test_the_stand_in_notices_side_by_side(mistake: str) -> None:
+    """Mistakes in what programs with tiles side by side load for one another."""
+    before, after, message = SIDE_BY_SIDE[mistake]
+    problem, config = fp16_problem(200, 136, 456), made("warp_specialized_2x1", 64, 48, 1, 4, 3)
+    found = said_to(changed(problem, config, before, after), problem, config, 4, range(4))
+    assert found
+    assert all(re.search(message, said) for said in found), found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("            tma.store_wait(1)\n", "            pass\n", "replaced before"),
+        ("            tma.store_wait(1)\n", "            tma.store_wait(2)\n", "replaced before"),
+        ("        fence_async_shared()\n        if SWAPPED", "        if SWAPPED", "may not see"),
+        ("tiles + (tiles[i - 2],)", "tiles + (tiles[i - 1],)", "replaced before"),
+    ],
+    ids=["no wait", "a wait for too few", "no fence", "one buffer of two"],
+)
+def test_the_stand_in_notices_in_parts_that_take_turns(before: str, after: str, message: str) -> None:
+    """Mistakes where C is stored in parts, for which two buffers take turns."""
+    problem, config = fp16_problem(256, 256, 200), made("warp_specialized_2x1", 128, 256, 1, 8, 4)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [0])
     assert re.search(message, said), said

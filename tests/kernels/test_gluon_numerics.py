@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from gluon_cases import (
     CLUSTERS,
+    LAYOUTS,
     NUMPY,
     SHARING,
+    SIDE_BY_SIDE,
     assert_exact,
     changed,
     fp16_problem,
@@ -37,6 +39,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import product_of
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.legality import legal
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 
@@ -55,8 +58,10 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     width = step * draw(st.integers(1, widest // step))
     dtype_c = draw(st.sampled_from(sorted(NUMPY)))
     bias, activation = draw(st.booleans()), draw(st.sampled_from(["none", "relu"]))
-    together = draw(st.sampled_from([1, 2, 4]))
-    most = min(6 // together + 1, room_for_stages(family, rows, width, dtype_c) // together)
+    together = draw(st.sampled_from([1, 2, 4])) if family not in SIDE_BY_SIDE else 1
+    row_major_a, row_major_b = draw(st.sampled_from(LAYOUTS))
+    turned = not row_major_a if FAMILIES[family].swaps_operands else row_major_b
+    most = min(6 // together + 1, room_for_stages(family, rows, width, dtype_c, turned) // together)
     # What the kernel asserts: that its ring is the largest allocation.
     part_bytes = rows * powers_of(width)[0] * np.dtype(NUMPY[dtype_c]).itemsize
     least = max(2, part_bytes // (together * buffer_bytes(rows, width)) + 1)
@@ -70,8 +75,14 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     # On the copy engine's 16 bytes.
     aligned = 16 // np.dtype(NUMPY[dtype_c]).itemsize
     m, n = draw(st.integers(1, rows)), aligned * draw(st.integers(1, columns // aligned))
+    # Rows of operands that do not run along K start at multiples of 16 bytes, too.
+    m = m if row_major_a else -(-m // 8) * 8
+    n = n if not row_major_b else -(-n // 8) * 8
     # Up to 16 K-blocks: shares of a cluster of eight have none, one, two.
-    problem = fp16_problem(m, n, 8 * draw(st.integers(1, 125)), dtype_c=dtype_c, bias=bias, activation=activation)
+    changes = {"dtype_c": dtype_c, "bias": bias, "activation": activation}
+    layout = {"row_major_a": row_major_a, "row_major_b": row_major_b}
+    problem = fp16_problem(m, n, 8 * draw(st.integers(1, 125)), **changes, **layout)
+    assume(not legal(problem, config, gpu_for_arch("sm_90")))
     return problem, config, draw(st.integers(1, 9))
 
 
@@ -94,7 +105,7 @@ EACH_WIDTH = [
     for name in GLUON
     for rows, warps in ((64, 4), (128, 4), (128, 8), (256, 8))
     # What several programs exchange takes its time.
-    if not (rows == 128 and FAMILIES[name].cluster > 2)
+    if not (rows == 128 and FAMILIES[name].cluster > 2) and not (rows != 64 and name in SIDE_BY_SIDE)
 ]
 
 
@@ -127,7 +138,7 @@ def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
 def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
     """Twice as many elements to a row of the ring; scales, bias and activation, shares, and tiles that overhang."""
     swapped = FAMILIES[family].swaps_operands
-    shapes = ((48, 1, 4, 1), (16, 1, 8, 2), (80, 3, 4, 1))
+    shapes = ((48, 1, 4, 1), (16, 1, 8, 2 if family not in SIDE_BY_SIDE else 1), (80, 3, 4, 1))
     mixed = dtype_a != dtype_b
     for width, split_k, warps, together in shapes if not mixed else spread(shapes, 3):
         shares = split_k if FAMILIES[family].splits_k else 1
@@ -138,8 +149,37 @@ def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
         assert_exact(product(problem, config, 3, seed=width, largest=largest))
 
 
-@pytest.mark.parametrize("together", [2, 4])
+@pytest.mark.parametrize(("row_major_a", "row_major_b"), LAYOUTS[1:])
 @pytest.mark.parametrize("family", GLUON)
+def test_every_layout_is_exact(family: str, row_major_a: bool, row_major_b: bool) -> None:
+    """Operands that run along rows or columns: whole boxes of 64 and parts of one, two warpgroups, shares, depths."""
+    shapes = ((64, 64, 1, 4, 1), (128, 48, 2, 8, 1), (128, 128, 1, 4, 2), (256, 64, 3, 8, 1))
+    done = 0
+    for rows, width, split_k, warps, together in shapes:
+        shares = split_k if FAMILIES[family].splits_k else 1
+        config = made(family, rows, width, shares, warps, 3, 2, together if family not in SIDE_BY_SIDE else 1)
+        m, n = 2 * config.BLOCK_SIZE_M - 8, config.BLOCK_SIZE_N + 24
+        layout = {"row_major_a": row_major_a, "row_major_b": row_major_b}
+        problem = fp16_problem(m, n, 64 * 5 + 24, bias=True, **layout)
+        if legal(problem, config, gpu_for_arch("sm_90")):
+            continue
+        done += 1
+        assert_exact(product(problem, config, 2, seed=rows))
+    assert done >= 1
+
+
+@pytest.mark.parametrize(("dtype_c", "rows", "width"), [("fp16", 128, 256), ("fp16", 256, 112), ("fp32", 128, 208)])
+@pytest.mark.parametrize("family", SIDE_BY_SIDE)
+def test_c_in_parts_that_take_turns_is_exact(family: str, dtype_c: str, rows: int, width: int) -> None:
+    """Where the ring takes the place of C, its columns go there 64 or 32 at a time, then the rest; two tiles each."""
+    config = made(family, rows, width, 1, 8, 4, 2)
+    assert room_for_stages(family, rows, width, dtype_c) < 4
+    m, n = 2 * config.BLOCK_SIZE_M + 8, 2 * config.BLOCK_SIZE_N - 8
+    assert_exact(product(fp16_problem(m, n, 200, dtype_c=dtype_c, bias=True), config, 2))
+
+
+@pytest.mark.parametrize("together", [2, 4])
+@pytest.mark.parametrize("family", [name for name in GLUON if name not in SIDE_BY_SIDE])
 def test_buffers_that_are_filled_together_are_exact(family: str, together: int) -> None:
     """A ring of two times so many, whose last round ends with one, two, ... of them, over two tiles a program."""
     config = made(family, 64, 24 if FAMILIES[family].swaps_operands else 32, 1, 4, 2, together=together)
@@ -253,7 +293,7 @@ def test_large_sums_of_clusters_are_exact(family: str) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 2, 4])
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", [name for name in GLUON if name not in SIDE_BY_SIDE])
 def test_a_ring_that_is_filled_at_once_is_refused(family: str, together: int) -> None:
     """Its loader would wait for a product that waits for the loader: that shows when the kernel is compiled, too."""
     problem, config = fp16_problem(64, 64, 64 * 40), made(family, 64, 64, 1, 4, 1, together=together)

@@ -1,12 +1,12 @@
-"""Tests of genkern.kernels.families.gluon_tile: the parts that a tile of C is stored in, and who stores them."""
+"""Tests of genkern.kernels.families.gluon_tile: what buffers hold, the parts of C that are stored, and who does it."""
 
 from __future__ import annotations
 
 import pytest
-from gluon_cases import fp16_problem, made, text_of
+from gluon_cases import LAYOUTS, fp16_problem, made, text_of
 from gluon_stand_in import functions_of
 
-from genkern.kernels.families.gluon_tile import landing_bytes, parts_of
+from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, columns_held, landing_bytes, parts_of, turned
 
 WIDTHS = range(8, 257, 8)
 
@@ -42,9 +42,38 @@ def test_sums_of_other_programs_fit_where_they_land() -> None:
         assert landing_bytes(64, width, 4) == 3 * 64 * max(columns_of(width, 4)) * 4
 
 
+@pytest.mark.parametrize("most", STORED)
+def test_parts_that_take_turns_are_no_larger(most: int) -> None:
+    """As many of the largest as there is room for, then what is left in powers of two: all columns once."""
+    for width in WIDTHS:
+        widths = [columns for _, _, columns in parts_of(width, 1, most)]
+        assert widths[: width // most] == [most] * (width // most)
+        assert sum(widths) == width
+        assert len(set(widths[width // most :])) == len(widths) - width // most
+        assert max(widths) <= most
+
+
 def test_generated_modules_cut_tiles_alike() -> None:
     """The module's parts_of, which kernels and launches ask, gives what the farm's signatures are made of."""
     theirs = functions_of(text_of(fp16_problem(64, 64, 64), made("warp_specialized", 64, 16, 1, 4, 3)))["parts_of"]
-    for cluster in (1, 2, 4, 8):
+    for cluster, most in ((1, 256), (1, 64), (1, 32), (2, 256), (4, 256), (8, 256)):
         for width in WIDTHS:
-            assert theirs(width, cluster) == parts_of(width, cluster)
+            assert theirs(width, cluster, most) == parts_of(width, cluster, most)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(("row_major_a", "row_major_b"), LAYOUTS)
+def test_generated_modules_hold_operands_alike(row_major_a: bool, row_major_b: bool, swapped: bool) -> None:
+    """What a buffer holds is what there is room for: whole boxes of 64 columns that do not run along K."""
+    problem = fp16_problem(64, 64, 64, row_major_a=row_major_a, row_major_b=row_major_b)
+    theirs = functions_of(text_of(problem, made("warp_specialized", 64, 64, 1, 4, 3)))
+    is_turned = turned(problem, swapped)
+    # Rows are A's, or B's columns; A runs along K where it is row-major, B where it is not.
+    assert is_turned == ((row_major_b, not row_major_a) if swapped else (not row_major_a, row_major_b))
+    assert tuple(theirs["turned"](swapped)) == is_turned
+    for width in WIDTHS:
+        held = -(-width // 64) * 64 if is_turned[1] else width
+        assert theirs["columns_held"](width, swapped) == columns_held(width, is_turned[1]) == held
+        assert (
+            theirs["buffer_size"](128, width, swapped) == buffer_bytes(128, width, is_turned[1]) == (128 + held) * 128
+        )

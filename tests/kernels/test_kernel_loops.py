@@ -25,7 +25,7 @@ NONE: Carried = frozenset()
 pytestmark = pytest.mark.usefixtures("for_clusters")
 PROBLEM = GemmProblem(256, 512, 1024, bias=True, activation="gelu")
 CLUSTERS = [
-    Config(name, 64, 64, 64, num_warps=4, num_stages=3) for name, family in FAMILIES.items() if family.cluster > 1
+    Config(name, 64, 64, 64, num_warps=4, num_stages=3) for name, family in FAMILIES.items() if family.in_clusters
 ]
 
 # Places of parameters: what bounds of loops depend on, what effects do, and what is returned does.

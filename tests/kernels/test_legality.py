@@ -92,8 +92,11 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (B200, "tensor memory", (LARGE, tile("persistent_tma", 128, 512)), (LARGE, tile("persistent_tma", 64, 512))),
     (B200, "tensor memory", (LARGE, tile("persistent_tma", 256, 256)), (LARGE, tile("persistent_tma", 256, 256, num_stages=1))),
     (B200, "four warps", (LARGE, tile("persistent_tma_specialized", num_warps=2)), (LARGE, tile("persistent_tma_specialized", num_warps=4))),
-    (H200, "operands whose rows", (problem(64, 64, 64, row_major_b=True), tile("warp_specialized")), (LARGE, tile("warp_specialized"))),
-    (H200, "operands whose rows", (problem(64, 64, 64, row_major_a=False), tile("warp_specialized")), (LARGE, tile("warp_specialized"))),
+    (H200, "along K only", (problem(64, 64, 128, row_major_b=True, **INT8), tile("warp_specialized", k=128)), (problem(64, 64, 128, **INT8), tile("warp_specialized", k=128))),
+    (H200, "along K only", (problem(64, 64, 128, row_major_a=False, **INT8), tile("warp_specialized", k=128)), (problem(64, 64, 128, row_major_a=False), tile("warp_specialized", k=128))),
+    (H200, "columns that programs", (problem(64, 64, 64, row_major_b=True), tile("warp_specialized_2x1")), (problem(64, 64, 64, row_major_b=True), tile("warp_specialized_2x1", 64, 112))),
+    (H200, "rows that programs", (problem(64, 64, 64, row_major_a=False), tile("warp_specialized_1x2")), (problem(64, 64, 64), tile("warp_specialized_1x2"))),
+    (H200, "one buffer at a time", (LARGE, tile("warp_specialized_2x1", k=128)), (LARGE, tile("warp_specialized_2x1"))),
     (H200, "8 or 16 bits", (problem(64, 64, 64, dtype_a="fp32", dtype_b="fp32"), tile("warp_specialized")), (LARGE, tile("warp_specialized"))),
     (H200, "in its steps", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("warp_specialized", k=128)),
      (problem(128, 128, 256, **INT8), tile("warp_specialized", k=128))),
@@ -198,11 +201,10 @@ def expected(size: GemmProblem, config: Config, arch: str) -> bool:
     if config.family == "gemv":
         return a.shape[0] == 1 and b.stored_shape == (size.N, size.K)
     if config.family.startswith("warp_specialized"):
-        k_last = a.stored_shape[-1] == size.K and b.stored_shape == (size.N, size.K)
-        wide = "cluster" not in config.family or triton_release() < (3, 8)
         # Square operands look alike either way round.
-        k_last = k_last and a.row_major and not b.row_major
-        return arch == "sm_90" and wide and k_last and DTYPES[a.dtype].size_bytes < 4 and on_16_bytes(a, b, c)
+        turns = DTYPES[a.dtype].size_bytes == 2 or (a.row_major and not b.row_major)
+        known = not FAMILIES[config.family].in_clusters or triton_release() < (3, 8)
+        return arch == "sm_90" and known and turns and DTYPES[a.dtype].size_bytes < 4 and on_16_bytes(a, b, c)
     if "_tma" in config.family:
         stored = (a, b, c) if config.family.startswith("persistent") else (a, b)
         return arch in ("sm_90", "sm_100", "sm_120") and on_16_bytes(*stored)
@@ -238,4 +240,6 @@ def test_a_space_without_rules_keeps_what_is_legal() -> None:
             else:
                 assert not legal_problem(size, config.family, gpu), (size.name, config.name)
         kept_families |= {config.family for config in pruned.kept}
-    assert kept_families >= {name for name in FAMILIES if "cluster" not in name or triton_release() < (3, 8)}
+    assert kept_families >= {
+        name for name, family in FAMILIES.items() if not family.in_clusters or triton_release() < (3, 8)
+    }

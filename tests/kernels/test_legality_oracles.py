@@ -72,7 +72,7 @@ def samples(seed: int, arch: str, count: int) -> list[tuple[GemmProblem, Config]
     families = [name for name in FAMILIES if not (gpu.vendor == "amd" and not FAMILIES[name].runs_on_amd)]
     families = [name for name in families if arch == "sm_90" or name not in GLUON]
     if triton_release() >= (3, 8):
-        families = [name for name in families if FAMILIES[name].cluster == 1]
+        families = [name for name in families if not FAMILIES[name].in_clusters]
     while len(found) < count:
         family = families[len(found) % len(families)]
         size = random_problem(random, arch, 2**20)

@@ -38,7 +38,7 @@ PUBLISHED = {
     (512, 512, 512): (5112, 6128, 5856),
     (2, 4096, 1792): (568, 600, 592),
 }
-ALONE = {name for name in GLUON if FAMILIES[name].cluster == 1}
+ALONE = {name for name in GLUON if not FAMILIES[name].in_clusters}
 H200 = gpu_for_arch("sm_90")
 LARGE = [(4096, 6144, 4096), (4096, 4096, 14336), (1024, 6144, 4096)]
 

@@ -45,6 +45,11 @@ def cluster(size: int, m: int = 64, n: int = 64, **fields: int) -> Config:
     return Config(f"warp_specialized_swapped_cluster{size}", m, n, 64, **fields)
 
 
+def pair(shape: str, m: int = 64, n: int = 64, **fields: int) -> Config:
+    """An upright config of clusters whose tiles lie side by side."""
+    return Config(f"warp_specialized_{shape}", m, n, 64, **fields)
+
+
 # rule, GPU, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Config]]] = [
     ("wgmma_rows", H200, (problem(64, 64, 64), upright(128)), (problem(65, 64, 64), upright(128))),
@@ -66,6 +71,13 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     # A tile that has all of M, and no more.
     ("cluster_shares", H200, (problem(105, 512, 4096), cluster(2, 104)), (problem(97, 512, 4096), cluster(2, 104))),
     ("cluster_shares", H200, (problem(96, 512, 4096), cluster(2, 104)), (problem(104, 512, 4096), cluster(2, 104))),
+    # Rows of 2,000 bytes are off 128; of 2,048 they are not, in either layout.
+    ("neighbours_share_nothing", H200, (problem(1000, 1000, 1024), pair("2x1")), (problem(1000, 1000, 1000), pair("2x1"))),
+    ("neighbours_share_nothing", H200, (problem(1000, 1000, 1024), pair("2x1")), (problem(1000, 1000, 1024, row_major_b=True), pair("2x1"))),
+    ("neighbours_share_nothing", H200, (problem(1024, 1000, 1024, row_major_a=False), pair("2x1")), (problem(1000, 1000, 1024, row_major_a=False), pair("2x1"))),
+    ("neighbours_share_nothing", H200, (problem(64, 1000, 1000), pair("2x1")), (problem(65, 1000, 1000), pair("2x1"))),
+    ("neighbours_share_nothing", H200, (problem(1000, 64, 1000), pair("1x2")), (problem(1000, 65, 1000), pair("1x2"))),
+    ("neighbours_share_nothing", H200, (problem(1000, 1000, 1024), pair("1x2")), (problem(1000, 1000, 1024), upright())),
     # With 53248 bytes for another program's sums a stage less fits.
     ("wgmma_shared_memory", H200, (problem(128, 104, 4096), cluster(2, 104, 128, num_stages=6)), (problem(128, 104, 4096), swapped(104, 128, num_stages=6))),
     # 544 tiles of 128x128 are more than four waves of 132; 128x96 would be 726.

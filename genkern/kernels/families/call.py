@@ -93,7 +93,8 @@ class Variant:
     """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
 
     That is `rows` of skinny; and in Gluon how many copies bring the columns of a tile, `column_boxes`, and how many
-    take parts of it to C, `c_parts`, each by a descriptor of its own.
+    take parts of it to C, `c_parts`, each by a descriptor of its own. The `cluster` programs of a cluster make one
+    tile, or have tiles of their own: `down` of them along the rows that wgmma goes along, `across` along the columns.
     """
 
     name: str
@@ -107,9 +108,16 @@ class Variant:
     rows: int = 0
     swapped: bool = False
     cluster: int = 1
+    down: int = 1
+    across: int = 1
     column_boxes: int = 0
     c_parts: int = 0
     specialized: bool = False
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether the programs of a cluster have tiles of their own."""
+        return self.down * self.across > 1
 
     @property
     def boxes(self) -> tuple[str, ...]:
@@ -222,6 +230,7 @@ class Family:
     `swaps_operands`: computes C transposed, so that N takes the long side of the matrix instruction.
     `split_apart`: has a kernel of its own for SPLIT_K above 1.
     `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
+    `side_by_side`: programs of a cluster along M and along N that have tiles of their own, and load for one another.
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
     `kernels_before`: kernels that it launches before its main one.
     `batches`: its kernels find the product of a batch that they are for (`for_batch`).
@@ -249,11 +258,17 @@ class Family:
     swaps_operands: bool = False
     split_apart: bool = False
     cluster: int = 1
+    side_by_side: tuple[int, int] = (1, 1)
     least_block_m: int = 16
     most_block_m: int = 1024
     most_block_k: int = 1024
     kernels_before: int = 0
     batches: bool = False
+
+    @property
+    def in_clusters(self) -> bool:
+        """Whether several programs are a cluster, for whatever reason."""
+        return self.cluster > 1 or self.side_by_side != (1, 1)
 
 
 def _pointers(operands: Iterable[Operand]) -> tuple[Argument, ...]:

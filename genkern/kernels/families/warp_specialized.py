@@ -6,15 +6,14 @@ are shared. In the families with a cluster its programs make one tile, each over
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import replace
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
-from genkern.kernels.expression import Value, cdiv, least, most, name, where
+from genkern.kernels.expression import Value, cdiv, evaluate, least, most, name, where
 from genkern.kernels.families.call import (
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
@@ -29,12 +28,28 @@ from genkern.kernels.families.call import (
     Family,
     K,
     Kernel,
+    M,
+    N,
     Options,
     Product,
     Variant,
+    any_config,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, parts_of, powers_of, ring_k
+from genkern.kernels.families.gluon_tile import (
+    BLOCK_BYTES,
+    EIGHT,
+    MOST_BUFFERS,
+    RING_BYTES,
+    STORED,
+    TURNED_BOX,
+    WIDEST,
+    parts_of,
+    powers_of,
+    ring_k,
+    tile_of,
+    turned,
+)
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
 from genkern.triton_release import triton_release
 
@@ -42,16 +57,9 @@ from genkern.triton_release import triton_release
 HELPER_WARPS = 4
 # Sizes of the operands' elements that the kernels multiply.
 _OPERAND_BYTES = (1, 2)
-# int8 is multiplied in widths by so many above the second number (PTX ISA, "wgmma.mma_async": .nN of .s8).
-_INT8_WIDTHS = (16, 32)
-# What a box of TMA has along one side (cuTensorMapEncodeTiled, boxDim).
-_MOST_BOX = 256
-# 16 rows of a tile for each multiplying warp, once or twice: the kernels have one or two products a buffer. wgmma is
-# issued by whole groups of warps.
-_WARP_ROWS, _MOST_PRODUCTS, _GROUP_WARPS = 16, 2, 4
-# Two barriers of 8 bytes for each buffer, and one for a cluster's sums, are in a block behind the ring.
-_BLOCK_BYTES = 1024
-_MOST_BUFFERS = 62
+# What a program may have of an SM's shared memory (CUDA programming guide, compute capability 9.0).
+_SHARED_BYTES = 227 * 1024
+_SHAPE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
 # 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and 3.8 has
 # changed on the way there; the kernels are written for what 3.6 and 3.7 make of a cluster.
 _CLUSTERS_BEFORE = (3, 8)
@@ -70,17 +78,29 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     facts = _BY_NAME[config.family]
     split = config.SPLIT_K > 1 and facts.split_apart
     width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
-    column_boxes, c_parts = len(powers_of(width)), len(parts_of(width, facts.cluster))
-    name = f"matmul_{config.family}_b{column_boxes}" + (f"_c{c_parts}" if facts.cluster > 1 else "")
+    down, across = _down_across(facts)
+    column_boxes = 1 if turned(problem, facts.swaps_operands)[1] else len(powers_of(width // down))
+    c_parts = len(parts_of(width, facts.cluster, _stored(problem, config)))
+    name = f"matmul_{config.family}_b{column_boxes}" + (
+        f"_c{c_parts}" if facts.cluster > 1 or c_parts != column_boxes else ""
+    )
     return Variant(
         name + ("_split" if split else ""),
         "gemm/warp_specialized.py.j2",
         split=split,
         swapped=facts.swaps_operands,
-        cluster=facts.cluster,
+        cluster=facts.cluster * down * across,
+        down=down,
+        across=across,
         column_boxes=column_boxes,
         c_parts=c_parts,
     )
+
+
+def _down_across(facts: Family) -> tuple[int, int]:
+    """Programs of a cluster with tiles of their own, along the rows that wgmma goes along, and along the columns."""
+    along_m, along_n = facts.side_by_side
+    return (along_n, along_m) if facts.swaps_operands else (along_m, along_n)
 
 
 def _ring_k(product: Product) -> int:
@@ -95,15 +115,44 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
         return product.descriptor(name, operand, box, swizzled=True, cluster=variant.cluster)
 
     depth = _ring_k(product)
+    rows_turned, columns_turned = turned(product.problem, variant.swapped)
+    part = TURNED_BOX if rows_turned else height // variant.across
+    of_columns = TURNED_BOX if columns_turned else WIDTH
     if variant.swapped:
-        rows, columns = box("rows_desc", "b", (depth, height)), box("columns_desc", "a", (WIDTH, depth))
+        rows, columns = box("rows_desc", "b", (depth, part)), box("columns_desc", "a", (of_columns, depth))
         c = box("c_desc", "c", (WIDTH, height))
     else:
-        rows, columns = box("rows_desc", "a", (height, depth)), box("columns_desc", "b", (depth, WIDTH))
+        rows, columns = box("rows_desc", "a", (part, depth)), box("columns_desc", "b", (depth, of_columns))
         c = box("c_desc", "c", (height, WIDTH))
-    # A cluster's programs load all of the columns, and store a share each.
-    parts = Descriptors(c, variant.c_parts, width, variant.cluster)
-    return rows, Descriptors(columns, variant.column_boxes, width), parts
+    # The programs that make a tile load all of the columns, and store a share each.
+    if variant.side_by_side:
+        parts = Descriptors(c, variant.c_parts, width, 1, _most_stored(product.problem, variant.swapped))
+    else:
+        parts = Descriptors(c, variant.c_parts, width, variant.cluster)
+    if columns_turned:
+        return rows, replace(columns, name="columns_desc_0"), parts
+    return rows, Descriptors(columns, variant.column_boxes, width // variant.down), parts
+
+
+def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
+    """Columns that go to C at a time: all, or so many that two buffers of them leave room for the ring."""
+    width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
+    held = cdiv(width, TURNED_BOX) * TURNED_BOX if turned(problem, swapped)[1] else width
+    buffers = NUM_STAGES * (BLOCK_SIZE_K // ring_k(DTYPES[problem.dtype_a].size_bytes))
+    ring = buffers * (height + held) * RING_BYTES + BLOCK_BYTES
+    column = height * DTYPES[problem.dtype_c].size_bytes
+    some, few = STORED
+    in_turns = ring + column * (width % some + 2 * some)
+    return where(ring + column * width > _SHARED_BYTES, where(in_turns > _SHARED_BYTES, few, some), WIDEST)
+
+
+def _stored(problem: GemmProblem, config: Config) -> int:
+    """_most_stored of a config; programs without neighbours store all that they have."""
+    facts = _BY_NAME[config.family]
+    if facts.side_by_side == (1, 1):
+        return WIDEST
+    known: dict[str, Value] = {name: getattr(config, name) for name in _SHAPE}
+    return evaluate(_most_stored(problem, facts.swaps_operands), known)
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -119,11 +168,15 @@ def _call(product: Product, variant: Variant) -> Call:
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
         Constant("BLOCK_SIZE_N", BLOCK_SIZE_N),
         Constant("STAGES", NUM_STAGES * together),
-        Constant("TOGETHER", together),
+        Constant("MOST", _most_stored(product.problem, variant.swapped))
+        if variant.side_by_side
+        else Constant("TOGETHER", together),
         Constant("num_warps", NUM_WARPS),
     ]
     # One program per SM: it may use all of the SM's registers.
     options: Options = (("num_warps", NUM_WARPS), ("maxnreg", MAX_REGISTERS))
+    if variant.side_by_side:
+        return _side_by_side(variant, arguments, options)
     if variant.cluster > 1:
         return _launched(variant, arguments, TILES, (*options, ("num_ctas", variant.cluster)))
     if not variant.split:
@@ -136,15 +189,24 @@ def _launched(variant: Variant, arguments: list[Argument], programs: Value, opti
     return Call((Kernel(variant, tuple(arguments), (programs, 1, 1), options),), (TILES_OF_C,))
 
 
+def _side_by_side(variant: Variant, arguments: list[Argument], options: Options) -> Call:
+    """As many clusters as there are room for walk over the tiles, one for each of their programs at a time."""
+    along_m, along_n = (variant.across, variant.down) if variant.swapped else (variant.down, variant.across)
+    turns = cdiv(M, BLOCK_SIZE_M * along_m) * cdiv(N, BLOCK_SIZE_N * along_n)
+    clusters = least(most(1, UNITS // variant.cluster), name("turns"))
+    options = (*options, ("num_ctas", variant.cluster))
+    return Call((Kernel(variant, tuple(arguments), (clusters, 1, 1), options),), (("turns", turns),))
+
+
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """wgmma on both operands along K, from a ring of buffers; scales after the last step; C through TMA."""
     if gpu is not None and gpu.arch != "sm_90":
         return "this family is written for wgmma, which sm_90 alone has"
-    if not problem.row_major_a or problem.row_major_b:
-        return "this family takes operands whose rows run along K (rowMajorA: T, rowMajorB: N)"
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
+    if element_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
+        return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
 
 
@@ -157,68 +219,38 @@ def _takes_cluster(problem: GemmProblem, gpu: Gpu | None) -> str:
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """The tile is one for wgmma, and ring and C fit, with the sums of other programs in a cluster."""
-    tile = _tile(
-        config.family,
-        config.BLOCK_SIZE_M,
-        config.BLOCK_SIZE_N,
+    facts = _BY_NAME[config.family]
+    rows, width = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+    if facts.swaps_operands:
+        rows, width = width, rows
+    tile = tile_of(
+        rows,
+        width,
         config.BLOCK_SIZE_K,
         config.num_warps,
         problem.dtype_a,
         problem.dtype_c,
+        turned(problem, facts.swaps_operands),
+        facts.cluster,
+        _down_across(facts),
     )
     if isinstance(tile, str):
         return tile
     buffers = config.num_stages * tile.together
     if buffers <= tile.together:
         return "a ring needs a buffer to read besides those that are filled together"
-    if buffers > _MOST_BUFFERS:
+    if buffers > MOST_BUFFERS:
         return "the barriers of so many buffers do not fit their block"
     ring = buffers * tile.buffer_bytes + tile.behind_ring
     # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
     if tile.part_bytes >= ring:
         return "the ring must be larger than what C takes of shared memory"
-    if gpu is not None and ring + tile.c_bytes > gpu.shared_bytes_per_block:
+    c_bytes, stored = tile.c_bytes, _stored(problem, config)
+    if stored < width:
+        c_bytes = c_bytes // width * (width % stored + 2 * stored)
+    if gpu is not None and ring + c_bytes > gpu.shared_bytes_per_block:
         return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
     return ""
-
-
-class _Tile(NamedTuple):
-    """What a tile takes of shared memory: in bytes, but for the buffers of its ring that are filled `together`.
-
-    `behind_ring`: a block for the barriers, and whole blocks for other programs' sums. `part_bytes`: C's largest part.
-    """
-
-    together: int
-    buffer_bytes: int
-    behind_ring: int
-    part_bytes: int
-    c_bytes: int
-
-
-# Once for all numbers of stages, of which spaces have ten.
-@lru_cache(maxsize=16_384)
-def _tile(family: str, block_m: int, block_n: int, block_k: int, warps: int, dtype_a: str, dtype_c: str) -> _Tile | str:
-    """The tile, or why it is none for wgmma."""
-    facts = _BY_NAME[family]
-    rows, width = (block_n, block_m) if facts.swaps_operands else (block_m, block_n)
-    if warps % _GROUP_WARPS:
-        return "wgmma is for groups of four warps"
-    products, rest = divmod(rows, _WARP_ROWS * warps)
-    if rest or not 1 <= products <= _MOST_PRODUCTS:
-        return "the rows that wgmma goes along are 16 or 32 for each warp"
-    if rows > _MOST_BOX:
-        return f"the rows that wgmma goes along are more than the {_MOST_BOX} of a box of TMA"
-    step, narrow = _INT8_WIDTHS
-    if dtype_a == "int8" and width > narrow and width % step:
-        return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
-    together, rest = divmod(block_k, ring_k(DTYPES[dtype_a].size_bytes))
-    if rest or not together:
-        return "BLOCK_SIZE_K is not whole rows of 128 bytes, as the ring has them"
-    element_bytes = DTYPES[dtype_c].size_bytes
-    others = -(-landing_bytes(rows, width, facts.cluster) // _BLOCK_BYTES) * _BLOCK_BYTES
-    largest_part = powers_of(8 * -(-width // (8 * facts.cluster)))[0]
-    part_bytes, c_bytes = rows * largest_part * element_bytes, rows * width * element_bytes
-    return _Tile(together, buffer_bytes(rows, width), _BLOCK_BYTES + others, part_bytes, c_bytes)
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -286,4 +318,20 @@ CLUSTERS = tuple(
     )
     for cluster in (2, 4, 8)
 )
-_BY_NAME = {family.name: family for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS)}
+SIDE_BY_SIDE = tuple(
+    replace(
+        family,
+        name=f"{family.name}_{along_m}x{along_n}",
+        takes=_takes_cluster,
+        shares=any_config,
+        splits_k=False,
+        split_apart=False,
+        has_semaphore=False,
+        # Each of the programs that share columns loads eights of them.
+        width_step=max(family.width_step, EIGHT * (along_n if family.swaps_operands else along_m)),
+        side_by_side=(along_m, along_n),
+    )
+    for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
+    for along_m, along_n in ((2, 1), (1, 2))
+)
+_BY_NAME = {family.name: family for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE)}

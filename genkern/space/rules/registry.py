@@ -103,6 +103,7 @@ RULES: dict[str, Rule] = {
         wgmma.width_fills_nothing,
         wgmma.wgmma_shares,
         wgmma.cluster_shares,
+        wgmma.neighbours_share_nothing,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.

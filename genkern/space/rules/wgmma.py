@@ -10,7 +10,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes
+from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, turned
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
 from genkern.space.rules.tiles import covering_block, tiles
 
@@ -28,6 +28,8 @@ _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
 # K-blocks that a program of a cluster should have, for its ring to come into its stride.
 _LEAST_BLOCKS = 4
+# What L2 hands out.
+_LINE_BYTES = 128
 # Waves of whole tiles before the one that is shared: behind more of them it counts for little.
 _MOST_WHOLE_WAVES = 4
 
@@ -106,8 +108,10 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON:
         return False
     rows, width = sides(config)
-    buffer = buffer_bytes(rows, width)
-    c_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
+    buffer = buffer_bytes(rows, width, turned(problem, FAMILIES[config.family].swaps_operands)[1])
+    # Programs with tiles side by side need not have room for all of C.
+    least = width if FAMILIES[config.family].side_by_side == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
+    c_bytes = rows * min(width, least) * DTYPES[problem.dtype_c].size_bytes
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     at_once = together(config, _element_bytes(problem))
@@ -154,6 +158,21 @@ def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return True
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
     return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > gpu.compute_units
+
+
+def neighbours_share_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Cluster of tiles side by side where rows of A and B begin on 128 bytes, or C has too few tiles for one.
+
+    genkern: on other rows a box of the copy engine asks for two lines of L2 where it needs one, and the way into the
+    SMs is the limit. On rows of 128 bytes programs beside each other are served together as it is (H200).
+    """
+    along_m, along_n = FAMILIES[config.family].side_by_side
+    if along_m * along_n == 1:
+        return False
+    if along_m > -(-problem.M // config.BLOCK_SIZE_M) or along_n > -(-problem.N // config.BLOCK_SIZE_N):
+        return True
+    pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
+    return all(pitch * _element_bytes(problem) % _LINE_BYTES == 0 for pitch in pitches)
 
 
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
