@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -17,6 +18,14 @@ from genkern.outlet import outlet
 
 # Of rich's consoles: text as it is.
 PLAIN: dict[str, Any] = {"soft_wrap": True, "highlight": False, "markup": False, "emoji": False}
+# Words in front of the options, and the modules that have parse_WORD and run_WORD.
+_COMMANDS = {
+    "pack": "genkern.packing.command",
+    "merge": "genkern.packing.merge",
+    "shapes": "genkern.packing.shapes",
+    "export": "genkern.command.exchange.exporting",
+    "import": "genkern.command.exchange.importing",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,26 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from genkern.command.status import show_status
 
                 return show_status(named, Console(**PLAIN))
-            if arguments[:1] == ["pack"]:
-                from genkern.packing.command import parse_pack, run_pack
-
+            if (word := "".join(arguments[:1])) in _COMMANDS:
+                command = importlib.import_module(_COMMANDS[word])
+                others = getattr(command, f"parse_{word}")(arguments[1:])
+                status: int
                 with bugs_told():
-                    return run_pack(parse_pack(arguments[1:]), Console(**PLAIN))
-            if arguments[:1] == ["merge"]:
-                from genkern.packing.merge import parse_merge, run_merge
-
-                joined = parse_merge(arguments[1:])
-                with bugs_told():
-                    return run_merge(joined, Console(stderr=own_descriptor(joined.output) == 1, **PLAIN))
-            if arguments[:1] == ["shapes"]:
-                from genkern.packing.shapes import parse_shapes, run_shapes
-
-                listed = parse_shapes(arguments[1:])
-                with bugs_told():
-                    return run_shapes(listed, Console(stderr=own_descriptor(listed.output) == 1, **PLAIN))
+                    status = getattr(command, f"run_{word}")(others, Console(stderr=_is_taken(others.output), **PLAIN))
+                return status
             options = parse(arguments)
             # Results that go to standard output have it for themselves.
-            console = Console(stderr=own_descriptor(options.tuning_results_file or "") == 1, **PLAIN)
+            console = Console(stderr=_is_taken(options.tuning_results_file), **PLAIN)
             stopped += "; run the same command again to go on" if options.tunes else "; the same command begins anew"
             from genkern.command.run import run
 
@@ -91,6 +90,11 @@ def command() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(status)
+
+
+def _is_taken(output: str | None) -> bool:
+    """Whether results go to standard output, which they have for themselves then."""
+    return own_descriptor(output or "") == 1
 
 
 def _prepare_process() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Sequence
 from typing import NoReturn
 
 from genkern.errors import InputError
@@ -31,3 +32,15 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
         value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"
         return ", ".join(names) + value
+
+
+def underscored(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """`argv` with underscores in the options of `parser` that are written with dashes."""
+    names = parser._option_string_actions
+    written = []
+    for argument in argv:
+        name, equals, value = argument.partition("=")
+        dashes = len(name) - len(name.lstrip("-"))
+        proper = name[:dashes] + name[dashes:].replace("-", "_")
+        written.append(f"{proper}{equals}{value}" if dashes and proper in names else argument)
+    return written

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from genkern.command.exchange.exporting import export_parser
+from genkern.command.exchange.importing import import_parser
 from genkern.command.options import parser
 from genkern.ops.command_line import add_fields
 from genkern.ops.op import op_names
@@ -68,6 +70,15 @@ TESTED_ELSEWHERE = {
     "genkern/runtime/process/own_command.py": "tests/runtime/process/test_sources.py",
     "genkern/runtime/process/ranks.py": "tests/runtime/process/test_online.py",
     "genkern/tuning/interpreter.py": "tests/tuning/test_check.py",
+    **{
+        f"genkern/formats/exchange/{name}.py": f"tests/formats/exchange/test_{tested}.py"
+        for name, tested in (("vllm", "block_json"), ("sglang", "block_json"), ("aiter_triton_named", "aiter_triton"))
+    },
+    **{
+        f"genkern/formats/exchange/{name}.py": "tests/command/exchange/test_importing.py"
+        for name in ("peer_config", "peers")
+    },
+    "genkern/command/exchange/candidate_times.py": "tests/command/exchange/test_exporting.py",
     "genkern/command/setting.py": "tests/command/test_run.py",
     "profiling/interpret.py": "tests/tuning/test_check.py",
     "profiling/process_guard.py": "tests/profiling/test_supervisor.py",
@@ -138,7 +149,7 @@ def modules() -> list[str]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    return [parser(), pack_parser(), merge_parser(), shapes_parser()]
+    return [parser(), pack_parser(), merge_parser(), shapes_parser(), export_parser(), import_parser()]
 
 
 def slug(heading: str) -> str:

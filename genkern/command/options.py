@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from genkern import __version__
-from genkern.arguments import Formatter, Parser
+from genkern.arguments import Formatter, Parser, underscored
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
@@ -29,7 +29,9 @@ _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]
        genkern pack RESULTS... -o FILE
        genkern merge SIZES... -o FILE
-       genkern shapes --model_dir DIR -o FILE"""
+       genkern shapes --model_dir DIR -o FILE
+       genkern export RESULTS... --to KIND -o PATH
+       genkern import FILE... -o RESULTS"""
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
@@ -51,7 +53,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add_folders(argv)
     reader = parser()
     names = frozenset(reader._option_string_actions)
-    arguments = [_underscored(argument, names) for argument in argv]
+    arguments = underscored(argv, reader)
     options = reader.parse_args(arguments)
     options.given = frozenset(argument.partition("=")[0] for argument in arguments) & names
     # Only a tuning has a journal, from which the same command goes on.
@@ -336,14 +338,6 @@ def _check_files(options: argparse.Namespace) -> None:
 
 def _same_file(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and Path(one).resolve() == Path(other).resolve()
-
-
-def _underscored(argument: str, names: frozenset[str]) -> str:
-    """The argument with the underscores of the option that it names, if it names one."""
-    name, equals, value = argument.partition("=")
-    dashes = len(name) - len(name.lstrip("-"))
-    written = name[:dashes] + name[dashes:].replace("-", "_")
-    return f"{written}{equals}{value}" if dashes and written in names else argument
 
 
 def _either(names: Sequence[str]) -> str:

@@ -39,6 +39,7 @@ from genkern.formats.tuned_row import (
     vendor_of,
     whole,
 )
+from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.kernels.family import is_deterministic
@@ -99,12 +100,21 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
     return rows
 
 
-def size_line(problem: GemmProblem) -> str:
-    """The line of a list of sizes that leaves nothing of a problem to defaults, its format's own fields included."""
+def size_line(problem: GemmProblem, config: Config | None = None, arch: str = "") -> str:
+    """The line of a list of sizes that leaves nothing of a problem to defaults, its format's own fields included.
+
+    With a config for `arch` it is a result without a time, which races when its size is tuned (--all).
+    """
     layout = {"rowMajorA": "T" if problem.row_major_a else "N", "rowMajorB": "T" if problem.row_major_b else "N"}
     named = {key: getattr(problem, key) for key in SIZE_KEYS if key not in layout}
     values = named | layout | asdict(own_values(get_op(problem.op).fields, problem))
-    return "- {" + ", ".join(f"'{key}': {_flow(values[key])}" for key in dict.fromkeys((*SIZE_KEYS, *values))) + "}\n"
+    values = {key: values[key] for key in dict.fromkeys((*SIZE_KEYS, *values))}
+    if config is not None:
+        neutral = {**AMD_NEUTRAL, "xcd_remap": 0, "cache_modifier": "none"}
+        set_here = {name: getattr(config, name) for name in CONFIG_FIELDS}
+        values |= {name: value for name, value in set_here.items() if value != neutral.get(name)}
+        values |= {"config": config.name, "arch": arch}
+    return "- {" + ", ".join(f"'{key}': {_flow(value)}" for key, value in values.items()) + "}\n"
 
 
 def split(text: str, where: str) -> tuple[str, list[str]]:

@@ -131,6 +131,13 @@ def gpu_for_device(device_name: str, arch: str) -> Gpu:
     return max(matches, key=lambda found: found[0])[1] if matches else devices[0][1]
 
 
+def gpu_named(device_name: str) -> Gpu | None:
+    """The device of any arch that `device_name` names; None where the table has no such device."""
+    words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
+    matches = [(len(match), gpu) for devices in _table().values() for match, gpu in devices if match <= words]
+    return max(matches, key=lambda found: found[0])[1] if matches else None
+
+
 def partition_of(gpu: Gpu, compute_units: int) -> Gpu:
     """The part of `gpu` that a device with so many compute units is; `gpu` itself when that is not some of its XCDs.
 

@@ -20,6 +20,7 @@ from genkern.gemm.gpus import (
     detect_devices,
     gpu_for_arch,
     gpu_for_device,
+    gpu_named,
     known_archs,
     known_gpus,
     parse_nvidia_smi,
@@ -353,3 +354,13 @@ def test_tool_that_cannot_start_is_no_gpu(fake_tools: Callable[[str, str], None]
     path = Path(os.environ["PATH"]) / "nvidia-smi"
     path.write_bytes(b"\x00\x01\x02")
     assert detect_devices() == []
+
+
+def test_a_device_is_named_without_its_arch() -> None:
+    """What a driver prints, or a part of it; the most exact match counts. Others are nobody's."""
+    for name, arch in (("NVIDIA H100 80GB HBM3", "sm_90"), ("MI350X", "gfx950"), ("AMD Instinct MI300X OAM", "gfx942")):
+        found = gpu_named(name)
+        assert found is not None
+        assert found.arch == arch
+    assert gpu_named("NVIDIA H20") is None
+    assert gpu_named("") is None

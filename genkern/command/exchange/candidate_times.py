@@ -1,0 +1,68 @@
+"""The times of all configs of tuned sizes, from what --profile_file wrote."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+
+from genkern.command.candidates_file import COLUMNS
+from genkern.errors import InputError, ResultsError
+from genkern.files import read_text, shown_path
+from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.formats.tuned_row import parse_config
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import PREDICTED, Outcome
+
+# Twenty thousand configs a size take 4 MB.
+_MOST_BYTES = 2**30
+_TIMED = (Outcome.MEASURED.value, PREDICTED)
+
+
+def read_times(paths: Iterable[str]) -> dict[GemmProblem, dict[Config, float]]:
+    """The times in microseconds of the configs that ended well, by problem; of a config twice, the later one.
+
+    Raises ResultsError (one line: file, line, what) for what is no such file.
+    """
+    found: dict[GemmProblem, dict[Config, float]] = {}
+    for path in paths:
+        text, where = read_text(path, ResultsError, _MOST_BYTES), shown_path(path)
+        rows = csv.reader(io.StringIO(text, newline=""))
+        try:
+            if next(rows, None) != list(COLUMNS):
+                raise ResultsError(f"{where} is no list of candidates as --profile_file of this genkern writes it")
+            for row in rows:
+                if len(row) == len(COLUMNS):
+                    _add(found, dict(zip(COLUMNS, row, strict=True)))
+        except InputError as error:
+            raise ResultsError(f"{where}, line {rows.line_num}: {error}") from None
+        except csv.Error as error:
+            raise ResultsError(f"{where}, line {rows.line_num}: not CSV ({str(error)[:100]})") from None
+    return found
+
+
+def _add(found: dict[GemmProblem, dict[Config, float]], cells: Mapping[str, str]) -> None:
+    if cells["outcome"] not in _TIMED or not cells["us"]:
+        return
+    try:
+        us = float(cells["us"])
+    except ValueError:
+        us = math.nan
+    if not (math.isfinite(us) and us > 0):
+        raise InputError(f"us = {cells['us'][:40]!r} is no time")
+    if not cells["config"].isidentifier() or "_BM" not in cells["config"]:
+        return  # a call of a library
+    found.setdefault(_problem(cells), {})[parse_config(cells["config"])] = us
+
+
+def _problem(cells: Mapping[str, str]) -> GemmProblem:
+    """The problem that `problem_cells` made these of. Raises InputError."""
+    values: dict[str, object] = {key: cells[key] for key in ("op", "dtype_a", "dtype_b", "dtype_c", "activation")}
+    values |= {key: cells[key] for key in ("rowMajorA", "rowMajorB")}
+    for key in ("M", "N", "K"):
+        values[key] = int(cells[key]) if cells[key].isdecimal() and len(cells[key]) < 12 else cells[key]
+    values["bias"] = {"True": True, "False": False}.get(cells["bias"], cells["bias"])
+    values |= dict(pair.split("=", 1) for pair in cells["own"].split() if "=" in pair)
+    return resolve(values, GemmDefaults(), arch=None).problem

@@ -1,0 +1,124 @@
+"""`genkern export`: results in the files of other programs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from genkern.arguments import Formatter, Parser, underscored
+from genkern.command.exchange.candidate_times import read_times
+from genkern.errors import InputError, OutputError, ResultsError
+from genkern.files import require_writable, shown_path, write_whole
+from genkern.formats.exchange.peer_config import PeerFile
+from genkern.formats.exchange.peers import PEERS
+from genkern.formats.exchange.timed_size import TimedSize
+from genkern.formats.kind import read_results
+from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import known_archs
+from genkern.gemm.problem import GemmProblem
+
+
+def parse_export(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern export`. Raises InputError; SystemExit(0) after printing for --help."""
+    p = export_parser()
+    return p.parse_args(underscored(argv, p))
+
+
+def export_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern export",
+        description="Write winners into the files that another program looks its configs up in.",
+        formatter_class=Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = p.add_argument_group("what to write")
+    group.add_argument("results", nargs="+", metavar="RESULTS", help="results files")
+    group.add_argument("--to", choices=tuple(PEERS), metavar="KIND", required=True, help=", ".join(PEERS))
+    group.add_argument(
+        "-o", "--output", metavar="PATH", required=True, help="the folder for the files; for tunableop, the file"
+    )
+    group.add_argument(
+        "--candidates",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the --profile_file of the runs: where a winner is none that the other program's kernel can run, "
+        "the fastest that it can; and the config that costs several sizes least",
+    )
+    group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs")
+    group.add_argument("--device", metavar="NAME", help="of rows that do not say theirs, as its driver has it")
+    group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
+    group.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_export(options: argparse.Namespace, console: Console) -> int:
+    """Write, and say what was left out. Raises InputError, ResultsError or OutputError."""
+    peer = PEERS[options.to]
+    rows = [row for path in options.results for row in read_results(path)]
+    times = read_times(options.candidates)
+    left_out: Counter[str] = Counter()
+    sizes = [size for row in rows if (size := _sized(row, peer, times, options, left_out))]
+    for reason, count in left_out.items():
+        console.print(f"left out: {count} {'size' if count == 1 else 'sizes'}: {reason}")
+    if not sizes:
+        raise ResultsError(f"nothing to export to {peer.NAME}: {_why(left_out)}")
+    files = {
+        os.path.join(options.output, name) if peer.IS_FOLDER else options.output: text
+        for name, text in peer.render(sizes).items()
+    }
+    for path in files:
+        if os.path.lexists(path) and not options.overwrite and peer.IS_FOLDER:
+            raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
+        require_writable(path)
+    for path, text in files.items():
+        write_whole(path, text)
+        console.print(f"{shown_path(path)}")
+    console.print(f"{len(sizes)} sizes in {len(files)} files")
+    return 0
+
+
+def _sized(
+    row: TunedRow,
+    peer: PeerFile,
+    times: Mapping[GemmProblem, Mapping[Config, float]],
+    options: argparse.Namespace,
+    left_out: Counter[str],
+) -> TimedSize | None:
+    """The row with the configs that the other program could take, or None and a count of why. Raises InputError."""
+    problem, config = row.problem, row.config
+    reason = ""
+    if config is None or not row.is_genkerns:
+        reason = "of another library, or another layout of the weights"
+    elif row.predicted and not options.predicted:
+        reason = "predicted, nobody checked it (--predicted takes it)"
+    elif obstacle := peer.obstacle(problem):
+        reason = obstacle
+    if reason or config is None:
+        left_out[reason] += 1
+        return None
+    timed = dict(times.get(problem, {}))
+    if row.duration_us or not timed:
+        # A result without a time, such as an imported one, has its one config.
+        timed[config] = row.duration_us or 1.0
+    usable = {config: us for config, us in timed.items() if not peer.config_obstacle(config)}
+    if not usable:
+        hint = "" if problem in times else " (--candidates FILE has the others)"
+        left_out[f"{peer.config_obstacle(config)}, and no other was timed{hint}"] += 1
+        return None
+    arch = row.arch or options.arch
+    if arch is None:
+        raise InputError(f"{problem.size} does not say for which architecture it is: give --arch")
+    return TimedSize(problem, usable, arch, row.device or options.device or "")
+
+
+def _why(left_out: Counter[str]) -> str:
+    return "; ".join(left_out) or "the results are empty"

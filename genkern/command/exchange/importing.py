@@ -1,0 +1,108 @@
+"""`genkern import`: configs and sizes of other programs' files, to be tuned."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.arguments import Formatter, Parser, underscored
+from genkern.errors import InputError
+from genkern.files import require_writable, shown_path, write_whole
+from genkern.formats.exchange.peer_config import Candidate
+from genkern.formats.exchange.peers import PEERS, read_peer
+from genkern.formats.tune_gemm_yaml import size_line
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import known_archs
+from genkern.gemm.problem import GemmProblem
+
+
+def parse_import(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern import`. Raises InputError; SystemExit(0) after printing for --help."""
+    p = import_parser()
+    options = p.parse_args(underscored(argv, p))
+    if options.output.lower().endswith(".csv"):
+        raise InputError(f"-o {options.output}: AITER's CSV cannot hold these: name a YAML file")
+    return options
+
+
+def import_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern import",
+        description="Make results without times of other programs' configs, which race when their sizes are tuned:\n"
+        "genkern -i RESULTS -o RESULTS --all. Of files without configs, make a list of sizes.",
+        formatter_class=Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = p.add_argument_group("what to read")
+    group.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="JSON of vLLM, SGLang or AITER's Triton kernels, TunableOp's CSV, by their names; or a folder with such",
+    )
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help="the results, or sizes, to write, in YAML")
+    group.add_argument(
+        "--arch",
+        choices=known_archs(),
+        metavar="ARCH",
+        help="what to tune them for (default: the device of their names)",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_import(options: argparse.Namespace, console: Console) -> int:
+    """Read, and say what came from where and what was left out. Raises InputError or OutputError."""
+    require_writable(options.output)
+    taken: dict[GemmProblem, tuple[Config | None, str]] = {}
+    left_out: Counter[str] = Counter()
+    files = 0
+    for path in _files(options.files):
+        imported = read_peer(path, options.arch)
+        files += 1
+        left_out += imported.left_out
+        for candidate in imported.candidates:
+            _add(taken, candidate, imported.arch, left_out)
+    for reason, count in left_out.items():
+        console.print(f"left out: {count} {reason}")
+    if not taken:
+        raise InputError(f"nothing to import from {files} files: no config or size that genkern has")
+    with_config = sum(config is not None for config, _ in taken.values())
+    if 0 < with_config < len(taken):
+        raise InputError("some of these files have configs and others sizes alone; import them into files of their own")
+    write_whole(options.output, "".join(size_line(p, *taken[p]) for p in sorted(taken, key=_order)))
+    what = f"{len(taken)} sizes, " + ("each with a config" if with_config else "without configs")
+    console.print(f"{what}, of {files} files, are in {shown_path(options.output)}")
+    return 0
+
+
+def _add(
+    taken: dict[GemmProblem, tuple[Config | None, str]], candidate: Candidate, arch: str, left_out: Counter[str]
+) -> None:
+    """One config a size: results have no room for a second."""
+    before, _ = taken.setdefault(candidate.problem, (candidate.config, arch))
+    if before != candidate.config:
+        left_out["configs of a size that has another one already: import them into a file of their own"] += 1
+
+
+def _files(named: Sequence[str]) -> Iterator[str]:
+    for path in named:
+        if not Path(path).is_dir():
+            yield path
+            continue
+        inside = (file for file in sorted(Path(path).iterdir()) if file.is_file())
+        found = [str(file) for file in inside if any(peer.is_named(file.name) for peer in PEERS.values())]
+        if not found:
+            raise InputError(f"{shown_path(path)}: no file in this folder has the name of a known kind; name files")
+        yield from found
+
+
+def _order(problem: GemmProblem) -> tuple[object, ...]:
+    """One weight after the other, each with its M in order."""
+    return problem.op, problem.dtype_a, problem.N, problem.K, problem.M, problem

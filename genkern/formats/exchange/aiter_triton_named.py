@@ -1,0 +1,30 @@
+"""The older keys of AITER's Triton JSON: small (M below 32), medium_M32, medium_M64, medium_M128, large, xlarge, any.
+
+Source: the loaders of ROCm/aiter before gemm_config_utils.py, and its tuning guide (aiter/ops/triton/tune).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from genkern.formats.exchange.aiter_triton import NAMED, config_obstacle, files_of, obstacle, read
+from genkern.formats.exchange.timed_size import TimedSize
+
+__all__ = ["IS_FOLDER", "NAME", "config_obstacle", "is_named", "obstacle", "read", "render"]
+
+NAME = "aiter_triton_named"
+IS_FOLDER = True
+
+
+def is_named(name: str) -> bool:
+    """Such files have the names of newer ones, which aiter_triton reads whatever their keys."""
+    return False
+
+
+def render(sizes: Collection[TimedSize]) -> dict[str, str]:
+    """Files by name, and losses.csv about them. Raises InputError."""
+    return files_of(sizes, _key_of)
+
+
+def _key_of(M: int) -> str:
+    return next(key for key, most in NAMED.items() if most is None or most >= M)

@@ -1,0 +1,24 @@
+"""The kinds of files that other programs keep: the one place that lists them."""
+
+from __future__ import annotations
+
+import os
+
+from genkern.errors import InputError
+from genkern.files import read_text, shown_path
+from genkern.formats.exchange import aiter_triton, aiter_triton_named, sglang, tunableop, vllm
+from genkern.formats.exchange.peer_config import Imported, PeerFile
+
+PEERS: dict[str, PeerFile] = {peer.NAME: peer for peer in (vllm, sglang, aiter_triton, aiter_triton_named, tunableop)}
+
+
+def read_peer(path: str, arch: str | None) -> Imported:
+    """What a file of another program has, by its name. Raises InputError."""
+    name = os.path.basename(path)
+    peer = next((peer for peer in PEERS.values() if peer.is_named(name)), None)
+    if peer is None:
+        raise InputError(
+            f"{shown_path(path)}: its name says no kind of file; known are vLLM's and SGLang's "
+            "N=..,K=..,device_name=..json, AITER's ..-GEMM-..-N=..-K=..json and tunableop_*.csv"
+        )
+    return peer.read(read_text(path), shown_path(path), name, arch)

@@ -1,0 +1,128 @@
+"""PyTorch's TunableOp: its results and its untuned GEMMs as sizes; sizes as a list for its offline tuning.
+
+A line is `GemmTunableOp_BFloat16_TN,tn_4096_16_7168_ld_7168_7168_4096,Gemm_Hipblaslt_1219,0.012`: BLAS's column-major
+C [m, n], which is PyTorch's row-major C [n, m], so that its first operand is the weight. A solution is an index of
+rocBLAS or hipBLASLt, which genkern's kernels have none of: neither is read or written. Source: pytorch,
+aten/src/ATen/cuda/tunable/GemmCommon.h (Signature) and torch/cuda/tunable.py (_process_single_offline_gemm).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from genkern.errors import InputError
+from genkern.formats.exchange.peer_config import Candidate, Imported
+from genkern.formats.exchange.timed_size import TimedSize
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.fields import own_values
+from genkern.ops.op import get_op
+
+NAME = "tunableop"
+IS_FOLDER = False
+_TYPES = {"fp32": "float", "bf16": "BFloat16", "fp16": "Half"}
+_SCALED = {
+    "fp8e4m3fn": "Float8_e4m3fn",
+    "fp8e5m2": "Float8_e5m2",
+    "fp8e4m3fnuz": "Float8_e4m3fnuz",
+    "fp8e5m2fnuz": "Float8_e5m2fnuz",
+}
+_NAMES = {theirs: ours for ours, theirs in (_TYPES | _SCALED).items()} | {"tf32": "fp32"}
+_OPERATOR = re.compile(r"(?P<op>\w*?)TunableOp_(?P<types>[\w:<>]+)_(?P<trans>[NT]{2})")
+_SIGNATURE = re.compile(
+    r"(?P<trans>[nt]{2})_(?P<m>[0-9]{1,10})_(?P<n>[0-9]{1,10})_(?P<k>[0-9]{1,10})(?:_B_[0-9]{1,10})?"
+    r"(?:_ld_[0-9]{1,12}_[0-9]{1,12}_[0-9]{1,12})?(?:_rw_(?P<rows>[01])_bias_(?P<bias>\w+))?"
+)
+_TYPE = re.compile("|".join(sorted(map(re.escape, _NAMES), key=len, reverse=True)))
+
+
+def is_named(name: str) -> bool:
+    """Whether it is a name that TunableOp gives."""
+    return bool(re.fullmatch(r"tunableop_.*\.csv", name))
+
+
+def read(text: str, where: str, name: str, arch: str | None) -> Imported:
+    """The sizes of results or of an untuned list. Raises InputError for what is neither."""
+    imported = Imported(arch or "")
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = [cell.strip() for cell in line.split(",")]
+        if not line.strip() or cells[0] == "Validator":
+            continue
+        operator, signature = _OPERATOR.fullmatch(cells[0]), _SIGNATURE.fullmatch((*cells, "")[1])
+        if operator is None or signature is None or operator["trans"].lower() != signature["trans"]:
+            raise InputError(f"{where}, line {number}: {line[:60]!r} is no line of TunableOp's")
+        try:
+            problem = _problem(operator, signature)
+        except InputError as error:
+            raise InputError(f"{where}, line {number}: {error}") from None
+        if isinstance(problem, str):
+            imported.left_out[problem] += 1
+        else:
+            imported.candidates.append(Candidate(problem))
+    return imported
+
+
+def obstacle(problem: GemmProblem) -> str:
+    """Why TunableOp cannot tune the problem offline."""
+    if problem.activation != "none":
+        return "an activation"
+    if 1 in (problem.M, problem.N, problem.K):
+        return "a vector, which PyTorch does not tune offline"
+    if problem.op == "a8w8":
+        types = {problem.dtype_a, problem.dtype_b}
+        plain = problem.row_major_a and not problem.row_major_b and types <= set(_SCALED) and problem.dtype_c in _TYPES
+        return "" if plain else "int8, or another layout than row-major A and [N, K] weights"
+    if problem.op != "a16w16":
+        return f"{problem.op}: TunableOp has no such GEMM"
+    if not problem.dtype_a == problem.dtype_b == problem.dtype_c:
+        return "A and C of two types"
+    if problem.bias and problem.row_major_a == problem.row_major_b:
+        return "a bias with another layout than torch.nn.Linear's"
+    return ""
+
+
+def config_obstacle(config: Config) -> str:
+    """Configs are no part of the file."""
+    return ""
+
+
+def render(sizes: Collection[TimedSize]) -> dict[str, str]:
+    """The one file, for torch.cuda.tunable.tune_gemm_in_file."""
+    return {"": "".join(f"{line}\n" for line in dict.fromkeys(_line(size.problem) for size in sizes))}
+
+
+def _problem(operator: re.Match[str], signature: re.Match[str]) -> GemmProblem | str:
+    """The problem of a line, or why genkern has none. Raises InputError."""
+    kind = operator["op"]
+    types = [_NAMES[match.group()] for match in _TYPE.finditer(operator["types"])]
+    if kind == "GemmStridedBatched":
+        return "a batched GEMM"
+    if kind not in ("Gemm", "GemmAndBias", "ScaledGemm") or len(types) != (3 if kind == "ScaledGemm" else 1):
+        return f"{kind[:40]} of {operator['types'][:40]}"
+    # BLAS's first operand is the weight: transposed, it is stored [N, K].
+    weight_t, a_t = (letter == "t" for letter in signature["trans"])
+    size = int(signature["n"]), int(signature["m"]), int(signature["k"])
+    layout = not a_t, not weight_t
+    if kind == "ScaledGemm":
+        own = (("scales", "per_token"),) if signature["rows"] == "1" else ()
+        bias = signature["bias"] not in (None, "None")
+        if types[2] not in _TYPES or types[0] not in _SCALED:
+            return f"{kind} of {operator['types'][:40]}"
+        return GemmProblem(*size, "a8w8", types[1], types[0], types[2], *layout, bias, own=own)
+    return GemmProblem(*size, "a16w16", types[0], types[0], types[0], *layout, kind == "GemmAndBias")
+
+
+def _line(problem: GemmProblem) -> str:
+    weight_t, a_t = not problem.row_major_b, not problem.row_major_a
+    trans = "NT"[weight_t] + "NT"[a_t]
+    M, N, K = problem.M, problem.N, problem.K
+    ld = f"{K if weight_t else N}_{M if a_t else K}_{N}"
+    signature = f"{trans.lower()}_{N}_{M}_{K}_ld_{ld}"
+    if problem.op == "a8w8":
+        types = "_".join((_SCALED[problem.dtype_b], _SCALED[problem.dtype_a], _TYPES[problem.dtype_c]))
+        rows = int(own_values(get_op(problem.op).fields, problem).scales == "per_token")
+        bias = _TYPES[problem.dtype_c] if problem.bias else "None"
+        return f"ScaledGemmTunableOp_{types}_{trans},{signature}_rw_{rows}_bias_{bias}"
+    operator = "GemmAndBias" if problem.bias else "Gemm"
+    return f"{operator}TunableOp_{_TYPES[problem.dtype_a]}_{trans},{signature}"

@@ -1,0 +1,30 @@
+"""vLLM's files for GEMMs with scales of blocks: their names, and what stands in them (block_json)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from genkern.formats.exchange import block_json
+from genkern.formats.exchange.block_json import config_obstacle, obstacle, read
+from genkern.formats.exchange.timed_size import TimedSize
+
+__all__ = ["IS_FOLDER", "NAME", "config_obstacle", "is_named", "obstacle", "read", "render"]
+
+NAME = "vllm"
+IS_FOLDER = True
+
+
+def is_named(name: str) -> bool:
+    """Whether it is a name of such a file; some of vLLM's own have SGLang's space in it."""
+    return block_json.is_named(name) and ", " not in name
+
+
+def render(sizes: Collection[TimedSize]) -> dict[str, str]:
+    """Files for vllm/model_executor/layers/quantization/utils/configs, by name. Raises InputError."""
+    return block_json.render(sizes, _file_name)
+
+
+def _file_name(weight: str, device: str, dtype: str, block_n: int, block_k: int) -> str:
+    # vLLM looks for one name on every variant of the H200.
+    device = "NVIDIA_H200" if "H200" in device.split("_") else device
+    return f"{weight},device_name={device},dtype={dtype},block_shape=[{block_n},{block_k}].json"

@@ -1,0 +1,139 @@
+"""`genkern export` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from command import ROOT, run_here
+from made_winners import winner, write_results
+from peer_files import AITER, AITER_NAME, VLLM, VLLM_NAME
+
+from genkern.command.candidates_file import COLUMNS
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.fields import problem_cells
+
+TILED = Config("tiled", 64, 64, 128, 8, 1, 4, 3)
+OWN = Config("tiled_tma", 64, 64, 128, 8, 1, 4, 3)
+FP8 = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
+H200 = {"arch": "sm_90", "device": "NVIDIA H200", "time_source": "cudagraph"}
+NAME = "N=4096,K=4096,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
+SHIPPED = ROOT / "results" / "nvidia_h200" / "a8w8_blockscale_fp8.yaml"
+
+
+def candidates(path: Path, problem: GemmProblem, times: dict[Config | str, float], outcome: str = "measured") -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        for config, us in times.items():
+            name = config if isinstance(config, str) else config.name
+            writer.writerow({**problem_cells(problem), "config": name, "outcome": outcome, "us": us})
+    return path
+
+
+def test_imported_files_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM's file, imported and exported again, is the file to the letter; AITER's has the same configs."""
+    (tmp_path / VLLM_NAME).write_text(VLLM)
+    (tmp_path / AITER_NAME).write_text(AITER)
+    argv = ["import", tmp_path / VLLM_NAME, tmp_path / AITER_NAME, "-o", tmp_path / "r.yaml"]
+    assert run_here(capsys, *argv).status == 0
+    ran = run_here(
+        capsys, "export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v", "--device", "NVIDIA H200"
+    )
+    assert ran.status == 0
+    assert [path.name for path in (tmp_path / "v").iterdir()] == [VLLM_NAME]
+    assert (tmp_path / "v" / VLLM_NAME).read_text() == VLLM
+    (tmp_path / VLLM_NAME).unlink()
+    assert run_here(capsys, "import", tmp_path / AITER_NAME, "-o", tmp_path / "a.yaml").status == 0
+    assert run_here(capsys, "export", tmp_path / "a.yaml", "--to", "aiter_triton", "-o", tmp_path / "a").status == 0
+    written = json.loads((tmp_path / "a" / "gfx950-GEMM-A16W16-N=256-K=7168.json").read_text())
+    assert written["M_LEQ_64"] == json.loads(AITER)["M_LEQ_64"]
+
+
+def test_winners_of_genkerns_own_kernels_need_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM cannot run tiled_tma: the size is left out, or gets the fastest config of --candidates that it can run."""
+    won = winner(16, 5.0, OWN, **FP8, **H200)
+    write_results(tmp_path / "r.yaml", [won])
+    argv = ["export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v"]
+    assert "tiled_tma" in run_here(capsys, *argv).refusal
+    slower = Config("tiled", 32, 64, 128, 8, 1, 4, 3)
+    times: dict[Config | str, float] = {OWN: 5.0, TILED: 6.0, slower: 7.0, "torch": 4.0}
+    listed = candidates(tmp_path / "c.csv", won.problem, times)
+    ran = run_here(capsys, *argv, "--candidates", listed)
+    assert (ran.status, ran.err) == (0, "")
+    assert json.loads((tmp_path / "v" / NAME).read_text())["16"]["BLOCK_SIZE_M"] == 64
+    candidates(listed, won.problem, times, outcome="wrong")
+    assert "tiled_tma" in run_here(capsys, *argv, "--candidates", listed, "--overwrite").refusal
+
+
+def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Predictions, other formats and libraries are counted, and the rest is written."""
+    rows = [
+        winner(16, 5.0, TILED, **FP8, **H200),
+        winner(32, 5.0, TILED, **FP8, **{**H200, "time_source": "predicted"}),
+        winner(64, 5.0, TILED, **H200),
+    ]
+    write_results(tmp_path / "r.yaml", rows)
+    argv = ["export", tmp_path / "r.yaml", "--to", "sglang", "-o", tmp_path / "s"]
+    ran = run_here(capsys, *argv)
+    assert ran.status == 0
+    assert "left out: 1 size: predicted" in ran.out
+    assert "left out: 1 size: a16w16" in ran.out
+    name = NAME.replace("128,128", "128, 128")
+    assert list(json.loads((tmp_path / "s" / name).read_text())) == ["16"]
+    assert "--overwrite" in run_here(capsys, *argv, "--predicted").refusal
+    assert run_here(capsys, *argv, "--predicted", "--overwrite").status == 0
+    assert list(json.loads((tmp_path / "s" / name).read_text())) == ["16", "32"]
+
+
+def test_sizes_for_tunableop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Winners are no solutions of a library: what is written are the sizes, whoever won them."""
+    write_results(tmp_path / "r.yaml", [winner(16, 5.0), winner(1, 5.0), winner(8, 5.0, bias=True)])
+    ran = run_here(capsys, "export", tmp_path / "r.yaml", "--to", "tunableop", "-o", tmp_path / "untuned.csv")
+    assert ran.status == 0
+    assert "a vector" in ran.out
+    assert (tmp_path / "untuned.csv").read_text().splitlines() == [
+        "GemmTunableOp_BFloat16_TN,tn_4096_16_4096_ld_4096_4096_4096",
+        "GemmAndBiasTunableOp_BFloat16_TN,tn_4096_8_4096_ld_4096_4096_4096",
+    ]
+
+
+def test_shipped_results_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of block-scaled fp8 were all won by kernels of genkern's own, and TunableOp has no such GEMM."""
+    refusal = run_here(capsys, "export", SHIPPED, "--to", "vllm", "-o", tmp_path / "v").refusal
+    assert "nothing to export to vllm" in refusal
+    assert "nothing to export" in run_here(capsys, "export", SHIPPED, "--to", "tunableop", "-o", tmp_path / "t").refusal
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["r.yaml", "-o", "x"],
+        ["r.yaml", "--to", "spreadsheet", "-o", "x"],
+        ["missing.yaml", "--to", "vllm", "-o", "x"],
+        ["r.yaml", "--to", "vllm", "-o", "r.yaml"],
+        ["r.yaml", "--to", "aiter_triton", "-o", "x"],
+        ["r.yaml", "--to", "vllm", "-o", "x", "--candidates", "r.yaml"],
+        ["r.yaml", "--to", "vllm", "-o", "x", "--candidates", "bad.csv"],
+        ["r.yaml", "--to", "vllm", "-o", "x", "--candidates", "odd.csv"],
+        ["empty.yaml", "--to", "vllm", "-o", "x"],
+        ["r.yaml", "--to", "tunableop", "-o", "."],
+    ],
+)
+def test_refusals(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, status 2, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    won = winner(16, 5.0, TILED, **FP8, **H200)
+    write_results(tmp_path / "r.yaml", [won])
+    (tmp_path / "empty.yaml").write_text("[]\n")
+    candidates(tmp_path / "bad.csv", won.problem, {TILED: float("nan")})
+    odd = candidates(tmp_path / "odd.csv", won.problem, {TILED: 1.0}).read_text()
+    (tmp_path / "odd.csv").write_text(odd.replace("a8w8_blockscale", "a0w0"))
+    assert run_here(capsys, "export", *argv).refusal
+    assert not (tmp_path / "x").exists()

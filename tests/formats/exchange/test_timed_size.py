@@ -1,0 +1,41 @@
+"""Tests of genkern/formats/exchange/timed_size.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from genkern.formats.exchange.timed_size import TimedSize, least_loss
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+
+A, B, C = (Config("tiled", 16, 16, block_k) for block_k in (32, 64, 128))
+
+
+def timed(m: int, **times: float) -> TimedSize:
+    return TimedSize(
+        GemmProblem(m, 64, 64), {{"A": A, "B": B, "C": C}[name]: us for name, us in times.items()}, "gfx942"
+    )
+
+
+def test_the_most_common_best_may_be_the_worst_choice() -> None:
+    """A is the best of two sizes of three, and three times as slow on the last: B costs the least."""
+    sizes = [timed(1, A=10.0, B=10.5), timed(2, A=10.0, B=10.5), timed(3, A=30.0, B=10.0)]
+    choice = least_loss(sizes)
+    assert choice.config == B
+    assert choice.loss == pytest.approx((1.05 * 1.05) ** (1 / 3))
+
+
+def test_one_size_has_its_best() -> None:
+    """At no loss; of equally fast configs always the same one."""
+    assert least_loss([timed(1, A=2.0, B=1.0)]).config == B
+    assert math.isclose(least_loss([timed(1, A=2.0, B=1.0)]).loss or 0, 1)
+    assert timed(1, B=1.0, A=1.0).best == timed(1, A=1.0, B=1.0).best
+
+
+def test_only_what_was_timed_everywhere_can_be_chosen() -> None:
+    """C is faster where it was timed. Without any such config the largest size decides, and the loss is unknown."""
+    assert least_loss([timed(1, A=2.0, C=1.0), timed(2, A=2.0)]).config == A
+    choice = least_loss([timed(1, A=2.0), timed(2, B=2.0)])
+    assert (choice.config, choice.loss) == (B, None)
