@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from genkern.command.candidates_file import CandidatesFile, condensed
+from genkern.command.exchange.bucket import bucketed, write_buckets
 from genkern.command.options import ABOUT_MEASURING
 from genkern.command.recorder import Recorder
 from genkern.command.setting import Setting, make_setting
@@ -59,6 +60,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.benchmark:
         return benchmark(setting, console)
     problems = read_problems(setting, console)
+    if options.bucket is not None:
+        problems = bucketed(problems, setting)
+        options.profile_file = options.profile_file or f"{setting.results_path}.candidates.csv"
     spaces = {op: load_space(options.space, setting.target.arch, op) for op in {problem.op for problem in problems}}
     if options.deterministic:
         spaces = {op: space.asked_first("not_deterministic") for op, space in spaces.items()}
@@ -67,7 +71,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.profile_file:
         CandidatesFile.require(options.profile_file)
     with own_files(setting.results_path) as files:
-        return tune(problems, spaces, setting, files, console)
+        status = tune(problems, spaces, setting, files, console)
+    if options.bucket is not None and status != 3:
+        write_buckets(problems, setting, console)
+    return status
 
 
 @contextlib.contextmanager
@@ -100,7 +107,10 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
     options, arch = setting.options, setting.target.arch
     problems: tuple[GemmProblem, ...]
     if options.gemm_size_file is None:
-        resolved = resolve({"M": options.m, "N": options.n, "K": options.k}, setting.defaults, arch)
+        # With --bucket M is what it says, whatever stands here.
+        resolved = resolve(
+            {"M": 1 if options.bucket else options.m, "N": options.n, "K": options.k}, setting.defaults, arch
+        )
         problems, notes = (resolved.problem,), resolved.notes
     else:
         sizes = read_sizes(options.gemm_size_file, setting.defaults, arch)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 
 from genkern.arguments import Formatter, Parser, underscored
 from genkern.command.exchange.candidate_times import read_times
 from genkern.errors import InputError, OutputError, ResultsError
-from genkern.files import require_writable, shown_path, write_whole
+from genkern.files import is_stream, require_writable, shown_path, write_whole
 from genkern.formats.exchange.peer_config import PeerFile
 from genkern.formats.exchange.peers import PEERS
 from genkern.formats.exchange.timed_size import TimedSize
@@ -60,37 +61,65 @@ def export_parser() -> Parser:
     return p
 
 
+@dataclass(frozen=True)
+class Said:
+    """Of rows that do not say theirs: architecture and device; and whether rows that were predicted are taken."""
+
+    arch: str | None = None
+    device: str = ""
+    predicted: bool = False
+
+
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Write, and say what was left out. Raises InputError, ResultsError or OutputError."""
     peer = PEERS[options.to]
     rows = [row for path in options.results for row in read_results(path)]
-    times = read_times(options.candidates)
+    said = Said(options.arch, options.device or "", options.predicted)
+    sizes = sizes_of(rows, peer, read_times(options.candidates), said, console)
+    write_files(peer, sizes, options.output, options.overwrite, console)
+    return 0
+
+
+def sizes_of(
+    rows: Iterable[TunedRow],
+    peer: PeerFile,
+    times: Mapping[GemmProblem, Mapping[Config, float]],
+    said: Said,
+    console: Console,
+) -> list[TimedSize]:
+    """The rows that files of this kind can speak of, each with the configs that it could have there.
+
+    Says what is left out. Raises InputError, and ResultsError where nothing stays.
+    """
     left_out: Counter[str] = Counter()
-    sizes = [size for row in rows if (size := _sized(row, peer, times, options, left_out))]
+    sizes = [size for row in rows if (size := _sized(row, peer, times, said, left_out))]
     for reason, count in left_out.items():
         console.print(f"left out: {count} {'size' if count == 1 else 'sizes'}: {reason}")
     if not sizes:
-        raise ResultsError(f"nothing to export to {peer.NAME}: {_why(left_out)}")
+        raise ResultsError(f"nothing to export to {peer.NAME}: {'; '.join(left_out) or 'the results are empty'}")
+    return sizes
+
+
+def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwrite: bool, console: Console) -> None:
+    """Write all files of the sizes, or none. Raises InputError or OutputError."""
     files = {
-        os.path.join(options.output, name) if peer.IS_FOLDER else options.output: text
-        for name, text in peer.render(sizes).items()
+        os.path.join(output, name) if peer.IS_FOLDER else output: text for name, text in peer.render(sizes).items()
     }
     for path in files:
-        if os.path.lexists(path) and not options.overwrite and peer.IS_FOLDER:
+        if os.path.lexists(path) and not overwrite and not is_stream(path):
             raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
         require_writable(path)
     for path, text in files.items():
         write_whole(path, text)
-        console.print(f"{shown_path(path)}")
+        console.print(shown_path(path))
     console.print(f"{len(sizes)} sizes in {len(files)} files")
-    return 0
 
 
 def _sized(
     row: TunedRow,
     peer: PeerFile,
     times: Mapping[GemmProblem, Mapping[Config, float]],
-    options: argparse.Namespace,
+    said: Said,
     left_out: Counter[str],
 ) -> TimedSize | None:
     """The row with the configs that the other program could take, or None and a count of why. Raises InputError."""
@@ -98,10 +127,10 @@ def _sized(
     reason = ""
     if config is None or not row.is_genkerns:
         reason = "of another library, or another layout of the weights"
-    elif row.predicted and not options.predicted:
+    elif row.predicted and not said.predicted:
         reason = "predicted, nobody checked it (--predicted takes it)"
-    elif obstacle := peer.obstacle(problem):
-        reason = obstacle
+    else:
+        reason = peer.obstacle(problem)
     if reason or config is None:
         left_out[reason] += 1
         return None
@@ -114,11 +143,7 @@ def _sized(
         hint = "" if problem in times else " (--candidates FILE has the others)"
         left_out[f"{peer.config_obstacle(config)}, and no other was timed{hint}"] += 1
         return None
-    arch = row.arch or options.arch
+    arch = row.arch or said.arch
     if arch is None:
         raise InputError(f"{problem.size} does not say for which architecture it is: give --arch")
-    return TimedSize(problem, usable, arch, row.device or options.device or "")
-
-
-def _why(left_out: Counter[str]) -> str:
-    return "; ".join(left_out) or "the results are empty"
+    return TimedSize(problem, usable, arch, row.device or said.device, config)

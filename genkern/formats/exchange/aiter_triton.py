@@ -27,6 +27,8 @@ from genkern.ops.op import get_op
 
 NAME = "aiter_triton"
 IS_FOLDER = True
+# What each config of the files costs, beside them.
+LOSSES = "losses.csv"
 # STANDARD_M_BOUNDS of its loader.
 _BOUNDS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 # Keys of older files with the largest M of each, in the order of their loaders; None where there is none.
@@ -126,7 +128,7 @@ def files_of(sizes: Collection[TimedSize], key_of: Callable[[int], str]) -> dict
             files[f"{name}-N={N}-K={K}.json"] = _buckets(of_weight, key_of)
         files[f"{name}.json"] = {_ANY: least_loss(of_tag)}
     texts = {name: _text(choices) for name, choices in files.items()}
-    return texts | {"losses.csv": _losses(files)}
+    return texts | {LOSSES: _losses(files)}
 
 
 def _buckets(sizes: Sequence[TimedSize], key_of: Callable[[int], str]) -> dict[str, Choice]:
@@ -155,11 +157,10 @@ def _values(config: Config) -> dict[str, object]:
 def _losses(files: Mapping[str, Mapping[str, Choice]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("file", "key", "config", "loss"))
+    writer.writerow(("file", "key", "config", "loss", "sizes"))
     for name, choices in files.items():
         for key, choice in choices.items():
-            loss = "" if choice.loss is None else f"{choice.loss:.4f}"
-            writer.writerow((name, key, choice.config.name, loss))
+            writer.writerow((name, key, choice.config.name, f"{choice.loss:.4f}", choice.sizes))
     return out.getvalue()
 
 

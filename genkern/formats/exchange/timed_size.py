@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,39 +13,53 @@ from genkern.gemm.problem import GemmProblem
 
 @dataclass(frozen=True)
 class TimedSize:
-    """`times_us` has the configs that may be chosen, one at least; `device` is its driver's name, "" if nobody says."""
+    """`times_us` has the configs that may be chosen, one at least; `device` is its driver's name, "" if nobody says.
+
+    `winner` is what won the size, which was timed in the finals and checked; others may have been timed once.
+    """
 
     problem: GemmProblem
     times_us: Mapping[Config, float]
     arch: str
     device: str = ""
+    winner: Config | None = None
 
     @property
     def best(self) -> Config:
-        """The fastest config; of equals the first by name."""
+        """The winner where it may be chosen, else the fastest config; of equals the first by name."""
+        if self.winner is not None and self.winner in self.times_us:
+            return self.winner
         return min(self.times_us, key=lambda config: (self.times_us[config], config.name))
+
+    @property
+    def best_us(self) -> float:
+        """The time of `best`."""
+        return self.times_us[self.best]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One config for several sizes. `loss` is the geometric mean of its time over that of each size's best, from 1 on.
-
-    None where no config was timed on all of them: then it is the best of the largest size.
+    """One config for several sizes. `loss` is the geometric mean, from 1 on, of its time over that of each size's best,
+    over the `sizes` on which it was timed.
     """
 
     config: Config
-    loss: float | None
+    loss: float
+    sizes: int
 
 
 def least_loss(sizes: Sequence[TimedSize]) -> Choice:
-    """The config that costs these sizes, of which there is one at least, the least on (geometric) average."""
-    common = set.intersection(*(set(size.times_us) for size in sizes))
-    if not common:
-        return Choice(max(sizes, key=lambda size: size.problem.flops).best, None)
-    losses = {config: _loss(config, sizes) for config in common}
-    config = min(common, key=lambda config: (losses[config], config.name))
-    return Choice(config, losses[config])
+    """Of the configs that were timed on the most of these sizes (one at least), the one that costs least.
 
-
-def _loss(config: Config, sizes: Sequence[TimedSize]) -> float:
-    return math.exp(sum(math.log(size.times_us[config] / size.times_us[size.best]) for size in sizes) / len(sizes))
+    Small sizes have other candidates than large ones, so there may be none that was timed on all.
+    """
+    bests = [size.best_us for size in sizes]
+    losses: dict[Config, list[float]] = {}
+    for size, best_us in zip(sizes, bests, strict=True):
+        for config, us in size.times_us.items():
+            # A time of the screening may be below that of the finals.
+            losses.setdefault(config, []).append(max(0.0, math.log(us / best_us)))
+    won = Counter(size.best for size in sizes)
+    config = min(losses, key=lambda c: (-len(losses[c]), sum(losses[c]), -won[c], c.name))
+    found = losses[config]
+    return Choice(config, math.exp(sum(found) / len(found)), len(found))

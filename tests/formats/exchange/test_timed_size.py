@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import pytest
 
-from genkern.formats.exchange.timed_size import TimedSize, least_loss
+from genkern.formats.exchange.timed_size import Choice, TimedSize, least_loss
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 
@@ -28,14 +28,17 @@ def test_the_most_common_best_may_be_the_worst_choice() -> None:
 
 
 def test_one_size_has_its_best() -> None:
-    """At no loss; of equally fast configs always the same one."""
-    assert least_loss([timed(1, A=2.0, B=1.0)]).config == B
-    assert math.isclose(least_loss([timed(1, A=2.0, B=1.0)]).loss or 0, 1)
+    """At no loss; of equally fast configs always the same one, and the winner before any other."""
+    choice = least_loss([timed(1, A=2.0, B=1.0)])
+    assert (choice.config, choice.loss) == (B, 1.0)
     assert timed(1, B=1.0, A=1.0).best == timed(1, A=1.0, B=1.0).best
+    checked = replace(timed(1, A=2.0, B=1.9), winner=A)
+    assert (checked.best, checked.best_us) == (A, 2.0)
+    assert least_loss([replace(timed(1, A=1.0, B=1.0), winner=B)]).config == B
 
 
-def test_only_what_was_timed_everywhere_can_be_chosen() -> None:
-    """C is faster where it was timed. Without any such config the largest size decides, and the loss is unknown."""
-    assert least_loss([timed(1, A=2.0, C=1.0), timed(2, A=2.0)]).config == A
-    choice = least_loss([timed(1, A=2.0), timed(2, B=2.0)])
-    assert (choice.config, choice.loss) == (B, None)
+def test_what_was_timed_on_more_sizes_comes_first() -> None:
+    """C is faster where it was timed, of which there is one size; the loss says over how many it is."""
+    assert least_loss([timed(1, A=2.0, C=1.0), timed(2, A=2.0)]) == Choice(A, pytest.approx(2**0.5), 2)
+    choice = least_loss([timed(1, A=2.0), timed(2, B=2.0, C=1.0), timed(3, B=2.0)])
+    assert (choice.config, choice.sizes) == (B, 2)

@@ -1,0 +1,60 @@
+"""--bucket: each N and K tuned over M, and AITER's Triton JSON of what was found."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.command.exchange.candidate_times import read_times
+from genkern.command.exchange.exporting import Said, sizes_of, write_files
+from genkern.command.setting import Setting
+from genkern.errors import InputError, OutputError
+from genkern.files import shown_path
+from genkern.formats.exchange.aiter_triton import LOSSES
+from genkern.formats.exchange.peers import PEERS
+from genkern.formats.kind import read_results
+from genkern.gemm.problem import GemmProblem
+
+# Of AITER's tuning guide.
+ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_KINDS = {"bounds": "aiter_triton", "named": "aiter_triton_named"}
+
+
+def bucketed(problems: Sequence[GemmProblem], setting: Setting) -> tuple[GemmProblem, ...]:
+    """Each of `problems` for every M of ROWS, each once.
+
+    Raises InputError, before any work is done, for what AITER's files cannot hold, and OutputError for a folder with
+    files of others.
+    """
+    peer, target, folder = PEERS[_KINDS[setting.options.bucket_keys]], setting.target, Path(setting.options.bucket)
+    if target.gpu.vendor != "amd":
+        raise InputError(
+            f"--bucket writes files for AITER, which runs on AMD's GPUs, not on {target.arch}; give --arch"
+        )
+    for problem in problems:
+        if reason := peer.obstacle(problem):
+            raise InputError(f"--bucket, {problem.size}: {reason}")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise OutputError(f"--bucket {shown_path(str(folder))} is no folder; name another")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / LOSSES).exists():
+        raise OutputError(f"--bucket {shown_path(str(folder))} has files that no such run wrote; name another folder")
+    return tuple(dict.fromkeys(replace(problem, M=M) for problem in problems for M in ROWS))
+
+
+def write_buckets(problems: Collection[GemmProblem], setting: Setting, console: Console) -> None:
+    """Write the files of these problems' results, by the times of all of their configs. Raises ResultsError."""
+    options, key = setting.options, setting.target.key
+    peer, wanted = PEERS[_KINDS[options.bucket_keys]], frozenset(problems)
+    rows = [row for row in read_results(setting.results_path) if row.problem in wanted and row.is_of(key)]
+    said = Said(key.arch, predicted=not setting.target.measured)
+    sizes = sizes_of(rows, peer, read_times([options.profile_file]), said, console)
+    write_files(peer, sizes, options.bucket, True, console)
+    for row in csv.DictReader(Path(options.bucket, LOSSES).read_text(encoding="utf-8").splitlines()):
+        if "-N=" not in row["file"]:
+            of = f"{row['sizes']} of {len(sizes)} sizes"
+            console.print(f"{row['file']}: {row['config']}, on average {row['loss']} times the best of {of}")
