@@ -25,6 +25,7 @@ _COMMANDS = {
     "shapes": "genkern.packing.shapes",
     "export": "genkern.command.exchange.exporting",
     "import": "genkern.command.exchange.importing",
+    "ops": "genkern.command.exchange.ops_table",
 }
 
 
@@ -41,22 +42,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported when a signal is answered already, and no more than is needed: all of it takes half a second.
         from rich.console import Console
 
-        from genkern.command.options import parse, parse_status
+        from genkern.command.options import parse
 
         arguments = sys.argv[1:] if argv is None else list(argv)
         # No other use of the command has a word in front that is not an option, so tuning needs none.
         try:
             if arguments[:1] == ["status"]:
-                named = parse_status(arguments[1:])
-                from genkern.command.status import show_status
+                from genkern.command.status import parse_status, show_status
 
-                return show_status(named, Console(**PLAIN))
+                return show_status(parse_status(arguments[1:]), Console(**PLAIN))
             if (word := "".join(arguments[:1])) in _COMMANDS:
                 command = importlib.import_module(_COMMANDS[word])
                 others = getattr(command, f"parse_{word}")(arguments[1:])
                 status: int
                 with bugs_told():
-                    status = getattr(command, f"run_{word}")(others, Console(stderr=_is_taken(others.output), **PLAIN))
+                    status = getattr(command, f"run_{word}")(
+                        others, Console(stderr=_is_taken(getattr(others, "output", None)), **PLAIN)
+                    )
                 return status
             options = parse(arguments)
             # Results that go to standard output have it for themselves.

@@ -18,6 +18,7 @@ import pytest
 
 from genkern.command.exchange.exporting import export_parser
 from genkern.command.exchange.importing import import_parser
+from genkern.command.exchange.ops_table import ops_parser
 from genkern.command.options import parser
 from genkern.ops.command_line import add_fields
 from genkern.ops.op import op_names
@@ -149,7 +150,7 @@ def modules() -> list[str]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    return [parser(), pack_parser(), merge_parser(), shapes_parser(), export_parser(), import_parser()]
+    return [parser(), pack_parser(), merge_parser(), shapes_parser(), export_parser(), import_parser(), ops_parser()]
 
 
 def slug(heading: str) -> str:

@@ -31,7 +31,8 @@ _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern merge SIZES... -o FILE
        genkern shapes --model_dir DIR -o FILE
        genkern export RESULTS... --to KIND -o PATH
-       genkern import FILE... -o RESULTS"""
+       genkern import FILE... -o RESULTS
+       genkern ops [RESULTS...]"""
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
@@ -65,28 +66,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     options.command = shlex.join(["python", "-m", "genkern", *argv])
     return options
-
-
-def parse_status(argv: Sequence[str]) -> str:
-    """The run that `genkern status` is to show. Raises InputError; SystemExit(0) after printing for --help."""
-    p = Parser(
-        prog="genkern status",
-        description="Show how far a run is, and whether it is going on. Reads its journal, changes nothing.",
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
-    )
-    group = p.add_argument_group("what to show")
-    group.add_argument(
-        "run",
-        nargs="?",
-        default="output",
-        metavar="RUN",
-        help="a results file (-o), its journal, or a folder that holds such (default: output)",
-    )
-    group.add_argument("-h", "--help", action="help", help="print this and exit")
-    run: str = p.parse_args(argv).run
-    return run
 
 
 def parser() -> argparse.ArgumentParser:

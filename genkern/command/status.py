@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from genkern.arguments import Formatter, Parser
 from genkern.command.report import format_text, outcome_text
 from genkern.command.results_status import results_lines
 from genkern.command.text_table import aligned
@@ -57,6 +58,28 @@ class SizeStatus:
     configs: int | None = None
     best: Measurement | None = None
     outcomes: str = ""
+
+
+def parse_status(argv: Sequence[str]) -> str:
+    """The run that `genkern status` is to show. Raises InputError; SystemExit(0) after printing for --help."""
+    p = Parser(
+        prog="genkern status",
+        description="Show how far a run is, and whether it is going on. Reads its journal, changes nothing.",
+        formatter_class=Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = p.add_argument_group("what to show")
+    group.add_argument(
+        "run",
+        nargs="?",
+        default="output",
+        metavar="RUN",
+        help="a results file (-o), its journal, or a folder that holds such (default: output)",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    run: str = p.parse_args(argv).run
+    return run
 
 
 def status_lines(status: RunStatus) -> list[str]:

@@ -1,0 +1,129 @@
+"""`genkern ops`: which formats there are for which target, and of which results say that they were measured."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+import genkern
+from genkern.arguments import Formatter, Parser, underscored
+from genkern.command.text_table import aligned
+from genkern.errors import InputError, ResultsError
+from genkern.files import shown_path
+from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.formats.kind import read_results
+from genkern.gemm.gpus import known_archs
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import op_folder, op_names
+from genkern.space.space import SHIPPED_SPACES, Space, read_space, shipped_names
+
+# Of a checkout; an installed genkern has none.
+_RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
+# A size that every format takes.
+_SIZE = {"M": 1024, "N": 1024, "K": 1024}
+
+
+def parse_ops(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern ops`. Raises InputError; SystemExit(0) after printing for --help."""
+    p = ops_parser()
+    return p.parse_args(underscored(argv, p))
+
+
+def ops_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern ops",
+        description="Say of each format and target whether it was measured (how many sizes there are results of),\n"
+        "is compiled (there is a space to search, and the target takes the format), or is not there (-).",
+        formatter_class=Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = p.add_argument_group("by which results")
+    group.add_argument(
+        "results",
+        nargs="*",
+        metavar="RESULTS",
+        help="results files, or folders with such (default: results/ of the checkout, where there is one)",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_ops(options: argparse.Namespace, console: Console) -> int:
+    """Print the table. Raises ResultsError for a file that is none."""
+    measured, passed_over = measured_sizes(options.results or ([str(_RESULTS)] if _RESULTS.is_dir() else []))
+    archs = known_archs()
+    rows = [["format", *archs]]
+    spaces = {op: searched_archs(op) for op in op_names()}
+    rows += [
+        [op, *(state(op, arch, arch in spaces[op], len(measured.get((op, arch), ()))) for arch in archs)]
+        for op in op_names()
+    ]
+    for line in aligned(rows, ()):
+        console.print(line)
+    if passed_over:
+        console.print(f"note: {passed_over} other files in these folders are no results")
+    return 0
+
+
+def measured_sizes(named: Sequence[str]) -> tuple[dict[tuple[str, str], set[GemmProblem]], int]:
+    """The measured sizes by format and architecture, and how many files of folders are no results.
+
+    Raises ResultsError for a file that is named and is none.
+    """
+    found: dict[tuple[str, str], set[GemmProblem]] = {}
+    passed_over = 0
+    for path, is_named in _files(named):
+        try:
+            rows = read_results(path)
+        except ResultsError:
+            if is_named:
+                raise
+            passed_over += 1
+            continue
+        for row in rows:
+            if row.arch and row.measured and row.is_genkerns:
+                found.setdefault((row.problem.op, row.arch), set()).add(row.problem)
+    return found, passed_over
+
+
+def searched_archs(op: str) -> frozenset[str]:
+    """The architectures for which a format has a default space: of its own, or one for several formats."""
+    own = [read_space(file) for file in op_folder(op).glob("*.yaml")]
+    spaces = [space for space in (*own, *_default_spaces()) if op in space.ops]
+    return frozenset(arch for space in spaces for arch in space.archs)
+
+
+@functools.cache
+def _default_spaces() -> tuple[Space, ...]:
+    spaces = (read_space(SHIPPED_SPACES / f"{name}.yaml") for name in shipped_names())
+    return tuple(space for space in spaces if space.default)
+
+
+def state(op: str, arch: str, is_searched: bool, measured: int) -> str:
+    """`measured 36`, `compiled`, or `-` where the target does not take the format or there is no space for it."""
+    if measured:
+        return f"measured {measured}"
+    if not is_searched:
+        return "-"
+    try:
+        resolve({**_SIZE, "op": op}, GemmDefaults(), arch)
+    except InputError:
+        return "-"
+    return "compiled"
+
+
+def _files(named: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    for path in named:
+        if not Path(path).is_dir():
+            yield path, True
+            continue
+        inside = sorted(file for suffix in ("yaml", "csv") for file in Path(path).rglob(f"*.{suffix}"))
+        if not inside:
+            raise ResultsError(f"{shown_path(path)}: no results (*.yaml, *.csv) are in this folder; name files")
+        yield from ((str(file), False) for file in inside)
