@@ -75,10 +75,7 @@ TESTED_ELSEWHERE = {
         f"genkern/formats/exchange/{name}.py": f"tests/formats/exchange/test_{tested}.py"
         for name, tested in (("vllm", "block_json"), ("sglang", "block_json"), ("aiter_triton_named", "aiter_triton"))
     },
-    **{
-        f"genkern/formats/exchange/{name}.py": "tests/command/exchange/test_importing.py"
-        for name in ("peer_config", "peers")
-    },
+    "genkern/formats/exchange/peer_config.py": "tests/command/exchange/test_importing.py",
     "genkern/command/exchange/candidate_times.py": "tests/command/exchange/test_exporting.py",
     "genkern/command/setting.py": "tests/command/test_run.py",
     "profiling/interpret.py": "tests/tuning/test_check.py",

@@ -49,7 +49,10 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
         return imported
     imported = Imported(arch_of(match["device"], arch, where))
     dtype = parse_dtype(match["dtype"], imported.arch).name
-    own = parse_own(get_op(_OP).fields, {"block_n": match["n"], "block_k": match["k"]})
+    try:
+        own = parse_own(get_op(_OP).fields, {"block_n": match["n"], "block_k": match["k"]})
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     for key, values in read_object(text, where, InputError).items():
         if key in _NO_SIZES:
             continue

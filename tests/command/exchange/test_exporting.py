@@ -7,11 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
-from command import ROOT, run_here
+from command import DATA, ROOT, run_here
 from made_winners import winner, write_results
 from peer_files import AITER, AITER_NAME, VLLM, VLLM_NAME
 
 from genkern.command.candidates_file import COLUMNS
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.kind import read_results
+from genkern.formats.sizes import read_sizes
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import problem_cells
@@ -106,6 +109,27 @@ def test_shipped_results_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[
     refusal = run_here(capsys, "export", SHIPPED, "--to", "vllm", "-o", tmp_path / "v").refusal
     assert "nothing to export to vllm" in refusal
     assert "nothing to export" in run_here(capsys, "export", SHIPPED, "--to", "tunableop", "-o", tmp_path / "t").refusal
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data (files of tune_gemm)")
+def test_results_of_tune_gemm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own results, which have no times: as AITER's files, read back config by config; as sizes for TunableOp."""
+    results = DATA / "tune_gemm" / "fallback_tuned_configs.yaml"
+    argv = ["export", results, "--arch", "gfx942", "--to"]
+    assert run_here(capsys, *argv, "aiter_triton", "-o", tmp_path / "a").status == 0
+    assert run_here(capsys, "import", tmp_path / "a", "-o", tmp_path / "r.yaml").status == 0
+    tuned = {(row.problem.N, row.problem.K, row.config) for row in read_results(str(results))}
+    assert {(row.problem.N, row.problem.K, row.config) for row in read_results(str(tmp_path / "r.yaml"))} <= tuned
+    assert run_here(capsys, *argv, "tunableop", "-o", tmp_path / "tunableop_untuned.csv").status == 0
+    assert run_here(capsys, "import", tmp_path / "tunableop_untuned.csv", "-o", tmp_path / "s.yaml").status == 0
+    assert len(read_sizes(str(tmp_path / "s.yaml"), GemmDefaults(), "gfx942").problems) == 59
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data (files of AITER)")
+def test_rows_of_aiters_own_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """AITER's tuned table names kernels of its own, of which no config is known."""
+    tuned = DATA / "aiter" / "bf16_tuned_gemm.csv"
+    assert "another library" in run_here(capsys, "export", tuned, "--to", "aiter_triton", "-o", tmp_path / "a").refusal
 
 
 @pytest.mark.parametrize(
