@@ -50,11 +50,13 @@ def config_of(family: str, problem: GemmProblem) -> Config:
         return Config(family, 4, 32, 128, 1, 2, 4, 1)
     if facts.width_step:
         # 64 rows of wgmma, and columns that several copies bring; some program of a cluster stores 16 of them.
-        tile = (112 if facts.cluster == 8 else 48, 64) if facts.swaps_operands else (64, 112)
+        # Clusters of neighbours, too, come in no square of rows and columns.
+        narrow = facts.side_by_side == (1, 2)
+        tile = (112 if facts.cluster == 8 else 48, 64) if facts.swaps_operands else (64, 48 if narrow else 112)
         block_k = 64 if problem.dtype_a in ("bf16", "fp16") else 128
         # On a GPU rows of tiles come in groups that are cut. Of two buffers the next copy is always too early for a
         # program that does not wait for a free one.
-        group = 2 if facts.swaps_operands else 3
+        group = 2 if facts.swaps_operands and facts.side_by_side != (2, 1) else 3
         return Config(family, *tile, block_k, group, 2 if facts.splits_k else 1, 4, 2)
     return Config(family, 16 if facts.swaps_operands else 32, 32, 64, 3, split, 4, 3)
 

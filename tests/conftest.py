@@ -52,7 +52,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 def _environment() -> dict[str, str]:
     """What tests must leave as it is; a library that is imported for the first time may set some of its own names."""
-    own = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
+    own = ("PYTEST_", "KMP_", "TORCHINDUCTOR_", "TRITON_PTXAS_PATH")
     return {name: value for name, value in os.environ.items() if not name.startswith(own)}
 
 

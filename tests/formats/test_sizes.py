@@ -222,7 +222,7 @@ def test_bad_value_is_one_line_with_the_place(tmp_path: Path, value: str) -> Non
         (b"- {M: 1, N: 2, K: 3, op: '../evil'}\n", "evil"),
         (b"- {M: 1, N: 2, K: 3, dtype_a: fp4}\n", "fp4"),
         (b"- {M: 1, N: 2, K: 3, dtype_a: 16}\n", "dtype"),
-        (b"- {M: 1, N: 2, K: 3, dtype_a: bf16, dtype_b: fp16}\n", "same"),
+        (b"- {M: 1, N: 2, K: 3, dtype_a: bf16, dtype_b: fp32}\n", "same"),
         (b"- {M: 1, N: 2, K: 3, dtype_a: fp8, dtype_b: int8}\n", "int8"),
         (b"- {M: 1, N: 2, K: 3, op: a8w8, dtype_a: bf16}\n", "bf16"),
         (b"- {M: 1, N: 2, K: 3, bias: 1}\n", "bias"),
