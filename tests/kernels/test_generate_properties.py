@@ -186,6 +186,7 @@ def test_fitting_changes_as_little_as_it_can() -> None:
     for gluon in (Config("warp_specialized", 128, 160, 64), Config("warp_specialized_swapped", 104, 64, 64)):
         sums = GemmProblem(96, 32, 64, dtype_c="fp32")
         assert fitted(sums, gluon) == sums
-        assert fitted(dataclasses.replace(sums, row_major_a=False, row_major_b=True), gluon) == sums
+        turned = dataclasses.replace(sums, row_major_a=False, row_major_b=True)
+        assert fitted(turned, gluon) == turned
         assert fitted(dataclasses.replace(sums, dtype_a="fp32", dtype_b="fp32"), gluon).dtype_a == "fp16"
         assert fitted(dataclasses.replace(sums, M=1, N=33), gluon) == dataclasses.replace(sums, M=16, N=48)

@@ -73,7 +73,7 @@ def _all_children() -> dict[int, str]:
         if entry.isdigit():
             try:
                 state, ppid = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:2]
-                line = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                line = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
             if int(ppid) == os.getpid():
