@@ -93,8 +93,11 @@ class ModelConfig:
             found = self._fp8(plain)
         elif method == "compressed-tensors":
             found = self._compressed(plain)
-        elif method in ("gptq", "awq"):
-            found = self._packed(plain)
+        elif method == "gptq":
+            found = self._packed(plain, has_zero_points=self.quantization.get("sym", True) is not True)
+        elif method == "awq":
+            # transformers' AwqConfig has them unless it says otherwise.
+            found = self._packed(plain, has_zero_points=self.quantization.get("zero_point", True) is not False)
         if found is None:
             return plain, f"quantization_config says {method or 'no method'} of a kind that genkern has no format for"
         return found, ""
@@ -107,7 +110,7 @@ class ModelConfig:
         groups = self.quantization.get("config_groups")
         group = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         weights = group.get("weights") if isinstance(group, dict) else None
-        if not isinstance(group, dict) or not isinstance(weights, dict):
+        if not isinstance(group, dict) or not isinstance(weights, dict) or weights.get("symmetric", True) is not True:
             return None
         kind, strategy = f"{weights.get('type')}{weights.get('num_bits')}", weights.get("strategy")
         dtype = {"float8": _FP8, "int8": "int8"}.get(kind, "")
@@ -124,9 +127,12 @@ class ModelConfig:
             return Stored("a8w8", dtype, dtype, plain.dtype_c, own)
         return None
 
-    def _packed(self, plain: Stored) -> Stored | None:
-        bits = self.quantization.get("bits", self.quantization.get("w_bit"))
-        return _in_groups(self.quantization.get("group_size"), plain) if bits == 4 else None
+    def _packed(self, plain: Stored, *, has_zero_points: bool) -> Stored | None:
+        """Four bits around zero: weights with zero points, or in the order of their activations, are another format."""
+        said = self.quantization
+        if has_zero_points or said.get("desc_act", False) is not False:
+            return None
+        return _in_groups(said.get("group_size"), plain) if said.get("bits", said.get("w_bit")) == 4 else None
 
     def is_kept(self, modules: tuple[str, ...]) -> bool:
         """Whether a product of these modules keeps plain weights, whatever the others are stored in.

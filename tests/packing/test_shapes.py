@@ -120,6 +120,7 @@ def test_each_size_stands_under_its_layer(tmp_path: Path, capsys: pytest.Capture
 
 
 COMPRESSED = {"num_bits": 8, "type": "float", "strategy": "channel"}
+FOUR_BITS = {"bits": 4, "group_size": 128}
 STORED = {
     "blocks": (FP8_BLOCKS, ("a8w8_blockscale", "fp8e4m3fn", {})),
     "other blocks": ({**FP8_BLOCKS, "weight_block_size": [64, 128]}, ("a8w8_blockscale", "fp8e4m3fn", {"block_n": 64})),
@@ -135,7 +136,18 @@ STORED = {
         {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {**COMPRESSED, "type": "int"}}}},
         ("a16w8", "int8", {}),
     ),
-    "four bits": ({"quant_method": "awq", "bits": 4, "group_size": 128}, ("a16w4", "int8", {"group": 128})),
+    "four bits": ({**FOUR_BITS, "quant_method": "gptq"}, ("a16w4", "int8", {"group": 128})),
+    "four bits, AWQ": ({**FOUR_BITS, "quant_method": "awq", "zero_point": False}, ("a16w4", "int8", {"group": 128})),
+    "zero points, AWQ": ({**FOUR_BITS, "quant_method": "awq"}, ("a16w16", "bf16", {})),
+    "zero points": ({**FOUR_BITS, "quant_method": "gptq", "sym": False}, ("a16w16", "bf16", {})),
+    "rows in another order": ({**FOUR_BITS, "quant_method": "gptq", "desc_act": True}, ("a16w16", "bf16", {})),
+    "zero points, compressed": (
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"g": {"weights": {**COMPRESSED, "type": "int", "symmetric": False}}},
+        },
+        ("a16w16", "bf16", {}),
+    ),
     "another": ({"quant_method": "bitsandbytes"}, ("a16w16", "bf16", {})),
     "broken": ({**FP8_BLOCKS, "weight_block_size": ["x", None]}, ("a16w16", "bf16", {})),
 }
