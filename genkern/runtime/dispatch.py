@@ -2,8 +2,9 @@
 
 What depends on shapes, types and strides alone is found once, and kept under them. A call that is like one before it is
 told by one guard, as torch.compile tells whether its code still holds: torch._C._dynamo.guards.TensorGuards compares
-types, sizes, strides, devices, gradients and PyTorch's modes in one call. Which guard to ask is found by the weight's
-identity and the size of x: these may be those of other tensors by now, which the guard finds.
+types, sizes, strides, devices, which of them want gradients, and PyTorch's modes but that of gradients, in one call.
+Which guard to ask is found by the weight's identity, the size of x and the mode of gradients: the first may be those of
+other tensors by now, which the guard finds.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def _has_guards() -> bool:
 _GUARDS = _has_guards()
 _is_traced = torch.compiler.is_dynamo_compiling
 _modes = torch._C._len_torch_dispatch_stack
+_has_gradients = torch.is_grad_enabled
 
 
 class Gemm:
@@ -107,11 +109,11 @@ class Gemm:
             and not own
         ):
             # The same as below, in less time.
-            place, tensors = (id(weight), x.numel()), (x, weight)
+            place, tensors = (id(weight), x.numel(), _has_gradients()), (x, weight)
         else:
             given = bias, scale_a, scale_b
             place = (
-                *(id(weight), x.numel(), *(each is None for each in given)),
+                *(id(weight), x.numel(), _has_gradients(), *(each is None for each in given)),
                 *(out_dtype, activation, *sorted(own.items())),
             )
             tensors = x, weight, *(each for each in given if each is not None)
@@ -194,8 +196,9 @@ class Gemm:
                 return before
             served = serve(self._context, Given.of(self.op, x, weight, *more), tensors)
             if len(kept) >= _MOST_KEPT:
-                kept.clear()
-                self._before.clear()
+                # A known place holds its server too.
+                for each in (kept, self._before, self._known, self._guards):
+                    each.clear()
             kept[key] = served
         return served
 

@@ -222,6 +222,17 @@ def test_a_known_call_is_no_blind_one(bundle: Bundle) -> None:
     assert gemm(x, weight).grad_fn is not None
 
 
+def test_a_call_without_gradients_takes_none_from_a_later_one(bundle: Bundle) -> None:
+    """Validation before training: the same parameters, once with and once without gradients."""
+    gemm = made("a16w16", bundle, FakeGpu())
+    x, weight = torch.randn(100, 512).bfloat16(), torch.nn.Parameter(torch.randn(256, 512).bfloat16())
+    for _ in range(2):
+        with torch.no_grad():
+            for _ in range(2):
+                assert gemm(x, weight).grad_fn is None
+        assert gemm(x, weight).grad_fn is not None
+
+
 def test_gradients_of_what_the_library_serves_cost_no_operator(gemm: Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own function makes the graph; with scales the operator says that there is no gradient."""
     monkeypatch.setattr(gemm, "operator", lambda *_, **__: pytest.fail("the operator"))

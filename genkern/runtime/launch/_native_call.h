@@ -199,30 +199,32 @@ static const Room *room_of(Call *self, uint64_t stream) {
 static int call_algorithm(Algorithm *self, Py_ssize_t extra, void *stream, const uint64_t *addresses) {
     const uint64_t *more = addresses + 3;
     uint64_t workspace = more[extra];
+    PyObject *before = NULL, *found = NULL;
     if (!self->owner || memcmp(self->described, more, extra * sizeof(*more))) {
         PyObject *given = PyTuple_New(extra);
         for (Py_ssize_t i = 0; given && i < extra; ++i)
             PyTuple_SetItem(given, i, PyLong_FromUnsignedLongLong(more[i]));
-        PyObject *found = given ? PyObject_CallObject(self->describe, given) : NULL, *owner;
-        unsigned long long descriptor;
+        PyObject *owner_of_it;
+        unsigned long long number;
+        found = given ? PyObject_CallObject(self->describe, given) : NULL;
         Py_XDECREF(given);
-        if (!found || !PyArg_ParseTuple(found, "KO", &descriptor, &owner)) {
+        if (!found || !PyArg_ParseTuple(found, "KO", &number, &owner_of_it)) {
             Py_XDECREF(found);
             return -1;
         }
-        PyObject *before = self->owner;
-        Py_INCREF(owner);
-        self->owner = owner;
-        self->descriptor = (void *)(uintptr_t)descriptor;
+        before = self->owner;
+        Py_INCREF(owner_of_it);
+        self->owner = owner_of_it;
+        self->descriptor = (void *)(uintptr_t)number;
         memcpy(self->described, more, extra * sizeof(*more));
-        Py_XDECREF(before);
-        Py_DECREF(found);
     }
     void **parts = self->parts, *descriptor = self->descriptor;
     void *a = (void *)(uintptr_t)addresses[0], *b = (void *)(uintptr_t)addresses[1], *d = (void *)(uintptr_t)addresses[2];
-    /* Another thread may ask for another descriptor meanwhile. */
+    /* Another thread may ask for another descriptor meanwhile, from here on: what ends may run Python. */
     PyObject *owner = self->owner;
     Py_INCREF(owner);
+    Py_XDECREF(before);
+    Py_XDECREF(found);
     int status, mode = RELAXED;
     Py_BEGIN_ALLOW_THREADS
     /* The library loads a kernel when it is first called, which may be while a graph is captured. */
@@ -298,8 +300,13 @@ static PyObject *call_call(Call *self, PyObject *const *args, Py_ssize_t count) 
     if (!status)
         return out;
     Py_DECREF(out);
-    if (PyErr_Occurred())
-        return NULL;
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        /* What refused a descriptor is told by the other way, which falls back on the library. */
+        PyErr_Clear();
+        return hand_on(self->otherwise, args, count);
+    }
     self->broken = 1;
     PyObject *said = PyObject_CallFunction(self->failed, "i", status);
     Py_XDECREF(said);

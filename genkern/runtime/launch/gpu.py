@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from genkern.errors import LaunchError
 from genkern.runtime.launch.launcher import Driver
 from genkern.runtime.launch.scratch import Scratch
 from genkern.runtime.table import Device
@@ -96,4 +97,11 @@ class TorchGpu:
         return self._torch.device("cuda", self.index)
 
     def _memory(self, size_bytes: int) -> int:
-        return self.driver.memory(size_bytes)
+        try:
+            return self.driver.memory(size_bytes)
+        except LaunchError:
+            # PyTorch may keep what is free; in the middle of a capture it stays so.
+            if self._torch.cuda.is_current_stream_capturing():
+                raise
+            self._torch.cuda.empty_cache()
+            return self.driver.memory(size_bytes)

@@ -39,6 +39,8 @@ class _Rooms:
         self._free = free
 
     def __del__(self) -> None:
+        # The system's thread may go on, and come back as another of Python's.
+        forget_scratch()
         for key, piece in self.eager.items():
             self._free.setdefault(key, []).append(piece)
 
