@@ -99,6 +99,8 @@ def main(argv: Sequence[str]) -> None:
     with errors_end():
         if bool(options.results) == bool(options.write_sizes):
             raise InputError("give the results to report, or --write_sizes FILE")
+        if options.count < 1:
+            raise InputError("--count is a number from 1")
         if options.write_sizes:
             write_whole(options.write_sizes, "".join(map(size_line, drawn(options.seed, options.count))))
             return

@@ -115,7 +115,7 @@ class ModelConfig:
         kind, strategy = f"{weights.get('type')}{weights.get('num_bits')}", weights.get("strategy")
         dtype = {"float8": _FP8, "int8": "int8"}.get(kind, "")
         if group.get("input_activations") is None:
-            if (kind, strategy) == ("int4", "group"):
+            if (kind, strategy) == ("int4", "group") and not weights.get("actorder"):
                 return _in_groups(weights.get("group_size"), plain)
             if dtype and strategy == "channel":
                 return Stored("a16w8", plain.dtype_a, dtype, plain.dtype_c)
@@ -141,7 +141,7 @@ class ModelConfig:
         """
         entries = self.quantization.get("modules_to_not_convert") or self.quantization.get("ignore") or []
         names = [str(entry)[:200] for entry in entries] if isinstance(entries, list) else []
-        last = {re.split(r"[^A-Za-z_]+", name)[-1] for name in names if not re.search(r"[0-9]", name)}
+        last = {re.split(r"[^A-Za-z_]+", name.rstrip(".*$"))[-1] for name in names if not re.search(r"[0-9]", name)}
         return "lm_head" in modules or bool(last & {*modules})
 
 
@@ -156,9 +156,9 @@ def _in_blocks(dtype: str, block: object, plain: Stored) -> Stored | None:
 
 
 def _in_groups(size: object, plain: Stored) -> Stored | None:
-    if size not in _GROUPS:
+    if not isinstance(size, int) or size not in _GROUPS:
         return None
-    own: Own = () if size == _GROUPS[0] else (("group", int(str(size))),)
+    own: Own = () if size == _GROUPS[0] else (("group", size),)
     return Stored("a16w4", plain.dtype_a, "int8", plain.dtype_c, own)
 
 
@@ -166,15 +166,16 @@ def read_model(folder: str) -> ModelConfig:
     """The config.json in a model's folder, or the file itself. Raises InputError, one line, where it is none."""
     path = os.path.join(folder, "config.json") if os.path.isdir(folder) else folder
     where = shown_path(path)
+    text = read_text(path)
     try:
-        values = json.loads(read_text(path))
+        values = json.loads(text)
     except (ValueError, RecursionError):
         raise InputError(f"{where}: is not JSON") from None
     if not isinstance(values, dict):
         raise InputError(f"{where}: is no model's configuration, which is an object with a model_type")
     # Models that see have their language model's in here.
-    text = values.get("text_config")
-    inner = text if isinstance(text, dict) else values
+    language = values.get("text_config")
+    inner = language if isinstance(language, dict) else values
     quantization = values.get("quantization_config") or inner.get("quantization_config") or {}
     if not isinstance(quantization, dict):
         raise InputError(f"{where}: quantization_config is no object")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from genkern.arguments import Formatter, Parser
-from genkern.errors import InputError
+from genkern.errors import InputError, OutputError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.model_config import ModelConfig, Stored, read_model
 from genkern.formats.said_format import BATCHED
@@ -79,6 +80,9 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
     """Write the list, and say what is in it and what not. Raises InputError or OutputError."""
     require_writable(options.output)
     config = read_model(options.model_dir)
+    read = (options.model_dir, os.path.join(options.model_dir, "config.json"))
+    if os.path.realpath(options.output) in map(os.path.realpath, read):
+        raise OutputError(f"{shown_path(options.output)} is the model's configuration; name another file")
     lines, sizes, told = list_of(config, options.tp, options.nsets)
     write_whole(options.output, "".join(lines))
     for note in told:
@@ -118,7 +122,7 @@ def _of_rows(gemm: Gemm, rows: Sequence[int]) -> list[int]:
         return list(rows)
     chosen = [m for m in rows if (m <= _MOST_DECODING) == (gemm.rows == "decode")]
     # A head is computed for whatever there is.
-    return chosen or list(rows[:1] if gemm.rows == "decode" else ())
+    return chosen or list(rows[:1] if gemm.rows == "decode" and not gemm.batch else ())
 
 
 def _problem(gemm: Gemm, m: int, stored: Stored) -> GemmProblem:

@@ -148,6 +148,7 @@ STORED = {
         },
         ("a16w16", "bf16", {}),
     ),
+    "no whole number": ({**FOUR_BITS, "quant_method": "gptq", "group_size": 128.0}, ("a16w16", "bf16", {})),
     "another": ({"quant_method": "bitsandbytes"}, ("a16w16", "bf16", {})),
     "broken": ({**FP8_BLOCKS, "weight_block_size": ["x", None]}, ("a16w16", "bf16", {})),
 }
@@ -157,7 +158,7 @@ STORED = {
 def test_the_format_is_that_of_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     """By quantization_config; the head is never quantised, nor what the config leaves out."""
     said, (op, dtype_b, own) = STORED[kind]
-    for kept in ([], ["lm_head", "re:.*self_attn", "model.layers.0.mlp"]):
+    for kept in ([], ["lm_head", "re:.*self_attn.*", "model.layers.0.mlp"]):
         config = {**LLAMA, "quantization_config": {**said, "modules_to_not_convert": kept}}
         made, _, told = shapes(tmp_path, capsys, config, "--tp", 2, "--nsets", "16")
         qkv, out, up, down, head = made
@@ -270,3 +271,17 @@ def test_what_is_refused(
     ran = run_here(capsys, "shapes", "--model_dir", tmp_path, *out, *argv)
     assert reason in ran.refusal
     assert not (tmp_path / "sizes.yaml").exists()
+
+
+def test_the_configuration_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list is not written over what it is made of; and a file that cannot be read is told for what it is."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    for argv in (("--model_dir", tmp_path), ("--model_dir", path)):
+        link = tmp_path / "sizes.yaml"
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+        assert "is the model's configuration" in run_here(capsys, "shapes", *argv, "-o", link).refusal
+    assert json.loads(path.read_text()) == LLAMA
+    ran = run_here(capsys, "shapes", "--model_dir", tmp_path / "none", "-o", tmp_path / "s.yaml")
+    assert "JSON" not in ran.refusal

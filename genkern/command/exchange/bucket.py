@@ -52,7 +52,7 @@ def write_buckets(problems: Collection[GemmProblem], setting: Setting, console: 
     peer, wanted = PEERS[_KINDS[options.bucket_keys]], frozenset(problems)
     rows = [row for row in read_results(setting.results_path) if row.problem in wanted and row.is_of(key)]
     said = Said(key.arch, predicted=not setting.target.measured)
-    sizes = sizes_of(rows, peer, read_times([options.profile_file]), said, console)
+    sizes = sizes_of(rows, peer, read_times([options.profile_file], said.predicted), said, console)
     write_files(peer, sizes, options.bucket, True, console)
     for row in csv.DictReader(Path(options.bucket, LOSSES).read_text(encoding="utf-8").splitlines()):
         if "-N=" not in row["file"]:

@@ -21,8 +21,10 @@ _MOST_BYTES = 2**30
 _TIMED = (Outcome.MEASURED.value, PREDICTED)
 
 
-def read_times(paths: Iterable[str]) -> dict[GemmProblem, dict[Config, float]]:
+def read_times(paths: Iterable[str], predicted: bool) -> dict[GemmProblem, dict[Config, float]]:
     """The times in microseconds of the configs that ended well, by problem; of a config twice, the later one.
+
+    Those that are predicted only where `predicted` asks for them.
 
     Raises ResultsError (one line: file, line, what) for what is no such file.
     """
@@ -35,7 +37,7 @@ def read_times(paths: Iterable[str]) -> dict[GemmProblem, dict[Config, float]]:
                 raise ResultsError(f"{where} is no list of candidates as --profile_file of this genkern writes it")
             for row in rows:
                 if len(row) == len(COLUMNS):
-                    _add(found, dict(zip(COLUMNS, row, strict=True)))
+                    _add(found, dict(zip(COLUMNS, row, strict=True)), predicted)
         except InputError as error:
             raise ResultsError(f"{where}, line {rows.line_num}: {error}") from None
         except csv.Error as error:
@@ -43,8 +45,8 @@ def read_times(paths: Iterable[str]) -> dict[GemmProblem, dict[Config, float]]:
     return found
 
 
-def _add(found: dict[GemmProblem, dict[Config, float]], cells: Mapping[str, str]) -> None:
-    if cells["outcome"] not in _TIMED or not cells["us"]:
+def _add(found: dict[GemmProblem, dict[Config, float]], cells: Mapping[str, str], predicted: bool) -> None:
+    if cells["outcome"] not in (_TIMED if predicted else _TIMED[:1]) or not cells["us"]:
         return
     try:
         us = float(cells["us"])

@@ -75,7 +75,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     peer = PEERS[options.to]
     rows = [row for path in options.results for row in read_results(path)]
     said = Said(options.arch, options.device or "", options.predicted)
-    sizes = sizes_of(rows, peer, read_times(options.candidates), said, console)
+    sizes = sizes_of(rows, peer, read_times(options.candidates, options.predicted), said, console)
     write_files(peer, sizes, options.output, options.overwrite, console)
     return 0
 
@@ -100,14 +100,19 @@ def sizes_of(
     return sizes
 
 
+def require_absent(path: str, overwrite: bool) -> None:
+    """Raise OutputError where a file would be replaced that nobody said may be."""
+    if os.path.lexists(path) and not overwrite and not is_stream(path):
+        raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
+
+
 def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwrite: bool, console: Console) -> None:
     """Write all files of the sizes, or none. Raises InputError or OutputError."""
     files = {
         os.path.join(output, name) if peer.IS_FOLDER else output: text for name, text in peer.render(sizes).items()
     }
     for path in files:
-        if os.path.lexists(path) and not overwrite and not is_stream(path):
-            raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
+        require_absent(path, overwrite)
         require_writable(path)
     for path, text in files.items():
         write_whole(path, text)

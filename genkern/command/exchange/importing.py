@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.arguments import Formatter, Parser, underscored
+from genkern.command.exchange.exporting import require_absent
 from genkern.errors import InputError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.exchange.peer_config import Candidate
@@ -53,12 +54,14 @@ def import_parser() -> Parser:
         metavar="ARCH",
         help="what to tune them for (default: the device of their names)",
     )
+    group.add_argument("--overwrite", action="store_true", help="replace a file that is there")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_import(options: argparse.Namespace, console: Console) -> int:
     """Read, and say what came from where and what was left out. Raises InputError or OutputError."""
+    require_absent(options.output, options.overwrite)
     require_writable(options.output)
     taken: dict[GemmProblem, tuple[Config | None, str]] = {}
     left_out: Counter[str] = Counter()

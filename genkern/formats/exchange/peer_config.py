@@ -15,6 +15,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, gpu_named, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
+from genkern.ops.op import get_op
 
 # The family whose kernel is theirs: a program for each tile, pointer loads in a pipeline, tl.dot, groups of rows.
 FAMILY = "tiled"
@@ -48,7 +49,7 @@ class Imported:
         except NotTaken as reason:
             self.left_out[str(reason)] += 1
             return
-        if illegal := legal(problem, config, gpu_for_arch(self.arch)):
+        if illegal := get_op(problem.op).refuse(problem, self.arch) or legal(problem, config, gpu_for_arch(self.arch)):
             self.left_out[f"not legal here: {illegal}"] += 1
             return
         self.candidates.append(Candidate(problem, config))

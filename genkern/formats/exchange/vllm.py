@@ -25,6 +25,4 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
 
 
 def _file_name(weight: str, device: str, dtype: str, block_n: int, block_k: int) -> str:
-    # vLLM looks for one name on every variant of the H200.
-    device = "NVIDIA_H200" if "H200" in device.split("_") else device
     return f"{weight},device_name={device},dtype={dtype},block_shape=[{block_n},{block_k}].json"

@@ -68,8 +68,10 @@ def test_winners_of_genkerns_own_kernels_need_candidates(tmp_path: Path, capsys:
     ran = run_here(capsys, *argv, "--candidates", listed)
     assert (ran.status, ran.err) == (0, "")
     assert json.loads((tmp_path / "v" / NAME).read_text())["16"]["BLOCK_SIZE_M"] == 64
-    candidates(listed, won.problem, times, outcome="wrong")
-    assert "tiled_tma" in run_here(capsys, *argv, "--candidates", listed, "--overwrite").refusal
+    for outcome in ("wrong", "predicted"):
+        candidates(listed, won.problem, times, outcome=outcome)
+        assert "tiled_tma" in run_here(capsys, *argv, "--candidates", listed, "--overwrite").refusal
+    assert run_here(capsys, *argv, "--candidates", listed, "--overwrite", "--predicted").status == 0
 
 
 def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,11 @@ def test_configs_race_when_their_sizes_are_tuned(tmp_path: Path, capsys: pytest.
     assert {problem.M: config.BLOCK_SIZE_N for problem, config in results.configs.items()} == {1: 32, 24: 32, 4096: 128}
     mi300x = RunFacts(DeviceKey("gfx942", "AMD Instinct MI300X", 304), {}, predicted=False)
     assert ResultsFile(str(out), mi300x, GemmDefaults()).configs == {}
+    # They may be tuned by now.
+    assert "is there already" in run_here(capsys, "import", tmp_path / VLLM_NAME, "-o", out).refusal
+    assert run_here(capsys, "import", tmp_path / VLLM_NAME, "-o", out, "--overwrite").status == 0
+    too_old = run_here(capsys, "import", tmp_path / VLLM_NAME, "--arch", "sm_80", "-o", tmp_path / "sm_80.yaml")
+    assert "nothing to import" in too_old.refusal
 
 
 def test_a_folder_stands_for_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

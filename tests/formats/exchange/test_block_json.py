@@ -73,13 +73,13 @@ def test_the_nearest_rows_serve() -> None:
 
 
 def test_names() -> None:
-    """vLLM has one name for every H200; int8 and other blocks have their own, and so has each N and K."""
+    """Each variant of a device has its own name, and so have int8, other blocks, and each N and K."""
     config = {Config("tiled", 64, 32, 64): 1.0}
     int8 = replace(FP8, dtype_a="int8", dtype_b="int8", own=(("block_k", 64), ("block_n", 64)))
     sizes = [TimedSize(FP8, config, "sm_90", "NVIDIA H200 NVL"), TimedSize(int8, config, "sm_90", "NVIDIA H200 NVL")]
     assert list(vllm.render(sizes)) == [
-        VLLM_NAME,
-        "N=1536,K=7168,device_name=NVIDIA_H200,dtype=int8_w8a8,block_shape=[64,64].json",
+        VLLM_NAME.replace("NVIDIA_H200", "NVIDIA_H200_NVL"),
+        "N=1536,K=7168,device_name=NVIDIA_H200_NVL,dtype=int8_w8a8,block_shape=[64,64].json",
     ]
     assert "device_name=NVIDIA_H200_NVL," in next(iter(sglang.render(sizes)))
 
