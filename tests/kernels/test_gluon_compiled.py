@@ -36,6 +36,9 @@ COMPILED = [
     Config("warp_specialized_swapped_2x1", 152, 128, 64, 1, 1, 8, 3),
     Config("warp_specialized_swapped_1x2", 240, 128, 64, 1, 1, 8, 3),
 ]
+if triton_release() >= (3, 8):
+    # Legality refuses them there, and their texts are other ones.
+    COMPILED = [config for config in COMPILED if FAMILIES[config.family].side_by_side == (1, 1)]
 CLUSTERS = [config for config in COMPILED if FAMILIES[config.family].cluster > 1]
 SIDE_BY_SIDE = [config for config in COMPILED if FAMILIES[config.family].side_by_side != (1, 1)]
 Compile = Callable[..., Any]
@@ -189,7 +192,7 @@ def test_what_tiles_share_is_multicast(compiled: Compile, config: Config) -> Non
 
 @pytest.mark.parametrize("layout", [(False, False), (True, True), (False, True)], ids=["NN", "TT", "NT"])
 @pytest.mark.parametrize(
-    "config", [COMPILED[0], COMPILED[3], COMPILED[4], SIDE_BY_SIDE[0], SIDE_BY_SIDE[4]], ids=lambda config: config.name
+    "config", [COMPILED[0], COMPILED[3], COMPILED[4], *SIDE_BY_SIDE[::4]], ids=lambda config: config.name
 )
 def test_turned_operands_come_in_boxes_of_64(compiled: Compile, config: Config, layout: tuple[bool, bool]) -> None:
     """What does not run along K comes in boxes of 64 by 64, is turned by wgmma, and costs no register."""
@@ -265,4 +268,5 @@ def test_clusters_meet_once(compiled: Compile, config: Config) -> None:
 
 def test_every_family_is_here() -> None:
     """A family in Gluon that is added is compiled too."""
-    assert {config.family for config in COMPILED} == set(GLUON)
+    refused = {name for name in GLUON if FAMILIES[name].side_by_side != (1, 1) and triton_release() >= (3, 8)}
+    assert {config.family for config in COMPILED} == set(GLUON) - refused
