@@ -1,17 +1,21 @@
 """Algorithms: what cuBLASLt has for an open session's GEMM, as calls beside those of configs; and which of them race.
 
-The screening is short, since there are few of them and the best of them are all that counts: one launch of each, a
-sample of those that it leaves, and the finals have at most BEST of those, as finalists among the others.
+The screening is short, since there are few of them and the best of them are all that counts: one launch of each, a few
+rounds of samples of those that it leaves, and the best of those are finalists among the others. Long calls are sampled
+until the power management has acted, and more of them race: at the power limit others come out ahead than before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from statistics import median
 from typing import Any
 
 from genkern.gemm.libraries import kept_algorithm
 from genkern.profiling.checking.verdict import Subject
+from genkern.profiling.finals import SampleFailed
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
 from genkern.runtime.backends import cublaslt
 
@@ -20,10 +24,17 @@ MOST = 32
 # So many are sampled at most, and none whose one launch took so many times the shortest.
 _SAMPLED = 6
 _SAMPLED_RATIO = 1.15
-# So many come into the finals at most, and none whose sample is so many times the shortest of the library's, PyTorch's
-# own call among them. Each that does costs as much as a finalist: nearly all that this costs a size.
+# They are sampled in turns, so many rounds; long calls, of so many microseconds, for so many seconds at least. A window
+# in which the power management acts is 0.1 s (finals.py).
+_ROUNDS = 3
+_LONG_US = 100.0
+_LONG_S = 0.25
+# So many come into the finals at most, and none whose samples are so many times the shortest of the library's, that of
+# PyTorch's own call among them. Each that does costs as much as a finalist: nearly all that this costs a size.
 BEST = 2
 _BEST_RATIO = 1.01
+LONG_BEST = 4
+_LONG_BEST_RATIO = 1.03
 
 
 class Algorithms:
@@ -106,9 +117,32 @@ def to_sample(launch_us: Mapping[str, float]) -> list[str]:
     return _nearest(launch_us, _SAMPLED, _SAMPLED_RATIO)
 
 
+def sampled_us(
+    samplers: Mapping[str, Callable[[], float]], *, now: Callable[[], float] = time.monotonic
+) -> dict[str, float]:
+    """The median sample of each in microseconds, all in turns; long calls for longer. One that fails is left out."""
+    started_s = now()
+    samples_us: dict[str, list[float]] = {name: [] for name in samplers}
+    rounds = 0
+    while rounds < _ROUNDS or (_are_long(samples_us) and now() - started_s < _LONG_S):
+        for name in list(samples_us):
+            try:
+                samples_us[name].append(samplers[name]())
+            except SampleFailed:
+                del samples_us[name]
+        rounds += 1
+    return {name: median(samples) for name, samples in samples_us.items()}
+
+
+def _are_long(samples_us: Mapping[str, list[float]]) -> bool:
+    return min((samples[-1] for samples in samples_us.values()), default=0.0) >= _LONG_US
+
+
 def to_race(sample_us: Mapping[str, float], torch_us: float | None) -> list[str]:
-    """Those that come into the finals, by the sample of each and that of PyTorch's own call; shortest first."""
+    """Those that come into the finals, by the samples of each and those of PyTorch's own call; shortest first."""
     least_us = min([*sample_us.values(), *([] if torch_us is None else [torch_us])], default=0.0)
+    if least_us >= _LONG_US:
+        return _nearest(sample_us, LONG_BEST, _LONG_BEST_RATIO, least_us)
     return _nearest(sample_us, BEST, _BEST_RATIO, least_us)
 
 

@@ -19,7 +19,7 @@ from genkern.gemm.libraries import CUBLASLT, VENDOR, library_of
 from genkern.gemm.session import Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.ops.op import get_op
-from genkern.profiling.algorithms import Algorithms, to_race, to_sample
+from genkern.profiling.algorithms import Algorithms, sampled_us, to_race, to_sample
 from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
@@ -208,7 +208,7 @@ class Server:
 
         calls: dict[str, Call] = {}
         launch_us: dict[str, float] = {}
-        sample_us: dict[str, float] = {}
+        samplers: dict[str, Sampler] = {}
         tell({"running": CUBLASLT})
         try:
             self._algorithms = algorithms = Algorithms(gemm)
@@ -230,9 +230,10 @@ class Server:
             tell({"running": name})
             try:
                 repeats = self._repeats(gemm, launch_us.get(name) or min(launch_us.values(), default=math.inf))
-                sample_us[name] = timer.prepare(call, self._copies(repeats))()
+                samplers[name] = _told(name, timer.prepare(call, self._copies(repeats)), tell)
             except Exception as error:
                 self._failed(name, error)
+        sample_us = sampled_us(samplers)
         torch_us = sample_us.pop(VENDOR, None)
         return {name: calls[name] for name in to_race(sample_us, torch_us)}
 

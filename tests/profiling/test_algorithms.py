@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,8 @@ from lt_problems import expected_of, operands_of, variable
 
 from genkern.gemm.libraries import KeptAlgorithm, library_of
 from genkern.gemm.problem import GemmProblem
-from genkern.profiling.algorithms import BEST, MOST, Algorithms, to_race, to_sample
+from genkern.profiling.algorithms import BEST, LONG_BEST, MOST, Algorithms, sampled_us, to_race, to_sample
+from genkern.profiling.finals import SampleFailed
 from genkern.runtime.backends import cublaslt, cublaslt_library
 from genkern.runtime.backends.cublaslt_api import Api
 
@@ -110,3 +112,50 @@ def test_the_best_two_race() -> None:
     assert to_race(sampled, 9.91) == ["b"]
     assert to_race(sampled, 9.0) == []
     assert to_race({}, 9.0) == []
+
+
+def test_of_long_calls_more_race() -> None:
+    """Up to four within 3 %, since what is best at the power limit may not be so before."""
+    sampled = {name: 200.0 + 2 * place for place, name in enumerate("abcde")}
+    assert to_race(sampled, None) == ["a", "b", "c", "d"]
+    assert len(to_race(sampled, None)) == LONG_BEST
+    assert to_race({"a": 200.0, "b": 207.0}, None) == ["a"]
+
+
+def drifting(order: list[str], name: str, *times_us: float) -> Callable[[], float]:
+    """A sampler that says in `order` that it was called; its last time stays."""
+    times = itertools.chain(times_us, itertools.repeat(times_us[-1]))
+
+    def sample() -> float:
+        order.append(name)
+        return next(times)
+
+    return sample
+
+
+def test_algorithms_are_sampled_in_turns() -> None:
+    """A few rounds of short calls, of which the median counts: the first is of another clock."""
+    order: list[str] = []
+    samplers = {"a": drifting(order, "a", 50.0, 10.0, 11.0), "b": drifting(order, "b", 12.0)}
+    assert sampled_us(samplers, now=itertools.count().__next__) == {"a": 11.0, "b": 12.0}
+    assert order == ["a", "b"] * 3
+
+
+def test_long_calls_are_sampled_until_power_management_has_acted() -> None:
+    """For a quarter of a second, by which time the one that was ahead no longer is."""
+    order: list[str] = []
+    samplers = {"a": drifting(order, "a", 190.0, 190.0, 190.0, 210.0), "b": drifting(order, "b", 200.0)}
+    clock = itertools.count(0.0, 0.02)
+    found = sampled_us(samplers, now=lambda: next(clock))
+    assert found == {"a": 210.0, "b": 200.0}
+    assert len(order) >= 2 * 0.25 / 0.02
+
+
+def test_a_sample_that_fails_leaves_the_algorithm_out() -> None:
+    """The others are sampled all the same."""
+
+    def fails() -> float:
+        raise SampleFailed("refused")
+
+    assert sampled_us({"a": fails, "b": lambda: 5.0}) == {"b": 5.0}
+    assert sampled_us({}) == {}
