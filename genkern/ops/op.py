@@ -48,6 +48,7 @@ class Op:
     deviates in the random one, which are rounded to what the type holds, toward either side alike; None for an index,
     which is made with torch's `generator`. The result has the shape `Operand.tensor_shape` and the storage type; of
     rows that are `together` it may be the numbers, in their places.
+    `as_tf32`: whether operands in float32 are multiplied as tf32, which drops the last 13 bits of each.
     `largest_exact`: the integer up to which A and B hold every one, of either sign: of int4 7, of e2m1 4.
     """
 
@@ -67,6 +68,7 @@ class Op:
     converts_b: bool = False
     exact_inputs: Callable[[GemmProblem, Operand, Any, Any], Any] | None = None
     encoded: tuple[str, ...] = ()
+    as_tf32: Callable[[GemmProblem], bool] = lambda problem: False
     largest_exact: Callable[[GemmProblem], int] = lambda problem: 8
 
     def encodes(self, operand: Operand) -> bool:

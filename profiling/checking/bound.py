@@ -11,6 +11,8 @@
   "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1), which grows beyond the result itself.
   Truncation errs to one side, by u of the partial sum in each of the K / 16 steps of a matrix unit; of deviates with
   mean zero partial sums are of the order of sqrt(K): K / 16 sqrt(K) is below sqrt(K) (|A| |B|) = 0.64 K sqrt(K);
+- where float32 is multiplied as tf32, 2 x 2^-10 for the bits that both operands lose, which are dropped (PTX ISA,
+  "wgmma.mma_async": .tf32), whatever K is;
 - e what comes after the sum: scales and a bias (two roundings each), and the activation's own formula;
 - |A| |B| the reference of the operands' magnitudes, bias and scales included;
 - L the largest slope of the activation (1.129 for gelu, 1.100 for silu), twice that since activation(x) >= x / 2 there.
@@ -27,6 +29,8 @@ from typing import Any
 
 _FLOAT32 = 2.0**-23
 _FOURTEEN_BITS = 2.0**-13
+# Of a product of two operands that lose less than 2^-10 of their size each.
+_TF32_PRODUCT = 2.0**-9
 # Of the reference, of scales and bias, and of an activation's exponential or erf in float32.
 _AFTER_THE_SUM = 4 * _FLOAT32
 _OF_ACTIVATION = 2.0**-20
@@ -47,14 +51,14 @@ def accumulator_roundoff(dtype_a: str, arch: str) -> float:
     return _FOURTEEN_BITS if keeps_few_bits(dtype_a, arch) else _FLOAT32
 
 
-def sum_error(magnitude: Any, roundoff: float, products: int, activation: str) -> Any:
+def sum_error(magnitude: Any, roundoff: float, products: int, activation: str, as_tf32: bool = False) -> Any:
     """How far a result may be from its reference before it is rounded to C's type, float32 [M, N].
 
     `magnitude` is the reference of the operands' magnitudes, float32 [M, N], `roundoff` the accumulator's, and
-    `products` counts those of one result that are no zero.
+    `products` counts those of one result that are no zero. `as_tf32`: operands in float32 lose their last bits.
     """
     # The reference is a float32 sum as well.
-    relative = (roundoff + _FLOAT32) * (1 + math.sqrt(products)) + _AFTER_THE_SUM
+    relative = (roundoff + _FLOAT32) * (1 + math.sqrt(products)) + _AFTER_THE_SUM + _TF32_PRODUCT * as_tf32
     return magnitude * (_SLOPES[activation] * relative) + activation_error(magnitude, activation)
 
 

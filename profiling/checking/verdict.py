@@ -181,7 +181,7 @@ class Checking:
             magnitude = self.reference(inputs)
             products = min(self.problem.K, FEW_PRODUCTS if self._few else self.problem.K)
             roundoff = accumulator_roundoff(self.problem.dtype_a, self.arch)
-            error = sum_error(magnitude, roundoff, products, activation)
+            error = sum_error(magnitude, roundoff, products, activation, self.op.as_tf32(self.problem))
         if isinstance(error, float):
             exact = expected.to(dtype_c)
             made = _Reference(exact, exact, exact)

@@ -18,7 +18,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 
 def test_the_librarys_best_algorithms_race(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those within 1 % of its best, in the same rounds; the others are launched twice, or sampled three times at most."""
+    """Those within 1 % of its best, in the same rounds; others are launched twice, or sampled three times."""
     monkeypatch.setattr(FakeAlgorithms, "times", {LT[us]: us for us in (30, 14, 19, 15)})
     parent = Parent()
     parent.screen("us10")

@@ -12,7 +12,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
-from genkern.ops.op import element_bytes
+from genkern.ops.op import element_bytes, get_op
 
 # Kernels count programs, tiles and K-blocks in 32 bits, signed.
 INT32 = 2**31
@@ -70,13 +70,15 @@ def dot_limit(
     """For tl.dot: whether Triton takes the product, and its accumulators fit where they must be.
 
     That is a thread's registers for wgmma, and for tcgen05 tensor memory, which holds `held_tiles` of them. Both
-    instructions are for tiles of 64 rows (of N, when `swapped`) and groups of four warps, and not for float32.
+    instructions are for tiles of 64 rows (of N, when `swapped`) and groups of four warps, and for float32 as tf32 only.
     """
     if gpu is None or gpu.vendor != "nvidia":
         return ""
     if config.BLOCK_SIZE_K < _DOT_K_8_BITS and DTYPES[problem.dtype_a].size_bytes == 1:
         return f"Triton refuses a product of 8-bit operands with BLOCK_SIZE_K below {_DOT_K_8_BITS} on NVIDIA"
-    if gpu.arch not in ("sm_90", "sm_100") or config.num_warps < 4 or problem.dtype_a == "fp32":
+    if gpu.arch not in ("sm_90", "sm_100") or config.num_warps < 4:
+        return ""
+    if problem.dtype_a == "fp32" and not get_op(problem.op).as_tf32(problem):
         return ""
     if gpu.arch == "sm_90" and config.num_warps < 16:
         return ""

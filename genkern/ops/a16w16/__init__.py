@@ -1,12 +1,16 @@
 """a16w16: both operands fp16, bf16 or fp32, no scales; C in any of these.
 
-One operand may be fp16 and the other bf16: they are multiplied as tf32, which has all of their numbers (on gfx942 as
-xf32, elsewhere on AMD as fp32).
+Operands in fp32 are multiplied as such, or with `precision` tf32 as tf32, where the device has it. One operand may be
+fp16 and the other bf16: they are multiplied as tf32, which has all of their numbers (on gfx942 as xf32, elsewhere
+on AMD as fp32).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.fields import own_values, word
 from genkern.ops.op import Op, bias_of, matrices
 
 _TYPES = ("fp16", "bf16", "fp32")
@@ -14,6 +18,21 @@ _MIXED = {"fp16", "bf16"}
 # A correct result is within a few roundings of its own type: 4 x 2^-8 for bf16, 4 x 2^-11 for fp16.
 # fp32 outputs of 16-bit inputs differ by the order of the sum only.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
+# Of AMD's matrix units (CDNA3 ISA, V_MFMA_F32_16X16X8_XF32); those of NVIDIA have it since sm_80.
+_XF32 = "gfx942"
+
+
+@dataclass(frozen=True)
+class A16W16:
+    """What a problem of this format says besides its types: how float32 is multiplied."""
+
+    precision: str = word(
+        "ieee", "tf32", help="a16w16 in fp32: products of all bits, or of the 11 significant ones that tf32 has"
+    )
+
+
+def _as_tf32(problem: GemmProblem) -> bool:
+    return own_values(A16W16, problem).precision == "tf32"
 
 
 def _refuse(problem: GemmProblem, arch: str) -> str:
@@ -22,6 +41,10 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
             return f"{name} = {getattr(problem, name)} is not one of {', '.join(_TYPES)} (8-bit types: --op a8w8)"
     if problem.dtype_a != problem.dtype_b and {problem.dtype_a, problem.dtype_b} != _MIXED:
         return f"dtype_a = {problem.dtype_a} and dtype_b = {problem.dtype_b} must be the same, or fp16 and bf16"
+    if _as_tf32(problem) and problem.dtype_a != "fp32":
+        return f"precision = tf32 is for operands in fp32, not {problem.dtype_a}"
+    if _as_tf32(problem) and not (arch.startswith("sm_") or arch == _XF32):
+        return f"precision = tf32: {arch} does not multiply tf32"
     return ""
 
 
@@ -34,10 +57,12 @@ OP = Op(
     folder="a16w16",
     input_types=_TYPES,
     by_types=True,
+    fields=A16W16,
     default_dtypes=lambda arch: ("bf16", "bf16", "bf16"),
     refuse=_refuse,
     accumulator=lambda problem: "fp32",
     operands=lambda problem: (*matrices(problem), *bias_of(problem)),
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
     no_vendor=_no_vendor,
+    as_tf32=_as_tf32,
 )

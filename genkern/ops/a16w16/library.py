@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import get_op
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
@@ -16,6 +18,10 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     a, b, bias = operands["a"], operands["b"], operands.get("bias")
     if (of_torch := linear(problem)) is not None:
         return of_torch(a, b.mT, bias)
+    if get_op(problem.op).as_tf32(problem):
+        with _tf32():
+            c = a @ b
+        return (c if bias is None else c + bias).to(getattr(torch, DTYPES[problem.dtype_c].torch))
     out = getattr(torch, DTYPES[problem.dtype_c].torch)
     # 16 bits in and 32 out, or two kinds of 16: nothing may be rounded on the way.
     wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), out)
@@ -26,9 +32,25 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
 def linear(problem: GemmProblem) -> Callable[..., Any] | None:
     """PyTorch's function of x [..., K], weight [N, K] and bias [N] that computes the problem without its activation.
 
-    None where C or B has another type than A.
+    None where C or B has another type than A, and for tf32, which PyTorch multiplies if all of the process may.
     """
     import torch
 
     # As torch.nn.functional has it, also while somebody has put another function there (genkern.patch does).
-    return torch._C._nn.linear if problem.dtype_c == problem.dtype_b == problem.dtype_a else None
+    if problem.dtype_c == problem.dtype_b == problem.dtype_a and not get_op(problem.op).as_tf32(problem):
+        found: Callable[..., Any] = torch._C._nn.linear
+        return found
+    return None
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    """PyTorch may multiply float32 as tf32 in here; the setting is of the process."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, True
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before

@@ -13,7 +13,7 @@ from typing import Any
 # cudaDataType_t (library_types.h).
 R_32F, R_16F, R_8I, R_32I, R_16BF, R_8F_E4M3, R_8F_E5M2 = 0, 2, 3, 10, 14, 28, 29
 # cublasComputeType_t.
-COMPUTE_32F, COMPUTE_32I = 68, 72
+COMPUTE_32F, COMPUTE_32I, COMPUTE_32F_FAST_TF32 = 68, 72, 77
 # cublasOperation_t.
 OP_N, OP_T = 0, 1
 # cublasLtEpilogue_t; those with both are the sum of the bits.

@@ -107,8 +107,9 @@ def operation_of(problem: GemmProblem, leading: Mapping[str, int] | None = None)
         )
     )
     integer = problem.dtype_a == "int8"
+    of_floats = api.COMPUTE_32F_FAST_TF32 if get_op(problem.op).as_tf32(problem) else api.COMPUTE_32F
     return Operation(
-        compute=api.COMPUTE_32I if integer else api.COMPUTE_32F,
+        compute=api.COMPUTE_32I if integer else of_floats,
         scale_type=api.R_32I if integer else api.R_32F,
         transposed_a=not problem.row_major_b,
         transposed_b=not problem.row_major_a,
