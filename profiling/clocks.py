@@ -1,4 +1,4 @@
-"""The clock of the compute units while a kernel is measured, and which samples it makes worthless."""
+"""Clock and power of the device while a kernel is measured, and which samples the clock makes worthless."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _NVML_CLOCK_SM = 1  # nvmlClockType_t, nvml.h
 
 
 class Clock(Protocol):
-    """Reads the current clock of one device."""
+    """Reads the current clock and power of one device."""
 
     def mhz(self) -> float | None:
         """The clock in MHz; None when the device does not say."""
+
+    def watts(self) -> float | None:
+        """What the device takes; None when it does not say."""
 
 
 class NvmlClock:
@@ -46,6 +49,15 @@ class NvmlClock:
         except OSError:
             return None
         return float(value.value)
+
+    def watts(self) -> float | None:
+        """The mean over the last second, of the board (nvmlDeviceGetPowerUsage, since Ampere)."""
+        value = ctypes.c_uint()
+        try:
+            self._check("nvmlDeviceGetPowerUsage", self._device, ctypes.byref(value))
+        except OSError:
+            return None
+        return value.value / 1000
 
     def _check(self, function: str, *arguments: Any) -> None:
         try:
@@ -72,6 +84,10 @@ class AmdSmiClock:
             if not isinstance(error, (*_NO_CLOCK, *_amdsmi_errors())):
                 raise
             return None
+
+    def watts(self) -> float | None:
+        # PyTorch's power_draw says milliwatts, and on AMD gives what amdsmi says, which has been watts and microwatts.
+        return None
 
 
 def _amdsmi_errors() -> tuple[type, ...]:
@@ -121,6 +137,10 @@ class ThrottleGuard:
     @property
     def usual_mhz(self) -> float | None:
         return statistics.median(self._readings) if self._readings else None
+
+    def watts(self) -> float | None:
+        """What the device takes now; None where nothing says so."""
+        return self._clock.watts() if self._clock is not None else None
 
     def read(self) -> float | None:
         """Take a reading in MHz."""

@@ -231,7 +231,9 @@ class ServedProfiler:
             errors = {str(name): str(message) for name, message in answer["errors"].items()}
             discarded = {str(name): int(count) for name, count in answer["discarded"].items()}
             all_samples = dict(answer["samples_us"])
-            usual_mhz = None if answer.get("usual_mhz") is None else float(answer["usual_mhz"])
+            usual_mhz, watts = (
+                None if answer.get(name) is None else float(answer[name]) for name in ("usual_mhz", "watts")
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
         finals = []
@@ -242,7 +244,7 @@ class ServedProfiler:
                 errors[name] = str(error)
                 continue
             measured = self._measured(name, "final", samples)
-            finals.append(replace(measured, discarded=discarded.get(name, 0), usual_mhz=usual_mhz))
+            finals.append(replace(measured, discarded=discarded.get(name, 0), usual_mhz=usual_mhz, watts=watts))
         refused = ((name, message) for name, message in errors.items() if library_of(name) == TRITON)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
 

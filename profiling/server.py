@@ -198,6 +198,7 @@ class Server:
             "rounds": finals.rounds,
             "stopped": finals.stopped,
             "usual_mhz": self._guard.usual_mhz,
+            "watts": self._guard.watts(),
         }
 
     def _algorithms_to_race(

@@ -139,8 +139,9 @@ def detail_lines(report: Report) -> list[str]:
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     wrong = [f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG]
     outcomes = outcome_text(report.outcomes, report.time_source)
-    usual_mhz = next((m.usual_mhz for m in report.candidates.values() if m.usual_mhz is not None), None)
-    clock = "" if usual_mhz is None else f"; finals at {usual_mhz:.0f} MHz"
+    final = next((m for m in report.candidates.values() if m.usual_mhz is not None), None)
+    clock = "" if final is None else f"; finals at {final.usual_mhz:.0f} MHz"
+    clock += "" if final is None or final.watts is None else f", {final.watts:.0f} W"
     vendor = report.vendor
     library = [f"  vendor library: {vendor.outcome.value}: {vendor.message}"] if vendor and vendor.message else []
     return [f"  {outcomes}; {times}{clock}", *wrong, *library]

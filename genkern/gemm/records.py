@@ -120,7 +120,8 @@ class Measurement:
     their median. `config` is the name of a config, or of a library's call (genkern.gemm.libraries). `time_source` is
     the timer: rocprofv3, rocprof, cupti, cudagraph or predicted. `stage` is "screen" or "final". `discarded` counts the
     samples that were taken at a throttled clock and are not kept. `usual_mhz` is the clock of the compute units that
-    was usual while the finals ran, the median of its readings; None where nothing reads it.
+    was usual while the finals ran, the median of its readings, `watts` what the device took at their end; None where
+    nothing reads them.
     """
 
     config: str
@@ -132,6 +133,7 @@ class Measurement:
     message: str = ""
     discarded: int = 0
     usual_mhz: float | None = None
+    watts: float | None = None
 
 
 @dataclass(frozen=True)

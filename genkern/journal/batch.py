@@ -10,9 +10,9 @@ from typing import Any
 from genkern.gemm.records import Measurement, Outcome, Unfit
 
 # What many measurements have in common, in the order of `_kind`.
-_KIND = ("outcome", "time_source", "stage", "message", "discarded", "usual_mhz")
+_KIND = ("outcome", "time_source", "stage", "message", "discarded", "usual_mhz", "watts")
 # Left out where they say nothing.
-_UNSAID = {"message": "", "discarded": 0, "usual_mhz": None}
+_UNSAID = {"message": "", "discarded": 0, "usual_mhz": None, "watts": None}
 _WHOLE = "="
 
 
@@ -101,7 +101,7 @@ def restored(short: Iterable[str]) -> list[str]:
 
 
 def _kind(m: Measurement) -> tuple[Any, ...]:
-    return m.outcome.value, m.time_source, m.stage, m.message, m.discarded, m.usual_mhz
+    return m.outcome.value, m.time_source, m.stage, m.message, m.discarded, m.usual_mhz, m.watts
 
 
 def _said(kind: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:

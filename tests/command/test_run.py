@@ -349,7 +349,7 @@ def test_the_journal_knows_driver_and_clocks(
     options = ["-i", sizes, "-o", results, *measured(cache_dir)]
     ran = run_here(capsys, *options, "--ngpus", 2, "-v", env=machine(tmp_path, gpus=2))
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out.count("; finals at 1755 MHz") == len(THREE)
+    assert ran.out.count("; finals at 1755 MHz, 688 W") == len(THREE)
     assert {entry["versions"]["driver"] for entry in entries(results)} == {"570.86.15"}  # type: ignore[index]
     text = results.with_name("r.yaml.journal.previous").read_text()
     facts = [entry_of(line.encode()) for line in text.splitlines()]

@@ -83,7 +83,13 @@ def _serve() -> None:
             rounds = request["max_rounds"]
             times = {name: _us("retime", name) for name in names}
             samples = {name: [us * (1 + 1e-5 * i) for i in range(rounds)] for name, us in times.items()}
-            answer = {"samples_us": samples, "errors": {}, "discarded": dict.fromkeys(names, 0), "usual_mhz": 1755.0}
+            answer = {
+                "samples_us": samples,
+                "errors": {},
+                "discarded": dict.fromkeys(names, 0),
+                "usual_mhz": 1755.0,
+                "watts": 688.4,
+            }
         elif request["command"] == "check":
             _log(f"check {name}")
             wrong = name in MACHINE.get("wrong", ())

@@ -32,7 +32,15 @@ SCREENED = Measurement(NAME, Outcome.MEASURED, "cudagraph", "screen", 12.5, (12.
 CRASHED = Measurement("tiled_BM1", Outcome.CRASHED, "cudagraph", message='lost: "killed" \r\n | é')
 FINALS = [
     Measurement(
-        NAME, Outcome.MEASURED, "cudagraph", "final", 12.25, (12.0, 12.25, 13.0), discarded=3, usual_mhz=1755.5
+        NAME,
+        Outcome.MEASURED,
+        "cudagraph",
+        "final",
+        12.25,
+        (12.0, 12.25, 13.0),
+        discarded=3,
+        usual_mhz=1755.5,
+        watts=688.25,
     ),
     Measurement("vendor", Outcome.MEASURED, "cudagraph", "final", 14.0, (14.0,)),
 ]

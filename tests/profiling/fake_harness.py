@@ -123,7 +123,15 @@ def retime(request: dict[str, Any], init_type: str) -> None:
             samples[name] = answer["samples"]
         else:
             samples[name] = [time_us(name) + 0.001 * i for i in range(rounds)]
-    say({"samples_us": samples, "errors": errors, "discarded": dict.fromkeys(samples, 2), "usual_mhz": 1755.0})
+    say(
+        {
+            "samples_us": samples,
+            "errors": errors,
+            "discarded": dict.fromkeys(samples, 2),
+            "usual_mhz": 1755.0,
+            "watts": 688.25,
+        }
+    )
 
 
 def check(request: dict[str, Any]) -> None:

@@ -36,6 +36,11 @@ class FakeNvml:
         ctypes.cast(value, ctypes.POINTER(ctypes.c_uint))[0] = self.mhz  # type: ignore[arg-type]
         return self.status
 
+    def nvmlDeviceGetPowerUsage(self, device: ctypes.c_void_p, value: object) -> int:
+        assert device.value == 0xBEEF
+        ctypes.cast(value, ctypes.POINTER(ctypes.c_uint))[0] = 688_250  # type: ignore[arg-type]
+        return self.status
+
 
 class ListClock:
     """Reads one value after another, then the last one for ever."""
@@ -60,6 +65,14 @@ def test_nvml_that_does_not_answer() -> None:
     with pytest.raises(OSError, match="nvmlInit_v2"):
         NvmlClock("00-11", object())
     assert NvmlClock("00-11", FakeNvml(status=3)).mhz() is None
+    assert NvmlClock("00-11", FakeNvml(status=3)).watts() is None
+
+
+def test_power_is_in_watts() -> None:
+    """NVML says milliwatts; without a clock, and on AMD, nobody says."""
+    assert ThrottleGuard(NvmlClock("00-11", FakeNvml())).watts() == 688.25
+    assert ThrottleGuard(None).watts() is None
+    assert ThrottleGuard(AmdSmiClock()).watts() is None
 
 
 def test_a_missing_library_is_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:

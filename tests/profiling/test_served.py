@@ -244,7 +244,7 @@ def test_finals_time_everyone_and_the_vendor_library(session: Session, profiler:
     assert good.samples_us == (4.0, 4.001, 4.002, 4.003)
     assert good.duration_us == pytest.approx(4.0015)
     assert (good.stage, good.discarded, good.outcome) == ("final", 2, Outcome.MEASURED)
-    assert good.usual_mhz == 1755.0
+    assert (good.usual_mhz, good.watts) == (1755.0, 688.25)
     assert finals["vendor"].duration_us == pytest.approx(9.0015)
     failed = finals[wanted[1].config.name], finals[wanted[2].config.name]
     assert [m.outcome for m in failed] == [Outcome.LAUNCH_FAILED] * 2
