@@ -5,11 +5,9 @@ Families come from FAMILIES: a new one is held to all of this without being name
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -61,13 +59,6 @@ def configs(draw: st.DrawFn, family: str) -> Config:
         blocks.append(draw(st.sampled_from([size for size in sizes if not block_problem(family, field, size)])))
     split = draw(st.sampled_from([1, 2, 3, 7])) if FAMILIES[family].splits_k else 1
     return Config(family, *blocks, draw(st.sampled_from([1, 2, 5])), split)
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    with contextlib.closing(Interpreter(tmp_path_factory.mktemp("properties"))) as process:
-        yield process
 
 
 def agrees(problem: GemmProblem, answer: Answer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,14 +43,6 @@ def test_scales_have_the_shape_that_they_are_for() -> None:
     shapes = {operand.name: operand.shape for operand in get_op("a8w8").operands(problem)}
     assert (shapes["scale_a"], shapes["scale_b"]) == ((6, 1), (1, 7))
     assert bytes_moved(problem) - bytes_moved(plain) == 4 * (6 + 7 - 2)
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 @needs_interpreter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,14 +43,6 @@ def test_scales_have_the_shape_of_the_blocks() -> None:
     assert [operand.name for operand in OP.step_operands(problem)] == ["scale_a", "scale_b"]
     other = {operand.name: operand.shape for operand in OP.operands(replace(problem, own=OTHER))}
     assert (other["scale_a"], other["scale_b"]) == ((1, 4), (10, 4))
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 @needs_interpreter
