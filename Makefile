@@ -28,6 +28,9 @@ tune: $(RUN)
 	$(PY) -m genkern --gemm_size_file input_sizes/quickstart.yaml --compare --all \
 		-o "output/quickstart_$${gpu:-gfx942}.yaml" $$([ -n "$$gpu" ] || echo --space amd_quick) $(ARGS)
 
+# Hundreds of processes are started, in each of which Python would compile all of genkern anew where it keeps nothing.
+test test-long: export PYTHONDONTWRITEBYTECODE =
+
 test: $(DEV)
 	$(PY) -m pytest -m "not gpu" -n 2 --dist worksteal $(ARGS)
 

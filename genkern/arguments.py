@@ -12,13 +12,6 @@ from genkern.errors import InputError
 _HELP_COLUMNS = 100
 
 
-class Parser(argparse.ArgumentParser):
-    """Raises InputError where argparse would end the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (--help lists the options)")
-
-
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """At most 100 columns; an option's value is shown once, after its last name."""
 
@@ -32,6 +25,22 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
         value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"
         return ", ".join(names) + value
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises InputError where argparse would end the process.
+
+    Names of options are taken whole; each command lists its own -h, in the group where it belongs.
+    """
+
+    def __init__(self, prog: str, *, description: str, usage: str | None = None, epilog: str | None = None) -> None:
+
+        super().__init__(
+            prog, usage, description, epilog, formatter_class=Formatter, allow_abbrev=False, add_help=False
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (--help lists the options)")
 
 
 def underscored(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:

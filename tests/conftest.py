@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from forked_checks import ForkedChecks
 from hypothesis import settings
+from interpreted import Interpreter
 
 from genkern.gemm.gpus import detect_devices
 
@@ -82,6 +83,13 @@ def forked_checks() -> Iterator[ForkedChecks]:
     """One process for all checks under the interpreter that are made in a fork."""
     with contextlib.closing(ForkedChecks()) as checks:
         yield checks
+
+
+@pytest.fixture(scope="session")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    """One process with Triton's interpreter for all cases of all tests: it takes two seconds to start."""
+    with contextlib.closing(Interpreter(tmp_path_factory.mktemp("interpreted"))) as running:
+        yield running
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class Cluster:
         self.bodies: list[Callable[[], None]] = []
         self._enter = enter
         self._random = random.Random(seed)
-        self.back = threading.Semaphore(0)
+        self._ended = threading.Semaphore(0)
         self._bits = itertools.count()
         self.errors: list[BaseException] = []
 
@@ -51,20 +51,37 @@ class Cluster:
             except BaseException as error:
                 self.errors.append(error)
             agent.done = True
-            self.back.release()
+            self._next()
 
         for pair in zip(self.agents, self.bodies, strict=True):
             threading.Thread(target=run, args=pair, daemon=True).start()
-        while alive := [agent for agent in self.agents if not agent.done]:
-            able = [agent for agent in alive if agent.ready()]
-            if not able and not self.errors:
-                self.errors.append(AssertionError(DEADLOCK))
-            agent = self._random.choice(alive if self.errors else able)
-            agent.machine.running = agent
-            self._enter(agent.machine)
-            agent.turn.release()
-            self.back.acquire()
+        self._next()
+        self._ended.acquire()
         if self.errors:
             raise self.errors[0]
         for machine in self.machines:
             machine.check_end()
+
+    def pause(self, agent: Agent) -> None:
+        """Let another partition run, or this one go on, as the dice fall. Raises Ended when one has failed."""
+        # From one thread to the next, since each change of threads costs as much as all that a kernel does between two.
+        if self._next(agent) is not agent:
+            agent.turn.acquire()
+        if self.errors:
+            raise Ended
+
+    def _next(self, paused: Agent | None = None) -> Agent | None:
+        """Let one of those that can go on do so; the one that is `paused` needs no waking."""
+        alive = [agent for agent in self.agents if not agent.done]
+        if not alive:
+            self._ended.release()
+            return None
+        able = [agent for agent in alive if agent.ready()]
+        if not able and not self.errors:
+            self.errors.append(AssertionError(DEADLOCK))
+        agent = self._random.choice(alive if self.errors else able)
+        agent.machine.running = agent
+        self._enter(agent.machine)
+        if agent is not paused:
+            agent.turn.release()
+        return agent

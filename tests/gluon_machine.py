@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from gluon_cluster import DEADLOCK, Cluster, Ended
+from gluon_cluster import DEADLOCK, Cluster
 from gluon_memory import Allocation, Barrier, Descriptor, Dtype, View
 from numpy.typing import NDArray
 
@@ -29,6 +29,12 @@ EVICT_FIRST = 0x12F0000000000000
 # What one program may have of an SM's shared memory.
 SHARED_BYTES = 227 * 1024
 _UNSEEN = "a barrier that was made where nobody else may have seen it"
+
+
+def _held_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 @dataclass(eq=False)
@@ -54,7 +60,8 @@ class Agent:
     arrived: int = 0
     met: int = 0
     ready: Callable[[], bool] = lambda: True
-    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    # Held but for the moment between being let go on and going on.
+    turn: threading.Lock = field(default_factory=_held_lock)
     done: bool = False
 
     def __post_init__(self) -> None:
@@ -257,10 +264,7 @@ class Machine:
             assert ready(), DEADLOCK
             return
         agent.ready = ready
-        self.cluster.back.release()
-        agent.turn.acquire()
-        if self.cluster.errors:
-            raise Ended
+        self.cluster.pause(agent)
 
     def part(self, bodies: Sequence[Callable[[], None]], helping: Sequence[int]) -> None:
         """Run the partitions to their ends; in a cluster, that is for the cluster to do, when all have parted.

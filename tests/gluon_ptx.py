@@ -72,23 +72,34 @@ class _Threads:
 
     def run(self) -> Iterator[Callable[[], bool]]:
         """Those that are behind go first, so that all meet again; gives what they wait for, whenever they wait."""
-        at = np.zeros(len(self.threads), int)
+        everyone, instructions = np.ones(len(self.threads), bool), self.text.instructions
+        # Where each thread is, while they are not all at `step`.
+        step, at = 0, None
         for _ in range(_MOST_STEPS):
-            step = int(at.min())
-            if step == len(self.text.instructions):
+            active = everyone
+            if at is not None:
+                step = int(at.min())
+                active = at == step
+            if step == len(instructions):
                 return
-            instruction, active = self.text.instructions[step], at == step
-            taken = active
+            instruction, taken, some = instructions[step], active, True
             if instruction.predicate:
                 flag = self.value(instruction.predicate.lstrip("!"), active)
                 taken = active & (~flag if instruction.predicate.startswith("!") else flag)
-            at[active] += 1
+                some = bool(taken.any())
+            here, step = step, step + 1
+            if at is not None:
+                at[active] = step
             if instruction.name == "bra":
-                at[taken] = self.text.labels[instruction.fields[0]]
-            elif instruction.name in _WAITS and taken.any():
-                yield from self.wait(step, instruction, taken)
-            elif taken.any():
+                if some:
+                    at = np.full(len(everyone), step) if at is None else at
+                    at[taken] = self.text.labels[instruction.fields[0]]
+            elif some and instruction.name in _WAITS:
+                yield from self.wait(here, instruction, taken)
+            elif some:
                 self.step(instruction.name, instruction.fields, taken)
+            if at is not None and (at == at[0]).all():
+                step, at = int(at[0]), None
         raise AssertionError("a text that does not end")
 
     def value(self, name: str, taken: Mask) -> NDArray[Any]:
@@ -111,8 +122,8 @@ class _Threads:
         return np.full(self.threads.shape, number, np.int64)
 
     def uniform(self, name: str, taken: Mask) -> int:
-        values = np.unique(self.value(name, taken)[taken])
-        assert len(values) == 1, f"{name} is not the same in all threads"
+        values = self.value(name, taken)[taken]
+        assert (values == values[0]).all(), f"{name} is not the same in all threads"
         return int(values[0])
 
     def address(self, field: str, taken: Mask) -> NDArray[np.int64]:

@@ -231,12 +231,19 @@ class _Matrix:
         return _Matrix(self.values.T, read_once=self.read_once)
 
 
+_TO_INTEGER = re.compile(r"(\([^()]*\)|[\w.]+(?:\(\w*\))?)\.to\(gl\.int(?:32|64)\)")
+
+
 @lru_cache(maxsize=4)
 def _code(text: str) -> types.CodeType:
     """The generated module without its imports of Triton, and with Python's own numbers, which do not overflow."""
-    text = re.sub(r"^(import|from) triton\b.*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"(\([^()]*\)|[\w.]+(?:\(\w*\))?)\.to\(gl\.int(?:32|64)\)", r"int(\1)", text)
-    return compile(text, "generated", "exec")
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if line.startswith(("import triton", "from triton")):
+            lines[number] = ""
+        elif ".to(gl.int" in line:
+            lines[number] = _TO_INTEGER.sub(r"int(\1)", line)
+    return compile("\n".join(lines), "generated", "exec")
 
 
 def _module(text: str, now: _Running) -> dict[str, Any]:

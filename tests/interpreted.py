@@ -45,13 +45,20 @@ class Interpreter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cases = 0
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("interpreted_cases.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
-        )
+        self._running: subprocess.Popen[str] | None = None
+
+    @property
+    def _process(self) -> subprocess.Popen[str]:
+        """The process, or another one in the place of one that has died."""
+        if self._running is None or self._running.poll() is not None:
+            self._running = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("interpreted_cases.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+            )
+        return self._running
 
     def run(
         self,
@@ -88,16 +95,21 @@ class Interpreter:
         right, wrong = fault
         assert right in text
         path.write_text(text.replace(right, wrong) if right else text, encoding="utf-8")
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"path": str(path), "config": config.name, **case}) + "\n")
-        self._process.stdin.flush()
-        said = json.loads(self._process.stdout.readline() or '"the interpreter has died"')
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"path": str(path), "config": config.name, **case}) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            process.wait()
+        said = json.loads(line or '"the interpreter has died"')
         assert isinstance(said, dict), said
         return said
 
     def close(self) -> None:
-        self._process.communicate()
+        if self._running is not None:
+            self._running.communicate()
 
 
 def takes(problem: GemmProblem, config: Config, arch: str = "sm_90") -> bool:

@@ -30,3 +30,8 @@ def covering(cases: Sequence[T], traits: Callable[[T], Iterable[Hashable]], cost
 def spread(cases: Sequence[T], share: int) -> Sequence[T]:
     """All cases, or one of so many, spread over their order."""
     return cases if LONG else cases[::share]
+
+
+def in_turns(cases: Sequence[T], share: int, turn: int) -> Sequence[T]:
+    """All cases, or one of so many: others in each `turn`, so that several turns have all of them."""
+    return cases if LONG else cases[turn % share :: share]

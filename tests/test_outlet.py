@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from command import environment
+from tiny_space import TINY_AMD
 
 COMMAND = [sys.executable, "-m", "genkern"]
-WORK = ["-m", "16", "-n", "128", "-k", "256", "--arch", "gfx942", "--profiler", "predict", "--space", "amd_quick"]
+WORK = ["-m", "16", "-n", "128", "-k", "256", "--arch", "gfx942", "--profiler", "predict", "--space", TINY_AMD]
 
 
 def shell(line: str, folder: Path, *argv: object) -> subprocess.CompletedProcess[str]:

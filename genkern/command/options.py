@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from genkern import __version__
-from genkern.arguments import Formatter, Parser, underscored
+from genkern.arguments import Parser, underscored
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
@@ -75,9 +75,6 @@ def parser() -> argparse.ArgumentParser:
         usage=_USAGE,
         description="Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).",
         epilog=_EXAMPLES,
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
     )
     _sizes(p.add_argument_group("what to tune"))
     _modes(p.add_argument_group("what to do (default: tune)"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from genkern.arguments import Formatter, Parser
+from genkern.arguments import Parser
 from genkern.command.report import format_text, outcome_text
 from genkern.command.results_status import results_lines
 from genkern.command.text_table import aligned
@@ -65,9 +65,6 @@ def parse_status(argv: Sequence[str]) -> str:
     p = Parser(
         prog="genkern status",
         description="Show how far a run is, and whether it is going on. Reads its journal, changes nothing.",
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
     )
     group = p.add_argument_group("what to show")
     group.add_argument(

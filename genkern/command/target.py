@@ -29,7 +29,7 @@ from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.served import ServedProfiler
 from genkern.search.predict import PredictProfiler
-from genkern.triton_release import installed
+from genkern.triton_release import installed, triton_version
 
 DEFAULT_ARCH = "gfx942"
 _VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
@@ -172,11 +172,9 @@ def make_device_checker(
 def versions() -> dict[str, str]:
     """Versions that a result depends on. Raises ProfilerError when Triton is not installed."""
     found = {"genkern": genkern.__version__, "python": platform.python_version()}
-    try:
-        # Its own word, since the distribution has several names (triton, triton-rocm, pytorch-triton-rocm).
-        found["triton"] = importlib.import_module("triton").__version__
-    except ImportError:
-        raise ProfilerError("Triton is not installed here: pip install 'triton>=3.6,<3.10'") from None
+    found["triton"] = triton_version()
+    if not found["triton"]:
+        raise ProfilerError("Triton is not installed here: pip install 'triton>=3.6,<3.10'")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         found["torch"] = importlib.metadata.version("torch")
     return found

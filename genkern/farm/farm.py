@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker as multiprocessing_tracker
-from pathlib import Path
-from typing import Any
-
-import joblib
-from joblib.externals.loky import get_reusable_executor, process_executor
-from joblib.externals.loky.backend import resource_tracker as loky_tracker
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from genkern.errors import GenkernError
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.compiler import CompileJob, end_own_process, run_job
+from genkern.farm.compiler import CompileJob, end_own_process
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target, compile_environment
 
@@ -100,6 +90,9 @@ class Farm:
 
     def compile_jobs(self, missing: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
         """Yield the result of each job in any order, without a look into the cache."""
+        # joblib, which takes as long to import as genkern: a run whose binaries are all in the cache does without.
+        from genkern.farm.pool import WorkerDiedError
+
         started, before_s = time.monotonic(), self.counts.compile_s
         pending = {job.key: job for job in missing}
         fruitless = 0
@@ -112,7 +105,7 @@ class Farm:
                         self._count(result)
                         self.counts.compile_s = before_s + time.monotonic() - started
                         yield result
-            except TerminatedWorkerError:
+            except WorkerDiedError:
                 if self._closed:
                     raise FarmClosedError("the compile farm is closed") from None
                 # A worker was killed from outside (its compile process would not take it along).
@@ -128,21 +121,19 @@ class Farm:
                     yield failure
 
     def _pool(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
-        parallel = joblib.Parallel(
-            n_jobs=self.jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs"
-        )
-        with _children_ignore_interrupts():
-            self._pooled = True
-            results: Generator[Binary | Failure, None, None]
-            results = parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs)
-            return results
+        from genkern.farm.pool import results_of
+
+        self._pooled = True
+        return results_of(jobs, self.jobs)
 
     def close(self) -> None:
         """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go."""
         self._closed = True
         end_own_process()
         if self._pooled:
-            get_reusable_executor(reuse=True).shutdown(kill_workers=True)
+            from genkern.farm.pool import end
+
+            end()
 
     def _count(self, result: Binary | Failure) -> None:
         if isinstance(result, Failure):
@@ -150,52 +141,3 @@ class Farm:
             self.counts.failures[result.key] = result.message
         else:
             self.counts.compiled += 1
-
-
-def _kill(worker: Any) -> None:
-    """End a worker, its compile process and the assembler that this may be running."""
-    with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split():
-            with contextlib.suppress(OSError):
-                os.killpg(int(child), signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(worker.pid, signal.SIGKILL)
-    worker.join()
-
-
-# loky's own needs psutil or the program pgrep, which small containers lack. Without either it calls Popen.kill, which
-# loky's Popen has not (joblib 1.6.0): its thread dies of that, and a run that is stopped hangs for ever. Neither joblib
-# nor loky takes another way to end workers. psutil as a dependency would do as well, and be one more compiled package
-# for every container and every Python, for what is eight lines here; where it is installed this stays in its place, so
-# that a run ends alike everywhere. tests/farm and tests/command/test_interrupts.py end runs through it.
-process_executor.kill_process_tree = _kill
-
-
-@contextlib.contextmanager
-def _children_ignore_interrupts() -> Iterator[None]:
-    """Processes started in here do not see Ctrl-C, which a terminal sends to them too: `close` ends them.
-
-    They inherit the mask of blocked signals. The trackers of shared resources unblock the signal for this
-    thread when they start, so they go first; what they say of a run that was stopped helps nobody.
-    """
-    with _environment("PYTHONWARNINGS", "ignore:resource_tracker"):
-        loky_tracker.ensure_running()
-        multiprocessing_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

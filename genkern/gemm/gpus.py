@@ -87,7 +87,9 @@ class DetectedDevice:
 def _table() -> dict[str, list[tuple[frozenset[str], Gpu]]]:
     """Arch -> [(words of `match`, Gpu)], the default first."""
     text = resources.files("genkern.gemm").joinpath("gpus.yaml").read_text(encoding="utf-8")
-    return {arch: _devices(arch, dict(entry)) for arch, entry in yaml.safe_load(text).items()}
+    # Every process reads it: the parser in C takes a tenth of the time. PyYAML may be built without it.
+    entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return {arch: _devices(arch, dict(entry)) for arch, entry in entries.items()}
 
 
 def _devices(arch: str, common: dict[str, Any]) -> list[tuple[frozenset[str], Gpu]]:

@@ -9,10 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from genkern import __version__
 from genkern.errors import InputError
@@ -31,6 +28,7 @@ from genkern.kernels.legality import require_legal
 from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.fields import own_values
 from genkern.ops.op import get_op, op_folders
+from genkern.ops.templates import environment_of
 
 
 @dataclass(frozen=True)
@@ -50,19 +48,6 @@ class GeneratedModule:
     @property
     def file_name(self) -> str:
         return f"gemm_{self.problem.name}.py"
-
-
-@lru_cache(maxsize=4)
-def _environment(outside: tuple[tuple[str, Path], ...]) -> jinja2.Environment:
-    """genkern's templates; those of other formats lie in their folders, by the formats' names."""
-    others = {name: jinja2.FileSystemLoader(folder) for name, folder in outside}
-    return jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("genkern.templates", ""), jinja2.PrefixLoader(others)]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
 
 
 def _row(kernel: str, config: Config, amd: bool, loads: bool) -> str:
@@ -163,7 +148,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
             made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
             form_of[main.name] = form = config.family + "_split" * main.split + "_xcd" * main.xcd
             forms.setdefault(form, call_text(form, call, main))
-    environment = _environment(tuple(op_folders().items()))
+    environment = environment_of(tuple(op_folders().items()))
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(made_of, key=lambda name: (name == REDUCE.name, name))
     kernels = {name: _kernel_text(made_of[name], context) for name in ordered}
@@ -196,7 +181,7 @@ def source_of(function: Callable[..., Any]) -> str:
 
 
 def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
-    template = _environment(tuple(op_folders().items())).get_template(kernel.variant.template)
+    template = environment_of(tuple(op_folders().items())).get_template(kernel.variant.template)
     return template.render(
         context, v=kernel.variant, parameters=list(parameters_of(kernel.arguments)), steps=kernel.steps
     ).strip()

@@ -22,7 +22,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
 from genkern.kernels.family import FAMILIES, GLUON, block_problem
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, operands_of
 from genkern.triton_release import triton_release
 
 # What `legal_run_time` reads besides SPLIT_K and GROUP_SIZE_M, and the family.
@@ -70,7 +70,7 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
     if gpu is not None and gpu.vendor == "amd" and not FAMILIES[family].runs_on_amd:
         return "this family needs the copy engine of NVIDIA's GPUs (TMA)"
     op = get_op(problem.op)
-    a, b, *_ = op.operands(problem)
+    a, b, *_ = operands_of(problem)
     steps = FAMILIES[family].steps or (FAMILIES[family].converts and op.converts_b)
     if not steps and (op.step_operands(problem) or b.packed > 1):
         return "this family reads nothing but A and B in its steps over K"
@@ -110,7 +110,7 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
     if reason := facts.legal(problem, config, gpu):
         return reason
     # Of a format, which may ask for more than the family: see Op.legal.
-    _, b, *_ = get_op(problem.op).operands(problem)
+    _, b, *_ = operands_of(problem)
     if b.together > 1 and config.BLOCK_SIZE_K % b.piece:
         return f"BLOCK_SIZE_K is no multiple of the {b.piece} elements of a row that are stored side by side"
     hook = _hook(problem.op)

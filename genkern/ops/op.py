@@ -177,11 +177,18 @@ def op_by_type(dtype: str) -> Op:
 
 def get_op(name: str) -> Op:
     """The op of that name. Raises InputError when there is none."""
+    if name in _own_names():
+        return _own_op(name)
     if name not in op_names():
         raise InputError(f"unknown op {name!r}: use one of {', '.join(op_names())}")
-    folder = op_folders().get(name)
-    module = importlib.import_module(f"genkern.ops.{name}") if folder is None else outside.load_package(folder)
-    op: Op = module.OP
+    op: Op = outside.load_package(op_folders()[name]).OP
+    return op
+
+
+# Asked of every config, and a format of someone else's cannot take one of these names.
+@functools.lru_cache(maxsize=64)
+def _own_op(name: str) -> Op:
+    op: Op = importlib.import_module(f"genkern.ops.{name}").OP
     return op
 
 
@@ -224,16 +231,22 @@ def _library_module(name: str) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
+def operands_of(problem: GemmProblem) -> tuple[Operand, ...]:
+    """What the problem's format declares for it: A, B, C, then the others in the order in which kernels take them."""
+    return get_op(problem.op).operands(problem)
+
+
+@functools.lru_cache(maxsize=4096)
 def element_bytes(problem: GemmProblem) -> tuple[float, float]:
     """Of an element of A, and of B: a part of a byte where several are packed in one."""
-    a, b, *_ = get_op(problem.op).operands(problem)
+    a, b, *_ = operands_of(problem)
     return DTYPES[a.dtype].size_bytes / a.packed, DTYPES[b.dtype].size_bytes / b.packed
 
 
 @functools.lru_cache(maxsize=4096)
 def bytes_moved(problem: GemmProblem) -> int:
     """Least traffic with device memory: each input read once, the output written once."""
-    return sum(operand.size_bytes for operand in get_op(problem.op).operands(problem))
+    return sum(operand.size_bytes for operand in operands_of(problem))
 
 
 def gb_per_s(problem: GemmProblem, time_us: float) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from genkern.arguments import Formatter, Parser
+from genkern.arguments import Parser
 from genkern.command.target import versions
 from genkern.command.text_table import aligned
 from genkern.errors import InputError, ResultsError
@@ -40,9 +40,6 @@ def pack_parser() -> Parser:
         prog="genkern pack",
         description="Write the winners of results files, with their binaries, into one file that a program can load\n"
         "without Triton or a compiler. What the cache lacks is compiled; no GPU is needed.",
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
     )
     group = p.add_argument_group("what to pack")
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files, YAML or AITER's CSV; or bundles")

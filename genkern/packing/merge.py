@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from genkern.arguments import Formatter, Parser
+from genkern.arguments import Parser
 from genkern.errors import InputError
 from genkern.files import read_text, require_writable, shown_path, write_whole
 from genkern.formats.gemm_entry import GemmDefaults
@@ -33,9 +33,6 @@ def merge_parser() -> Parser:
     p = Parser(
         prog="genkern merge",
         description="Join lists of sizes, such as captures (GENKERN_TUNE_GEMM=1), into one, each size once.",
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
     )
     group = p.add_argument_group("what to join")
     group.add_argument(

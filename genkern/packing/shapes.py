@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from genkern.arguments import Formatter, Parser
+from genkern.arguments import Parser
 from genkern.errors import InputError, OutputError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.model_config import ModelConfig, Stored, read_model
@@ -39,9 +39,6 @@ def shapes_parser() -> Parser:
     p = Parser(
         prog="genkern shapes",
         description="List the GEMMs that one GPU computes for a model, each with the layer it comes from.",
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
     )
     group = p.add_argument_group("whose sizes")
     group.add_argument(

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,19 +188,26 @@ def read_space(file: Path) -> Space:
         shipped = ", ".join(shipped_names())
         raise InputError(f"{file}: no such space file: give a YAML file, or one of {shipped}")
     try:
-        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot read this space file: {_one_line(error)}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(f"{file}: not valid YAML: {_one_line(error)}") from None
     try:
-        return _space(file.stem, document)
+        return _read(file.stem, text, op_names(), file.parent == SHIPPED_SPACES)
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{file}: not valid YAML: {_one_line(error)}") from None
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader (plain data only) that refuses a key given twice instead of taking the last."""
+# The default of an architecture is found by reading one shipped space after the other, for every size of a list.
+@lru_cache(maxsize=64)
+def _read(name: str, text: str, ops: tuple[str, ...], is_ours: bool) -> Space:
+    """`ops` are those that there are, which the space may name."""
+    return _space(name, yaml.load(text, Loader=_FastLoader if is_ours else _StrictLoader))
+
+
+class _Strict(yaml.constructor.SafeConstructor):
+    """Refuses a key given twice instead of taking the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -209,6 +217,14 @@ class _StrictLoader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"key {name!r} is given twice", problem_mark=key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
+
+
+class _StrictLoader(_Strict, yaml.SafeLoader):
+    """Plain data only."""
+
+
+class _FastLoader(_Strict, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same with the parser in C, for files that are genkern's own: deep nesting would end the process."""
 
 
 def _one_line(error: Exception) -> str:

@@ -28,6 +28,8 @@ def here(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         "predict",
         "--dtype_a",
         "bf16",
+        "--jobs",
+        1,
         "--cache_dir",
         cache_dir,
     ]

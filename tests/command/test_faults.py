@@ -137,7 +137,7 @@ def test_a_clock_that_steps_back(cache_dir: Path, tmp_path: Path) -> None:
     for clock in ("", "backwards"):
         folder = tmp_path / f"clock {clock}"
         folder.mkdir()
-        faults = {FAULTY[0]: "hang", FAULTY[1]: "killed"}
+        faults = {FAULTY[0]: "waits", FAULTY[1]: "killed"}
         env = machine(folder, gpus=1, faults=faults, faster=FASTER, clock=clock)
         options = ["--timeout", TIMEOUT_S, "-o2", folder / "candidates.csv", "-v"]
         ran = run(*tiny_command(folder, cache_dir, SIZE), *options, env=env)

@@ -78,7 +78,7 @@ def test_no_room(full: str, undisturbed: tuple[str, str], cache_dir: Path, tmp_p
 def test_no_room_in_the_cache(room: int, undisturbed: tuple[str, str], tmp_path: Path) -> None:
     """No entry can be stored, or only the first few: the line names the cache, and half an entry is none."""
     cache = tmp_path / "cache" / "binaries"
-    command = tiny_command(tmp_path, cache.parent, SIZES)
+    command = [*tiny_command(tmp_path, cache.parent, SIZES), "--jobs", 1]
     ran = run(*command, env=machine(tmp_path, gpus=1, faster=FASTER, full=[str(cache), room]))
     assert f"cannot write to the cache {cache}: {os.strerror(errno.ENOSPC)}; try --cache_dir" in ran.refusal
     stored = [path.parent for path in cache.rglob("genkern.json")]

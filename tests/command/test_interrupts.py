@@ -14,6 +14,7 @@ from long_tests import spread
 from machines import machine
 from processes import assert_gone, relatives, until
 from small_gemms import needs_interpreter
+from tiny_space import TINY_AMD
 
 LINE = "genkern: stopped; run the same command again to go on\n"
 
@@ -99,7 +100,7 @@ def test_stopped_while_compiling(number: signal.Signals, tmp_path: Path) -> None
     """With a cold cache, when the first binary is there: the workers end too, and what is compiled stays so."""
     cache = tmp_path / "cache"
     again = [*command(tmp_path, cache)[:2], "-o", tmp_path / "r.yaml", "--arch", "gfx942", "--profiler", "predict"]
-    again += ["--space", "amd_quick", "--cache_dir", cache]
+    again += ["--space", TINY_AMD, "--cache_dir", cache]
     process = start(*again, env={"HERE": str(tmp_path)})
     until(lambda: list(cache.glob("binaries/*/[0-9a-f]*/genkern.json")), process)
     ran = stop(process, number)

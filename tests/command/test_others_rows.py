@@ -11,6 +11,7 @@ import yaml
 from command import Ran, run_here
 from made_winners import CONFIG, winner, write_results
 from small_gemms import needs_interpreter
+from tiny_space import TINY_AMD
 
 from genkern.command.verify import read_claims
 from genkern.errors import ResultsError
@@ -33,7 +34,7 @@ OTHERS = {
 
 
 def tune(capsys: pytest.CaptureFixture[str], cache_dir: Path, results: Path, *options: object) -> Ran:
-    predicted = ["--arch", "gfx942", "--profiler", "predict", "--space", "amd_quick", "--cache_dir", cache_dir]
+    predicted = ["--arch", "gfx942", "--profiler", "predict", "--space", TINY_AMD, "--cache_dir", cache_dir]
     return run_here(capsys, "-m", 16, "-n", 128, "-k", 256, "-o", results, *options, *predicted)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command import ROOT, run_here
+from long_tests import spread
 from small_gemms import needs_interpreter
 
 from genkern.errors import InputError
@@ -48,7 +49,7 @@ def run(folder: Path, *argv: object) -> subprocess.CompletedProcess[str]:
 
 @needs_interpreter
 @pytest.mark.usefixtures("fast_checks")
-@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("arch", spread(["sm_90", "gfx942"], 2))
 def test_it_is_tuned_and_checked(
     tmp_path: Path, example: Path, arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

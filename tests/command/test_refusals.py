@@ -41,7 +41,7 @@ def here(
 
 
 def quick(cache_dir: Path) -> list[object]:
-    return ["--arch", "gfx942", "--profiler", "predict", "--space", "amd_quick", "--cache_dir", cache_dir]
+    return ["--arch", "gfx942", "--profiler", "predict", "--space", "amd_quick", "--jobs", 1, "--cache_dir", cache_dir]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ import yaml
 from command import DATA, SMALL, run, run_here
 from machines import machine
 from small_gemms import needs_interpreter
+from tiny_space import TINY_AMD
 
 from genkern.command.candidates_file import COLUMNS
 from genkern.formats.kind import read_results
@@ -39,7 +40,8 @@ def sizes(tmp_path: Path) -> Path:
 
 def predicted(cache_dir: Path) -> list[object]:
     """Options of a run that needs no GPU and little time."""
-    return ["--arch", "gfx942", "--profiler", "predict", "--space", "amd_quick", "--cache_dir", cache_dir]
+    target = ["--arch", "gfx942", "--profiler", "predict", "--space", TINY_AMD]
+    return [*target, "--jobs", 1, "--cache_dir", cache_dir]
 
 
 def measured(cache_dir: Path) -> list[object]:
@@ -134,7 +136,7 @@ def test_aiters_own_lists_and_tune_gemms_own_list_are_read(
     for path in lists:
         ran = run_here(capsys, "--input_file", path, "--explain", *predicted(cache_dir))
         assert (ran.status, ran.err) == (0, "")
-        assert " on AMD Instinct MI300X, space amd_quick:\n" in ran.out
+        assert " on AMD Instinct MI300X, space tiny_amd:\n" in ran.out
         assert "split_k_short" in ran.out
 
 
@@ -200,7 +202,7 @@ def test_every_candidate_has_exactly_one_outcome(
     with open(profile) as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
-    space, gpu = load_space("amd_quick", "gfx942", "a16w16"), gpu_for_arch("gfx942")
+    space, gpu = load_space(str(TINY_AMD), "gfx942", "a16w16"), gpu_for_arch("gfx942")
     kept = {
         (str(size["M"]), str(size["N"]), str(size["K"]), config.name)
         for size in yaml.safe_load(SMALL)

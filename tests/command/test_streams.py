@@ -12,14 +12,14 @@ import pytest
 import yaml
 from command import SMALL, Ran, environment, run, run_here
 from machines import machine
-from tiny_space import FASTER, tiny_command
+from tiny_space import FASTER, TINY_AMD, tiny_command
 
 from genkern.errors import OutputError
 from genkern.files import is_stream, own_descriptor, require_writable, write_whole
 from genkern.journal.file_lock import sole_run
 from genkern.journal.run_files import RunFiles, find_runs
 
-QUICK = ["--arch", "gfx942", "--profiler", "predict", "--space", "amd_quick"]
+QUICK = ["--arch", "gfx942", "--profiler", "predict", "--space", str(TINY_AMD)]
 
 
 def tuned(folder: Path, cache_dir: Path, *options: object) -> Ran:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from long_tests import spread
+from long_tests import in_turns, spread
 from small_gemms import make_module, specs_of
 
 from genkern.farm.code_object import read_resources
@@ -29,6 +29,7 @@ from genkern.kernels.source import ast_source
 from genkern.space.rules.registry import RULES
 
 CDNA3 = ("gfx942", "gfx950")
+# Each family has every second one, and each one about half of the families, but for `make test-long`.
 ARCHS = ("gfx90a", *CDNA3, "gfx1201", "sm_80", "sm_90", "sm_100")
 TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
 # Divided by every block of the configs below but in M, as odd sizes of M are the usual ones.
@@ -184,7 +185,7 @@ def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> N
         assert "ld.global" not in before
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
 def test_tiled_semaphore(compiled: Callable[..., Texts], arch: str) -> None:
     """Matrix instructions, and partial sums that the last program of a tile can see."""
     texts = compiled(arch, PROBLEM, Config("tiled_semaphore", 64, 64, 64, 1, 4, 4, 2))
@@ -193,7 +194,7 @@ def test_tiled_semaphore(compiled: Callable[..., Texts], arch: str) -> None:
     assert counts_arrivals(main_text(texts), arch)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
 def test_stream_k(compiled: Callable[..., Texts], arch: str) -> None:
     """Matrix instructions inside the loop over tiles, and partial sums that the last program can see."""
     texts = compiled(arch, PROBLEM, Config("stream_k", 64, 64, 64, 1, 1, 4, 2))
@@ -210,7 +211,7 @@ def test_stream_k_with_float32_out(compiled: Callable[..., Texts], arch: str) ->
     assert counts_arrivals(text, arch)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
 def test_tiled_atomic(compiled: Callable[..., Texts], arch: str) -> None:
     """Additions in hardware, four floats at a time from sm_90 on, and no compare-and-swap but on gfx90a (a rule)."""
     texts = compiled(arch, PROBLEM, Config("tiled_atomic", 64, 64, 64, 1, 4, 4, 2))
@@ -227,7 +228,7 @@ def test_tiled_atomic(compiled: Callable[..., Texts], arch: str) -> None:
         assert "reduce_splits" not in compiled(arch, sums, Config("tiled_atomic", 64, 64, 64, 1, 4, 4, 2))
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
 def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
     """16 rows of A are the short side of the matrix instruction: wgmma on sm_90, tcgen05 on sm_100."""
     text = main_text(compiled(arch, PROBLEM, Config("tiled_swapped", 16, 64, 64, 1, 4, 4, 3)))
@@ -369,7 +370,7 @@ def test_gluon_loader_begins_a_turn_where_the_kernel_left_off(
     assert any("arith.select" in line for line in by), by
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
 def test_skinny(compiled: Callable[..., Texts], arch: str) -> None:
     """B comes 16 bytes at a time, to be evicted first, and A at once where it is needed: not through shared memory."""
     warp_size = gpu_for_arch(arch).warp_size

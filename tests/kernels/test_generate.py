@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 import py_compile
 import re
@@ -46,7 +47,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES
-from genkern.kernels.generate import GeneratedModule, generate
+from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.source import load_module
 
@@ -87,9 +88,44 @@ print(generation_s, import_s, len(loaded.CONFIGS))
 """
 
 
-def every_kind() -> list[GeneratedModule]:
-    """Modules of every op, layout, with and without bias, masks, splits, TMA, 64-bit offsets, for both vendors."""
-    modules: list[GeneratedModule] = []
+# Runs each of argv[1] (JSON) as `python` would, in a process that has imported what it needs: status, output, errors.
+_RUNS = """
+import json, os, runpy, sys, tempfile, traceback
+import numpy, torch, triton, triton.language
+
+found = []
+for argv in json.loads(sys.argv[1]):
+    files = [tempfile.TemporaryFile("w+") for _ in range(2)]
+    child = os.fork()
+    if child == 0:
+        for number, file in enumerate(files, 1):
+            os.dup2(file.fileno(), number)
+        sys.argv, status = argv, 0
+        try:
+            runpy.run_path(argv[0], run_name="__main__")
+        except SystemExit as end:
+            status = end.code or 0
+            if isinstance(status, str):
+                print(status, file=sys.stderr)
+                status = 1
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for file in files:
+        file.seek(0)
+    found.append([status, *(file.read() for file in files)])
+print(json.dumps(found))
+"""
+
+
+def every_kind() -> list[tuple[GemmProblem, list[Config], str]]:
+    """What to generate modules of: every op, layout, with and without bias, masks, splits, TMA, 64-bit offsets, for
+    both vendors."""
+    modules: list[tuple[GemmProblem, list[Config], str]] = []
     activations = ("none", "relu", "none", "gelu", "silu")
     sizes = [(64, 64, 64), (65, 63, 4097), (100_000, 100_001, 65_536)]
     targets = [
@@ -113,7 +149,7 @@ def every_kind() -> list[GeneratedModule]:
                 problem = GemmProblem(*size, op, dtype, dtype, dtype_c, ra, rb, bias, activation)
                 gpu = gpu_for_arch(arch)
                 if takers := [config for config in configs if not legal(problem, config, gpu)]:
-                    modules.append(generate(problem, takers, arch))
+                    modules.append((problem, takers, arch))
     return modules
 
 
@@ -131,7 +167,8 @@ def test_golden_folder_holds_the_cases_only() -> None:
 def test_modules_are_clean_python(hostile_path: Path) -> None:
     """Every kind of module passes ruff, with the project's settings, as checked and as formatted, and compiles."""
     ruff = pytest.importorskip("ruff")
-    for number, module in enumerate(spread(every_kind(), 4)):
+    for number, kind in enumerate(spread(every_kind(), 4)):
+        module = generate(*kind)
         path = hostile_path / f"{number}_{module.file_name}"
         path.write_text(module.text, encoding="utf-8")
         py_compile.compile(str(path), doraise=True)
@@ -370,15 +407,19 @@ def test_module_runs_alone_as_a_program(hostile_path: Path) -> None:
         argv = [sys.executable, str(path), *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=hostile_path)
 
-    good = run("--check-only")
-    assert good.returncode == 0, good.stderr
-    assert good.stdout.splitlines() == [f"{config.name}: correct" for config in configs]
-    unknown = run("--config", "no_such_config")
-    assert (unknown.returncode, unknown.stderr.count("tiled_")) == (2, 0)
-    assert "there is no config 'no_such_config'" in unknown.stderr
     nothing = run(environment=clean | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
     assert (nothing.returncode, "set TRITON_INTERPRET=1" in nothing.stderr) == (2, True)
-    path.write_text(module.text.replace("range(first_k, last_k,", "range(first_k + BLOCK_SIZE_K, last_k,"))
-    bad = run("--config", configs[1].name)
-    assert bad.returncode == 1
-    assert f"AssertionError: {configs[1].name}: relative error" in bad.stderr
+    wrong = path.with_name("wrong.py")
+    wrong.write_text(module.text.replace("range(first_k, last_k,", "range(first_k + BLOCK_SIZE_K, last_k,"))
+    argvs = [[str(path), "--check-only"], [str(path), "--config", "no_such_config"]]
+    argvs.append([str(wrong), "--config", configs[1].name])
+    # Three programs for one import of PyTorch.
+    done = subprocess.run(
+        [sys.executable, "-c", _RUNS, json.dumps(argvs)], capture_output=True, text=True, check=True, env=clean
+    )
+    good, unknown, bad = json.loads(done.stdout)
+    assert good == [0, "".join(f"{config.name}: correct\n" for config in configs), ""]
+    assert (unknown[0], unknown[2].count("tiled_")) == (2, 0)
+    assert "there is no config 'no_such_config'" in unknown[2]
+    assert bad[0] == 1
+    assert f"AssertionError: {configs[1].name}: relative error" in bad[2]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,13 +167,6 @@ def _steps(case: tuple[GemmProblem, Config]) -> int:
     problem, config = case
     tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
     return 20 + tiles * (3 * config.SPLIT_K + -(-problem.K // config.BLOCK_SIZE_K))
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    with contextlib.closing(Interpreter(tmp_path_factory.mktemp("interpreted"))) as process:
-        yield process
 
 
 @pytest.mark.parametrize(("problem", "config"), covering(CASES, _traits, _steps), ids=lambda value: value.name)

@@ -5,17 +5,15 @@ Families come from FAMILIES: a new one is held to all of this without being name
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import INTERPRETED, Answer, Interpreter, fitted
-from long_tests import repeats, spread
+from long_tests import in_turns, repeats, spread
 from small_gemms import needs_interpreter
 
 from genkern.gemm.config import Config
@@ -63,13 +61,6 @@ def configs(draw: st.DrawFn, family: str) -> Config:
     return Config(family, *blocks, draw(st.sampled_from([1, 2, 5])), split)
 
 
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    with contextlib.closing(Interpreter(tmp_path_factory.mktemp("properties"))) as process:
-        yield process
-
-
 def agrees(problem: GemmProblem, answer: Answer) -> None:
     """Every element of the NaN-filled output is written and close, every row within the op's limit."""
     assert answer.error_ratio == 0
@@ -108,12 +99,13 @@ def test_slices_of_larger_matrices(interpreter: Interpreter, family: str, data: 
 @pytest.mark.parametrize(("activation", "family"), spread([*itertools.product(ACTIVATIONS, INTERPRETED)], 4))
 def test_every_epilogue_of_every_family(interpreter: Interpreter, family: str, activation: str) -> None:
     """With and without a split, a bias and scales, to each type of output."""
-    for split, bias, (op, dtype, dtype_c) in (
+    kinds = (
         (1, True, ("a16w16", "bf16", "fp16")),
-        (1, False, ("a8w8", "int8", "bf16")),
         (3, False, ("a16w16", "bf16", "fp32")),
+        (1, False, ("a8w8", "int8", "bf16")),
         (3, True, ("a8w8", "int8", "bf16")),
-    ):
+    )
+    for split, bias, (op, dtype, dtype_c) in in_turns(kinds, 2, INTERPRETED.index(family)):
         split = split if FAMILIES[family].splits_k else 1
         config = Config(family, *(16, 16, 32) if FAMILIES[family].uses_dot else (16, 64, 64), 1, split)
         problem = GemmProblem(20, 33, 100, op, dtype, dtype, dtype_c, bias=bias, activation=activation)
@@ -149,11 +141,11 @@ def test_long_sums_stay_in_float32(interpreter: Interpreter, family: str) -> Non
     assert worst.get(4, 0.0) <= worst[1]
 
 
+ODD = [({"a": 3, "b": 0, "c": 0}, "a has strides"), ({"a": 0, "b": 1, "c": 0}, "b"), ({"a": 0, "b": 0, "c": 7}, "c")]
+
+
 @pytest.mark.parametrize("family", INTERPRETED)
-@pytest.mark.parametrize(
-    ("extra", "why"),
-    [({"a": 3, "b": 0, "c": 0}, "a has strides"), ({"a": 0, "b": 1, "c": 0}, "b"), ({"a": 0, "b": 0, "c": 7}, "c")],
-)
+@pytest.mark.parametrize(("extra", "why"), ODD)
 def test_odd_leading_dimensions_are_taken_or_refused(
     interpreter: Interpreter, family: str, extra: dict[str, int], why: str
 ) -> None:

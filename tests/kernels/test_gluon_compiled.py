@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from long_tests import spread
 from small_gemms import specs_of
 
 from genkern.gemm.config import Config
@@ -190,10 +191,15 @@ def test_what_tiles_share_is_multicast(compiled: Compile, config: Config) -> Non
     assert "MEMBAR.ALL.GPU" not in sass
 
 
-@pytest.mark.parametrize("layout", [(False, False), (True, True), (False, True)], ids=["NN", "TT", "NT"])
-@pytest.mark.parametrize(
-    "config", [COMPILED[0], COMPILED[3], COMPILED[4], *SIDE_BY_SIDE[::4]], ids=lambda config: config.name
-)
+TURNED = [
+    (config, layout)
+    for config in (COMPILED[0], COMPILED[3], COMPILED[4], *SIDE_BY_SIDE[::4])
+    for layout in ((False, False), (True, True), (False, True))
+]
+
+
+# Every second one has each config and each layout.
+@pytest.mark.parametrize(("config", "layout"), spread(TURNED, 2), ids=lambda value: getattr(value, "name", str(value)))
 def test_turned_operands_come_in_boxes_of_64(compiled: Compile, config: Config, layout: tuple[bool, bool]) -> None:
     """What does not run along K comes in boxes of 64 by 64, is turned by wgmma, and costs no register."""
     kernel, sass = compiled(config, row_major_a=layout[0], row_major_b=layout[1])

@@ -29,7 +29,7 @@ from gluon_cases import (
 from gluon_stand_in import run_module
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from long_tests import repeats, spread
+from long_tests import in_turns, repeats, spread
 from numpy.typing import NDArray
 
 from genkern.errors import InputError
@@ -140,7 +140,7 @@ def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
     swapped = FAMILIES[family].swaps_operands
     shapes = ((48, 1, 4, 1), (16, 1, 8, 2 if family not in SIDE_BY_SIDE else 1), (80, 3, 4, 1))
     mixed = dtype_a != dtype_b
-    for width, split_k, warps, together in shapes if not mixed else spread(shapes, 3):
+    for width, split_k, warps, together in in_turns(shapes, 3 if mixed else 2, GLUON.index(family)):
         shares = split_k if FAMILIES[family].splits_k else 1
         config = made(family, 16 * warps, width, shares, warps, 3, together=2 * together)
         m, n = (width + 5, 16 * warps - 4) if swapped else (16 * warps + 5, 2 * width - 4)
@@ -154,18 +154,17 @@ def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
 def test_every_layout_is_exact(family: str, row_major_a: bool, row_major_b: bool) -> None:
     """Operands that run along rows or columns: whole boxes of 64 and parts of one, two warpgroups, shares, depths."""
     shapes = ((64, 64, 1, 4, 1), (128, 48, 2, 8, 1), (128, 128, 1, 4, 2), (256, 64, 3, 8, 1))
-    done = 0
+    layout = {"row_major_a": row_major_a, "row_major_b": row_major_b}
+    cases = []
     for rows, width, split_k, warps, together in shapes:
         shares = split_k if FAMILIES[family].splits_k else 1
         config = made(family, rows, width, shares, warps, 3, 2, together if family not in SIDE_BY_SIDE else 1)
-        m, n = 2 * config.BLOCK_SIZE_M - 8, config.BLOCK_SIZE_N + 24
-        layout = {"row_major_a": row_major_a, "row_major_b": row_major_b}
-        problem = fp16_problem(m, n, 64 * 5 + 24, bias=True, **layout)
-        if legal(problem, config, gpu_for_arch("sm_90")):
-            continue
-        done += 1
-        assert_exact(product(problem, config, 2, seed=rows))
-    assert done >= 1
+        problem = fp16_problem(2 * config.BLOCK_SIZE_M - 8, config.BLOCK_SIZE_N + 24, 64 * 5 + 24, bias=True, **layout)
+        if not legal(problem, config, gpu_for_arch("sm_90")):
+            cases.append((problem, config))
+    assert cases
+    for problem, config in in_turns(cases, min(2, len(cases)), LAYOUTS.index((row_major_a, row_major_b))):
+        assert_exact(product(problem, config, 2, seed=config.BLOCK_SIZE_M))
 
 
 @pytest.mark.parametrize(("dtype_c", "rows", "width"), [("fp16", 128, 256), ("fp16", 256, 112), ("fp32", 128, 208)])

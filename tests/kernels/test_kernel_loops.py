@@ -145,8 +145,10 @@ def lost_changes(text: str) -> set[str]:
     """What only bounds need of what a loop around them changes, in any kernel of a generated module."""
     functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.decorator_list]
     known: dict[str, Places] = {}
-    # Once for each function that one may call through.
-    for _ in functions:
+    # Until what is known of functions that are called says nothing new of those that call them.
+    before: dict[str, Places] | None = None
+    while known != before:
+        before = dict(known)
         for function in functions:
             names = [argument.arg for argument in function.args.args]
             # As if a loop in line 0 carried the arguments.

@@ -127,10 +127,9 @@ def test_what_is_said_not_to_compile_does_not(
 
 @needs_interpreter
 @pytest.mark.slow
-def test_what_is_legal_is_right(tmp_path: Path) -> None:
+def test_what_is_legal_is_right(interpreter: Interpreter) -> None:
     """Small problems of every kind, in every family that the interpreter runs: C is the product with any config."""
     random = Random(5)
-    interpreter = Interpreter(tmp_path)
     tried = dict.fromkeys(INTERPRETED, 0)
     while min(tried.values()) < (40 if LONG else 1):
         family = min(tried, key=tried.__getitem__)
@@ -144,20 +143,17 @@ def test_what_is_legal_is_right(tmp_path: Path) -> None:
         answer = interpreter.run(size, config, seed=tried[family])
         assert answer.again == "", (size.name, config.name)
         assert answer.worst_row_error <= get_op(size.op).worst_row_limit(size), (size.name, config.name, answer)
-    interpreter.close()
 
 
 @needs_interpreter
 @pytest.mark.slow
-def test_what_gemv_is_refused_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gemv_is_refused_is_wrong(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one row, or weights along N: the kernel computes something else."""
     monkeypatch.setattr("genkern.kernels.generate.require_legal", lambda *_: None)
-    interpreter = Interpreter(tmp_path)
     for size in (problem(2, 64, 64), problem(1, 64, 48, row_major_b=True)):
         assert legal(size, tile("gemv", 1, 16, 64), None)
         found = interpreter.run(size, tile("gemv", 1, 16, 64))
         assert not found.worst_row_error < get_op(size.op).worst_row_limit(size)
-    interpreter.close()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,14 +57,6 @@ def test_each_operand_has_a_type_of_its_own() -> None:
             resolve({**size, **said}, GemmDefaults(), "sm_90")
     with pytest.raises(InputError, match="no fp8"):
         resolve({**size, "dtype_b": "fp8"}, GemmDefaults(), "sm_80")
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 @needs_interpreter

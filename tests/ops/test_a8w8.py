@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from compiled import compile_all
 from interpreted import INTERPRETED, Interpreter
-from long_tests import spread
+from long_tests import in_turns, spread
 from small_gemms import (
     CLUSTER,
     SPLIT,
@@ -46,27 +46,21 @@ def test_scales_have_the_shape_that_they_are_for() -> None:
     assert bytes_moved(problem) - bytes_moved(plain) == 4 * (6 + 7 - 2)
 
 
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
+SIZES = [(80, 48, 96, True, "silu"), (37, 50, 70, False, "none"), (1, 50, 70, True, "none")]
+SCALED = [*itertools.product(SIZES, [INT8, FP8])]
 
 
 @needs_interpreter
-@pytest.mark.parametrize("types", [INT8, FP8], ids=lambda types: types[0])
-@pytest.mark.parametrize(
-    "problem", [(80, 48, 96, True, "silu"), (37, 50, 70, False, "none"), (1, 50, 70, True, "none")], ids=str
-)
+@pytest.mark.parametrize(("number", "case"), [*enumerate(SCALED)], ids=str)
 def test_every_family_scales_rows_and_columns(
-    interpreter: Interpreter, types: tuple[str, str, str], problem: tuple[int, int, int, bool, str]
+    interpreter: Interpreter, number: int, case: tuple[tuple[int, int, int, bool, str], tuple[str, str, str]]
 ) -> None:
     """Whole tiles and overhanging ones, splits, swapped tiles and one row: each element has its own two scales."""
-    m, n, k, bias, activation = problem
+    (m, n, k, bias, activation), types = case
     gemm = per_token(m, n, k, types, bias, activation)
     configs = [config for config in taking(gemm) if config.family in INTERPRETED]
-    for config in configs if types == INT8 else spread(configs, 2):
+    # Each family for one size and type, and for some of the others.
+    for config in in_turns(configs, 3, number) if number else configs:
         # Small tiles take the interpreter long; so many overhang as do of the whole.
         few = replace(gemm, M=min(m, 4 + m % 4), N=8 + n % 4) if config.family == "skinny" else gemm
         answer = interpreter.run(few, config)

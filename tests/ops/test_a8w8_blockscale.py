@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from compiled import compile_all
 from interpreted import INTERPRETED, Interpreter
-from long_tests import spread
+from long_tests import in_turns, spread
 from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, needs_interpreter, taking
 
 from genkern.gemm.config import Config
@@ -46,28 +46,24 @@ def test_scales_have_the_shape_of_the_blocks() -> None:
     assert (other["scale_a"], other["scale_b"]) == ((1, 4), (10, 4))
 
 
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
+SCALED = [*itertools.product([(64, 160, 320), (37, 150, 300), (1, 50, 270)], [(), OTHER], [INT8, FP8])]
 
 
 @needs_interpreter
-@pytest.mark.parametrize("types", [INT8, FP8], ids=lambda types: types[0])
-@pytest.mark.parametrize("own", [(), OTHER], ids=["128", "other"])
-@pytest.mark.parametrize("size", [(64, 160, 320), (37, 150, 300), (1, 50, 270)], ids=str)
+@pytest.mark.parametrize(("number", "case"), [*enumerate(SCALED)], ids=str)
 def test_every_dot_family_scales_blocks(
-    interpreter: Interpreter, types: tuple[str, str], own: tuple[tuple[str, int], ...], size: tuple[int, int, int]
+    interpreter: Interpreter,
+    number: int,
+    case: tuple[tuple[int, int, int], tuple[tuple[str, int], ...], tuple[str, str]],
 ) -> None:
     """A K that ends within a block and a tile that ends beyond N, splits, swapped tiles, bias and activation."""
+    size, own, types = case
     whole = size[0] == 64
     problem = problem_of(*size, types, own, bias=whole, activation="silu" if whole else "none")
     families = [name for name in INTERPRETED if FAMILIES[name].uses_dot]
     configs = [config for config in taking(problem) if config.family in families]
-    # Each way to multiply for one type, size and blocks, every fourth for the others.
-    for config in configs if types == INT8 and whole and not own else spread(configs, 4):
+    # Each way to multiply for one type, size and blocks, and for some of the others.
+    for config in in_turns(configs, 8, number) if number else configs:
         answer = interpreter.run(problem, config)
         assert answer.worst_row_error < 1e-5, config.name
         assert not answer.again, config.name

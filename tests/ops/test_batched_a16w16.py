@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,14 +78,6 @@ def test_what_it_is_not(said: dict[str, object], reason: str) -> None:
     """In one line."""
     with pytest.raises(InputError, match=reason):
         resolve({"M": 1, "N": 16, "K": 64, "op": "batched_a16w16", **said}, GemmDefaults(), "sm_90")
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 @needs_interpreter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,14 +40,6 @@ def test_which_types_go_together() -> None:
         assert "one type for A and B" in obstacle(problem_of(1, 64, 64, (a, b)))
     with pytest.raises(InputError, match="must be the same, or fp16 and bf16"):
         resolve({**size, "dtype_a": "fp32", "dtype_b": "fp16"}, GemmDefaults(), "sm_90")
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 @needs_interpreter

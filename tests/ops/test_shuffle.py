@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,14 +113,6 @@ def test_the_operand_is_the_weight() -> None:
     b = get_op(PLAIN).operands(problem)[1]
     assert (b.shape, b.storage_shape, b.size_bytes) == ((96, 64), (4, 16 * 96), 64 * 96)
     assert bytes_moved(problem) == bytes_moved(replace(problem, op="a8w8"))
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 @needs_interpreter

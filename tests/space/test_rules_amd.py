@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.space.rules import amd as rules_amd
 from genkern.space.rules.registry import rule_for
-from genkern.triton_release import triton_release
+from genkern.triton_release import triton_release, triton_version
 
 LARGE, ONE_ROW = GemmProblem(4096, 4096, 4096), GemmProblem(16, 4096, 4096)
 MI300X, MI355X, MI210, RDNA4, H200 = (gpu_for_arch(arch) for arch in ("gfx942", "gfx950", "gfx90a", "gfx1201", "sm_90"))
@@ -179,11 +180,26 @@ def test_rules_follow_the_release(with_release: Callable[[tuple[int, int]], None
 def test_without_triton_nothing_new_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that only prunes needs no Triton."""
     triton_release.cache_clear()
-    monkeypatch.setattr("importlib.import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    monkeypatch.setitem(sys.modules, "triton", None)
     try:
-        assert triton_release() == (0, 0)
+        assert (triton_version(), triton_release()) == ("", (0, 0))
     finally:
         triton_release.cache_clear()
+
+
+def test_triton_says_its_version_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The version is read where it is written as text, and asked for where it is computed."""
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "triton" / "__init__.py"
+    package.parent.mkdir()
+    package.write_text("'a docstring'\n__version__ = '9.8.7+rocm'\nraise ImportError('no driver')\n")
+    assert triton_version() == "9.8.7+rocm"
+    package.write_text("__version__ = '.'.join('345')\n")
+    assert triton_version() == "3.4.5"
+    sys.modules.pop("triton", None)
+    package.write_text("raise ImportError('no driver')\n")
+    assert triton_version() == ""
 
 
 def test_borders_of_waves_per_eu() -> None:

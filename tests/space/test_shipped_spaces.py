@@ -15,7 +15,7 @@ from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.limits import has_tma
 from genkern.kernels.family import FAMILIES, GLUON
-from genkern.kernels.legality import legal
+from genkern.kernels.legality import legal_compiled, legal_problem, legal_run_time
 from genkern.ops.op import get_op
 from genkern.space.rules.registry import rule_for
 from genkern.space.space import SHIPPED_SPACES, FamilySpace, Space, read_space, shipped_names
@@ -52,12 +52,13 @@ def keeps_something(space: Space, problem: GemmProblem, arch: str, family: str =
     """Whether pruning leaves a config, of this family where one is named: `prune`, but up to the first one only."""
     gpu = gpu_for_arch(arch)
     for entry in space.families:
-        if family not in ("", entry.family):
+        if family not in ("", entry.family) or legal_problem(problem, entry.family, gpu):
             continue
         names = space.rules if entry.rules is None else entry.rules
         rules = [rule_for(name, entry.values("GROUP_SIZE_M")) for name in names]
         for config in one_of_each_tile(entry):
-            if not legal(problem, config, gpu) and not any(drop(problem, config, gpu) for drop in rules):
+            illegal = legal_compiled(problem, config, gpu) or legal_run_time(problem, config, gpu)
+            if not illegal and not any(drop(problem, config, gpu) for drop in rules):
                 return True
     return False
 

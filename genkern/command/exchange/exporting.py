@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from genkern.arguments import Formatter, Parser, underscored
+from genkern.arguments import Parser, underscored
 from genkern.command.exchange.candidate_times import read_times
 from genkern.errors import InputError, OutputError, ResultsError
 from genkern.files import is_stream, require_writable, shown_path, write_whole
@@ -35,9 +35,6 @@ def export_parser() -> Parser:
     p = Parser(
         prog="genkern export",
         description="Write winners into the files that another program looks its configs up in.",
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
     )
     group = p.add_argument_group("what to write")
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from genkern.arguments import Formatter, Parser, underscored
+from genkern.arguments import Parser, underscored
 from genkern.command.exchange.exporting import require_absent
 from genkern.errors import InputError
 from genkern.files import require_writable, shown_path, write_whole
@@ -36,9 +36,6 @@ def import_parser() -> Parser:
         prog="genkern import",
         description="Make results without times of other programs' configs, which race when their sizes are tuned:\n"
         "genkern -i RESULTS -o RESULTS --all. Of files without configs, make a list of sizes.",
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
     )
     group = p.add_argument_group("what to read")
     group.add_argument(

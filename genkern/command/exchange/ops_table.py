@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 import genkern
-from genkern.arguments import Formatter, Parser, underscored
+from genkern.arguments import Parser, underscored
 from genkern.command.text_table import aligned
 from genkern.errors import InputError, ResultsError
 from genkern.files import shown_path
@@ -39,9 +39,6 @@ def ops_parser() -> Parser:
         prog="genkern ops",
         description="Say of each format and target whether it was measured (how many sizes there are results of),\n"
         "is compiled (there is a space to search, and the target takes the format), or is not there (-).",
-        formatter_class=Formatter,
-        allow_abbrev=False,
-        add_help=False,
     )
     group = p.add_argument_group("by which results")
     group.add_argument(

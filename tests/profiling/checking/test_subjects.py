@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,13 +39,6 @@ CONFIGS = [
 CASES = [
     (config, PROBLEMS[(n + 2 * m) % len(PROBLEMS)]) for n, config in enumerate(CONFIGS) for m in range(repeats(1, 2))
 ]
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    interpreter = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield interpreter
-    interpreter.close()
 
 
 @pytest.mark.parametrize(("config", "problem"), CASES, ids=lambda x: x.name)

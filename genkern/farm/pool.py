@@ -1,0 +1,89 @@
+"""The farm's pool of worker processes: joblib's, which Ctrl-C passes by and which ends at once with all that it does.
+
+Imported where something is to be compiled, since joblib takes as long to import as all of genkern.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Generator, Iterator, Sequence
+from multiprocessing import resource_tracker as multiprocessing_tracker
+from pathlib import Path
+from typing import Any
+
+import joblib
+from joblib.externals.loky import get_reusable_executor, process_executor
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from genkern.farm.cache import Failure
+from genkern.farm.compiler import CompileJob, run_job
+from genkern.gemm.records import Binary
+
+# A worker was killed from outside, or the pool was ended.
+WorkerDiedError = TerminatedWorkerError
+
+
+def results_of(jobs: Sequence[CompileJob], workers: int) -> Generator[Binary | Failure, None, None]:
+    """The result of each job as it comes, from so many processes. Raises WorkerDiedError where one of them is gone."""
+    parallel = joblib.Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs")
+    with _children_ignore_interrupts():
+        results: Generator[Binary | Failure, None, None]
+        results = parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs)
+        return results
+
+
+def end() -> None:
+    """End all workers at once, with whatever they are doing. The next results come from new ones."""
+    get_reusable_executor(reuse=True).shutdown(kill_workers=True)
+
+
+def _kill(worker: Any) -> None:
+    """End a worker, its compile process and the assembler that this may be running."""
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                os.killpg(int(child), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+
+
+# loky's own needs psutil or the program pgrep, which small containers lack. Without either it calls Popen.kill, which
+# loky's Popen has not (joblib 1.6.0): its thread dies of that, and a run that is stopped hangs for ever. Neither joblib
+# nor loky takes another way to end workers. psutil as a dependency would do as well, and be one more compiled package
+# for every container and every Python, for what is eight lines here; where it is installed this stays in its place, so
+# that a run ends alike everywhere. tests/farm and tests/command/test_interrupts.py end runs through it.
+process_executor.kill_process_tree = _kill
+
+
+@contextlib.contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Processes started in here do not see Ctrl-C, which a terminal sends to them too: `close` ends them.
+
+    They inherit the mask of blocked signals. The trackers of shared resources unblock the signal for this
+    thread when they start, so they go first; what they say of a run that was stopped helps nobody.
+    """
+    with _environment("PYTHONWARNINGS", "ignore:resource_tracker"):
+        loky_tracker.ensure_running()
+        multiprocessing_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,47 @@
+"""Tests of genkern.farm.pool; tests/farm/test_farm.py has what becomes of the jobs, and of workers that die."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import environment
+from small_gemms import TRITON_VERSION, target_of
+from trouble_kernels import trouble_spec
+
+from genkern.farm.cache import BinaryCache
+from genkern.farm.compiler import CompileJob
+from genkern.farm.farm import Farm
+from genkern.farm.pool import WorkerDiedError, end, results_of
+
+
+def jobs_for(trouble: Path, cache: Path, *names: str) -> list[CompileJob]:
+    """One job for each kernel of the module `trouble`."""
+    farm = Farm(BinaryCache(cache), target_of("gfx942"), TRITON_VERSION, jobs=1, timeout_s=60.0)
+    return [
+        CompileJob(farm.key(trouble_spec(name)), str(trouble), trouble_spec(name), farm.target, str(cache), 60.0, None)
+        for name in names
+    ]
+
+
+def test_a_killed_worker_is_told(trouble: Path, hostile_path: Path) -> None:
+    """A worker that is killed in the middle of a job raises the one error that a farm waits for.
+
+    The signals that this thread takes are what they were, and the pool can be ended.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(WorkerDiedError):
+        list(results_of(jobs_for(trouble, hostile_path / "cache", "kill_worker"), 2))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    end()
+
+
+def test_nothing_else_imports_it() -> None:
+    """All that a run with a warm cache imports leaves joblib alone."""
+    program = "import sys, genkern.command.run; print('joblib' in sys.modules, 'numpy' in sys.modules)"
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment())
+    assert done.stdout == "False False\n"
