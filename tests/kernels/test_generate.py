@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked_programs
 import pytest
 from golden.update import CASES, FAMILY_CASES, FOLDER, rendered
 from long_tests import spread
@@ -85,40 +86,6 @@ def load(number):
 
 import_s, loaded = best(load)
 print(generation_s, import_s, len(loaded.CONFIGS))
-"""
-
-
-# Runs each of argv[1] (JSON) as `python` would, in a process that has imported what it needs: status, output, errors.
-_RUNS = """
-import json, os, runpy, sys, tempfile, traceback
-import numpy, torch, triton, triton.language
-
-found = []
-for argv in json.loads(sys.argv[1]):
-    files = [tempfile.TemporaryFile("w+") for _ in range(2)]
-    child = os.fork()
-    if child == 0:
-        for number, file in enumerate(files, 1):
-            os.dup2(file.fileno(), number)
-        sys.argv, status = argv, 0
-        try:
-            runpy.run_path(argv[0], run_name="__main__")
-        except SystemExit as end:
-            status = end.code or 0
-            if isinstance(status, str):
-                print(status, file=sys.stderr)
-                status = 1
-        except BaseException:
-            traceback.print_exc()
-            status = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    for file in files:
-        file.seek(0)
-    found.append([status, *(file.read() for file in files)])
-print(json.dumps(found))
 """
 
 
@@ -415,7 +382,11 @@ def test_module_runs_alone_as_a_program(hostile_path: Path) -> None:
     argvs.append([str(wrong), "--config", configs[1].name])
     # Three programs for one import of PyTorch.
     done = subprocess.run(
-        [sys.executable, "-c", _RUNS, json.dumps(argvs)], capture_output=True, text=True, check=True, env=clean
+        [sys.executable, forked_programs.__file__, json.dumps(argvs)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean,
     )
     good, unknown, bad = json.loads(done.stdout)
     assert good == [0, "".join(f"{config.name}: correct\n" for config in configs), ""]
