@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from genkern.command.target import versions
+from genkern.errors import GenkernError, ResultsError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
 from genkern.files import cache_folder
@@ -94,13 +95,18 @@ def promising(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu, count: 
 
 
 def write(paths: Sequence[str], output: str, least_m: int, most_m: int, count: int) -> str:
-    """A bundle with the candidates: of one problem of each N and K, many winners, each serving any M."""
+    """A bundle with the candidates: of one problem of each N and K, many winners, each serving any M.
+
+    Raises GenkernError where there is nothing to start from, or the files cannot be read or written.
+    """
     rows = rows_of((row for path in paths for row in read_results(path)), None, False).packed
     kinds: dict[GemmProblem, list[PackedWinner]] = {}
     for row in rows:
         kind = replace(row.winner.problem, M=1)
         if kind == GemmProblem(1, kind.N, kind.K, DEFAULT_OP, *[kind.dtype_a] * 3) and row.winner.arch == ARCH:
             kinds.setdefault(kind, []).append(row.winner)
+    if not kinds:
+        raise ResultsError(f"{', '.join(paths)}: hold no {DEFAULT_OP} of one type without more, tuned on {ARCH}")
     first = next(iter(kinds.values()))[0]
     gpu = gpu_for_device(first.device, ARCH)
     wanted: dict[tuple[PackedWinner, Config], Wanted] = {}
@@ -148,7 +154,10 @@ def main() -> None:
     parser.add_argument("-o", "--output", required=True, help="the bundle to write")
     least_and_most(parser)
     arguments = parser.parse_args()
-    print(write(arguments.results, arguments.output, arguments.least_m, arguments.most_m, arguments.count))
+    try:
+        print(write(arguments.results, arguments.output, arguments.least_m, arguments.most_m, arguments.count))
+    except GenkernError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 if __name__ == "__main__":

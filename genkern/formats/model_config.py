@@ -23,6 +23,8 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 }
 _FP8 = "fp8e4m3fn"
 _GROUPS = (32, 64, 128, 256)
+# Modules that keep plain weights: transformers', compressed-tensors', Quark's and ModelOpt's names for the list.
+_KEPT = ("modules_to_not_convert", "ignore", "exclude", "exclude_modules")
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,13 @@ class ModelConfig:
             found = self._fp8(plain)
         elif method == "compressed-tensors":
             found = self._compressed(plain)
+        elif method == "fbgemm_fp8":
+            # FbgemmFp8Config: a scale for each row of the weights, and for each token as it comes.
+            found = _in_8_bits(_FP8, plain, of_rows=True)
+        elif method == "quark":
+            found = self._quark(plain)
+        elif method.startswith("modelopt"):
+            found = self._modelopt(plain)
         elif method == "gptq":
             found = self._packed(plain, has_zero_points=self.quantization.get("sym", True) is not True)
         elif method == "awq":
@@ -104,7 +113,9 @@ class ModelConfig:
 
     def _fp8(self, plain: Stored) -> Stored | None:
         block = self.quantization.get("weight_block_size")
-        return _in_blocks(_FP8, block, plain) if block else Stored("a8w8", _FP8, _FP8, plain.dtype_c)
+        # vLLM and SGLang give each token its scale where scales are made as tokens come (use_per_token_if_dynamic).
+        of_rows = self.quantization.get("activation_scheme") == "dynamic"
+        return _in_blocks(_FP8, block, plain) if block else _in_8_bits(_FP8, plain, of_rows=of_rows)
 
     def _compressed(self, plain: Stored) -> Stored | None:
         groups = self.quantization.get("config_groups")
@@ -123,9 +134,39 @@ class ModelConfig:
         if dtype and strategy == "block":
             return _in_blocks(dtype, weights.get("block_structure"), plain)
         if dtype and strategy in ("channel", "tensor"):
-            own: Own = (("scales", "per_token"),) if strategy == "channel" else ()
-            return Stored("a8w8", dtype, dtype, plain.dtype_c, own)
+            return _in_8_bits(dtype, plain, of_rows=strategy == "channel")
         return None
+
+    def _quark(self, plain: Stored) -> Stored | None:
+        """AMD's: types and scales of weights and activations, the same for all layers (what caches keep is no matter).
+
+        A scale for each token is `per_channel` there.
+        """
+        whole = self.quantization.get("global_quant_config")
+        others = self.quantization.get("layer_quant_config") or {}
+        if not isinstance(whole, dict) or not isinstance(others, dict):
+            return None
+        weight, tokens = whole.get("weight"), whole.get("input_tensors")
+        same = all(
+            isinstance(other, dict) and (other.get("weight"), other.get("input_tensors")) == (weight, tokens)
+            for other in others.values()
+        )
+        if not same or not isinstance(weight, dict) or not isinstance(tokens, dict) or weight.get("is_dynamic"):
+            return None
+        dtype = {"fp8_e4m3": _FP8, "int8": "int8"}.get(str(weight.get("dtype")), "")
+        schemes = {str(each.get("qscheme")) for each in (weight, tokens)}
+        if not dtype or tokens.get("dtype") != weight["dtype"] or not schemes <= {"per_tensor", "per_channel"}:
+            return None
+        if any(each.get("symmetric") is False for each in (weight, tokens)):
+            return None
+        return _in_8_bits(dtype, plain, of_rows="per_channel" in schemes)
+
+    def _modelopt(self, plain: Stored) -> Stored | None:
+        """NVIDIA's, which names each way; older ones one level below."""
+        inner = self.quantization.get("quantization")
+        said = inner if isinstance(inner, dict) else self.quantization
+        of_rows = {"FP8": False, "FP8_PER_CHANNEL_PER_TOKEN": True}.get(str(said.get("quant_algo")).upper())
+        return None if of_rows is None else _in_8_bits(_FP8, plain, of_rows=of_rows)
 
     def _packed(self, plain: Stored, *, has_zero_points: bool) -> Stored | None:
         """Four bits around zero: weights with zero points, or in the order of their activations, are another format."""
@@ -139,10 +180,18 @@ class ModelConfig:
 
         Entries of quantization_config that name a layer by its number are not looked at.
         """
-        entries = self.quantization.get("modules_to_not_convert") or self.quantization.get("ignore") or []
+        inner = self.quantization.get("quantization")
+        said = {**self.quantization, **(inner if isinstance(inner, dict) else {})}
+        entries = next((said[key] for key in _KEPT if said.get(key)), [])
         names = [str(entry)[:200] for entry in entries] if isinstance(entries, list) else []
         last = {re.split(r"[^A-Za-z_]+", name.rstrip(".*$"))[-1] for name in names if not re.search(r"[0-9]", name)}
         return "lm_head" in modules or bool(last & {*modules})
+
+
+def _in_8_bits(dtype: str, plain: Stored, *, of_rows: bool) -> Stored:
+    """With a scale for each token and each row of the weights, or one for each of both."""
+    own: Own = (("scales", "per_token"),) if of_rows else ()
+    return Stored("a8w8", dtype, dtype, plain.dtype_c, own)
 
 
 def _in_blocks(dtype: str, block: object, plain: Stored) -> Stored | None:

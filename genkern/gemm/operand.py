@@ -7,6 +7,7 @@ guard bands and what rotates through the cache follow from that list.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,3 +80,8 @@ class Operand:
 
     def _as_stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape if self.row_major else (*shape[:-2], shape[-1], shape[-2])
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Elements from one index to the next in each dimension of a tensor that is stored without gaps, row by row."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))

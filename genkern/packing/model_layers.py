@@ -165,6 +165,8 @@ def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
     if dense:
         width = config.number("intermediate_size")
         yield from _gated(config, tp, f"{layer} ({len(dense)} of them)", width, "intermediate_size")
+    if len(dense) == _count(config):
+        return
     if of_2:
         shared, width = f"{layer}.shared_expert", config.number("shared_expert_intermediate_size")
         yield from _gated(config, tp, shared, width, "shared_expert_intermediate_size")
@@ -197,11 +199,13 @@ def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
         yield Gemm(layer, said, n, k, ("self_attn", "absorbed"), rows="decode", batch=mine)
     said = f"output: N = hidden {hidden}, K = heads {heads} x v {v} / tp {tp}"
     yield Gemm(layer, said, hidden, mine * v, ("self_attn", "o_proj"))
-    first, width = config.optional("first_k_dense_replace"), config.number("moe_intermediate_size")
+    first = min(config.optional("first_k_dense_replace"), _count(config))
     if first:
         dense = _named(config, "mlp", 0, first - 1)
         yield from _gated(config, tp, dense, config.number("intermediate_size"), "intermediate_size")
-    sparse = _named(config, "mlp", first)
+    if first == _count(config):
+        return
+    sparse, width = _named(config, "mlp", first), config.number("moe_intermediate_size")
     if shared := config.optional("n_shared_experts"):
         yield from _gated(config, tp, f"{sparse}.shared_experts", shared * width, "moe_intermediate_size")
     yield from _routed(config, tp, sparse, config.number("n_routed_experts"), width)

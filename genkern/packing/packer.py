@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from genkern.farm.farm import Farm
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.operand import contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, code_digest
 from genkern.kernels.argument import Descriptor
@@ -147,7 +147,6 @@ def _require_fit(plan: LaunchPlan, binaries: Sequence[PackedBinary], problem: Ge
     layouts = {}
     for operand in get_op(problem.op).operands(problem):
         shape = operand.stored_shape
-        strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
-        layouts[operand.name] = Layout.of(shape, strides, True, DTYPES[operand.dtype].size_bytes)
+        layouts[operand.name] = Layout.of(shape, contiguous_strides(shape), True, DTYPES[operand.dtype].size_bytes)
     for launch, binary in zip(plan.launches, binaries, strict=True):
         parameters_of(launch, binary, layouts, {"units": 1, "M": problem.M})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from genkern.errors import GenkernError, InputError, LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.operand import Operand
+from genkern.gemm.operand import Operand, contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import library_of, linear_of
 from genkern.runtime.context import Context
@@ -154,13 +153,15 @@ def _launched(
     else:
         prepared = PreparedCall(gpu, choice, layouts, problem.M)
     shape, out_dtype, empty = (*given.lead, given.n), given.out, gpu.empty
-    strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+    strides = contiguous_strides(shape)
     gathers, places = flat is None, _places(given)
-    is_failed = False
+    is_failed, stop_native = False, _nothing
 
     def failed(error: GenkernError) -> None:
+        # From here on the library serves all calls, eager ones and those that go into a graph.
         nonlocal is_failed
         is_failed = True
+        stop_native()
         context.say(problem, f"{error}: the library serves it")
 
     def call(x: Any, weight: Any, *extra: Any) -> Any:
@@ -182,7 +183,13 @@ def _launched(
         for number, (place, operand) in enumerate(places)
     ):
         return call
-    return native_call(gpu, prepared, Form(len(tensors), shape, strides, out_dtype), call, failed)
+    native = native_call(gpu, prepared, Form(len(tensors), shape, strides, out_dtype), call, failed)
+    stop_native = native.stop
+    return native.call
+
+
+def _nothing() -> None:
+    pass
 
 
 def _seen_as(x: Any, shape: tuple[int, ...]) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import between
+import between_candidates
 import pytest
 from between import TORCH, in_turns, report
 from between_candidates import fitted, lengths, promising, rows_of_a_tile, spare
@@ -42,6 +43,29 @@ def test_candidates_are_legal_and_fit() -> None:
     first = promising(PROBLEM, found, H200, 4)
     assert len(first) == 4
     assert not any(spare(PROBLEM, config) for config in first)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]\n", "results.yaml: hold no a16w16"),
+        ("- {'M': 16, 'N': 128, 'K': 256}\n", "results.yaml"),
+        ("nothing\n", "results.yaml"),
+        (None, "results.yaml"),
+    ],
+)
+def test_bad_results_are_one_line(
+    text: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files without what it starts from, that cannot be read, or that are not there: status 2 and no traceback."""
+    if text is not None:
+        (tmp_path / "results.yaml").write_text(text)
+    argv = ["between_candidates.py", str(tmp_path / "results.yaml"), "-o", str(tmp_path / "c.genkern")]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(SystemExit) as ended:
+        between_candidates.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, said in line) == (2, True), line
 
 
 def test_rows_to_spare() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from genkern.gemm.operand import Operand
+from genkern.gemm.operand import Operand, contiguous_strides
 
 
 @pytest.mark.parametrize(("row_major", "stored"), [(True, (3, 8)), (False, (8, 3))])
@@ -29,3 +29,10 @@ def test_a_tensor_of_packed_elements_is_shorter_along_the_contiguous_dimension()
     assert Operand("b", "weight", (5, 3), "int8", row_major=False).tensor_shape == (5, 3)
     assert [Operand("x", role, (5,), "int32").is_plain for role in ("bias", "index")] == [True, False]  # type: ignore[arg-type]
     assert not packed.is_plain
+
+
+def test_strides_without_gaps() -> None:
+    """Those that PyTorch gives a new tensor of this shape, of any number of dimensions."""
+    torch = pytest.importorskip("torch")
+    for shape in ((), (5,), (5, 3), (2, 5, 3), (4, 1, 3, 2)):
+        assert contiguous_strides(shape) == torch.empty(shape).stride()

@@ -121,10 +121,42 @@ def test_each_size_stands_under_its_layer(tmp_path: Path, capsys: pytest.Capture
 
 COMPRESSED = {"num_bits": 8, "type": "float", "strategy": "channel"}
 FOUR_BITS = {"bits": 4, "group_size": 128}
+ROWS = ("a8w8", "fp8e4m3fn", {"scales": "per_token"})
+
+
+def quark(
+    dtype: str = "fp8_e4m3", qscheme: str = "per_tensor", others: dict[str, dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """What Quark writes: `others` are layers that differ, from what all have."""
+    whole = {
+        "weight": {"dtype": dtype, "qscheme": qscheme, "is_dynamic": False, "symmetric": True},
+        "input_tensors": {"dtype": dtype, "qscheme": qscheme, "is_dynamic": qscheme != "per_tensor"},
+        "output_tensors": None,
+    }
+    layers = {name: {**whole, **more} for name, more in (others or {}).items()}
+    return {"quant_method": "quark", "global_quant_config": whole, "layer_quant_config": layers}
+
+
 STORED = {
     "blocks": (FP8_BLOCKS, ("a8w8_blockscale", "fp8e4m3fn", {})),
     "other blocks": ({**FP8_BLOCKS, "weight_block_size": [64, 128]}, ("a8w8_blockscale", "fp8e4m3fn", {"block_n": 64})),
-    "a tensor": ({"quant_method": "fp8"}, ("a8w8", "fp8e4m3fn", {})),
+    "a tensor": ({"quant_method": "fp8", "activation_scheme": "static"}, ("a8w8", "fp8e4m3fn", {})),
+    "tokens as they come": ({"quant_method": "fp8", "activation_scheme": "dynamic"}, ROWS),
+    "FBGEMM": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, ROWS),
+    "Quark, a tensor": (quark(), ("a8w8", "fp8e4m3fn", {})),
+    "Quark, tokens": (quark(qscheme="per_channel"), ROWS),
+    "Quark, bytes": (quark(dtype="int8"), ("a8w8", "int8", {})),
+    "Quark, caches": (quark(others={"*k_proj": {"output_tensors": {"dtype": "fp8_e4m3"}}}), ("a8w8", "fp8e4m3fn", {})),
+    "Quark, other layers": (quark(others={"*down_proj": {"weight": None}}), ("a16w16", "bf16", {})),
+    "Quark, four bits": (quark(dtype="fp4", qscheme="per_group"), ("a16w16", "bf16", {})),
+    "Quark, broken": ({"quant_method": "quark", "global_quant_config": [1]}, ("a16w16", "bf16", {})),
+    "ModelOpt, a tensor": ({"quant_method": "modelopt", "quant_algo": "FP8"}, ("a8w8", "fp8e4m3fn", {})),
+    "ModelOpt, tokens": ({"quant_method": "modelopt", "quant_algo": "fp8_per_channel_per_token"}, ROWS),
+    "ModelOpt, as it was": (
+        {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}},
+        ("a8w8", "fp8e4m3fn", {}),
+    ),
+    "ModelOpt, four bits": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("a16w16", "bf16", {})),
     "channels": (
         {
             "quant_method": "compressed-tensors",
@@ -231,6 +263,36 @@ def test_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -
     made, _, _ = shapes(tmp_path, capsys, config, "--nsets", "16,1024")
     assert some <= {(each.N, each.K) for each in made}
     assert sum(each.bias for each in made if each.M == 16) == biases
+
+
+@pytest.mark.parametrize("key", ["modules_to_not_convert", "ignore", "exclude", "exclude_modules"])
+def test_what_is_left_out_has_many_names(tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
+    """The list of modules that keep plain weights, as each tool calls it."""
+    said = {"quant_method": "modelopt", "quant_algo": "FP8", key: ["lm_head", "model.layers.*.self_attn"]}
+    if key == "exclude_modules":
+        said = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", key: said[key]}}
+    made, _, _ = shapes(tmp_path, capsys, {**LLAMA, "quantization_config": said}, "--nsets", "16")
+    assert [each.op for each in made] == ["a16w16", "a16w16", "a8w8", "a8w8", "a16w16"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**DEEPSEEK, "first_k_dense_replace": 61},
+        {**DEEPSEEK, "first_k_dense_replace": 99},
+        {**MODELS["qwen2_moe"][0], "mlp_only_layers": [*range(80)]},
+        {**MODELS["qwen3_moe"][0], "decoder_sparse_step": 100},
+    ],
+    ids=["as many", "more", "listed", "every hundredth"],
+)
+def test_nothing_is_routed_where_all_is_dense(config: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model whose layers are all dense has no router, no experts and no shared ones."""
+    config = {key: value for key, value in config.items() if "n_routed" not in key and key != "num_experts"}
+    made, text, told = shapes(tmp_path, capsys, config, "--nsets", "16")
+    assert "router" not in text
+    assert "expert" not in text + told
+    wide = 18432 if "first_k_dense_replace" in config else config["intermediate_size"]
+    assert (2 * wide, config["hidden_size"]) in {(each.N, each.K) for each in made}
 
 
 def test_more_gpus_than_kv_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,6 +155,26 @@ def test_a_winner_whose_sums_vary_yields(gemm: Gemm, gpu: FakeGpu, bundle: Bundl
     assert launched == [0, len(atomic.calls[0].plan.launches), 0, 0]
 
 
+@pytest.mark.parametrize("family", ["tiled_tma", "tiled"])
+@pytest.mark.parametrize("first", [5, 0], ids=["in a graph", "eager"])
+def test_after_one_failure_the_library_serves(
+    gemm: Gemm, gpu: FakeGpu, bundle: Bundle, first: int, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Calls that go into a graph and eager ones, whichever failed: nothing of that winner is launched any more."""
+    winner = next(each for each in bundle.of_arch("sm_90") if each.config.startswith(f"{family}_BM"))
+    x, weight = operands(winner.problem.M, winner.problem.N)
+    gemm(x, weight)
+    assert gpu.driver.launched
+    gpu.driver.fails, gpu.driver.capturing = True, first
+    assert torch.equal(gemm(x, weight), torch.nn.functional.linear(x, weight))
+    gpu.driver.fails = False
+    gpu.driver.launched.clear()
+    for gpu.driver.capturing in (0, 5):
+        assert torch.equal(gemm(x, weight), torch.nn.functional.linear(x, weight))
+    assert gpu.driver.launched == []
+    assert capsys.readouterr().err.count("the library serves it") <= 1
+
+
 def test_what_goes_into_a_graph_has_scratch_of_its_own(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
     """Its workspace is a tensor that nobody keeps, and counters are those of the capture; eager calls keep theirs."""
     winner = next(each for each in bundle.of_arch("sm_90") if each.config.startswith("tiled_tma_BM"))

@@ -313,8 +313,15 @@ static PyObject *call_call(Call *self, PyObject *const *args, Py_ssize_t count) 
     return said ? hand_on(self->otherwise, args, count) : NULL;
 }
 
+static PyObject *call_stop(Call *self, PyObject *none) {
+    (void)none;
+    self->broken = 1;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef call_methods[] = {
     {"call", (PyCFunction)(void (*)(void))call_call, METH_FASTCALL, "call(x, weight, ...): the product."},
+    {"stop", (PyCFunction)(void (*)(void))call_stop, METH_NOARGS, "Every later call is handed on."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,14 +11,14 @@ from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import Gpu, scratch_for
+from genkern.runtime.launch.prepared import Gpu, ReadyCall, scratch_for
 
 # Algorithms are measured on operands of PyTorch's allocator, which lie at multiples of 512 bytes; the library's
 # heuristic counts on 256 where nobody says otherwise (cublasLt.h, MIN_ALIGNMENT).
 _ALIGNMENT = 256
 
 
-class AlgorithmCall:
+class AlgorithmCall(ReadyCall):
     """The algorithm that results call `name`, or where this library is another version, the first of its heuristic.
 
     `layouts` are of the operands, named in the order in which calls give them. Raises LaunchError where the library is
@@ -47,24 +47,16 @@ class AlgorithmCall:
         if launcher._native is not None:
             self.body = self._matmul.native(found, gpu.driver.entries.exchange, self._described)
 
-    def __call__(self, addresses: tuple[int, ...]) -> bool:
-        """Launch on the current stream, with the operands at these addresses.
-
-        False, and nothing done, where one of them is no multiple of 256. Raises LaunchError.
-        """
-        gpu = self._gpu
-        if not gpu.is_current():
-            with gpu.made_current():
-                return self(addresses)
+    def _launched(self, addresses: tuple[int, ...]) -> bool:
         together = 0
         for address in addresses:
             together |= address
         if together % _ALIGNMENT:
             return False
-        stream, (size, _) = gpu.stream(), self.scratch_bytes
+        stream, (size, _) = self._gpu.stream(), self.scratch_bytes
         if not size:
             return self._launch(addresses, 0, stream)
-        with scratch_for(gpu, stream, size, 0) as (workspace, _):
+        with scratch_for(self._gpu, stream, size, 0) as (workspace, _):
             return self._launch(addresses, workspace, stream)
 
     def failure(self, status: int) -> LaunchError:

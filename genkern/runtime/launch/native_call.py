@@ -21,6 +21,14 @@ class Form:
     dtype: Any
 
 
+@dataclass(frozen=True)
+class NativeCall:
+    """The `call` as a function of its tensors; after `stop` all go where those go that it does not make itself."""
+
+    call: Callable[..., Any]
+    stop: Callable[[], None]
+
+
 class Prepared(Protocol):
     """Launches that are ready (PreparedCall, AlgorithmCall): `body` is what the C extension makes of them."""
 
@@ -35,16 +43,16 @@ class Prepared(Protocol):
 
 def native_call(
     gpu: Gpu, prepared: Prepared, form: Form, otherwise: Callable[..., Any], failed: Callable[[GenkernError], None]
-) -> Callable[..., Any]:
-    """The call as a function of its tensors, which must lie as they did when it was prepared; `otherwise` where the
-    C extension is not there.
+) -> NativeCall:
+    """The call of tensors that lie as they did when it was prepared; `otherwise` where the C extension is not there.
 
     `otherwise` also makes calls whose operands are off their alignment, on another device than the thread's, or that
-    go into a graph with scratch of its own; and all after one that failed, of which `failed` is told.
+    go into a graph with scratch of its own; and all after one that failed here, of which `failed` is told, or after
+    `stop`: whoever sees one of its own fail stops this way too, since the next may write what nobody checks.
     """
     native = launcher._native
     if native is None or gpu.empty_here is None or prepared.body is None:
-        return otherwise
+        return NativeCall(otherwise, lambda: None)
     with gpu.made_current():
         current = gpu.driver.current()
     entries, scratch = gpu.driver.entries, prepared.scratch_bytes
@@ -62,5 +70,4 @@ def native_call(
         *(prepared.alignment, form.given, gpu.stream_of, gpu.index, gpu.empty_here),
         *((form.shape, form.strides, form.dtype), room, otherwise, launch_failed),
     )
-    call: Callable[..., Any] = made.call
-    return call
+    return NativeCall(made.call, made.stop)

@@ -72,7 +72,27 @@ def scratch_for(gpu: Gpu, stream: int, workspace_bytes: int, counter_bytes: int)
         raise
 
 
-class PreparedCall:
+class ReadyCall:
+    """Launches that were prepared on one GPU."""
+
+    _gpu: Gpu
+
+    def __call__(self, addresses: tuple[int, ...]) -> bool:
+        """Launch on the current stream, with the operands at these addresses.
+
+        False, and nothing done, where one of them is no multiple of `alignment`. Raises LaunchError.
+        """
+        if self._gpu.is_current():
+            return self._launched(addresses)
+        with self._gpu.made_current():
+            return self._launched(addresses)
+
+    def _launched(self, addresses: tuple[int, ...]) -> bool:
+        """The same where the GPU is the current one."""
+        raise NotImplementedError
+
+
+class PreparedCall(ReadyCall):
     """The launches of `choice`, on `gpu`, for operands with these layouts, named in the order in which calls give them.
 
     Raises ResultsError where they do not lie as the kernels were promised, LaunchError where a binary cannot be loaded.
@@ -123,19 +143,11 @@ class PreparedCall:
             names = *layouts, WORKSPACE, COUNTERS
             self.body = make_launches(gpu.driver, launches, names, len(layouts))
 
-    def __call__(self, addresses: tuple[int, ...]) -> bool:
-        """Launch on the current stream, with the operands at these addresses.
-
-        False, and nothing done, where one of them is no multiple of 16. Raises LaunchError.
-        """
-        gpu = self._gpu
-        if not gpu.is_current():
-            with gpu.made_current():
-                return self(addresses)
-        stream = gpu.stream()
+    def _launched(self, addresses: tuple[int, ...]) -> bool:
+        stream = self._gpu.stream()
         if not any(self.scratch_bytes):
             return self.body.launch(stream, addresses)
-        with scratch_for(gpu, stream, *self.scratch_bytes) as scratch:
+        with scratch_for(self._gpu, stream, *self.scratch_bytes) as scratch:
             return self.body.launch(stream, addresses + scratch)
 
     def failure(self, status: int) -> LaunchError:

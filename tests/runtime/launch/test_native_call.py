@@ -45,7 +45,9 @@ class Case:
 
     def __post_init__(self) -> None:
         form = Form(self.given, self.shape, (self.shape[1], 1), torch.bfloat16)
-        self.call: Callable[..., Any] = native_call(self.gpu, self.prepared, form, self.otherwise, self.failed)
+        native = native_call(self.gpu, self.prepared, form, self.otherwise, self.failed)
+        self.call: Callable[..., Any] = native.call
+        self.stop: Callable[[], None] = native.stop
 
     def otherwise(self, *tensors: Any) -> str:
         self.handed_on.append(tensors)
@@ -134,6 +136,18 @@ def test_a_failure_is_told_once(bundle: Bundle) -> None:
     before, after = (set(launched.parameters) for launched in gpu.driver.launched)
     _, counters = gpu.scratch.take(7, *case.prepared.scratch_bytes)
     assert counters.to_bytes(8, "little") in after - before
+
+
+def test_it_stops_when_it_is_told_to(bundle: Bundle) -> None:
+    """Whoever sees a launch of its own fail: nothing is launched here any more, and nobody is told again."""
+    winner = winner_of(bundle, "tiled")
+    case, tensors = case_of(bundle, winner), tensors_of(winner)
+    case.call(*tensors)
+    launched = len(case.gpu.driver.launched)
+    case.stop()
+    assert case.call(*tensors) == "otherwise"
+    assert (case.handed_on, case.failures) == ([tensors], [])
+    assert len(case.gpu.driver.launched) == launched
 
 
 def test_threads_have_scratch_of_their_own(bundle: Bundle) -> None:
