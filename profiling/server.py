@@ -253,9 +253,8 @@ class Server:
             if self._checking is None:
                 session = gemm.session
                 op = get_op(session.problem.op)
-                self._checking = Checking(
-                    session.problem, op, session.arch, gemm.module.reference, gemm.operands, session.seed
-                )
+                what = session.problem, op, session.arch, gemm.module.reference, gemm.operands, session.seed
+                self._checking = Checking(*what, session.budget.atol, session.budget.rtol)
             verdict = self._checking.check(self._subject(gemm, launchable))
             torch.cuda.synchronize()
         except Exception as error:

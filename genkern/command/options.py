@@ -18,13 +18,14 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.libraries import ALL, LIBRARIES
 from genkern.gemm.problem import ACTIVATIONS
+from genkern.gemm.session import TOLERANCE
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
 from genkern.space.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
 # Of no effect where there is no GPU.
-ABOUT_MEASURING = ("--protocol", "--iters", "--warmup", "--rotating_tensor", "--exhaustive", "--libtype")
+ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--libtype")
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]
        genkern pack RESULTS... -o FILE
@@ -63,6 +64,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.tunes = not (others or (results is not None and is_stream(results)))
     _check_sizes(options)
     _check_files(options)
+    if options.errRatio is None:
+        # One element outside what was asked for is one too many.
+        options.errRatio = 0.0 if {"--atol", "--rtol"} & options.given else 1.0
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     options.command = shlex.join(["python", "-m", "genkern", *argv])
     return options
@@ -143,10 +147,18 @@ def _modes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--errRatio",
         type=_ratio,
-        default=1.0,
         metavar="R",
-        help="an extra limit: the share of output elements outside the tolerance, as AITER counts them (default: 1)",
+        help="an extra limit: the share of output elements outside --atol and --rtol, as AITER counts them "
+        "(default: 1; 0 where --atol or --rtol is given)",
     )
+    for name, what in (("atol", "absolute tolerance"), ("rtol", "tolerance relative to the reference")):
+        group.add_argument(
+            f"--{name}",
+            type=_tolerance,
+            default=TOLERANCE,
+            metavar="T",
+            help=f"{what} of --errRatio: |C - ref| <= atol + rtol |ref| (default: {TOLERANCE:g})",
+        )
 
 
 def _target(group: argparse._ArgumentGroup) -> None:
@@ -177,8 +189,12 @@ def _target(group: argparse._ArgumentGroup) -> None:
         help="genkern: screen all, then time the best again in shuffled rounds; "
         "tune_gemm: ten launches, the last counts (default: genkern)",
     )
-    group.add_argument(
+    rounds = group.add_mutually_exclusive_group()
+    rounds.add_argument(
         "--iters", type=_positive, default=60, metavar="N", help="most rounds in which the best are timed (default: 60)"
+    )
+    rounds.add_argument(
+        "--num_iters", type=_positive, metavar="N", help="so many of these rounds, no fewer (default: as it takes)"
     )
     group.add_argument(
         "--warmup",
@@ -367,6 +383,7 @@ _positive = _number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 _seconds = _number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
 _megabytes = _number("a number of MiB from 0 to 65536", 0, 65_536)
 _ratio = _number("a share from 0 to 1", 0, 1)
+_tolerance = _number("a number from 0 to 1e6", 0, 1e6)
 
 
 def _gpu_ids(text: str) -> tuple[int, ...]:

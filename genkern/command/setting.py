@@ -18,7 +18,7 @@ from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
 from genkern.gemm.libraries import parse_libraries
-from genkern.gemm.session import Budget, Profiler
+from genkern.gemm.session import TOLERANCE, Budget, Profiler
 from genkern.journal.run_folder import run_folder
 from genkern.ops.command_line import said_fields
 from genkern.space.space import Space
@@ -93,6 +93,7 @@ class Setting:
 
     def journal_header(self, spaces: Mapping[str, Space], time_source: str) -> dict[str, object]:
         """What the facts of a journal depend on, and whether they belong to a run with --all."""
+        budget = asdict(self.budget)
         return {
             **self.versions,
             "arch": self.target.arch,
@@ -100,7 +101,9 @@ class Setting:
             "devices": self.target.clocks,
             "time_source": time_source,
             "space": {op: {"name": space.name, "digest": _digest(space)} for op, space in sorted(spaces.items())},
-            "budget": {name: value for name, value in asdict(self.budget).items() if name != "timeout_s"},
+            "budget": {name: value for name, value in budget.items() if name not in ("timeout_s", "atol", "rtol")},
+            # Headers of runs without them have neither.
+            **{name: budget[name] for name in ("atol", "rtol") if budget[name] != TOLERANCE},
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
             "checks": self.checks,
@@ -142,7 +145,10 @@ def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
     return Budget(
         protocol=options.protocol,
         warmup=options.warmup,
-        final_rounds=options.iters,
+        final_rounds=options.num_iters or options.iters,
+        min_rounds=options.num_iters or Budget.min_rounds,
+        atol=options.atol,
+        rtol=options.rtol,
         icache_flush=options.icache_flush,
         exhaustive=options.exhaustive,
         timeout_s=options.timeout,

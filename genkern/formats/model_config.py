@@ -182,7 +182,7 @@ class ModelConfig:
         """
         inner = self.quantization.get("quantization")
         said = {**self.quantization, **(inner if isinstance(inner, dict) else {})}
-        entries = next((said[key] for key in _KEPT if said.get(key)), [])
+        entries: object = next((said[key] for key in _KEPT if said.get(key)), [])
         names = [str(entry)[:200] for entry in entries] if isinstance(entries, list) else []
         last = {re.split(r"[^A-Za-z_]+", name.rstrip(".*$"))[-1] for name in names if not re.search(r"[0-9]", name)}
         return "lm_head" in modules or bool(last & {*modules})

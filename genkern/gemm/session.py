@@ -14,6 +14,9 @@ from genkern.gemm.libraries import VENDOR as VENDOR
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement
 
+# Of AITER's gradlib for 16-bit outputs, relative and absolute.
+TOLERANCE = 1e-2
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -25,7 +28,8 @@ class Budget:
     `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
     cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`). `exhaustive`
     measures all group sizes of a binary, also where the first is far beyond the best, and all copies of a binary.
-    `libraries` may win (genkern.gemm.libraries), names with commas between them.
+    `libraries` may win (genkern.gemm.libraries), names with commas between them. `atol` and `rtol` are the tolerance by
+    which outputs of checks are counted as AITER counts them, beside the proof: |C - ref| <= atol + rtol |ref|.
     """
 
     protocol: str = "genkern"
@@ -40,6 +44,8 @@ class Budget:
     icache_flush: bool = False
     exhaustive: bool = False
     libraries: str = parse_libraries(ALL)
+    atol: float = TOLERANCE
+    rtol: float = TOLERANCE
 
     def may_win(self, library: str) -> bool:
         """Whether this library may win."""

@@ -11,7 +11,7 @@ SCHEMA = 5
 # What a tool that does not answer leaves out: that alone makes no other run.
 _NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz")
 # What decides whether a result is the one that is asked for, besides the problem, the device and what measures it.
-_MADE_WITH = ("errRatio", "triton", "init_type", "budget")
+_MADE_WITH = ("errRatio", "atol", "rtol", "triton", "init_type", "budget")
 
 
 class UnusableJournal(ResultsError):

@@ -19,7 +19,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
-from genkern.gemm.session import Session
+from genkern.gemm.session import TOLERANCE, Budget, Session
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op
@@ -68,10 +68,10 @@ class DeviceChecker:
         return True
 
     def check(self, session: Session, candidate: Candidate) -> Check:
-        return limited(self._device_check(session, candidate), self._err_ratio)
+        return limited(self._device_check(session, candidate), self._err_ratio, session.budget)
 
     def check_call(self, session: Session, name: str) -> Check:
-        return limited(self._call_check(session, name), self._err_ratio)
+        return limited(self._call_check(session, name), self._err_ratio, session.budget)
 
 
 class InterpreterChecker:
@@ -103,7 +103,7 @@ class InterpreterChecker:
         with tempfile.TemporaryDirectory(prefix="interpreted_", dir=session.work_dir) as folder:
             path = Path(folder).resolve() / module.file_name
             write_whole(str(path), module.text)
-            return self._run(path, problem, config)
+            return self._run(path, problem, config, session.budget)
 
     def check_call(self, session: Session, name: str) -> Check:
         """Libraries' calls are timed, and checked, on a GPU only."""
@@ -113,11 +113,12 @@ class InterpreterChecker:
         """End the checks that other threads have under way: nobody knows how they would have ended."""
         self._closed.set()
 
-    def _run(self, path: Path, problem: GemmProblem, config: Config) -> Check:
+    def _run(self, path: Path, problem: GemmProblem, config: Config, budget: Budget) -> Check:
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
         values = json.dumps(dataclasses.asdict(problem))
         argv = [sys.executable, "-m", "genkern.profiling.interpret", str(path), config.name, values]
+        argv += [repr(budget.atol), repr(budget.rtol)]
 
         def failed(message: str, lost: Outcome | None = None) -> Check:
             method = NOT_CHECKED if lost else "interpreter"
@@ -142,16 +143,18 @@ class InterpreterChecker:
         answer = json.loads(out.read_text().splitlines()[-1])
         if "bug" in answer:
             raise BugError(f"interpreting {config.name}: {answer['bug']}", answer["details"])
-        check = limited(check_of_answer(config.name, problem.size, "interpreter", answer), self._err_ratio)
+        check = limited(check_of_answer(config.name, problem.size, "interpreter", answer), self._err_ratio, budget)
         same = answer["dtype_a"] == DTYPES[problem.dtype_a].torch
         return dataclasses.replace(check, stand_in="" if same else parse_dtype(answer["dtype_a"], "").name)
 
 
-def limited(check: Check, err_ratio: float) -> Check:
+def limited(check: Check, err_ratio: float, budget: Budget) -> Check:
     """`check`, failed as well where its error ratio is above the limit that was asked for."""
     if not check.passed or check.error_ratio <= err_ratio:
         return check
     message = f"error ratio {check.error_ratio:.3g} is above --errRatio {err_ratio:g}"
+    if (budget.atol, budget.rtol) != (TOLERANCE, TOLERANCE):
+        message += f" with --atol {budget.atol:g} --rtol {budget.rtol:g}"
     return dataclasses.replace(check, passed=False, message=message)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.session import TOLERANCE
 from genkern.ops.op import Op
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
 from genkern.profiling.checking.alphabet import choose_alphabet
@@ -92,7 +93,7 @@ class Checking:
     """Checks of one problem on one device.
 
     `reference(operands)` is the product with all that follows it in float32 [M, N], exact for exact inputs; `like` has
-    a tensor for each operand, on the device, whose type the inputs get.
+    a tensor for each operand, on the device, whose type the inputs get. `atol` and `rtol` are for `error_ratio` alone.
     """
 
     problem: GemmProblem
@@ -101,6 +102,8 @@ class Checking:
     reference: Callable[[dict[str, Any]], Any]
     like: Mapping[str, Any]
     seed: int = 0
+    atol: float = TOLERANCE
+    rtol: float = TOLERANCE
     _references: dict[Round, _Reference] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -134,7 +137,8 @@ class Checking:
                     break
             if message or round_.kind == "random":
                 expected = self._reference(round_, tensors).expected.float()
-                ratio, row = error_ratio(tensors["c"], expected), worst_row_error(tensors["c"], expected)
+                ratio = error_ratio(tensors["c"], expected, self.atol, self.rtol)
+                row = worst_row_error(tensors["c"], expected)
             if message:
                 break
             if round_.kind not in passed:

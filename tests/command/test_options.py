@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkern.command.options import ABOUT_MEASURING, parse, parser
+from genkern.command.setting import make_setting
 from genkern.errors import InputError
+from genkern.journal.header import made_otherwise
 
 SIZES = ["-i", "sizes.yaml"]
 ACTIONS = [action for group in parser()._action_groups for action in group._group_actions]
@@ -49,6 +51,13 @@ NAMES = sorted({name for action in ACTIONS for name in action.option_strings})
         (SIZES, "activation", "none"),
         ([*SIZES, "--errRatio", "0.1"], "errRatio", 0.1),
         (SIZES, "errRatio", 1.0),
+        ([*SIZES, "--atol", "0.1"], "errRatio", 0.0),
+        ([*SIZES, "--rtol=1e-3"], "errRatio", 0.0),
+        ([*SIZES, "--rtol", "1e-3", "--errRatio", "0.05"], "errRatio", 0.05),
+        ([*SIZES, "--rtol", "1e-3"], "rtol", 1e-3),
+        (SIZES, "atol", 0.01),
+        ([*SIZES, "--num-iters", "100"], "num_iters", 100),
+        (SIZES, "num_iters", None),
         ([*SIZES, "--no-check"], "no_check", True),
         ([*SIZES, "--rotating-tensor", "0"], "rotating_tensor", 0.0),
         ([*SIZES, "--compare-wo-tuning"], "compare_wo_tuning", True),
@@ -97,6 +106,9 @@ def test_defaults_are_those_of_the_help() -> None:
         ([*SIZES, "--timeout", "-5"], "--timeout"),
         ([*SIZES, "--rotating_tensor", "inf"], "number of MiB"),
         ([*SIZES, "--errRatio", "1.5"], "share from 0 to 1"),
+        ([*SIZES, "--atol", "-1"], "number from 0"),
+        ([*SIZES, "--rtol", "nan"], "number from 0"),
+        ([*SIZES, "--iters", "5", "--num_iters", "5"], "not allowed with"),
         ([*SIZES, "--compare", "--no_check"], "contradict each other"),
         ([*SIZES, "--no-such"], "--no-such"),
         ([*SIZES, "--tuning_results", "x"], "--tuning_results"),
@@ -159,12 +171,14 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"genkern \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
+# A process is given no argument with a NUL in it.
+LETTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 WORDS = st.one_of(
     st.sampled_from(NAMES),
     st.sampled_from(NAMES).map(lambda name: name.replace("_", "-")),
-    st.tuples(st.sampled_from(NAMES), st.text(max_size=8)).map("=".join),
+    st.tuples(st.sampled_from(NAMES), st.text(LETTERS, max_size=8)).map("=".join),
     st.sampled_from(["0", "1", "-1", "1e9", "nan", "fp8", "a8w8", "gfx942", "x.yaml", "0,1", "--", "-", "", "%s", "%"]),
-    st.text(max_size=12),
+    st.text(LETTERS, max_size=12),
 )
 
 
@@ -193,3 +207,21 @@ def test_what_was_written_is_told_from_defaults() -> None:
     assert parse([*SIZES, "--compare"]).tunes
     for mode in ("--compare_wo_tuning", "--benchmark", "--explain"):
         assert not parse([*SIZES, mode]).tunes
+
+
+def test_so_many_rounds_and_what_is_close() -> None:
+    """--num_iters sets the fewest rounds too, --atol and --rtol go with each session; journals without them are as
+    they were."""
+    size = ["-m", "16", "-n", "128", "-k", "256", "--arch", "gfx942", "--profiler", "predict"]
+    plain = make_setting(parse(size))
+    asked = make_setting(parse([*size, "--num_iters", "100", "--atol", "0.5"]))
+    rounds = [(setting.budget.min_rounds, setting.budget.final_rounds) for setting in (plain, asked)]
+    assert rounds == [(10, 60), (100, 100)]
+    few = make_setting(parse([*size, "--num_iters", "3"])).budget
+    assert (few.min_rounds, few.final_rounds) == (3, 3)
+    assert (asked.budget.atol, asked.budget.rtol, asked.options.errRatio) == (0.5, 0.01, 0.0)
+    headers = [setting.journal_header({}, "predicted") for setting in (plain, asked)]
+    assert not {"atol", "rtol"} & {*headers[0], *headers[0]["budget"]}  # type: ignore[misc]
+    said = made_otherwise(*headers)
+    assert "atol was None, is 0.5" in said
+    assert "errRatio was 1.0, is 0.0" in said

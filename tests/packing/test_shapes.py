@@ -285,7 +285,9 @@ def test_what_is_left_out_has_many_names(tmp_path: Path, capsys: pytest.CaptureF
     ],
     ids=["as many", "more", "listed", "every hundredth"],
 )
-def test_nothing_is_routed_where_all_is_dense(config: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_routed_where_all_is_dense(
+    config: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A model whose layers are all dense has no router, no experts and no shared ones."""
     config = {key: value for key, value in config.items() if "n_routed" not in key and key != "num_experts"}
     made, text, told = shapes(tmp_path, capsys, config, "--nsets", "16")

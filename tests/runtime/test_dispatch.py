@@ -18,25 +18,9 @@ from genkern.runtime.backends import cublaslt
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
-from genkern.runtime.launch import launcher
 from genkern.runtime.served import as_stored
 
 K = 512
-
-
-@pytest.fixture(params=["native", "ctypes"])
-def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
-    """A GPU on which launches are made by the C extension, or through ctypes."""
-    if request.param == "ctypes":
-        monkeypatch.setattr(launcher, "_native", None)
-    elif launcher._native is None:
-        pytest.skip("the C extension was not built: there is no compiler")
-    return FakeGpu()
-
-
-@pytest.fixture
-def gemm(bundle: Bundle, gpu: FakeGpu) -> Gemm:
-    return Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu))
 
 
 def operands(m: int, n: int, k: int = K) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,26 +137,6 @@ def test_a_winner_whose_sums_vary_yields(gemm: Gemm, gpu: FakeGpu, bundle: Bundl
     finally:
         torch.use_deterministic_algorithms(False)
     assert launched == [0, len(atomic.calls[0].plan.launches), 0, 0]
-
-
-@pytest.mark.parametrize("family", ["tiled_tma", "tiled"])
-@pytest.mark.parametrize("first", [5, 0], ids=["in a graph", "eager"])
-def test_after_one_failure_the_library_serves(
-    gemm: Gemm, gpu: FakeGpu, bundle: Bundle, first: int, family: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Calls that go into a graph and eager ones, whichever failed: nothing of that winner is launched any more."""
-    winner = next(each for each in bundle.of_arch("sm_90") if each.config.startswith(f"{family}_BM"))
-    x, weight = operands(winner.problem.M, winner.problem.N)
-    gemm(x, weight)
-    assert gpu.driver.launched
-    gpu.driver.fails, gpu.driver.capturing = True, first
-    assert torch.equal(gemm(x, weight), torch.nn.functional.linear(x, weight))
-    gpu.driver.fails = False
-    gpu.driver.launched.clear()
-    for gpu.driver.capturing in (0, 5):
-        assert torch.equal(gemm(x, weight), torch.nn.functional.linear(x, weight))
-    assert gpu.driver.launched == []
-    assert capsys.readouterr().err.count("the library serves it") <= 1
 
 
 def test_what_goes_into_a_graph_has_scratch_of_its_own(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:

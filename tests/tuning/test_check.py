@@ -174,6 +174,21 @@ def test_an_error_ratio_is_an_extra_limit(tmp_path: Path) -> None:
         assert ("--errRatio 0.01" in found.message) is (limit == 0.01)
 
 
+@needs_interpreter
+@pytest.mark.usefixtures("fast_checks")
+@pytest.mark.parametrize(("atol", "rtol"), [(0.01, 0.01), (0.0, 0.01), (0.01, 0.0), (0.0, 0.0)])
+def test_a_tolerance_refuses_and_saves_nothing(atol: float, rtol: float, tmp_path: Path) -> None:
+    """The interpreter counts by the tolerance that was asked for: C is rounded, so that none at all refuses it."""
+    session = session_for(GemmProblem(32, 32, 64, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16"), tmp_path)
+    asked = dataclasses.replace(session, budget=dataclasses.replace(session.budget, atol=atol, rtol=rtol))
+    found = InterpreterChecker(0.0).check(asked, Candidate(Config("tiled", 16, 16, 32), ()))
+    assert found.passed is (atol + rtol > 0)
+    assert ("--errRatio 0 with --atol 0 --rtol 0" in found.message) is not found.passed
+    assert InterpreterChecker(1.0).check(asked, Candidate(Config("tiled", 16, 16, 32), ())).passed
+    sent = Session.from_json(asked.to_json()).budget
+    assert (sent.atol, sent.rtol) == (atol, rtol)
+
+
 def test_gluon_kernels_are_not_called_wrong(tmp_path: Path) -> None:
     """Without a GPU a config that the interpreter cannot run is told apart from a wrong one, and cannot win."""
     checker = InterpreterChecker(0.05)
