@@ -41,7 +41,7 @@ def compile_all(folder: Path, problem: GemmProblem, configs: Sequence[Config], a
     made = []
     here = [config for config in configs if arch.startswith("sm_") or FAMILIES[config.family].runs_on_amd]
     if arch in ("gfx942", "gfx950"):
-        here = [*in_turns(here, 2, arch == "gfx950")]
+        here = [*in_turns(here, min(2, len(here)), arch == "gfx950")]
     module = generate(problem, here, arch)
     path = write_module(folder, module)
     for config in here:

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from command import environment
+from long_tests import covering
 from small_gemms import (
     AMD,
     AMD_SPLIT,
@@ -94,7 +95,19 @@ def own_process() -> Iterator[CompileProcess]:
         own.kill()
 
 
-@pytest.mark.parametrize(("arch", "problem", "config"), CASES, ids=lambda value: getattr(value, "name", value))
+def _traits(case: tuple[str, GemmProblem, Config]) -> list[Hashable]:
+    """What a case is there for: its target, its family and what is split, and what differs in the kernel's end."""
+    arch, problem, config = case
+    vendor, family = arch[:2], (config.family, config.SPLIT_K > 1)
+    ends = problem.activation, problem.dtype_c, problem.bias
+    return [arch, (vendor, family), (vendor, problem.op), *ends, (problem.row_major_a, problem.M >= 2**27)]
+
+
+@pytest.mark.parametrize(
+    ("arch", "problem", "config"),
+    covering(CASES, _traits, lambda case: 1.0),
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_compiles_for_every_target(
     process: CompileProcess, cache_dir: Path, tmp_path: Path, arch: str, problem: GemmProblem, config: Config
 ) -> None:
