@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import (
     BINARY,
@@ -23,6 +24,8 @@ from genkern.kernels.families.call import (
     NUM_WARPS,
     SPLIT_K,
     TILES,
+    TILES_OF_C,
+    Call,
     K,
     Kernel,
     M,
@@ -31,12 +34,15 @@ from genkern.kernels.families.call import (
     Product,
     Variant,
 )
+from genkern.ops.op import groups_of
 
 Arguments = tuple[Argument, ...]
 # One program of the split-K reduction, or of the filling with zeros, takes this many elements of C, two per thread of
 # four warps on AMD and four on NVIDIA: enough for 16-byte accesses, small enough to fill the GPU when M is 1.
 REDUCE_BLOCK_SIZE = 512
+_SUM_BLOCK_SIZE = 1024
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
+SUM_SLOTS = Variant("sum_slots", "gemm/sum_slots.py.j2")
 ZERO_FILL = Variant("zero_fill", "gemm/zero_fill.py.j2")
 ZERO_FILL_OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
 # The config's own; AMD's come after them.
@@ -83,7 +89,8 @@ def masked_variant(
     `clips_k`: what lies beyond K is loaded as zeros without masks, by TMA.
     """
     overhangs = {
-        "m": problem.M % config.BLOCK_SIZE_M != 0,
+        # A group may end anywhere.
+        "m": problem.M % config.BLOCK_SIZE_M != 0 or groups_of(problem) is not None,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
         "k": problem.K % config.BLOCK_SIZE_K != 0 and not clips_k,
     }
@@ -113,6 +120,45 @@ def reduction(product: Product, splits: Value) -> Kernel:
     numbers = (*sizes(product)[:2], *leading(product, "c"), Integer("SPLIT_K", splits))
     options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
     return _over_c(REDUCE, (partial, C_POINTER, *product.at_end, *numbers), options)
+
+
+def slot_rows(product: Product) -> Workspace:
+    """Where a kernel leaves the rows of all slots, in C's type."""
+    return Workspace("partial_ptr", product.accumulator)
+
+
+def slot_elements(product: Product) -> Value:
+    """Of that, in elements of the accumulators' type."""
+    assert product.groups is not None
+    size_bytes = DTYPES[product.problem.dtype_c].size_bytes
+    return cdiv(M * product.groups.top_k * N * size_bytes, DTYPES[product.accumulator].size_bytes)
+
+
+def slot_sums(product: Product) -> Kernel:
+    """C from the rows of all slots in the workspace, [M * top_k, N] of C's type."""
+    numbers = (Integer("N", N, aligns=product.problem.N % 16 == 0), *leading(product, "c"))
+    constants = (Constant("BINARY", f"B{_SUM_BLOCK_SIZE}"), Constant("BLOCK_SIZE", _SUM_BLOCK_SIZE))
+    options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
+    arguments = (slot_rows(product), C_POINTER, *numbers, *constants)
+    return Kernel(SUM_SLOTS, arguments, (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options)
+
+
+def of_groups(product: Product, variant: Variant, a: Argument, b: Argument, last: Arguments, *grid: Value) -> Call:
+    """A call for rows in groups with weights through TMA, by descriptor `b`; its grid counts TILES.
+
+    Rows of A that lie anywhere come through pointers, others by `a`; where rows of C are sums, those of slots are added
+    up after.
+    """
+    groups = product.groups
+    assert groups is not None
+    rows, of_a = (POINTERS[0], "a") if groups.gathered else (a, "")
+    scratch = (slot_rows(product),) if groups.summed else ()
+    lead = leading(product, of_a if groups.summed else f"{of_a}c")
+    arguments = (rows, b, C_POINTER, *scratch, *product.extra, *sizes(product), *lead, *last)
+    main = main_kernel(variant, arguments, *grid)
+    if not groups.summed:
+        return Call((main,), (TILES_OF_C,))
+    return Call((main, slot_sums(product)), (TILES_OF_C,), workspace=slot_elements(product))
 
 
 def zero_fill(product: Product, sums: tuple[Argument, Argument]) -> Kernel:

@@ -31,8 +31,12 @@ from genkern.kernels.families.common import (
     masked_variant,
     reduction,
     sizes,
+    slot_elements,
+    slot_rows,
+    slot_sums,
 )
 from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, tiles
+from genkern.ops.op import groups_of
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
 # the whole device.
@@ -47,6 +51,10 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
 def _call(product: Product, variant: Variant) -> Call:
     xcds = (NUM_XCDS,) if variant.xcd else ()
     definitions = (TILES_OF_C, XCDS_OF_UNITS) if variant.xcd else (TILES_OF_C,)
+    if product.groups and product.groups.summed:
+        arguments = (*POINTERS, C_POINTER, slot_rows(product), *product.extra, *sizes(product))
+        main = main_kernel(variant, (*arguments, *leading(product, "ab"), GROUP), TILES)
+        return Call((main, slot_sums(product)), definitions, workspace=slot_elements(product))
     if not variant.split:
         arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product), *leading(product, "abc"), GROUP, *xcds)
         return Call((main_kernel(variant, arguments, TILES),), definitions)
@@ -57,6 +65,8 @@ def _call(product: Product, variant: Variant) -> Call:
 
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    if config.xcd_remap and groups_of(problem) is not None:
+        return "tiles of groups are taken in their own order, without xcd_remap"
     return dot_limit(problem, config, gpu) or grid_limit(tiles(problem, config), config.num_warps, gpu)
 
 
@@ -84,4 +94,6 @@ TILED = Family(
     runs_on_amd=True,
     places_loads=True,
     batches=True,
+    groups=True,
+    gathers=True,
 )

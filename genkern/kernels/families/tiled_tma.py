@@ -25,28 +25,36 @@ from genkern.kernels.families.common import (
     leading,
     main_kernel,
     masked_variant,
+    of_groups,
     sizes,
     sums,
     when_split,
 )
 from genkern.kernels.families.limits import INT32, dot_limit, splits_limit, tma_box_limit, tma_operands_limit
+from genkern.ops.op import groups_of
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
-    return masked_variant(problem, config, clips_k=True)
+    # Rows that are gathered come through pointers.
+    groups = groups_of(problem)
+    return masked_variant(problem, config, clips_k=groups is None or not groups.gathered)
 
 
 def _call(product: Product, variant: Variant) -> Call:
     a = product.descriptor("a_desc", "a", (BLOCK_SIZE_M, BLOCK_SIZE_K))
     b = product.descriptor("b_desc", "b", (BLOCK_SIZE_K, BLOCK_SIZE_N))
+    if product.groups and product.groups.sorted_slots:
+        return of_groups(product, variant, a, b, (GROUP, SPLITS), TILES, SPLIT_K)
     numbers = (*sizes(product), *leading(product, "c"), GROUP, SPLITS)
     kernel = main_kernel(variant, (a, b, C_POINTER, *sums(product), *product.extra, *numbers), TILES, SPLIT_K)
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """In a batch a descriptor is of all matrices, one below the other: what overhangs is the next one's."""
-    if problem.batch > 1:
+    """In a batch a descriptor is of all matrices, one below the other: what overhangs is the next one's. Weights of
+    groups lie so too.
+    """
+    if problem.batch > 1 or groups_of(problem) is not None:
         if problem.row_major_b or not problem.row_major_a:
             return "in a batch TMA reads zeros beyond K only where rows run along K (rowMajorA: T, rowMajorB: N)"
         if problem.batch * max(problem.M, problem.N) >= INT32 // 2:
@@ -71,6 +79,8 @@ TILED_TMA = Family(
     splits_k=True,
     has_semaphore=True,
     batches=True,
+    groups=True,
+    gathers=True,
 )
 TILED_TMA_SWAPPED = Family(
     "tiled_tma_swapped",
