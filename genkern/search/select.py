@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import TORCH, TRITON, library_of
+from genkern.gemm.libraries import OURS, TORCH, library_of
 from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import Budget
 from genkern.gemm.statistics import Estimate, estimate, tied
@@ -73,13 +73,13 @@ def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _AL
 
     Also where no kernel of genkern's may win, and the library has one.
     """
-    beats = _beats(winner, vendor) if budget.may_win(TRITON) else not _is_measured(vendor)
+    beats = _beats(winner, vendor) if budget.may_win(library_of(winner.config)) else not _is_measured(vendor)
     return "config" if beats else "vendor"
 
 
 def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measurement]:
     """The calls of libraries that may win, fastest first, those of equal time with PyTorch's own in front."""
-    calls = [m for m in finals if library_of(m.config) != TRITON and budget.may_win(library_of(m.config))]
+    calls = [m for m in finals if library_of(m.config) not in OURS and budget.may_win(library_of(m.config))]
     measured = [m for m in calls if _is_measured(m)]
     measured.sort(key=lambda m: (m.duration_us, library_of(m.config) != TORCH, m.config))
     return measured + [m for m in calls if m not in measured]
