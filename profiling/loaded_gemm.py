@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class LoadedGemm:
         return [self._load(path, launch) for path, launch in zip(launchable.binaries, plan.launches, strict=True)]
 
     def _load(self, path: str, launch: Launch) -> Bind:
-        if read_spec(path).language == "triton":
+        if _language(path) == "triton":
             kernel = load_binary(self.module, path)
             programs = launch.programs(self._known)
             return lambda given: _bound_launch(kernel, programs, arguments_of(launch, given, self._known))
@@ -201,6 +202,12 @@ def _descriptor(argument: Descriptor, tensor: Any) -> Any:
 
     (dtype,) = (each.triton for each in DTYPES.values() if f"torch.{each.torch}" == str(tensor.dtype))
     return GluonDescriptor.from_tensor(matrix, [outer, inner], gluon_layout(dtype, (outer, inner), argument.cluster))
+
+
+@lru_cache(maxsize=4096)
+def _language(path: str) -> str:
+    """What the kernel of a cache entry is written in: asked for each config, of which many share one."""
+    return read_spec(path).language
 
 
 def _current_stream() -> int:

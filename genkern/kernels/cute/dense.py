@@ -150,6 +150,11 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (("turns", turns),))
 
 
+def units_in_clusters(units: int, cluster: int) -> int:
+    """SMs that clusters of so many programs have at a time, of so many."""
+    return units - _UNITS_LOST_TO_FOURS if cluster == 4 else units
+
+
 def _block(product: Product, operand: str, k_major: bool, rows: Value, of_k: int) -> Map:
     """The descriptor of A or B: blocks of the tile's rows by 128 bytes of K, or by 64 by 64 across."""
     box: tuple[Value, Value] = (rows, of_k) if k_major else (tile.TURNED_BOX, tile.TURNED_BOX)
