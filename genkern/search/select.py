@@ -27,19 +27,22 @@ def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
 def barren_families(measured: Iterable[Measurement]) -> list[str]:
     """A line for each family none of whose configs could be compiled and run: how they ended, and the first message.
 
-    One that needs more than the device has, or is left out as a copy or as hopeless, says nothing either way.
+    Families that ended for one and the same reason share a line. One that needs more than the device has, or is left out as a copy or as hopeless, says nothing either way.
     """
     of: dict[str, list[Measurement]] = {}
     for m in measured:
         if m.outcome not in _NEITHER:
             of.setdefault(Config.parse(m.config).family, []).append(m)
-    lines = []
+    alike: dict[str, list[str]] = {}
     for family, ended in sorted(of.items()):
         if all(m.outcome in _NEVER_RAN for m in ended):
-            counts = Counter(m.outcome.value for m in ended)
-            how = ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
             first = next((m.message for m in ended if m.message), "")
-            lines.append(f"no {family} config ran ({how}): {' '.join(first.split())}")
+            alike.setdefault(" ".join(first.split()), []).append(family)
+    lines = []
+    for said, families in alike.items():
+        counts = Counter(m.outcome.value for family in families for m in of[family])
+        how = ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
+        lines.append(f"no {', '.join(families)} config ran ({how}): {said}")
     return lines
 
 
