@@ -27,7 +27,8 @@ def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
 def barren_families(measured: Iterable[Measurement]) -> list[str]:
     """A line for each family none of whose configs could be compiled and run: how they ended, and the first message.
 
-    Families that ended for one and the same reason share a line. One that needs more than the device has, or is left out as a copy or as hopeless, says nothing either way.
+    Families that ended for one and the same reason share a line. One that needs more than the device has, or is left
+    out as a copy or as hopeless, says nothing either way.
     """
     of: dict[str, list[Measurement]] = {}
     for m in measured:
