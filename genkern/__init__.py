@@ -5,8 +5,12 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     """`patch` and `report` (genkern.runtime.model), `shuffle_weight` and `unshuffle_weight` (genkern.ops.shuffle),
-    which need PyTorch, when they are asked for.
+    `autotune_gemm` (genkern.autotune), which need PyTorch, when they are asked for.
     """
+    if name == "autotune_gemm":
+        from genkern import autotune
+
+        return autotune.autotune_gemm
     if name in ("patch", "report"):
         from genkern.runtime import model
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from genkern.gemm.libraries import TRITON, VENDOR, library_of
+from genkern.gemm.libraries import OURS, VENDOR, library_of
 from genkern.gemm.statistics import beaten, estimate, relative_spread, stop_reason
 from genkern.profiling.clocks import ThrottleGuard
 
@@ -138,7 +138,7 @@ def _after_round(
 def _drop_beaten(racing: dict[str, Sampler], finals: Finals) -> None:
     """The fastest of all is what configs are judged by, the fastest of the vendor library what its calls are."""
     estimates = {name: estimate(finals.samples_us[name]) for name in racing}
-    of_library = {name: known for name, known in estimates.items() if library_of(name) != TRITON}
+    of_library = {name: known for name, known in estimates.items() if library_of(name) not in OURS}
     for name, known in estimates.items():
         rivals = of_library if name in of_library else estimates
         leader = min(rivals.values(), key=lambda e: e.median_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from genkern.kernels.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
 from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.kernels.source import ast_source, load_module
+from genkern.ops.op import get_op
 from genkern.profiling.checking.verdict import Scratch, Subject
+from genkern.profiling.cuda.native_binary import NativeBinary
 
 Call = Callable[[int], None]
+# Operands, workspace and counters by name, to a launch on them.
+Bind = Callable[[Mapping[str, Any]], Callable[[], None]]
 # More copies than this no longer make B colder, and each costs host memory for its launch arguments.
 _MAX_COPIES = 512
 # Of a workspace and of counters: 16 bytes where a kernel needs none.
@@ -98,7 +103,7 @@ class LoadedGemm:
         Raises whatever Triton raises when a binary cannot be loaded, and InputError for a plan that is none.
         """
         plan = LaunchPlan.from_json(launchable.plan)
-        kernels = [load_binary(self.module, path) for path in launchable.binaries]
+        launches = self._loaded(launchable, plan)
         tensors = {**self.operands, **self._workspace.for_plan(plan, self._known)}
         bound: dict[int, list[Callable[[], None]]] = {}
 
@@ -106,10 +111,7 @@ class LoadedGemm:
             copy %= self.copies
             if copy not in bound:
                 given = {**tensors, **self._weights[copy]}
-                bound[copy] = [
-                    _bound_launch(kernel, launch.programs(self._known), arguments_of(launch, given, self._known))
-                    for kernel, launch in zip(kernels, plan.launches, strict=True)
-                ]
+                bound[copy] = [bind(given) for bind in launches]
             for launch in bound[copy]:
                 launch()
 
@@ -120,7 +122,7 @@ class LoadedGemm:
         import torch
 
         plan = LaunchPlan.from_json(launchable.plan)
-        kernels = [load_binary(self.module, path) for path in launchable.binaries]
+        launches = self._loaded(launchable, plan)
         workspace, counters = plan.workspace_elements(self._known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
         scratch = (
@@ -130,10 +132,23 @@ class LoadedGemm:
 
         def launch_all(operands: dict[str, Any]) -> None:
             given = {**self.operands, **operands}
-            for kernel, launch in zip(kernels, plan.launches, strict=True):
-                _bound_launch(kernel, launch.programs(self._known), arguments_of(launch, given, self._known))()
+            for bind in launches:
+                bind(given)()
 
         return Subject(launch_all, scratch)
+
+    def _loaded(self, launchable: Launchable, plan: LaunchPlan) -> list[Bind]:
+        """The launches of a call, in order, each for whatever operands it is bound to."""
+        return [self._load(path, launch) for path, launch in zip(launchable.binaries, plan.launches, strict=True)]
+
+    def _load(self, path: str, launch: Launch) -> Bind:
+        if _language(path) == "triton":
+            kernel = load_binary(self.module, path)
+            programs = launch.programs(self._known)
+            return lambda given: _bound_launch(kernel, programs, arguments_of(launch, given, self._known))
+        operands = {operand.name: operand for operand in get_op(self.session.problem.op).operands(self.session.problem)}
+        binary = NativeBinary(path, launch, operands)
+        return lambda given: binary.bound(given, self._known, _current_stream)
 
     def operands_of(self, copy: int) -> dict[str, Any]:
         """All operands, of those that rotate this copy."""
@@ -187,6 +202,18 @@ def _descriptor(argument: Descriptor, tensor: Any) -> Any:
 
     (dtype,) = (each.triton for each in DTYPES.values() if f"torch.{each.torch}" == str(tensor.dtype))
     return GluonDescriptor.from_tensor(matrix, [outer, inner], gluon_layout(dtype, (outer, inner), argument.cluster))
+
+
+@lru_cache(maxsize=4096)
+def _language(path: str) -> str:
+    """What the kernel of a cache entry is written in: asked for each config, of which many share one."""
+    return read_spec(path).language
+
+
+def _current_stream() -> int:
+    import torch
+
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 _kernels: dict[str, Any] = {}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import ProfilerError
-from genkern.gemm.libraries import CUBLASLT, TORCH, TRITON, library_of
+from genkern.gemm.libraries import CUBLASLT, OURS, TORCH, library_of
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
 from genkern.gemm.session import Session
 from genkern.profiling.feed import Feed
@@ -150,7 +150,7 @@ class ServedProfiler:
             except _Fault as fault:
                 self._count_loss(session)
                 library = library_of(fault.suspect)
-                name = fault.suspect if library == TRITON else library
+                name = fault.suspect if library in OURS else library
                 chances[name] -= 1
                 if chances[name] > 0 and not self._faults_alone(session, left.get(name), libraries & {name}):
                     continue
@@ -245,7 +245,7 @@ class ServedProfiler:
                 continue
             measured = self._measured(name, "final", samples)
             finals.append(replace(measured, discarded=discarded.get(name, 0), usual_mhz=usual_mhz, watts=watts))
-        refused = ((name, message) for name, message in errors.items() if library_of(name) == TRITON)
+        refused = ((name, message) for name, message in errors.items() if library_of(name) in OURS)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
 
     def _faults_alone(self, session: Session, candidate: Candidate | None, library: Collection[str]) -> bool:

@@ -65,6 +65,7 @@ TESTED_ELSEWHERE = {
         )
     },
     "genkern/kernels/families/gluon_tile.py": "tests/kernels/test_gluon_tile.py",
+    **{f"genkern/kernels/cute/{name}.py": "tests/command/test_own_family.py" for name in ("own", "command_line")},
     "genkern/kernels/lowering.py": "tests/kernels/test_kernel.py",
     "genkern/kernels/source.py": "tests/farm/test_compiler.py",
     "genkern/ops/outside.py": "tests/command/test_own_format.py",

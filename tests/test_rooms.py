@@ -27,9 +27,9 @@ ROOMS = (
     "packing",
 )
 # The command, and what a user's program imports by the package's own name: these hand on what is in the rooms.
-FACES = ("__main__", "__init__", "tuned_gemm")
+FACES = ("__main__", "__init__", "autotune", "tuned_gemm")
 # All that a process which launches kernels needs of the rest.
-PROFILING_KNOWS = ("", "gemm", "ops", "kernels", "farm.cache", "runtime.backends", "profiling")
+PROFILING_KNOWS = ("", "gemm", "ops", "kernels", "farm.cache", "runtime.backends", "runtime.launch", "profiling")
 
 
 def imports(path: Path) -> Iterator[str]:

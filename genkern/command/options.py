@@ -19,13 +19,14 @@ from genkern.gemm.gpus import known_archs
 from genkern.gemm.libraries import ALL, LIBRARIES
 from genkern.gemm.problem import ACTIVATIONS
 from genkern.gemm.session import TOLERANCE
+from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
 from genkern.space.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
 # Of no effect where there is no GPU.
-ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--libtype")
+ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive")
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]
        genkern pack RESULTS... -o FILE
@@ -106,6 +107,7 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
         type=op_name,
         help=f"{_either(op_names())}, or the folder of a format of your own (default: by the types)",
     )
+    add_families(group)
     own = "fp8 and bf8 are the target's own"
     for operand, help in (
         ("a", f"{', '.join(DTYPES)}; {own} (default: {default_types(0)})"),

@@ -39,8 +39,9 @@ from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.family import is_deterministic
 from genkern.ops.op import check_problem
+from genkern.space.languages import space_for_libraries
 from genkern.space.prune import explain, prune
-from genkern.space.space import Space, load_space
+from genkern.space.space import Space
 from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.driver_process import Shared, driver_processes
@@ -63,7 +64,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.bucket is not None:
         problems = bucketed(problems, setting)
         options.profile_file = options.profile_file or f"{setting.results_path}.candidates.csv"
-    spaces = {op: load_space(options.space, setting.target.arch, op) for op in {problem.op for problem in problems}}
+    asked = options.space, setting.target.arch
+    libraries = setting.budget.libraries.split(",")
+    spaces = {op: space_for_libraries(*asked, op, libraries) for op in {problem.op for problem in problems}}
     if options.deterministic:
         spaces = {op: space.asked_first("not_deterministic") for op, space in spaces.items()}
     if options.explain:

@@ -17,9 +17,10 @@ from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
-from genkern.gemm.libraries import parse_libraries
+from genkern.gemm.libraries import CUTE, parse_libraries
 from genkern.gemm.session import TOLERANCE, Budget, Profiler
 from genkern.journal.run_folder import run_folder
+from genkern.kernels.cute.release import cute_installed
 from genkern.ops.command_line import said_fields
 from genkern.space.space import Space
 
@@ -134,6 +135,12 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
     return defaults
 
 
+def _libraries(text: str) -> str:
+    """The libraries that may win: of all, CuTe DSL where it is installed; said by its name, also where it is not."""
+    said = CUTE in text.lower() or cute_installed()
+    return ",".join(name for name in parse_libraries(text).split(",") if said or name != CUTE)
+
+
 def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
     """How much to measure; the weights rotate through twice the last-level cache unless the user says otherwise.
 
@@ -152,6 +159,6 @@ def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
         icache_flush=options.icache_flush,
         exhaustive=options.exhaustive,
         timeout_s=options.timeout,
-        libraries=parse_libraries(options.libtype),
+        libraries=_libraries(options.libtype),
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,
     )

@@ -17,7 +17,7 @@ from genkern.command.report import format_text, outcome_text
 from genkern.command.results_status import results_lines
 from genkern.command.text_table import aligned
 from genkern.files import shown_path
-from genkern.gemm.libraries import TRITON, library_of
+from genkern.gemm.libraries import OURS, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.facts import JournalFacts, ProblemFacts, read_journal
@@ -110,7 +110,7 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
     configs = facts.begun.configs if facts.begun else None
     outcomes = Counter(measurement.outcome for measurement in facts.screened.values())
     outcomes.update(unfit.outcome for unfit in facts.unfit.values())
-    finals = [final for final in facts.finals if library_of(final.config) == TRITON]
+    finals = [final for final in facts.finals if library_of(final.config) in OURS]
     measured = [m for m in finals or facts.screened.values() if m.duration_us is not None]
     best = min(measured, key=lambda m: m.duration_us or 0.0, default=None)
     if (winner := facts.winner) is not None:

@@ -40,7 +40,12 @@ def read_spec(entry: str | Path) -> KernelSpec:
     values = json.loads((Path(entry) / _RECORD).read_bytes())["spec"]
     pairs = {name: tuple((str(k), v) for k, v in values[name]) for name in ("signature", "constants", "options")}
     return KernelSpec(
-        values["function"], values["source_sha256"], divisible_by_16=tuple(values["divisible_by_16"]), **pairs
+        values["function"],
+        values["source_sha256"],
+        divisible_by_16=tuple(values["divisible_by_16"]),
+        language=values.get("language", "triton"),
+        file=values.get("file", ""),
+        **pairs,
     )
 
 

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from genkern.errors import BugError, OutputError, bugs_told
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.code_object import read_resources
+from genkern.farm.cute_compiler import compile_cute
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.lowering import DEFAULT_SETTINGS, SETTINGS
@@ -71,12 +72,14 @@ def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
     The folder `scratch` is for what comes up on the way; the caller removes it. Raises BugError for whatever is no
     refusal: that says nothing of the kernel and is not kept.
     """
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import compile as triton_compile
-
     cache = BinaryCache(job.cache_dir)
     if (known := cache.get(job.key)) is not None:
         return known
+    if job.spec.language == "cute":
+        return compile_cute(job.key, job.spec, job.target, cache, scratch)
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import compile as triton_compile
+
     use_quiet_triton(scratch)
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     where = f"compiling {job.spec.function}"

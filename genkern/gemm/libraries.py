@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from genkern.errors import InputError
 
-TRITON, TORCH, CUBLASLT = LIBRARIES = ("triton", "torch", "cublaslt")
+TRITON, CUTE, TORCH, CUBLASLT = LIBRARIES = ("triton", "cute", "torch", "cublaslt")
+# The languages of genkern's own kernels: what configs stand for, rather than calls of another's library.
+OURS = (TRITON, CUTE)
 ALL = "all"
 # The name under which PyTorch's own call of the vendor library appears among the finals.
 VENDOR = "vendor"
@@ -44,10 +46,12 @@ def is_call(name: str) -> bool:
 
 
 def library_of(name: str) -> str:
-    """The library whose call has this name, in results or among the finals; "triton" for a config."""
+    """The library whose call has this name, in results or among the finals; for a config its kernels' language."""
     if name in (TORCH, VENDOR):
         return TORCH
-    return CUBLASLT if name.partition(" ")[0] == CUBLASLT else TRITON
+    if name.partition(" ")[0] == CUBLASLT:
+        return CUBLASLT
+    return CUTE if name.startswith(f"{CUTE}_") else TRITON
 
 
 def call_name(name: str) -> str:

@@ -46,6 +46,20 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
+class Map:
+    """TMA descriptor as in Descriptor, by itself: the 128 bytes, without the sizes and strides that Triton adds.
+
+    `swizzle` is CUtensorMapSwizzle: how a box lies in shared memory, by so many bytes (0: none, 3: 128).
+    """
+
+    name: str
+    operand: str
+    box: tuple[Value, Value]
+    transposed: bool
+    swizzle: int = 0
+
+
+@dataclass(frozen=True)
 class Descriptors:
     """`count` parameters, `each` with the width of another part of `width` columns as WIDTH in its box.
 
@@ -120,7 +134,7 @@ class Constant:
 
 
 # In what follows `expanded`, the values of Integers may hang on the number of units; no other argument's do.
-Argument = Pointer | Descriptor | Descriptors | Integer | Leading | Stride | Workspace | Counters | Constant
+Argument = Pointer | Descriptor | Map | Descriptors | Integer | Leading | Stride | Workspace | Counters | Constant
 
 
 @dataclass(frozen=True)
@@ -160,7 +174,7 @@ def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: 
             for number, (_, _, columns) in enumerate(parts):
                 box = _box(each, {**known, "WIDTH": columns})
                 yield replace(each, name=f"{each.name}_{number}", box=box)
-        elif isinstance(argument, Descriptor):
+        elif isinstance(argument, (Descriptor, Map)):
             yield replace(argument, box=_box(argument, known))
         elif isinstance(argument, Integer):
             yield replace(argument, value=fold(argument.value, known))
@@ -170,7 +184,7 @@ def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: 
             yield argument
 
 
-def _box(descriptor: Descriptor, known: Mapping[str, Value]) -> tuple[int, int]:
+def _box(descriptor: Descriptor | Map, known: Mapping[str, Value]) -> tuple[int, int]:
     outer, inner = descriptor.box
     return evaluate(outer, known), evaluate(inner, known)
 
@@ -182,6 +196,9 @@ def triton_type(argument: Argument, operands: Mapping[str, Operand]) -> str:
     if isinstance(argument, Descriptor):
         outer, inner = argument.box
         return f"tensordesc<{DTYPES[operands[argument.operand].dtype].triton}[{outer}, {inner}]>"
+    if isinstance(argument, Map):
+        outer, inner = argument.box
+        return f"tensormap<{DTYPES[operands[argument.operand].dtype].triton}[{outer}, {inner}], {argument.swizzle}>"
     if isinstance(argument, Workspace):
         return f"*{DTYPES[argument.dtype].triton}"
     return "*i32" if isinstance(argument, Counters) else "i32"

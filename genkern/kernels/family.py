@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.cute import own
+from genkern.kernels.cute.dense import CUTE_DENSE
 from genkern.kernels.families.few_rows import GEMV, SKINNY
 from genkern.kernels.families.gluon_tile import WIDEST, ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
@@ -26,14 +31,35 @@ FAMILIES = {
     for family in (
         *(TILED, TILED_SEMAPHORE, STREAM_K, TILED_ATOMIC, GEMV, SKINNY, TILED_SWAPPED, TILED_TMA, TILED_TMA_SWAPPED),
         *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE),
+        *CUTE_DENSE,
     )
 }
+
+
+def add_file(file: str | Path) -> str:
+    """The name of the family that a file declares, which is one of FAMILIES from here on, and in what this one starts.
+
+    Raises InputError for a file that declares none, or one that genkern has.
+    """
+    file = Path(file).resolve()
+    family = own.family_of(file)
+    if family.name in FAMILIES and file not in own.files():
+        raise InputError(f"{file}: there is a family {family.name} already: take another name")
+    FAMILIES[family.name] = family
+    own.remember(file)
+    return family.name
+
+
+for _file in own.files():
+    add_file(_file)
 
 
 # One program per SM, operands and C through the copy engine: the same text but for who does what.
 PERSISTENT_TMA = ("persistent_tma", "persistent_tma_specialized")
 # Those in Gluon.
-GLUON = tuple(name for name, family in FAMILIES.items() if family.width_step)
+GLUON = tuple(name for name, family in FAMILIES.items() if family.width_step and family.language == "triton")
+# Those of genkern's in CuTe DSL, which is an optional extra.
+CUTE = tuple(family.name for family in CUTE_DENSE)
 
 
 def sides(config: Config) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
+from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.families.call import Kernel, product_of, starts_early
 from genkern.kernels.families.common import REDUCE, SUM_SLOTS
 from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
@@ -35,6 +36,9 @@ from genkern.ops.templates import environment_of
 @dataclass(frozen=True)
 class GeneratedModule:
     """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name.
+
+    Of configs whose kernels are not Triton's it has the operands, reference and library call alone: these kernels lie
+    in files of their own (`source_file`), and are launched by their plans.
 
     `kernels_text` is the module without its table of configs and what launches them: all that a compile worker needs.
     Importing 20,000 configs takes half a second, in each of the workers and for each size.
@@ -72,10 +76,17 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         gpu = gpu_for_arch(arch)
     require_legal(problem, configs, gpu)
     op = get_op(problem.op)
+    files = {
+        kernel.variant.name: kernel.variant.template
+        for config in configs
+        if FAMILIES[config.family].language != "triton"
+        for kernel in call_of(product_of(problem, op, arch), config).kernels
+    }
+    configs = [config for config in configs if FAMILIES[config.family].language == "triton"]
     b, groups = op.operands(problem)[1], groups_of(problem)
     accumulator = op.accumulator(problem)
     amd = any(config.is_amd for config in configs)
-    max_split_k = max(config.SPLIT_K for config in configs)
+    max_split_k = max((config.SPLIT_K for config in configs), default=1)
     families = {config.family for config in configs}
     xcd_remap = any(config.xcd_remap for config in configs)
     if xcd_remap and gpu is None:
@@ -179,6 +190,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     # Rendering the whole has found the blocks of the template that it extends.
     kernels_text = "".join(whole.blocks["kernels"][0](whole))
     hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
+    hashes |= {name: sha256_of(file) for name, file in files.items()}
     return GeneratedModule(problem, arch, text, kernels_text, hashes)
 
 

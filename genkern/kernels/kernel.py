@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from genkern.kernels.cute.release import cute_version
 from genkern.kernels.lowering import LOWERING, with_layouts
 
 # Settings of Triton that change what it compiles; where files lie and what is printed does not.
@@ -38,6 +39,7 @@ class KernelSpec:
     `signature` lists the run-time arguments in order with Triton's type names, `constants` the
     compile-time ones that follow them. Arguments named in `divisible_by_16` are promised to be so
     (for a pointer: its address). `source_sha256` is that of the kernel's text, helpers included.
+    A kernel that is no Triton's has its `language`, and the `file` that it is in (genkern.kernels.cute.source_file).
     """
 
     function: str
@@ -46,6 +48,9 @@ class KernelSpec:
     constants: tuple[tuple[str, int | str], ...]
     divisible_by_16: tuple[str, ...]
     options: tuple[tuple[str, int | str], ...]
+    # Not in the text that is digested: what Triton's kernels had as addresses before stays theirs.
+    language: str = field(default="triton", repr=False)
+    file: str = field(default="", repr=False)
 
     def key(self, target: Target, triton_version: str, environment: Environment | None = None) -> str:
         """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies.
@@ -54,10 +59,18 @@ class KernelSpec:
         target, Triton's version, the environment, and the version of genkern's own lowering.
         `environment` is `compile_environment()`, for whoever asks for many keys: it takes longer than all the rest.
         """
+        if self.language == "cute":
+            # Whoever compiles it reads no setting of the environment.
+            return hashlib.sha256(repr((self, self.language, target, cute_version())).encode()).hexdigest()
         environment = compile_environment() if environment is None else environment
         layouts = with_layouts(self.signature, self.options)
         decides = self, layouts, target, triton_version, environment, LOWERING
         return hashlib.sha256(repr(decides).encode()).hexdigest()
+
+
+def symbol_of(function: str, binary: str, language: str) -> str:
+    """A kernel's name in its binary: CuTe DSL counts the kernels of a compilation, and each of ours has one."""
+    return f"{function}_{binary}" + "_0" * (language == "cute")
 
 
 def compile_environment() -> Environment:

@@ -20,6 +20,7 @@ from genkern.kernels.argument import (
     Descriptor,
     Integer,
     Leading,
+    Map,
     Pointer,
     Stride,
     Workspace,
@@ -105,6 +106,7 @@ class LaunchPlan:
 _KINDS: dict[str, type[Argument]] = {
     "pointer": Pointer,
     "descriptor": Descriptor,
+    "map": Map,
     "integer": Integer,
     "leading": Leading,
     "stride": Stride,
@@ -154,7 +156,7 @@ def _argument(data: Any) -> Argument:
     for name, value in values.items():
         said, holds = ("a number or a name", _is_constant) if kind is Constant and name == "value" else _FIELDS[name]
         _checked(value, said, holds)
-    if kind is Descriptor:
+    if kind in (Descriptor, Map):
         values["box"] = tuple(values["box"])
     if kind is Integer:
         values["value"] = from_json(values["value"], _FREE)
@@ -182,6 +184,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("transposed", "swizzled", "aligns"), ("true or false", lambda value: isinstance(value, bool))),
     "box": ("two numbers from 1", _is_box),
     "cluster": ("a number from 1", _is_count),
+    "swizzle": ("a number from 0 to 3", lambda value: not isinstance(value, bool) and value in range(4)),
     "dtype": ("a dtype", lambda value: isinstance(value, str) and value in DTYPES),
     "value": ("a value", lambda value: True),
 }

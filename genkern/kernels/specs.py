@@ -18,7 +18,7 @@ from genkern.kernels.argument import Constant, constants_of, expanded, promised,
 from genkern.kernels.expression import Value, evaluate, fold
 from genkern.kernels.families.call import Call, Kernel, Product, Variant, for_batch, for_groups, product_of
 from genkern.kernels.family import FAMILIES
-from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.kernel import KernelSpec, symbol_of
 from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.ops.op import Op, get_op
 
@@ -91,6 +91,12 @@ def _numbers(config: Config) -> Mapping[str, Value]:
     return {field: getattr(config, field) for field in _NUMBERS}
 
 
+def _written(kernel: Kernel, config: Config) -> tuple[str, str]:
+    """The language of a kernel, and the file that it is in where that is not the generated module."""
+    language = FAMILIES[config.family].language
+    return language, "" if language == "triton" else kernel.variant.template
+
+
 @lru_cache(maxsize=8192)
 def _specs(product: Product, one: Config, split: bool, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
     source = dict(hashes)
@@ -108,6 +114,7 @@ def _specs(product: Product, one: Config, split: bool, hashes: tuple[tuple[str, 
                 constants_of(arguments),
                 tuple(argument.name for argument in given if promised(argument)),
                 compile_options(kernel, config),
+                *_written(kernel, config),
             )
         )
     return tuple(specs)
@@ -135,22 +142,23 @@ def launch_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = Fal
     known |= {"XCDS": gpu.xcds, "UNITS_PER_XCD": gpu.compute_units // gpu.xcds}
     for name, value in call.definitions:
         known[name] = fold(value, known)
-    return _planned(call, known, binary_name(config), product.accumulator)
+    language = FAMILIES[config.family].language
+    return _planned(call, known, binary_name(config), product.accumulator, language)
 
 
-def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str) -> LaunchPlan:
-    launches = tuple(_of_kernel(kernel, known, binary) for kernel in call.kernels)
+def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str, language: str) -> LaunchPlan:
+    launches = tuple(_of_kernel(kernel, known, binary, language) for kernel in call.kernels)
     return LaunchPlan(launches, fold(call.workspace, known), accumulator, fold(call.counters, known))
 
 
-def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str) -> Launch:
+def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: str) -> Launch:
     arguments = tuple(expanded(kernel.arguments, known, binary))
     # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
     (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
     options = dict(kernel.options)
     x, y, z = (fold(value, known) for value in kernel.grid)
     return Launch(
-        f"{kernel.variant.name}_{name}",
+        symbol_of(kernel.variant.name, str(name), language),
         (x, y, z),
         evaluate(options.get("num_ctas", 1), known),
         "launch_pdl" in options,

@@ -50,6 +50,8 @@ class Op:
     which is made with torch's `generator`. The result has the shape `Operand.tensor_shape` and the storage type; of
     rows that are `together` it may be the numbers, in their places.
     `as_tf32`: whether operands in float32 are multiplied as tf32, which drops the last 13 bits of each.
+    `plain_finish`: its finish is no more than float32 sums times its scales of A and B, if it has any, plus the bias,
+    then the activation: kernels that are no templates do that too.
     `largest_exact`: the integer up to which A and B hold every one, of either sign: of int4 7, of e2m1 4.
     `groups`: how rows go to weights, of formats with many; their index operands are made by that, and C's elements
     that no call writes are NaN in the reference.
@@ -77,6 +79,7 @@ class Op:
     largest_exact: Callable[[GemmProblem], int] = lambda problem: 8
     groups: Callable[[GemmProblem], Groups] | None = None
     error_beside: Callable[[GemmProblem], tuple[float, float, float]] = lambda problem: (1.0, 0.0, 1.0)
+    plain_finish: bool = False
 
     def encodes(self, operand: Operand) -> bool:
         """Whether only `exact_inputs` can make values for an operand."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from genkern.errors import ResultsError
 from genkern.farm.cache import Failure
-from genkern.farm.code_object import read_parameter_bytes
 from genkern.farm.compiler import CompileJob
 from genkern.farm.farm import Farm
 from genkern.gemm.config import Config
@@ -19,7 +17,6 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, code_digest
-from genkern.kernels.argument import Descriptor
 from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
@@ -27,11 +24,9 @@ from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach
+from genkern.runtime.launch.described import described
 from genkern.runtime.launch.parameters import Layout, parameters_of
-from genkern.runtime.packed import Encoding, PackedBinary, PackedCall
-
-# CUtensorMapDataType of cuda.h by genkern's names; types of 8 bits are moved as bytes.
-_TENSOR_MAP_TYPES = {"fp32": 7, "fp16": 6, "bf16": 9, "int32": 3}
+from genkern.runtime.packed import PackedBinary, PackedCall
 
 
 @dataclass(frozen=True)
@@ -107,39 +102,14 @@ class Packer:
         )
 
     def _binary(self, binary: Binary, launch: Launch, problem: GemmProblem) -> PackedBinary:
-        backend = self.farm.target.backend
-        folder = Path(binary.path)
-        image = (folder / f"kernel.{'hsaco' if backend == 'hip' else 'cubin'}").read_bytes()
-        said = json.loads((folder / "kernel.json").read_bytes())
-        if said.get("global_scratch_size") or said.get("profile_scratch_size"):
-            raise ResultsError(f"{binary.symbol} needs scratch memory, which no bundle has")
         if binary.symbol != launch.symbol:
             raise ResultsError(f"the cache has {binary.symbol} where the plan launches {launch.symbol}")
-        sha256 = hashlib.sha256(image).hexdigest()
-        packed = PackedBinary(
-            sha256,
-            binary.symbol,
-            int(said["num_warps"]) * self.farm.target.warp_size,
-            int(said["shared"]),
-            read_parameter_bytes(image, backend, binary.symbol),
-            _encodings(launch, problem, said.get("tensordesc_meta") or []),
-        )
-        self.images[sha256] = image
-        self.binaries[sha256] = packed
+        dtypes = {operand.name: operand.dtype for operand in get_op(problem.op).operands(problem)}
+        target = self.farm.target
+        packed, image = described(binary.path, launch, dtypes, target.backend, target.warp_size)
+        self.images[packed.sha256] = image
+        self.binaries[packed.sha256] = packed
         return packed
-
-
-def _encodings(launch: Launch, problem: GemmProblem, said: Sequence[Mapping[str, object]]) -> tuple[Encoding, ...]:
-    """How the launch's descriptors are encoded, in their order; Triton `said` box and swizzle."""
-    operands = {operand.name: operand for operand in get_op(problem.op).operands(problem)}
-    descriptors = [argument for argument in launch.arguments if isinstance(argument, Descriptor)]
-    found = []
-    for argument, form in zip(descriptors, said, strict=True):
-        dtype = operands[argument.operand].dtype
-        rows, columns = (int(str(size)) for size in form["block_size"])  # type: ignore[attr-defined]
-        swizzle = int(str(form["swizzle"]))
-        found.append(Encoding(_TENSOR_MAP_TYPES.get(dtype, 0), DTYPES[dtype].size_bytes, (rows, columns), swizzle))
-    return tuple(found)
 
 
 def _require_fit(plan: LaunchPlan, binaries: Sequence[PackedBinary], problem: GemmProblem) -> None:

@@ -21,9 +21,11 @@ from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.gemm.session import Session
+from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.family import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
+from genkern.search.predict_cute import programs_us
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
 from genkern.search.predict_splits import (
     KERNEL_US,
@@ -100,7 +102,10 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
     tiles = tiles_m * tiles_n * split_k * problem.batch * columns_of_b(problem)
 
-    if shares:
+    if config.family in FORMS:
+        unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units * _MATRIX_EFFICIENCY
+        tiles_us = programs_us(problem, config, gpu, unit_tflops)
+    elif shares:
         # One program a unit: whole tiles, then an equal share of what is left.
         whole, shared = divmod(tiles, gpu.compute_units)
         tiles_us = whole * _round_us(problem, config, resources, gpu, 1, steps)

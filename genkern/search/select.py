@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import TORCH, TRITON, library_of
+from genkern.gemm.libraries import OURS, TORCH, library_of
 from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import Budget
 from genkern.gemm.statistics import Estimate, estimate, tied
@@ -27,19 +27,23 @@ def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
 def barren_families(measured: Iterable[Measurement]) -> list[str]:
     """A line for each family none of whose configs could be compiled and run: how they ended, and the first message.
 
-    One that needs more than the device has, or is left out as a copy or as hopeless, says nothing either way.
+    Families that ended for one and the same reason share a line. One that needs more than the device has, or is left
+    out as a copy or as hopeless, says nothing either way.
     """
     of: dict[str, list[Measurement]] = {}
     for m in measured:
         if m.outcome not in _NEITHER:
             of.setdefault(Config.parse(m.config).family, []).append(m)
-    lines = []
+    alike: dict[str, list[str]] = {}
     for family, ended in sorted(of.items()):
         if all(m.outcome in _NEVER_RAN for m in ended):
-            counts = Counter(m.outcome.value for m in ended)
-            how = ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
             first = next((m.message for m in ended if m.message), "")
-            lines.append(f"no {family} config ran ({how}): {' '.join(first.split())}")
+            alike.setdefault(" ".join(first.split()), []).append(family)
+    lines = []
+    for said, families in alike.items():
+        counts = Counter(m.outcome.value for family in families for m in of[family])
+        how = ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
+        lines.append(f"no {', '.join(families)} config ran ({how}): {said}")
     return lines
 
 
@@ -73,13 +77,13 @@ def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _AL
 
     Also where no kernel of genkern's may win, and the library has one.
     """
-    beats = _beats(winner, vendor) if budget.may_win(TRITON) else not _is_measured(vendor)
+    beats = _beats(winner, vendor) if budget.may_win(library_of(winner.config)) else not _is_measured(vendor)
     return "config" if beats else "vendor"
 
 
 def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measurement]:
     """The calls of libraries that may win, fastest first, those of equal time with PyTorch's own in front."""
-    calls = [m for m in finals if library_of(m.config) != TRITON and budget.may_win(library_of(m.config))]
+    calls = [m for m in finals if library_of(m.config) not in OURS and budget.may_win(library_of(m.config))]
     measured = [m for m in calls if _is_measured(m)]
     measured.sort(key=lambda m: (m.duration_us, library_of(m.config) != TORCH, m.config))
     return measured + [m for m in calls if m not in measured]

@@ -19,6 +19,7 @@ from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Con
 from genkern.kernels.families.call import Family
 from genkern.kernels.family import FAMILIES, block_problem
 from genkern.ops.op import op_folder, op_names
+from genkern.space.guide_names import in_own_names
 from genkern.space.rules.registry import RULE_NAMES
 
 SHIPPED_SPACES = Path(__file__).parent / "spaces"
@@ -274,8 +275,11 @@ def _space(name: str, document: object) -> Space:
     entries = document["families"]
     if not isinstance(entries, list) or not entries:
         raise InputError("families is not a list of family entries")
-    families = tuple(_family(number, entry, archs[0].startswith("gfx")) for number, entry in enumerate(entries, 1))
-    for (i, one), (j, other) in itertools.combinations(enumerate(families, 1), 2):
+    amd = archs[0].startswith("gfx")
+    said = [(number, own) for number, entry in enumerate(entries, 1) for own in in_own_names(entry)]
+    families = tuple(_family(number, entry, amd) for number, entry in said)
+    numbered = zip((number for number, _ in said), families, strict=True)
+    for (i, one), (j, other) in itertools.combinations(numbered, 2):
         if one.family == other.family and _overlap(one, other):
             raise InputError(f"families: entries {i} and {j} ({one.family}) have configs in common")
     space = Space(name, archs, ops, families, rules, default)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from genkern.errors import BugError, ProfilerError, bugs_told
 from genkern.farm.workshop import Job, Workshop
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import CUBLASLT, TRITON, VENDOR, call_name, library_of
+from genkern.gemm.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit, Winner, code_digest
 from genkern.gemm.session import Budget, Profiler
@@ -227,7 +227,7 @@ class Tuner:
                 report.candidates[final.config] = final
         report.torch = next((m for m in facts.finals if m.config == VENDOR), None)
         report.vendor = vendor = self._vendor(job, facts, report)
-        contenders = [m for m in facts.finals if library_of(m.config) == TRITON]
+        contenders = [m for m in facts.finals if library_of(m.config) in OURS]
         wins = self.journal.wins.of(job.session.problem, [m.config for m in contenders])
         for final in ranking(contenders, vendor, wins) if self.check_all else ():
             if not self._passes(job, facts, report, final):

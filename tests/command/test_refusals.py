@@ -115,7 +115,10 @@ def test_bad_lists_of_sizes(name: str, here: Here, tmp_path: Path) -> None:
         (["-i", "sizes.yaml", "--space", "nvidia_quick"], "not for gfx942"),
         (["-i", "sizes.yaml", "--space", "sizes.yaml"], "sizes.yaml"),
         (["-i", "sizes.yaml", "--icache_flush"], "--icache_flush"),
-        (["-i", "sizes.yaml", "--libtype", "triton,asm"], "--libtype: 'asm' is none of all, triton, torch, cublaslt"),
+        (
+            ["-i", "sizes.yaml", "--libtype", "triton,asm"],
+            "--libtype: 'asm' is none of all, triton, cute, torch, cublaslt",
+        ),
         (["--compare_wo_tuning", "-i", "sizes.yaml"], "BLOCK_SIZE_M is missing"),
         (["--benchmark", "-i", "gone.yaml"], "no such file"),
     ],

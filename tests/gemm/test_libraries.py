@@ -32,16 +32,18 @@ def test_whose_call_it_is() -> None:
     assert library_of(KEPT.name) == library_of("cublaslt") == "cublaslt"
     assert library_of("vendor") == library_of("torch") == "torch"
     assert library_of("tiled_BM16_BN16_BK16_GM1_SK1_nW4_nS2") == "triton"
+    assert library_of("cute_ping_pong_BM128_BN168_BK64_GM8_SK1_nW8_nS4") == "cute"
     assert (call_name("vendor"), call_name(KEPT.name)) == ("torch", KEPT.name)
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("all", "triton,torch,cublaslt"),
+        ("all", "triton,cute,torch,cublaslt"),
         ("cublaslt,triton", "triton,cublaslt"),
+        ("cublaslt,cute", "cute,cublaslt"),
         (" Torch , torch", "torch"),
-        ("torch,all", "triton,torch,cublaslt"),
+        ("torch,all", "triton,cute,torch,cublaslt"),
     ],
 )
 def test_libraries_by_name(text: str, names: str) -> None:
@@ -52,5 +54,5 @@ def test_libraries_by_name(text: str, names: str) -> None:
 @pytest.mark.parametrize("text", ["", "asm", "torch,", "torch;triton"])
 def test_an_unknown_library_is_refused(text: str) -> None:
     """In one line that has all names."""
-    with pytest.raises(InputError, match=r"--libtype: .* is none of all, triton, torch, cublaslt"):
+    with pytest.raises(InputError, match=r"--libtype: .* is none of all, triton, cute, torch, cublaslt"):
         parse_libraries(text)

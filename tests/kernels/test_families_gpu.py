@@ -14,7 +14,7 @@ from small_gemms import make_module
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.family import CUTE, FAMILIES
 from genkern.ops.op import get_op
 from genkern.profiling.checking.accuracy import worst_row_error
 from genkern.profiling.checking.subjects import module_subject
@@ -91,7 +91,9 @@ CONFIGS = [
     Config("skinny", 16, 2, 1024, 1, 1, 4, 1),
 ]
 # A family that has no config above still has one here.
-CONFIGS += [Config(name, 64, 64, 64, 4, 1, 4, 3) for name in FAMILIES if name not in {c.family for c in CONFIGS}]
+CONFIGS += [
+    Config(name, 64, 64, 64, 4, 1, 4, 3) for name in FAMILIES if name not in {*CUTE, *(c.family for c in CONFIGS)}
+]
 # Those of which several programs make one tile.
 SHARING = [config for config in CONFIGS if config.SPLIT_K > 1 or config.family == "stream_k"]
 LARGE_K = 262_144

@@ -205,6 +205,12 @@ def expected(size: GemmProblem, config: Config, arch: str) -> bool:
         turns = DTYPES[a.dtype].size_bytes == 2 or (a.row_major and not b.row_major)
         known = not FAMILIES[config.family].in_clusters or triton_release() < (3, 8)
         return arch == "sm_90" and known and turns and DTYPES[a.dtype].size_bytes < 4 and on_16_bytes(a, b, c)
+    if config.family.startswith("cute_"):
+        wide = DTYPES[a.dtype].size_bytes == 2 and a.dtype == b.dtype
+        narrow = DTYPES[a.dtype].is_float8 and a.row_major and not b.row_major
+        stored = (a, b) if config.family.endswith("_direct") else (a, b, c)
+        copied = config.family.endswith("_direct") or DTYPES[c.dtype].size_bytes == 2
+        return arch == "sm_90" and (wide or narrow) and copied and on_16_bytes(*stored)
     if "_tma" in config.family:
         stored = (a, b, c) if config.family.startswith("persistent") else (a, b)
         return arch in ("sm_90", "sm_100", "sm_120") and on_16_bytes(*stored)

@@ -15,7 +15,7 @@ from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, n
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.family import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
@@ -100,7 +100,7 @@ def test_a_step_lies_in_one_block_of_k() -> None:
 def test_families_that_leave_the_scales_out_are_refused() -> None:
     """One that multiplies element by element, or by instructions of its own, does not know the format's step."""
     problem, where = problem_of(1, 128, 1024, FP8), gpu_for_arch("sm_90")
-    assert {name for name, family in FAMILIES.items() if not family.steps} == {"gemv", "skinny", *GLUON}
+    assert {name for name, family in FAMILIES.items() if not family.steps} == {"gemv", "skinny", *GLUON, *CUTE}
     for name, family in FAMILIES.items():
         assert ("in its steps over K" in legal_problem(problem, name, where)) is not family.steps
         assert "in its steps" not in legal_problem(GemmProblem(1, 128, 1024, "a8w8", *FP8, "bf16"), name, where)

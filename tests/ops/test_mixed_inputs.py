@@ -15,7 +15,7 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.family import CUTE, FAMILIES, GLUON
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal_problem
 from genkern.ops.op import get_op
@@ -73,10 +73,10 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
 
 
 def test_which_families_take_it() -> None:
-    """All but those in Gluon, whose instruction multiplies operands of one type."""
+    """All but those by wgmma, whose instruction multiplies operands of one type."""
     where = gpu_for_arch("sm_90")
     refused = {name for name in FAMILIES if legal_problem(problem_of(1, 128, 1024, PAIRS[0]), name, where)}
-    assert refused == set(GLUON)
+    assert refused == {*GLUON, *CUTE}
     for arch in ("sm_90", "gfx942"):
         space = load_space(None, arch, "a16w16")
         for m in (1, 64, 4096):

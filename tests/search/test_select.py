@@ -166,3 +166,14 @@ def test_a_family_of_which_nothing_runs_is_named() -> None:
         "no gemv config ran (launch_failed 1, crashed 1): no",
         "no stream_k config ran (compile_failed 2, compile_timed_out 1): RuntimeError: PassManager::run failed",
     ]
+
+
+def test_families_that_end_alike_share_a_line() -> None:
+    """A language that is not installed is said once, whatever the number of its families."""
+    missing = "CuTe DSL is not installed"
+    found = [
+        *ended("cute_cooperative", Outcome.COMPILE_FAILED, message=missing),
+        *ended("cute_ping_pong", Outcome.COMPILE_FAILED, Outcome.COMPILE_FAILED, message=missing),
+        *ended("tiled", Outcome.MEASURED),
+    ]
+    assert barren_families(found) == [f"no cute_cooperative, cute_ping_pong config ran (compile_failed 3): {missing}"]

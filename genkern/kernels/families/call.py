@@ -98,8 +98,9 @@ class Product:
 class Variant:
     """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
 
-    That is `rows` of skinny; and in Gluon how many copies bring the columns of a tile, `column_boxes`, and how many
-    take parts of it to C, `c_parts`, each by a descriptor of its own. The `cluster` programs of a cluster make one
+    That is `rows` of skinny; in CuTe DSL how many columns of C go out at a time, `part`; and in Gluon how many copies
+    bring the columns of a tile, `column_boxes`, and how many take parts of it to C, `c_parts`, each by a descriptor of
+    its own. The `cluster` programs of a cluster make one
     tile, or have tiles of their own: `down` of them along the rows that wgmma goes along, `across` along the columns.
     """
 
@@ -119,6 +120,7 @@ class Variant:
     column_boxes: int = 0
     c_parts: int = 0
     specialized: bool = False
+    part: int = 0
 
     @property
     def side_by_side(self) -> bool:
@@ -274,6 +276,8 @@ class Family:
     `side_by_side`: programs of a cluster along M and along N that have tiles of their own, and load for one another.
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
     `kernels_before`: kernels that it launches before its main one.
+    `language`: what its kernels are written in, "triton" (Gluon too) or "cute"; what is not Triton's is no part of a
+    generated module, and `Variant.template` names its file.
     `batches`: its kernels find the product of a batch that they are for (`for_batch`).
     `groups`: its kernels find the group that a tile's rows are of (`for_groups`). `gathers`: also rows of A that lie
     anywhere, and rows of C that are sums of several.
@@ -309,6 +313,7 @@ class Family:
     batches: bool = False
     groups: bool = False
     gathers: bool = False
+    language: str = "triton"
 
     @property
     def in_clusters(self) -> bool:

@@ -66,4 +66,5 @@ OP = Op(
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
     no_vendor=_no_vendor,
     as_tf32=_as_tf32,
+    plain_finish=True,
 )

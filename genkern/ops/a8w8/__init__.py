@@ -62,4 +62,5 @@ OP = Op(
     accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
     operands=_operands,
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
+    plain_finish=True,
 )

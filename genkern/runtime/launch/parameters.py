@@ -1,7 +1,8 @@
 """What a kernel is passed: a plan's arguments, for operands that lie in a given way, as the parameters of its binary.
 
 Triton passes a descriptor as the tensor map, then the sizes (32 bits) and strides (64 bits) that its kernel was written
-with, and after all arguments the addresses of two scratch areas, of which our kernels have none.
+with, and after all arguments the addresses of two scratch areas, of which our kernels have none. Kernels in other
+languages take the tensor map alone (Map).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from genkern.kernels.argument import (
     Descriptor,
     Integer,
     Leading,
+    Map,
     Pointer,
     Stride,
     Workspace,
@@ -104,7 +106,7 @@ def parameters_of(
     encodings = list(binary.encodings)
     parameters: list[Parameter] = []
     for argument in launch.arguments:
-        if isinstance(argument, (Pointer, Leading, Stride, Descriptor)) and argument.operand not in layouts:
+        if isinstance(argument, (Pointer, Leading, Stride, Descriptor, Map)) and argument.operand not in layouts:
             raise ResultsError(
                 f"its plan has an operand {argument.operand}, which the format has no more: pack it again"
             )
@@ -126,14 +128,14 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
         step = layouts[argument.operand].step
         if step >= 2**31 or (argument.aligns and step % ALIGNMENT):
             return f"matrices of {argument.operand} are {step} elements apart, no multiple of {ALIGNMENT} of 32 bits"
-    if isinstance(argument, (Leading, Descriptor)):
+    if isinstance(argument, (Leading, Descriptor, Map)):
         layout = layouts[argument.operand]
         between, unit = layout.pitch, "elements"
-        if isinstance(argument, Descriptor):
+        if isinstance(argument, (Descriptor, Map)):
             between, unit = layout.pitch * layout.element_bytes, "bytes"
-        if between % ALIGNMENT and (isinstance(argument, Descriptor) or argument.aligns):
+        if between % ALIGNMENT and (isinstance(argument, (Descriptor, Map)) or argument.aligns):
             return f"rows of {argument.operand} are {between} {unit} apart, no multiple of {ALIGNMENT}"
-        if isinstance(argument, Descriptor) and layout.batch > 1 and layout.step != layout.rows * layout.pitch:
+        if isinstance(argument, (Descriptor, Map)) and layout.batch > 1 and layout.step != layout.rows * layout.pitch:
             return f"matrices of {argument.operand} are not one behind the other"
     return ""
 
@@ -151,7 +153,7 @@ def _passed(
         return (Number(evaluate(argument.value, known), 4),)
     if isinstance(argument, Constant):
         return ()
-    assert isinstance(argument, (Leading, Stride, Descriptor))
+    assert isinstance(argument, (Leading, Stride, Descriptor, Map))
     layout = layouts[argument.operand]
     if isinstance(argument, Stride):
         return (Number(layout.step, 4),)
@@ -161,8 +163,11 @@ def _passed(
     layout = replace(layout, rows=layout.batch * layout.rows, batch=1)
     if not encodings:
         raise ResultsError(f"its binary has fewer descriptors than its plan ({argument.name})")
+    tensor_map = TensorMap(argument.operand, encodings.pop(0), layout)
+    if isinstance(argument, Map):
+        return (tensor_map,)
     return (
-        TensorMap(argument.operand, encodings.pop(0), layout),
+        tensor_map,
         *(Number(size, 4) for size in (layout.rows, layout.columns)),
         *(Number(stride, 8) for stride in (layout.pitch, 1)),
     )

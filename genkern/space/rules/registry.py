@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.space.rules import amd, families, nvidia, small_m, splits, tiles, tune_gemm, wgmma
+from genkern.space.rules import amd, cute, families, nvidia, small_m, splits, tiles, tune_gemm, wgmma
 from genkern.space.rules.tiles import tiles_m
 
 Rule = Callable[[GemmProblem, Config, Gpu], bool]
@@ -104,6 +104,14 @@ RULES: dict[str, Rule] = {
         wgmma.wgmma_shares,
         wgmma.cluster_shares,
         wgmma.neighbours_share_nothing,
+        cute.cute_rows,
+        cute.cute_width,
+        cute.cute_tile_small,
+        cute.cute_stages,
+        cute.cute_wave,
+        cute.cute_cluster_empty,
+        cute.cute_cluster_of_four,
+        cute.cute_direct,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.

@@ -1,0 +1,118 @@
+"""Compiling one kernel in CuTe DSL: what `build` of its file says, to a cubin and what a launch must know of it.
+
+The DSL also makes a launcher for the host, which needs its libraries; the plan of the family stands for that, so only
+the cubin is kept. Runs in the farm's compile processes, as Triton's compiler does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import BugError, bugs_told, one_line
+from genkern.farm.cache import BinaryCache, Failure
+from genkern.farm.code_object import read_parameter_bytes, read_resources
+from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.cute.release import MISSING, cute_installed
+from genkern.kernels.cute.source_file import path_of
+from genkern.kernels.kernel import KernelSpec, Target, symbol_of
+from genkern.kernels.source import load_module
+
+_PREFIX = "CUTE_DSL_"
+# Constants of every kernel that a launch needs, and their names in what is kept beside the cubin.
+_LAUNCHED_WITH = {"warps": "num_warps", "shared_bytes": "shared"}
+
+
+def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache, scratch: str) -> Binary | Failure:
+    """Compile in this process, and store the result or the refusal in the cache.
+
+    Where CuTe DSL is not installed that is a Failure, which says nothing of the kernel and is not kept. Raises BugError
+    for whatever is no refusal: a kernel's file that raises by itself, or that says less of a launch than is so.
+    """
+    if not cute_installed():
+        return Failure(key, Outcome.COMPILE_FAILED, MISSING, from_outside=True)
+    folder = use_quiet_cute(scratch)
+    where = f"compiling {spec.function}"
+    constants = dict(spec.constants)
+    binary = str(constants.pop("BINARY"))
+    symbol = symbol_of(spec.function, binary, spec.language)
+    with bugs_told(where):
+        module = load_module(str(path_of(spec.file)))
+        function, arguments = module.build(symbol.removesuffix("_0"), constants)
+    try:
+        image, text = _compiled(function, arguments, options_for(target, folder))
+    except OSError:
+        raise
+    except MemoryError as error:
+        return Failure(key, Outcome.COMPILE_FAILED, one_line(error), from_outside=True)
+    except Exception as error:
+        if not is_refusal(error):
+            raise BugError.of(error, where) from error
+        failure = Failure(key, Outcome.COMPILE_FAILED, one_line(error))
+        cache.put_failure(failure)
+        return failure
+    with bugs_told(where):
+        shared = _number(constants, "shared_bytes")
+        _require_kernel(image, symbol, shared, text)
+    said = {name: _number(constants, constant) for constant, name in _LAUNCHED_WITH.items()}
+    described = json.dumps({"name": symbol, "language": spec.language, **said}).encode()
+    resources = read_resources(image, target.backend, shared)
+    return cache.put(key, spec, symbol, resources, {"kernel.cubin": image, "kernel.json": described})
+
+
+def use_quiet_cute(scratch: str) -> Path:
+    """A folder in `scratch` for the DSL's files; none of its settings in the environment counts."""
+    for name in [name for name in os.environ if name.startswith(_PREFIX)]:
+        del os.environ[name]
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    folder = Path(scratch) / "cute"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def options_for(target: Target, folder: Path) -> str:
+    """The DSL's options: as arguments, since it reads the environment once in the life of a process."""
+    # wgmma, setmaxnreg and tcgen05 are of the architectures that later ones do not run.
+    return f"--gpu-arch sm_{target.arch}a --keep-cubin --dump-dir {folder}"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the DSL, MLIR or the assembler says so of a kernel; what Python itself raises of a text is a bug of ours.
+
+    The DSL wraps what a line raises in an error of its own, with that as its cause.
+    """
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return not isinstance(cause, (NameError, AttributeError, ImportError, SyntaxError, KeyError, IndexError, TypeError))
+
+
+def _compiled(function: Any, arguments: tuple[Any, ...], options: str) -> tuple[bytes, str]:
+    """The cubin, and the text of what the DSL made of the host's part."""
+    from cutlass import cute
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = cute.compile(function, *arguments, options=options)
+    return bytes(made.artifacts.CUBIN), str(made.ir_module)
+
+
+def _require_kernel(image: bytes, symbol: str, shared_bytes: int, text: str) -> None:
+    """Raise BugError unless the cubin has the kernel, and the DSL would launch it with so much shared memory."""
+    try:
+        read_parameter_bytes(image, "cuda", symbol)
+    except Exception as error:
+        raise BugError(f"the cubin has no kernel {symbol}: {one_line(error)}") from None
+    if shared_bytes and f"constant({shared_bytes} : i64)" not in text:
+        raise BugError(f"{symbol} is not launched with the {shared_bytes} bytes of shared memory that its family says")
+
+
+def _number(constants: dict[str, int | str], name: str) -> int:
+    value = constants.get(name)
+    if not isinstance(value, int):
+        raise BugError(f"the constants of a kernel in CuTe DSL have no number {name}")
+    return value

@@ -1,0 +1,254 @@
+"""The families in CuTe DSL for sm_90 (templates/cute/dense_sm90.py): a persistent GEMM by TMA and wgmma.
+
+In the cooperative ones two warpgroups share a tile; in ping-pong each has its own, and while one multiplies the other
+brings its sums to C. Programs of a cluster of two or four have tiles beside each other, and load for one another.
+`direct` ones store C from registers, for rows of C off 16 bytes and for float32; the others by TMA.
+
+NVIDIA's guide to autotuning CuTe DSL GEMMs calls this cluster_shape_mn and use_tma_store, and the blocks mma_tiler_mn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.operand import Operand
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
+from genkern.kernels.cute import tile
+from genkern.kernels.expression import Value, cdiv, least, most, name, where
+from genkern.kernels.families.call import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    UNITS,
+    Call,
+    Family,
+    K,
+    Kernel,
+    M,
+    N,
+    Options,
+    Product,
+    Variant,
+)
+from genkern.kernels.families.common import BINARY_NAME, GROUP
+from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
+from genkern.ops.op import get_op
+
+TEMPLATE = "cute/dense_sm90.py"
+# Clusters of four leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 at a time, by
+# cuOccupancyMaxActiveClusters. One that had to wait for a place would begin when all others end.
+_UNITS_LOST_TO_FOURS = 12
+_TURNS = name("turns")
+# Of any alignment: one binary serves all sizes.
+_SIZES = (Integer("M", M), Integer("N", N), Integer("K", K))
+# Types that wgmma takes here, by the bytes of their elements.
+_TYPES = {2: ("bf16", "fp16"), 1: ("fp8e4m3fn", "fp8e5m2")}
+_OUTPUTS = ("bf16", "fp16", "fp32")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What tells the families apart: the schedule, the cluster along M and N, and how C is stored."""
+
+    ping_pong: bool
+    cluster_m: int
+    cluster_n: int
+    tma_store: bool
+
+    @property
+    def cluster(self) -> int:
+        """Programs of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def name(self) -> str:
+        """Of the family."""
+        cluster = f"_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
+        schedule = "ping_pong" if self.ping_pong else "cooperative"
+        return f"cute_{schedule}{cluster}" + ("" if self.tma_store else "_direct")
+
+
+def _forms() -> Iterator[Form]:
+    for ping_pong in (False, True):
+        for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2), (2, 2)):
+            for tma_store in (True, False):
+                yield Form(ping_pong, cluster_m, cluster_n, tma_store)
+
+
+def _variant(problem: GemmProblem, config: Config) -> Variant:
+    form = FORMS[config.family]
+    part = tile.part_of(config.BLOCK_SIZE_N) if form.tma_store else 0
+    return Variant(
+        f"matmul_{form.name}" + (f"_p{part}" if part else ""),
+        TEMPLATE,
+        cluster=form.cluster,
+        part=part,
+        specialized=form.ping_pong,
+        down=form.cluster_m,
+        across=form.cluster_n,
+    )
+
+
+def _call(product: Product, variant: Variant) -> Call:
+    problem, ping_pong, tma_store = product.problem, variant.specialized, variant.part > 0
+    of_k = tile.BLOCK_BYTES // DTYPES[problem.dtype_a].size_bytes
+    groups = 2 if ping_pong else least(2, BLOCK_SIZE_M // tile.ROWS)
+    swizzle = tile.SWIZZLE_128 if tile.is_swizzled(variant.part) else tile.NO_SWIZZLE
+    c: Argument = Pointer("c_ptr", "c")
+    if tma_store:
+        c = Map("c_desc", "c", (tile.WARP_ROWS, variant.part), False, swizzle)
+    arguments = [
+        _block(product, "a", problem.row_major_a, BLOCK_SIZE_M, of_k),
+        _block(product, "b", not problem.row_major_b, BLOCK_SIZE_N, of_k),
+        c,
+        *product.extra,
+        *_SIZES,
+        GROUP,
+        *(() if tma_store else (Leading("ldc", "c"),)),
+    ]
+    stage_bytes = (BLOCK_SIZE_M + BLOCK_SIZE_N) * tile.BLOCK_BYTES
+    before_parts = NUM_STAGES * stage_bytes + tile.BARRIER_BYTES
+    part_bytes = groups * (tile.ROWS * variant.part * DTYPES[product.by_name["c"].dtype].size_bytes)
+    buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > tile.SHARED_BYTES, 1, tile.MOST_BUFFERS)
+    constants: dict[str, Value | str] = {
+        "dtype_a": problem.dtype_a,
+        "dtype_b": problem.dtype_b,
+        "dtype_c": problem.dtype_c,
+        "k_major_a": int(problem.row_major_a),
+        "k_major_b": int(not problem.row_major_b),
+        "scales": _scales(problem) or "none",
+        "bias": int(problem.bias),
+        "activation": problem.activation,
+        "block_m": BLOCK_SIZE_M,
+        "block_n": BLOCK_SIZE_N,
+        "block_k": BLOCK_SIZE_K,
+        "cluster_m": variant.down,
+        "cluster_n": variant.across,
+        "ping_pong": int(ping_pong),
+        "stages": NUM_STAGES,
+        "part": variant.part,
+        "buffers": buffers,
+        "swizzled": int(swizzle == tile.SWIZZLE_128),
+        "shared_bytes": before_parts + buffers * part_bytes,
+        "warps": groups * tile.GROUP_WARPS + tile.LOADING_WARPS,
+    }
+    options: Options = (("num_ctas", variant.cluster),)
+    units = UNITS - _UNITS_LOST_TO_FOURS if variant.cluster == 4 else UNITS
+    kernel = Kernel(
+        variant,
+        (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
+        (least(most(1, units // variant.cluster), _TURNS), 1, 1),
+        options,
+    )
+    turns = cdiv(M, BLOCK_SIZE_M * variant.down) * cdiv(N, BLOCK_SIZE_N * variant.across)
+    return Call((kernel,), (("turns", turns),))
+
+
+def units_in_clusters(units: int, cluster: int) -> int:
+    """SMs that clusters of so many programs have at a time, of so many."""
+    return units - _UNITS_LOST_TO_FOURS if cluster == 4 else units
+
+
+def _block(product: Product, operand: str, k_major: bool, rows: Value, of_k: int) -> Map:
+    """The descriptor of A or B: blocks of the tile's rows by 128 bytes of K, or by 64 by 64 across."""
+    box: tuple[Value, Value] = (rows, of_k) if k_major else (tile.TURNED_BOX, tile.TURNED_BOX)
+    transposed = not product.by_name[operand].row_major
+    return Map(f"{operand}_desc", operand, box, transposed, tile.SWIZZLE_128)
+
+
+def _scales(problem: GemmProblem) -> str | None:
+    """How the finish scales: "none", by one scale of A and one of B ("whole"), by one a row and a column ("each").
+
+    None where it is something else.
+    """
+    operands: tuple[Operand, ...] = get_op(problem.op).finish_operands(problem)
+    scales = {operand.scales: operand.shape for operand in operands if operand.role == "scale"}
+    if not scales:
+        return "none"
+    found = {(("a", (1,)), ("b", (1,))): "whole", (("a", (problem.M, 1)), ("b", (1, problem.N))): "each"}
+    return found.get(tuple(sorted(scales.items())))  # type: ignore[arg-type]
+
+
+def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+    if gpu is not None and gpu.arch != "sm_90":
+        return "this family is written for wgmma, which sm_90 alone has"
+    types = _TYPES.get(DTYPES[problem.dtype_a].size_bytes, ())
+    if problem.dtype_a not in types or problem.dtype_b not in types:
+        return "this family multiplies bf16, fp16 or fp8 operands"
+    if problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1:
+        return "an instruction of this family multiplies operands of one type"
+    if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
+        return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
+    if problem.dtype_c not in _OUTPUTS:
+        return f"this family writes {', '.join(_OUTPUTS)}"
+    if not get_op(problem.op).plain_finish or _scales(problem) is None:
+        return "this family's finish is scales of A and B, bias and activation only"
+    return tma_operands_limit(problem, gpu)
+
+
+def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
+    if DTYPES[problem.dtype_c].size_bytes != 2:
+        return "this family stores C of 16 bits through TMA"
+    return _takes(problem, gpu) or tma_output_limit(problem)
+
+
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The tile is one for wgmma and its copies, and stages and parts of C fit shared memory."""
+    form, block_m, block_n = FORMS[config.family], config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+    if block_m % tile.ROWS or block_m > (128 if form.ping_pong else 256):
+        return "tiles have 64 or 128 rows for each warpgroup"
+    groups = tile.groups_of(block_m, form.ping_pong)
+    if config.num_warps != groups * tile.GROUP_WARPS:
+        return f"num_warps is {groups * tile.GROUP_WARPS}: whole warpgroups that multiply such a tile"
+    if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != tile.BLOCK_BYTES:
+        return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, as they are swizzled"
+    if tile.accumulators(block_m, block_n, form.ping_pong) > tile.MOST_ACCUMULATORS:
+        return f"a thread would have more than {tile.MOST_ACCUMULATORS} accumulators"
+    for k_major, side in ((problem.row_major_a, block_m), (not problem.row_major_b, block_n)):
+        if not k_major and side % tile.TURNED_BOX:
+            return f"an operand that does not run along K is copied {tile.TURNED_BOX} rows or columns at a time"
+    if not 2 <= config.num_stages <= tile.MOST_STAGES:
+        return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
+    if gpu is not None and shared_bytes(problem, config) > gpu.shared_bytes_per_block:
+        return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
+    return ""
+
+
+def shared_bytes(problem: GemmProblem, config: Config) -> int:
+    """Shared memory of one program, in bytes; the constant of that name in its kernel says the same."""
+    form = FORMS[config.family]
+    part = tile.part_of(config.BLOCK_SIZE_N) if form.tma_store else 0
+    groups = tile.groups_of(config.BLOCK_SIZE_M, form.ping_pong)
+    parts = groups * tile.ROWS * part * DTYPES[problem.dtype_c].size_bytes
+    stage = (config.BLOCK_SIZE_M + config.BLOCK_SIZE_N) * tile.BLOCK_BYTES
+    before_parts = tile.BARRIER_BYTES + config.num_stages * stage
+    buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
+    return before_parts + buffers * parts
+
+
+FORMS = {form.name: form for form in _forms()}
+CUTE_DENSE = tuple(
+    Family(
+        form.name,
+        _variant,
+        _call,
+        takes=_takes_tma_store if form.tma_store else _takes,
+        legal=_legal,
+        uses_tma=True,
+        stores_tma=form.tma_store,
+        interpreted=False,
+        steps=False,
+        width_step=8,
+        helper_warps=tile.LOADING_WARPS,
+        least_block_m=tile.ROWS,
+        most_block_m=128 if form.ping_pong else 256,
+        language="cute",
+    )
+    for form in FORMS.values()
+)

@@ -1,0 +1,31 @@
+"""Kernels that lie in files of their own rather than in generated modules: where these are, and their digests."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+import genkern.templates
+from genkern.errors import InputError
+
+
+def path_of(file: str) -> Path:
+    """Of the file of a kernel: below genkern's templates, unless it says the whole way."""
+    return Path(genkern.templates.__path__[0]) / file
+
+
+@lru_cache(maxsize=64)
+def sha256_of(file: str) -> str:
+    """Digest, hex, of its text and of whatever else its folder has in Python, which it may import.
+
+    Raises InputError where it cannot be read.
+    """
+    path = path_of(file)
+    digest = hashlib.sha256(path.name.encode())
+    try:
+        for each in sorted({path, *path.parent.glob("*.py")}):
+            digest.update(b"\0" + each.read_bytes())
+    except OSError as error:
+        raise InputError(f"{file}: cannot read this kernel: {error.strerror}") from None
+    return digest.hexdigest()

@@ -1,0 +1,59 @@
+"""What the tiles of the kernels in CuTe DSL are made of: stages of A and B in shared memory, and parts of C."""
+
+from __future__ import annotations
+
+# Bytes along K of a block of A or B, which shared memory holds swizzled by as many.
+BLOCK_BYTES = 128
+# Rows or columns of one copy of an operand that memory does not run along K of: 128 bytes of 16-bit elements.
+TURNED_BOX = 64
+# Rows of one wgmma, and those of them that a warp holds and brings to C.
+ROWS, WARP_ROWS = 64, 16
+# Threads of a warpgroup, in warps; one group loads.
+GROUP_WARPS, LOADING_WARPS = 4, 4
+# Parts of C that each warp may have on their way at once, where there is room for as many.
+MOST_BUFFERS = 2
+# What a program may have of an SM's shared memory (CUDA programming guide, compute capability 9.0).
+SHARED_BYTES = 227 * 1024
+# Columns of a part that is swizzled: 128 bytes of 16-bit elements.
+SWIZZLED_PART = 64
+# CUtensorMapSwizzle of 128 bytes, and of none.
+SWIZZLE_128, NO_SWIZZLE = 3, 0
+# Two barriers of 8 bytes for each stage lie before the first one, which begins at a multiple of this.
+BARRIER_BYTES = 1024
+MOST_STAGES = BARRIER_BYTES // 16
+# Accumulators of a thread: 232 registers are left to it (two multiplying groups), some 30 of which hold addresses.
+MOST_ACCUMULATORS = 200
+# Columns of a part that is not swizzled: longer ones keep more of C in shared memory.
+_MOST_PART, _LEAST_PART = 120, 40
+_EIGHT = 8
+
+
+def part_of(width: int) -> int:
+    """Columns of a tile of 16-bit C that go out at a time; the last part begins further left where they do not divide.
+
+    `width` is a multiple of 8. Eight rows that a warp writes at once must lie in different banks: 128 bytes that are
+    swizzled, or 16 bytes times an odd number. Of these the one by which the fewest columns go out twice.
+    """
+    if width % SWIZZLED_PART == 0:
+        return SWIZZLED_PART
+    if width <= SWIZZLED_PART:
+        # Narrow tiles go out whole, some with conflicts of banks.
+        return width
+    able = range(_LEAST_PART, min(_MOST_PART, width) + 1, 2 * _EIGHT)
+    return min(able, key=lambda part: (-width % part, -part))
+
+
+def is_swizzled(part: int) -> bool:
+    """Whether a part of C lies swizzled in shared memory."""
+    return part == SWIZZLED_PART
+
+
+def groups_of(block_m: int, ping_pong: bool) -> int:
+    """Warpgroups that multiply."""
+    return 2 if ping_pong or block_m > ROWS else 1
+
+
+def accumulators(block_m: int, block_n: int, ping_pong: bool) -> int:
+    """Of a thread: a tile's, which one group has alone or shares."""
+    threads = 128 if ping_pong else 128 * groups_of(block_m, ping_pong)
+    return block_m * block_n // threads

@@ -1,0 +1,65 @@
+"""What a launch must know of a binary, read from where it lies in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from genkern.errors import ResultsError
+from genkern.farm.code_object import read_parameter_bytes
+from genkern.gemm.dtypes import DTYPES
+from genkern.kernels.argument import Descriptor, Map
+from genkern.kernels.plan import Launch
+from genkern.runtime.packed import Encoding, PackedBinary
+
+# CUtensorMapDataType of cuda.h by genkern's names; types of 8 bits are moved as bytes.
+_TENSOR_MAP_TYPES = {"fp32": 7, "fp16": 6, "bf16": 9, "int32": 3}
+
+
+def described(
+    folder: str | Path, launch: Launch, dtypes: Mapping[str, str], backend: str, warp_size: int
+) -> tuple[PackedBinary, bytes]:
+    """The binary of `launch` in this entry of the cache, and its image; `dtypes` are of the operands, by name.
+
+    `backend` is Triton's name of it, "cuda" or "hip". Raises ResultsError for a binary that no launch by its plan alone
+    can serve, or that is another kernel's.
+    """
+    folder = Path(folder)
+    image = (folder / f"kernel.{'hsaco' if backend == 'hip' else 'cubin'}").read_bytes()
+    said = json.loads((folder / "kernel.json").read_bytes())
+    if said.get("global_scratch_size") or said.get("profile_scratch_size"):
+        raise ResultsError(f"{launch.symbol} needs scratch memory, which no bundle has")
+    sha256 = hashlib.sha256(image).hexdigest()
+    packed = PackedBinary(
+        sha256,
+        launch.symbol,
+        int(said["num_warps"]) * warp_size,
+        int(said["shared"]),
+        read_parameter_bytes(image, backend, launch.symbol),
+        _encodings(launch, dtypes, said.get("tensordesc_meta") or []),
+    )
+    return packed, image
+
+
+def _encodings(launch: Launch, dtypes: Mapping[str, str], said: Sequence[Mapping[str, object]]) -> tuple[Encoding, ...]:
+    """How the launch's descriptors are encoded, in their order: as the plan says, or Triton, which chooses itself."""
+    found, by_triton = [], list(said)
+    for argument in launch.arguments:
+        if isinstance(argument, Map):
+            rows, columns = (int(str(size)) for size in argument.box)
+            swizzle = argument.swizzle
+        elif isinstance(argument, Descriptor):
+            if not by_triton:
+                raise ResultsError(f"{launch.symbol} has fewer descriptors than its plan ({argument.name})")
+            form = by_triton.pop(0)
+            rows, columns = (int(str(size)) for size in form["block_size"])  # type: ignore[attr-defined]
+            swizzle = int(str(form["swizzle"]))
+        else:
+            continue
+        dtype = dtypes[argument.operand]
+        found.append(Encoding(_TENSOR_MAP_TYPES.get(dtype, 0), DTYPES[dtype].size_bytes, (rows, columns), swizzle))
+    if by_triton:
+        raise ResultsError(f"{launch.symbol} has {len(by_triton)} descriptors more than its plan")
+    return tuple(found)

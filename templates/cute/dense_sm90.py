@@ -1,0 +1,349 @@
+"""Dense GEMM for sm_90 in CuTe DSL: TMA loads by a warp of its own, wgmma by one or two warpgroups, persistent.
+
+C [M, N] = finish(A [M, K] @ B [K, N]). Compile processes load this file by its path; nothing else of genkern imports
+it, since CuTe DSL is an optional extra. `build` is its entry.
+
+A CTA has a warpgroup that loads and `groups` that multiply. Cooperative: all of them share a tile, 64 or 128 rows each.
+Ping-pong: each has a tile of its own, and while one multiplies the other brings its sums to C. The programs of a
+cluster have tiles beside each other; what they have in common is loaded once, by each in turn, for all that need it.
+
+M, N, K and GROUP_SIZE_M are run-time arguments, so that one binary serves every size. Whatever lies beyond them TMA
+fills with zeros and does not store.
+"""
+
+from __future__ import annotations
+
+import cutlass
+from cutlass import (
+    BFloat16,
+    Float8E4M3FN,
+    Float8E5M2,
+    Float16,
+    Float32,
+    Int16,
+    Int32,
+    Int64,
+    const_expr,
+    cute,
+    range_constexpr,
+)
+from cutlass.cute import runtime
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.nvgpu.common import OperandMajorMode
+
+from genkern.templates.cute.epilogue_sm90 import ROWS, WARP, WARP_ROWS, Epilogue, coordinates
+
+TYPES = {"bf16": BFloat16, "fp16": Float16, "fp8e4m3fn": Float8E4M3FN, "fp8e5m2": Float8E5M2, "fp32": Float32}
+GROUP = 128
+# Registers of a thread that loads, and of one that multiplies where one group does, or two: 64 Ki are an SM's.
+LOADING, MULTIPLYING = 40, {1: 240, 2: 232}
+# Named barriers of the ping-pong groups; 0 is the whole CTA's.
+TURN = 1
+
+
+def build(symbol, constants):
+    """What `cute.compile` takes: a function, which names its kernel `symbol`, and arguments to compile it for.
+
+    `constants` are what the family says of a config (genkern/kernels/cute/dense.py), by name.
+    """
+    kernel = Dense(symbol, **constants)
+    extras = tuple(_pointer(dtype) for dtype in kernel.extra_types()) or None
+    a, b = _matrix(kernel.dtype_a, kernel.k_major_a), _matrix(kernel.dtype_b, kernel.k_major_b)
+    c = _matrix(kernel.dtype_c, True) if kernel.tma_store else _pointer(kernel.dtype_c)
+    sizes = (Int32(1),) * (4 if kernel.tma_store else 5)
+    return kernel, (a, b, c, extras, sizes, Int32(1), runtime.make_fake_stream())
+
+
+def _matrix(dtype, along_columns):
+    """A matrix of any size whose rows are 16 bytes apart, or a multiple of it."""
+    pitch = cute.sym_int64(divisibility=128 // dtype.width)
+    strides = (pitch, 1) if along_columns else (1, pitch)
+    return runtime.make_fake_tensor(dtype, (cute.sym_int(), cute.sym_int()), strides, assumed_align=16)
+
+
+def _pointer(dtype):
+    return runtime.make_ptr(dtype, 16, cute.AddressSpace.gmem, assumed_align=16)
+
+
+class Dense(Epilogue):
+    """The kernel for one choice of constants.
+
+    `part`: columns of C that go out at a time by TMA, `swizzled` by 128 bytes or not at all; 0: from registers. Each
+    warp may have as many parts on their way as it has `buffers`.
+    `shared_bytes` is what a launch gives it: what the allocator below comes to.
+    """
+
+    def __init__(
+        self, symbol, *, dtype_a, dtype_b, dtype_c, k_major_a, k_major_b, scales, bias, activation, block_m, block_n,
+        block_k, cluster_m, cluster_n, ping_pong, stages, part, buffers, swizzled, warps, shared_bytes,
+    ):  # fmt: skip
+        self.dtype_a, self.dtype_b, self.dtype_c = TYPES[dtype_a], TYPES[dtype_b], TYPES[dtype_c]
+        self.k_major_a, self.k_major_b = bool(k_major_a), bool(k_major_b)
+        self.scales, self.bias, self.activation = scales, bool(bias), activation
+        self.block_m, self.block_n, self.block_k = block_m, block_n, block_k
+        self.cluster_m, self.cluster_n = cluster_m, cluster_n
+        self.cluster = cluster_m * cluster_n
+        # CTAs that write into another's stages: those of its row and of its column.
+        self.sharers = cluster_m + cluster_n - 1
+        self.ping_pong, self.stages = bool(ping_pong), stages
+        self.part, self.tma_store, self.swizzled = part, part > 0, bool(swizzled)
+        self.buffers = buffers
+        self.warps = warps
+        self.groups = 2 if self.ping_pong or block_m > ROWS else 1
+        self.groups_of_tile = 1 if self.ping_pong else self.groups
+        # wgmmas that a group makes of a tile along M.
+        self.high = block_m // (ROWS * self.groups_of_tile)
+        self.stage_bytes = (block_m * self.dtype_a.width + block_n * self.dtype_b.width) * block_k // 8
+        self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
+
+    def extra_types(self):
+        """Of what the finish reads, in the order of parameters."""
+        return [Float32, Float32] * (self.scales != "none") + [self.dtype_c] * self.bias
+
+    def operand_layout(self, dtype, rows, k_major, stages):
+        """Of a block of A or B in shared memory, with 128-byte swizzle; of all stages, where there are any."""
+        kinds = warpgroup.SmemLayoutAtomKind
+        atom = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else kinds.MN_SW128, dtype)
+        shape, order = (rows, self.block_k), (0, 1) if k_major else (1, 0)
+        if stages:
+            shape, order = (*shape, stages), (*order, 2)
+        return cute.tile_to_shape(atom, shape, order=order)
+
+    def part_layout(self, rows, buffers):
+        """Of a part of C in shared memory; of all buffers, where there are any."""
+        shape = (rows, self.part, buffers) if buffers else (rows, self.part)
+        if self.swizzled:
+            atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.dtype_c)
+            return cute.tile_to_shape(atom, shape, order=(0, 1, 2)[: len(shape)])
+        return cute.make_layout(shape, stride=(self.part, 1, rows * self.part)[: len(shape)])
+
+    def tiled_mma(self):
+        major = {True: OperandMajorMode.K, False: OperandMajorMode.MN}
+        majors = major[self.k_major_a], major[self.k_major_b]
+        shared = warpgroup.OperandSource.SMEM
+        if self.dtype_a.width == 16:
+            op = warpgroup.MmaF16BF16Op(self.dtype_a, Float32, (ROWS, self.block_n, 16), shared, *majors)
+        else:
+            op = warpgroup.MmaF8Op(self.dtype_a, self.dtype_b, Float32, (ROWS, self.block_n, 32), shared, *majors)
+        return cute.make_tiled_mma(cute.make_mma_atom(op), (self.groups_of_tile, 1, 1))
+
+    # The host's part: compiled for the types that it gives to the kernel's parameters, and never run.
+    @cute.jit
+    def __call__(self, a, b, c, extras, sizes, programs: Int32, stream):
+        one, shared = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileG2SMulticastOp()
+        block_a = self.operand_layout(self.dtype_a, self.block_m, self.k_major_a, 0)
+        block_b = self.operand_layout(self.dtype_b, self.block_n, self.k_major_b, 0)
+        load_a, _ = cpasync.make_tiled_tma_atom(
+            shared if self.cluster_n > 1 else one, a, block_a, (self.block_m, self.block_k)
+        )
+        load_b, _ = cpasync.make_tiled_tma_atom(
+            shared if self.cluster_m > 1 else one, b, block_b, (self.block_n, self.block_k)
+        )
+        if const_expr(self.tma_store):
+            c, _ = cpasync.make_tiled_tma_atom(
+                cpasync.CopyBulkTensorTileS2GOp(), c, self.part_layout(WARP_ROWS, 0), (WARP_ROWS, self.part)
+            )
+        self.kernel(load_a, load_b, c, extras, sizes).launch(
+            grid=(programs, 1, 1),
+            block=(WARP * self.warps, 1, 1),
+            cluster=(self.cluster, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=1,
+        )
+
+    @cute.kernel
+    def kernel(self, load_a: cute.CopyAtom, load_b: cute.CopyAtom, c, extras, sizes):
+        """`sizes`: M, N, K, GROUP_SIZE_M, and C's leading dimension where no descriptor has it."""
+        thread = cute.arch.thread_idx()[0]
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        program = cute.arch.block_idx()[0]
+        smem = cutlass.utils.SmemAllocator()
+        full, empty = smem.allocate_array(Int64, self.stages), smem.allocate_array(Int64, self.stages)
+        a = self.stages_of(smem, self.dtype_a, self.block_m, self.k_major_a)
+        b = self.stages_of(smem, self.dtype_b, self.block_n, self.k_major_b)
+        parts = self.parts_of_groups(smem)
+        if warp == 0:
+            with cute.arch.elect_one():
+                for stage in range_constexpr(self.stages):
+                    cute.arch.mbarrier_init(full + stage, 1)
+                    cute.arch.mbarrier_init(empty + stage, GROUP // WARP * self.groups_of_tile * self.sharers)
+            cute.arch.mbarrier_init_fence()
+            cpasync.prefetch_descriptor(load_a)
+            cpasync.prefetch_descriptor(load_b)
+            if const_expr(self.tma_store):
+                cpasync.prefetch_descriptor(c)
+        self.meet()
+        m, n, k, group = sizes[0], sizes[1], sizes[2], sizes[3]
+        # Tiles of a cluster along both sides of C, and this program's in each.
+        turns_m = cute.ceil_div(m, self.block_m * self.cluster_m)
+        turns_n = cute.ceil_div(n, self.block_n * self.cluster_n)
+        rank = program % self.cluster
+        walk = (
+            program // self.cluster,
+            turns_m * turns_n,
+            cute.arch.grid_dim()[0] // self.cluster,
+            turns_m,
+            turns_n,
+            group,
+            rank % self.cluster_m,
+            rank // self.cluster_m,
+        )
+        if warp < GROUP // WARP:
+            cute.arch.setmaxregister_decrease(LOADING)
+            if warp == 0:
+                self.load(load_a, load_b, a, b, full, empty, m, n, k, walk)
+        else:
+            cute.arch.setmaxregister_increase(MULTIPLYING[self.groups])
+            blocks = cute.ceil_div(k, self.block_k)
+            self.multiply(thread - GROUP, warp // 4 - 1, a, b, parts, full, empty, c, extras, sizes, blocks, walk)
+        if const_expr(self.cluster > 1):
+            # Nobody ends while another may still write to its stages, or count on its barriers.
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+
+    def stages_of(self, smem, dtype, rows, k_major):
+        layout = self.operand_layout(dtype, rows, k_major, self.stages)
+        return smem.allocate_tensor(dtype, layout.outer, 1024, layout.inner)
+
+    def parts_of_groups(self, smem):
+        """Where the groups put parts of C for TMA to take, one below the other."""
+        if not self.tma_store:
+            return None
+        layout = self.part_layout(ROWS * self.groups, self.buffers)
+        if self.swizzled:
+            return smem.allocate_tensor(self.dtype_c, layout.outer, 1024, layout.inner)
+        return smem.allocate_tensor(self.dtype_c, layout, 128)
+
+    @cute.jit
+    def meet(self):
+        if const_expr(self.cluster > 1):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+        else:
+            cute.arch.sync_threads()
+
+    @cute.jit
+    def tile_at(self, turn: Int32, walk):
+        """Row and column, in tiles, of this program's tile in a turn of its cluster: GROUP_SIZE_M turns along M, then
+        the next along N.
+        """
+        _, _, _, turns_m, turns_n, group, rank_m, rank_n = walk
+        first = turn // (group * turns_n) * group
+        rows = cutlass.min(turns_m - first, group)
+        within = turn % (group * turns_n)
+        return (first + within % rows) * self.cluster_m + rank_m, within // rows * self.cluster_n + rank_n
+
+    @cute.jit
+    def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk):
+        """The loading warp: blocks of A and B into the stages, round and round."""
+        first, turns, step, _, _, _, rank_m, rank_n = walk
+        from_a, to_a = self.copies(load_a, a, m, k, self.block_m, self.k_major_a)
+        from_b, to_b = self.copies(load_b, b, n, k, self.block_n, self.k_major_b)
+        # Programs of one row of a cluster have A in common, those of a column B.
+        mask_a = Int16(sum(1 << (place * self.cluster_m) for place in range(self.cluster_n)) << rank_m)
+        mask_b = Int16(((1 << self.cluster_m) - 1) << (rank_n * self.cluster_m))
+        stage, phase, loaded = Int32(0), Int32(1), Int32(0)
+        for turn in cutlass.range(first, turns, step, unroll=1):
+            tile_m, tile_n = self.tile_at(turn, walk)
+            for block in cutlass.range(cute.ceil_div(k, self.block_k), unroll=1):
+                cute.arch.mbarrier_wait(empty + stage, phase)
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(full + stage, self.stage_bytes)
+                arrived = full + stage
+                if const_expr(self.cluster_n == 1):
+                    cute.copy(load_a, from_a[None, tile_m, block], to_a[None, stage], tma_bar_ptr=arrived)
+                elif loaded % self.cluster_n == rank_n:
+                    source, target = from_a[None, tile_m, block], to_a[None, stage]
+                    cute.copy(load_a, source, target, tma_bar_ptr=arrived, mcast_mask=mask_a)
+                if const_expr(self.cluster_m == 1):
+                    cute.copy(load_b, from_b[None, tile_n, block], to_b[None, stage], tma_bar_ptr=arrived)
+                elif loaded % self.cluster_m == rank_m:
+                    source, target = from_b[None, tile_n, block], to_b[None, stage]
+                    cute.copy(load_b, source, target, tma_bar_ptr=arrived, mcast_mask=mask_b)
+                loaded += 1
+                stage += 1
+                if stage == self.stages:
+                    stage = Int32(0)
+                    phase ^= 1
+
+    def copies(self, load, stages, rows, k, block, k_major):
+        """Blocks of an operand as its descriptor counts, [.., tile, K-block], and the stages that they go to."""
+        blocks = cute.local_tile(coordinates(rows, k, k_major), (block, self.block_k), (None, None))
+        to, source = cpasync.tma_partition(
+            load, 0, cute.make_layout(1), cute.group_modes(stages, 0, 2), cute.group_modes(blocks, 0, 2)
+        )
+        return source, to
+
+    @cute.jit
+    def multiply(self, thread, which, a, b, parts, full, empty, c, extras, sizes, blocks: Int32, walk):
+        """A multiplying warpgroup, number `which`: whole tiles of C, or its rows of each."""
+        first, turns, step, _, _, _, rank_m, rank_n = walk
+        mma = self.tiled_mma()
+        own = mma.get_slice(thread % GROUP if self.ping_pong else thread)
+        rows, columns = mma.make_fragment_A(own.partition_A(a)), mma.make_fragment_B(own.partition_B(b))
+        sums = cute.make_rmem_tensor(mma.partition_shape_C((self.block_m, self.block_n)), Float32)
+        stage, phase, used = Int32(0), Int32(0), Int32(0)
+        if const_expr(self.ping_pong):
+            if which == 1:
+                cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=2 * GROUP)
+                used = blocks
+            first += which * step
+            step *= 2
+        for turn in cutlass.range(first, turns, step, unroll=1):
+            if const_expr(self.ping_pong):
+                # The stages between are the other group's.
+                stage, phase = used % self.stages, used // self.stages & 1
+                used += 2 * blocks
+                cute.arch.barrier(barrier_id=TURN + which, number_of_threads=2 * GROUP)
+            mma.set(warpgroup.Field.ACCUMULATE, False)
+            before = stage
+            for block in cutlass.range(blocks, unroll=1):
+                cute.arch.mbarrier_wait(full + stage, phase)
+                warpgroup.fence()
+                for step_k in range_constexpr(cute.size(rows, mode=[2])):
+                    at = (None, None, step_k, stage)
+                    cute.gemm(mma, sums, rows[at], columns[at], sums)
+                    mma.set(warpgroup.Field.ACCUMULATE, True)
+                warpgroup.commit_group()
+                # One wgmma may be on its way; the stage of the one before it is free.
+                warpgroup.wait_group(1)
+                if block > 0:
+                    self.release(empty + before, thread % WARP, rank_m, rank_n)
+                before = stage
+                stage += 1
+                if stage == self.stages:
+                    stage = Int32(0)
+                    phase ^= 1
+            if const_expr(self.ping_pong):
+                cute.arch.barrier_arrive(barrier_id=TURN + 1 - which, number_of_threads=2 * GROUP)
+            warpgroup.wait_group(0)
+            self.release(empty + before, thread % WARP, rank_m, rank_n)
+            tile_m, tile_n = self.tile_at(turn, walk)
+            # Rows of C above the group's first, of the wgmmas that a tile takes along M.
+            row = tile_m * self.block_m + (0 if self.ping_pong else which * ROWS)
+            flat = cute.make_tensor(
+                sums.iterator, cute.make_layout((4, self.block_n // 8, self.high), stride=(1, 4, self.block_n // 2))
+            )
+            self.finish(flat, row, tile_n * self.block_n, thread % GROUP, extras, sizes)
+            if const_expr(self.tma_store):
+                self.store(flat, parts, row, tile_n * self.block_n, thread % GROUP, which, c, sizes)
+            else:
+                self.write(flat, row, tile_n * self.block_n, thread % GROUP, c, sizes)
+        if const_expr(self.tma_store):
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def release(self, barrier, lane, rank_m, rank_n):
+        """Say that this warp has read a stage, to every program that writes to it: each to another lane's."""
+        if const_expr(self.cluster == 1):
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(barrier)
+        else:
+            peer = rank_m + lane * self.cluster_m
+            if lane >= self.cluster_n:
+                other = lane - self.cluster_n
+                if other >= rank_m:
+                    other += 1
+                peer = rank_n * self.cluster_m + other
+            if lane < self.sharers:
+                cute.arch.mbarrier_arrive(barrier, peer)

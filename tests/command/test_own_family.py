@@ -1,0 +1,111 @@
+"""A kernel family of one's own in CuTe DSL: the worked example of docs/cute.md, from a folder outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cute_stand_in import StandInFarm, needs_dsl
+
+from genkern.command.options import parse
+from genkern.errors import InputError
+from genkern.farm.cache import BinaryCache
+from genkern.farm.farm import Farm
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.libraries import library_of
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Binary
+from genkern.kernels.cute import own
+from genkern.kernels.cute.source_file import sha256_of
+from genkern.kernels.family import FAMILIES, add_file
+from genkern.kernels.generate import generate
+from genkern.kernels.kernel import Target
+from genkern.kernels.specs import kernel_specs
+from genkern.ops.op import get_op
+from genkern.packing.any_m import Reach
+from genkern.packing.packer import Packer, Wanted
+from genkern.runtime.packed import PackedCall
+from genkern.space.languages import space_for_libraries
+from genkern.space.prune import prune
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "cute.md"
+H200 = gpu_for_arch("sm_90")
+PROBLEM = GemmProblem(64, 512, 256)
+CONFIG = Config("cute_simple", 16, 16, 64, 1, 1, 8, 1)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Iterator[Path]:
+    """A folder with the document's files; the family is known while the test lasts."""
+    for name, text in re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(text)
+    before = os.environ.get(own.ENVIRONMENT)
+    yield tmp_path
+    FAMILIES.pop("cute_simple", None)
+    sha256_of.cache_clear()
+    os.environ.pop(own.ENVIRONMENT, None)
+    if before is not None:
+        os.environ[own.ENVIRONMENT] = before
+
+
+def test_the_option_makes_it_known(example: Path) -> None:
+    """To this process and those that it starts; its space prunes as any other does."""
+    options = parse(["-m", "64", "-n", "512", "-k", "256", "--family", str(example / "cute_simple.py")])
+    assert options.family == ["cute_simple"]
+    assert os.environ[own.ENVIRONMENT] == str(example / "cute_simple.py")
+    assert library_of(CONFIG.name) == "cute"
+    space = space_for_libraries(str(example / "simple.yaml"), "sm_90", "a16w16", ["cute"])
+    assert prune(space, PROBLEM, H200).kept == [CONFIG]
+    assert not prune(space, GemmProblem(64, 512, 256, bias=True), H200).kept
+
+
+def test_it_is_packed_by_its_plan(example: Path) -> None:
+    """As the farm's other kernels are: nothing but its file knows it."""
+    add_file(example / "cute_simple.py")
+    packer = Packer(StandInFarm(BinaryCache(example / "cache")), "sm_90", example)
+    (packed,) = packer.pack([Wanted(CONFIG, H200, Reach(1, 64, PROBLEM))])
+    assert isinstance(packed, PackedCall)
+    (binary,) = packer.binaries.values()
+    assert binary.parameter_bytes == (8, 8, 8, 4, 4, 4, 4, 4, 4)
+    assert (binary.threads, binary.shared_bytes) == (256, 0)
+    assert packed.plan.launches[0].programs({"M": 33}) == (3 * 32, 1, 1)
+
+
+@needs_dsl
+def test_it_compiles(example: Path) -> None:
+    """By the farm's own workers."""
+    add_file(example / "cute_simple.py")
+    module = generate(PROBLEM, [CONFIG], "sm_90", H200)
+    (spec,) = kernel_specs(PROBLEM, CONFIG, get_op("a16w16"), module.source_sha256, "sm_90")
+    farm = Farm(BinaryCache(example / "cache"), Target("cuda", 90, 32), "3.7.1", jobs=1, timeout_s=120.0)
+    (result,) = farm.compile("", [spec])
+    farm.close()
+    assert isinstance(result, Binary), result
+    assert result.symbol == "matmul_cute_simple_BM16_BN16_BK64_nW8_nS1_0"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "is no Python file with a family"),
+        ("1 / 0\n", "cannot be imported: ZeroDivisionError"),
+        ("FAMILY = 1\n", "says no FAMILY"),
+        (
+            "from genkern.kernels.families.tiled import TILED as FAMILY\n",
+            "a family has language = 'cute', and a name that begins with 'cute_'",
+        ),
+        ("from genkern.kernels.cute.dense import CUTE_DENSE\nFAMILY = CUTE_DENSE[0]\n", "there is a family cute_coop"),
+    ],
+)
+def test_a_file_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:
+    """Is one line that names it."""
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        add_file(file)
+    assert own.ENVIRONMENT not in os.environ

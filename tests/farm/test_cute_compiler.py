@@ -1,0 +1,238 @@
+"""Tests of genkern.farm.cute_compiler: kernels in CuTe DSL through the farm, with it, without it, and by a stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cute_stand_in import cubin, needs_dsl, parameter_bytes
+
+from genkern.errors import BugError
+from genkern.farm import cute_compiler
+from genkern.farm.cache import BinaryCache, Failure, read_spec
+from genkern.farm.code_object import read_parameter_bytes
+from genkern.farm.compiler import CompileJob, CompileProcess, compile_kernel
+from genkern.farm.farm import Farm
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.families.call import product_of
+from genkern.kernels.generate import generate
+from genkern.kernels.kernel import KernelSpec, Target
+from genkern.kernels.specs import kernel_specs, launch_plan
+from genkern.ops.op import get_op
+
+H200, SM_90 = gpu_for_arch("sm_90"), Target("cuda", 90, 32)
+SPEC = KernelSpec(
+    "kernel",
+    "0" * 64,
+    (("M", "i32"),),
+    (("BINARY", "BM64"), ("shared_bytes", 2048), ("warps", 8)),
+    (),
+    (),
+    "cute",
+    "kernel.py",
+)
+KERNEL = """
+def build(symbol, constants):
+    return (symbol, constants), (1, 2)
+"""
+
+
+def spec_in(folder: Path, text: str = KERNEL) -> KernelSpec:
+    """The spec of a kernel in a file of the folder."""
+    path = folder / "own_kernel.py"
+    path.write_text(text)
+    return replace(SPEC, file=str(path))
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[object, ...]]]:
+    """A `cutlass` whose compile gives a cubin of what it is asked for, and the calls of it."""
+    calls: list[tuple[object, ...]] = []
+
+    def compile_(function: tuple[str, dict[str, int]], *arguments: object, options: str) -> object:
+        calls.append((function, arguments, options))
+        symbol, constants = function
+        image = cubin(f"{symbol}_0", [4])
+        text = f"%12 = llvm.mlir.constant({constants['shared_bytes']} : i64) : i64"
+        return types.SimpleNamespace(artifacts=types.SimpleNamespace(CUBIN=image), ir_module=text)
+
+    package = types.ModuleType("cutlass")
+    package.cute = types.SimpleNamespace(compile=compile_)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cutlass", package)
+    monkeypatch.setattr(cute_compiler, "cute_installed", lambda: True)
+    before, folder = dict(os.environ), tempfile.tempdir
+    yield calls
+    os.environ.clear()
+    os.environ.update(before)
+    tempfile.tempdir = folder
+
+
+def compiled(spec: KernelSpec, folder: Path) -> Binary | Failure:
+    cache = BinaryCache(folder / "cache")
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    job = CompileJob("ab" * 32, "no module", spec, SM_90, str(cache.folder), 60.0)
+    return compile_kernel(job, str(scratch))
+
+
+def test_without_the_dsl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that says what to install; nothing is kept, since it says nothing of the kernel."""
+    monkeypatch.setattr(cute_compiler, "cute_installed", lambda: False)
+    result = compiled(spec_in(tmp_path), tmp_path)
+    assert isinstance(result, Failure)
+    assert result.from_outside
+    assert result.outcome is Outcome.COMPILE_FAILED
+    assert "pip install 'genkern[cute]'" in result.message
+    assert BinaryCache(tmp_path / "cache").get("ab" * 32) is None
+
+
+def test_what_is_kept_of_a_kernel(tmp_path: Path, stand_in: list[tuple[object, ...]]) -> None:
+    """The cubin, its symbol, and what a launch must know; it is found again without compiling."""
+    os.environ["CUTE_DSL_OPT"] = "of the user"
+    result = compiled(spec_in(tmp_path), tmp_path)
+    assert isinstance(result, Binary)
+    assert result.symbol == "kernel_BM64_0"
+    assert result.resources.shared_bytes == 2048
+    said = json.loads((Path(result.path) / "kernel.json").read_bytes())
+    assert said == {"name": "kernel_BM64_0", "language": "cute", "num_warps": 8, "shared": 2048}
+    assert read_spec(result.path) == spec_in(tmp_path)
+    assert compiled(spec_in(tmp_path), tmp_path) == result
+    ((function, arguments, options),) = stand_in
+    assert function == ("kernel_BM64", {"shared_bytes": 2048, "warps": 8})
+    assert arguments == (1, 2)
+    assert str(options).startswith("--gpu-arch sm_90a --keep-cubin --dump-dir ")
+    # A setting that is in no key decides nothing.
+    assert "CUTE_DSL_OPT" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        ((("BINARY", "BM64"), ("warps", 8)), "no number shared_bytes"),
+        ((("BINARY", "BM64"), ("shared_bytes", 2048)), "no number warps"),
+    ],
+)
+def test_constants_that_a_launch_needs(
+    tmp_path: Path, stand_in: list[tuple[object, ...]], constants: tuple[tuple[str, int | str], ...], message: str
+) -> None:
+    """Whoever leaves one out is told which."""
+    path = tmp_path / "own_kernel.py"
+    path.write_text(KERNEL.replace("return (symbol, constants)", "return (symbol, {'shared_bytes': 2048})"))
+    with pytest.raises(BugError, match=message):
+        compiled(replace(SPEC, file=str(path), constants=constants), tmp_path)
+
+
+def test_other_shared_memory_than_said(tmp_path: Path, stand_in: list[tuple[object, ...]]) -> None:
+    """A launch with less than the kernel takes would write into nowhere: it is refused before."""
+    text = KERNEL.replace("return (symbol, constants)", "return (symbol, {'shared_bytes': 4096})")
+    with pytest.raises(BugError, match="not launched with the 2048 bytes"):
+        compiled(spec_in(tmp_path, text), tmp_path)
+
+
+def test_another_symbol_than_said(tmp_path: Path, stand_in: list[tuple[object, ...]]) -> None:
+    """A plan would not find the kernel."""
+    text = KERNEL.replace("return (symbol, constants)", "return ('other', constants)")
+    with pytest.raises(BugError, match="no kernel kernel_BM64_0"):
+        compiled(spec_in(tmp_path, text), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (ValueError("invalid tile"), True),
+        (RuntimeError("ptxas: too many registers"), True),
+        (NameError("tyle"), False),
+        (AttributeError("no such layout"), False),
+    ],
+)
+def test_a_refusal_is_told_from_a_bug(
+    tmp_path: Path,
+    stand_in: list[tuple[object, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    refusal: bool,
+) -> None:
+    """What the compiler says of a kernel costs its config, and is kept; what Python says of a text is ours to mend."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise RuntimeError("while tracing") from error
+
+    monkeypatch.setattr(sys.modules["cutlass"].cute, "compile", refuse)
+    if not refusal:
+        with pytest.raises(BugError, match="compiling kernel"):
+            compiled(spec_in(tmp_path), tmp_path)
+        return
+    result = compiled(spec_in(tmp_path), tmp_path)
+    assert isinstance(result, Failure)
+    assert BinaryCache(tmp_path / "cache").get("ab" * 32) == result
+
+
+def test_a_file_that_raises(tmp_path: Path, stand_in: list[tuple[object, ...]]) -> None:
+    """Is a bug of whoever wrote it."""
+    with pytest.raises(BugError, match="ZeroDivisionError"):
+        compiled(spec_in(tmp_path, "1 / 0"), tmp_path)
+
+
+def test_a_compile_that_hangs_or_dies(tmp_path: Path, stand_in: list[tuple[object, ...]]) -> None:
+    """Costs its config only: the process that compiles is ended, and the next kernel gets another."""
+    hangs = spec_in(tmp_path, "import time\ndef build(symbol, constants):\n    time.sleep(60)\n")
+    job = CompileJob("ab" * 32, "", hangs, SM_90, str(tmp_path / "cache"), 0.2)
+    process = CompileProcess()
+    result = process.run(job)
+    assert isinstance(result, Failure)
+    assert result.outcome is Outcome.COMPILE_TIMED_OUT
+    dies = tmp_path / "dies.py"
+    dies.write_text("import os\ndef build(symbol, constants):\n    os.abort()\n")
+    process = CompileProcess()
+    result = process.run(replace(job, spec=replace(hangs, file=str(dies)), timeout_s=20.0))
+    assert isinstance(result, Failure)
+    assert "died by SIGABRT" in result.message
+
+
+# By the real compiler: every way that the kernel's text can go.
+FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
+REAL = [
+    (GemmProblem(4096, 6144, 4096), "cute_ping_pong_2x1_BM128_BN168_BK64_GM8_SK1_nW8_nS5"),
+    (GemmProblem(512, 512, 512, bias=True, activation="relu"), "cute_cooperative_1x2_BM256_BN128_BK64_GM8_SK1_nW8_nS4"),
+    (
+        GemmProblem(512, 512, 512, row_major_a=False, row_major_b=True, activation="gelu"),
+        "cute_cooperative_BM64_BN64_BK64_GM8_SK1_nW4_nS3",
+    ),
+    (
+        GemmProblem(512, 512, 512, **FP8, own=(("scales", "per_token"),), bias=True, activation="silu"),
+        "cute_ping_pong_2x2_BM64_BN64_BK128_GM8_SK1_nW8_nS3",
+    ),
+    (GemmProblem(512, 512, 512, **FP8, dtype_c="fp32"), "cute_ping_pong_direct_BM128_BN64_BK128_GM8_SK1_nW8_nS3"),
+    (
+        GemmProblem(512, 513, 512, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16"),
+        "cute_cooperative_2x1_direct_BM128_BN40_BK64_GM8_SK1_nW8_nS3",
+    ),
+]
+
+
+@needs_dsl
+@pytest.mark.parametrize(("problem", "name"), REAL, ids=[name for _, name in REAL])
+def test_the_kernels_compile(tmp_path: Path, problem: GemmProblem, name: str) -> None:
+    """For sm_90, by the farm's own workers, into binaries that take what their plans give."""
+    config, op = Config.parse(name), get_op(problem.op)
+    module = generate(problem, [config], "sm_90", H200)
+    (spec,) = kernel_specs(problem, config, op, module.source_sha256, "sm_90")
+    farm = Farm(BinaryCache(tmp_path), SM_90, "3.7.1", jobs=1, timeout_s=120.0)
+    (result,) = farm.compile("", [spec])
+    farm.close()
+    assert isinstance(result, Binary), result
+    (launch,) = launch_plan(product_of(problem, op, "sm_90"), config, H200).launches
+    image = (Path(result.path) / "kernel.cubin").read_bytes()
+    assert result.symbol == launch.symbol
+    assert read_parameter_bytes(image, "cuda", launch.symbol) == tuple(parameter_bytes(launch))
+    assert result.resources.spills == 0

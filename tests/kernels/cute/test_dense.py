@@ -1,0 +1,179 @@
+"""Tests of genkern.kernels.cute.dense: what the families in CuTe DSL take, and their plans."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Leading, Map, Pointer
+from genkern.kernels.cute.dense import FORMS, shared_bytes
+from genkern.kernels.cute.tile import SHARED_BYTES
+from genkern.kernels.families.call import product_of
+from genkern.kernels.family import CUTE
+from genkern.kernels.generate import generate
+from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.legality import legal
+from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.specs import kernel_specs, launch_plan, main_variant
+from genkern.ops.op import get_op
+
+H200 = gpu_for_arch("sm_90")
+PLAIN = GemmProblem(4096, 6144, 4096)
+FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
+PING_PONG = Config("cute_ping_pong_2x1", 128, 168, 64, 8, 1, 8, 5)
+
+
+def problem(m: int = 4096, n: int = 6144, k: int = 4096, **fields: object) -> GemmProblem:
+    return GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
+
+
+def spec_of(of: GemmProblem, config: Config) -> KernelSpec:
+    (spec,) = kernel_specs(of, config, get_op(of.op), {main_variant(of, config).name: "0"}, "sm_90")
+    return spec
+
+
+def launch_of(of: GemmProblem, config: Config) -> Launch:
+    (launch,) = launch_plan(product_of(of, get_op(of.op), "sm_90"), config, H200).launches
+    return launch
+
+
+def test_the_families() -> None:
+    """Two schedules, four clusters, two ways to store C."""
+    assert set(FORMS) == set(CUTE)
+    assert len(FORMS) == 16
+    assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_ping_pong_1x2_direct"} < set(FORMS)
+
+
+# Problem, config, why not ("" where it can).
+CASES = [
+    (PLAIN, PING_PONG, ""),
+    (PLAIN, replace(PING_PONG, num_stages=6), "take more than the 232,448 bytes of shared memory"),
+    (PLAIN, replace(PING_PONG, BLOCK_SIZE_M=256), "BLOCK_SIZE_M: 256 is not from 64 to 128"),
+    (PLAIN, replace(PING_PONG, BLOCK_SIZE_N=172), "172 is not a multiple of 8 up to 256"),
+    (PLAIN, replace(PING_PONG, BLOCK_SIZE_K=128, num_stages=2), "BLOCK_SIZE_K is what 128 bytes hold"),
+    (PLAIN, replace(PING_PONG, BLOCK_SIZE_N=208, num_stages=3), "more than 200 accumulators"),
+    (PLAIN, replace(PING_PONG, num_warps=4), "num_warps is 8"),
+    (PLAIN, replace(PING_PONG, num_stages=1), "a ring needs a stage"),
+    (PLAIN, replace(PING_PONG, SPLIT_K=2), "does not split K"),
+    (problem(op="a8w8", dtype_a="int8", dtype_b="int8"), PING_PONG, "multiplies bf16, fp16 or fp8"),
+    (problem(dtype_a="fp32", dtype_b="fp32", dtype_c="fp32"), PING_PONG, "stores C of 16 bits"),
+    (problem(dtype_b="fp16"), PING_PONG, "operands of one type"),
+    (problem(dtype_c="fp32"), PING_PONG, "stores C of 16 bits"),
+    (problem(dtype_c="fp32"), replace(PING_PONG, family="cute_ping_pong_2x1_direct"), ""),
+    (problem(n=513), PING_PONG, "rows of C do not start at multiples of 16 bytes"),
+    (problem(n=513), replace(PING_PONG, family="cute_ping_pong_2x1_direct"), ""),
+    (problem(k=1001), PING_PONG, "rows of A do not start at multiples of 16 bytes"),
+    (problem(row_major_b=True), PING_PONG, "64 rows or columns at a time"),
+    (problem(row_major_b=True), replace(PING_PONG, BLOCK_SIZE_N=192, num_stages=4), ""),
+    (problem(**FP8), replace(PING_PONG, BLOCK_SIZE_K=128), ""),
+    (problem(**FP8, row_major_a=False), replace(PING_PONG, BLOCK_SIZE_K=128), "whose rows run along K only"),
+    (problem(op="a8w8_blockscale", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn"), PING_PONG, "nothing but A and B"),
+    (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 4, 4), ""),
+    (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 8, 4), "num_warps is 4"),
+]
+
+
+@pytest.mark.parametrize(("of", "config", "why"), CASES, ids=range(len(CASES)))
+def test_legality(of: GemmProblem, config: Config, why: str) -> None:
+    """Every bound is said in one line, and next to it is what can be."""
+    said = legal(of, config, H200)
+    assert why in said
+    assert bool(why) == bool(said)
+
+
+def test_other_architectures_are_refused() -> None:
+    """wgmma is Hopper's."""
+    assert "sm_90 alone" in legal(PLAIN, PING_PONG, gpu_for_arch("sm_100"))
+
+
+def test_shared_memory_is_said_once() -> None:
+    """What legality bounds is what the kernel is compiled with and launched with, for every family and tile."""
+    of = (PLAIN, problem(dtype_c="fp32"), problem(row_major_a=False, row_major_b=True))
+    blocks = itertools.product(FORMS, (64, 128, 256), range(8, 257, 8), (2, 3, 4, 6, 9))
+    seen = 0
+    for family, block_m, block_n, stages in blocks:
+        for warps in (4, 8):
+            config = Config(family, block_m, block_n, 64, 1, 1, warps, stages)
+            for each in of:
+                if legal(each, config, H200):
+                    continue
+                constants = dict(spec_of(each, config).constants)
+                assert constants["shared_bytes"] == shared_bytes(each, config) <= SHARED_BYTES
+                assert constants["warps"] == warps + 4
+                seen += 1
+    assert seen > 1000
+
+
+def test_one_binary_serves_every_size() -> None:
+    """Sizes and GROUP_SIZE_M are run-time arguments, of any alignment."""
+    other = problem(5000, 3016, 1992)
+    assert spec_of(PLAIN, PING_PONG) == spec_of(other, replace(PING_PONG, GROUP_SIZE_M=3))
+    assert spec_of(PLAIN, PING_PONG) != spec_of(PLAIN, replace(PING_PONG, num_stages=4))
+    assert spec_of(PLAIN, PING_PONG) != spec_of(problem(bias=True), PING_PONG)
+
+
+def test_the_plan() -> None:
+    """Descriptors by themselves, with the boxes and swizzles that the kernel loads and stores by."""
+    launch = launch_of(problem(bias=True), PING_PONG)
+    a, b, c, bias, *sizes = [each for each in launch.arguments if type(each).__name__ != "Constant"]
+    assert a == Map("a_desc", "a", (128, 64), False, 3)
+    assert b == Map("b_desc", "b", (168, 64), True, 3)
+    # 168 columns in three parts that are not swizzled.
+    assert c == Map("c_desc", "c", (16, 56), False, 0)
+    assert bias == Pointer("bias_ptr", "bias")
+    assert [each.name for each in sizes] == ["M", "N", "K", "GROUP_SIZE_M"]
+    assert launch.cluster == 2
+    # 66 clusters at a time of 16 x 37 pairs of tiles.
+    assert launch.programs({"units": 132}) == (66, 1, 1)
+    assert launch_of(problem(200, 168), PING_PONG).programs({"units": 132}) == (1, 1, 1)
+    assert launch.symbol == "matmul_cute_ping_pong_2x1_p56_BM128_BN168_BK64_nW8_nS5_0"
+
+
+def test_the_plan_of_other_layouts_and_stores() -> None:
+    """Operands that do not run along K come in squares of 64; C from registers needs its address and pitch."""
+    config = Config("cute_cooperative_2x2_direct", 256, 128, 64, 4, 1, 8, 4)
+    launch = launch_of(problem(row_major_a=False, row_major_b=True), config)
+    a, b, c, *_, pitch = [each for each in launch.arguments if type(each).__name__ != "Constant"]
+    assert a == Map("a_desc", "a", (64, 64), True, 3)
+    assert b == Map("b_desc", "b", (64, 64), False, 3)
+    assert c == Pointer("c_ptr", "c")
+    assert pitch == Leading("ldc", "c")
+    # Of 132 SMs clusters of four have 120.
+    assert launch.programs({"units": 132}) == (30, 1, 1)
+
+
+def test_plans_are_data() -> None:
+    """They go through JSON, for any M."""
+    product = product_of(PLAIN, get_op("a16w16"), "sm_90")
+    plan = launch_plan(product, PING_PONG, H200, any_m=True)
+    assert LaunchPlan.from_json(plan.to_json()) == plan
+    assert plan.launches[0].programs({"units": 132, "M": 1}) == (37, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "scales"),
+    [({}, "none"), (FP8, "whole"), ({**FP8, "own": (("scales", "per_token"),)}, "each")],
+)
+def test_the_finish(fields: dict[str, object], scales: str) -> None:
+    """Scales as the format declares them, then bias and activation."""
+    of = problem(**fields, bias=True, activation="silu")
+    constants = dict(spec_of(of, replace(PING_PONG, BLOCK_SIZE_K=128 if fields else 64)).constants)
+    assert (constants["scales"], constants["bias"], constants["activation"]) == (scales, 1, "silu")
+
+
+def test_generated_modules_leave_them_out() -> None:
+    """A module has the operands and the reference for them, and Triton's kernels as if they were not there."""
+    triton = Config("tiled", 64, 64, 64)
+    both, alone = generate(PLAIN, [PING_PONG, triton], "sm_90", H200), generate(PLAIN, [triton], "sm_90", H200)
+    assert both.text == alone.text
+    assert set(both.source_sha256) - set(alone.source_sha256) == {"matmul_cute_ping_pong_2x1_p56"}
+    only = generate(PLAIN, [PING_PONG], "sm_90", H200).text
+    namespace: dict[str, object] = {"__name__": "generated"}
+    exec(compile(only, "generated", "exec"), namespace)
+    assert namespace["CONFIGS"] == {}
+    assert set(namespace["OPERANDS"]) == {"a", "b", "c"}  # type: ignore[call-overload]

@@ -1,0 +1,57 @@
+"""Kernels in CuTe DSL on a GPU, as the measured process launches them: exact on whole numbers, whatever overhangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cute_stand_in import needs_dsl
+
+from genkern.farm.cache import BinaryCache
+from genkern.farm.farm import Farm
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Binary
+from genkern.kernels.families.call import product_of
+from genkern.kernels.generate import generate
+from genkern.kernels.kernel import Target
+from genkern.kernels.specs import kernel_specs, launch_plan
+from genkern.ops.op import get_op
+from genkern.profiling.cuda.native_binary import NativeBinary
+
+pytestmark = [pytest.mark.gpu, needs_dsl]
+H200 = gpu_for_arch("sm_90")
+CONFIGS = [
+    "cute_ping_pong_BM128_BN168_BK64_GM3_SK1_nW8_nS5",
+    "cute_ping_pong_2x1_BM64_BN96_BK64_GM3_SK1_nW8_nS4",
+    "cute_ping_pong_1x2_direct_BM128_BN128_BK64_GM3_SK1_nW8_nS4",
+    "cute_cooperative_BM64_BN72_BK64_GM3_SK1_nW4_nS4",
+    "cute_cooperative_1x2_BM256_BN152_BK64_GM3_SK1_nW8_nS4",
+    "cute_cooperative_2x2_BM256_BN128_BK64_GM3_SK1_nW8_nS4",
+]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_exact_products(tmp_path: Path, name: str) -> None:
+    """Of integers, whose sums are exact in any order: equal to the bit, and every element is written."""
+    import torch
+
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("these kernels are for sm_90")
+    config, problem = Config.parse(name), GemmProblem(389, 584, 712)
+    op = get_op(problem.op)
+    module = generate(problem, [config], "sm_90", H200)
+    (spec,) = kernel_specs(problem, config, op, module.source_sha256, "sm_90")
+    farm = Farm(BinaryCache(tmp_path), Target("cuda", 90, 32), "3.7.1", jobs=1, timeout_s=120.0)
+    (binary,) = farm.compile("", [spec])
+    farm.close()
+    assert isinstance(binary, Binary), binary
+    (launch,) = launch_plan(product_of(problem, op, "sm_90"), config, H200).launches
+    native = NativeBinary(binary.path, launch, {operand.name: operand for operand in op.operands(problem)})
+    a = torch.randint(-3, 4, (problem.M, problem.K), device="cuda").bfloat16()
+    b = torch.randint(-3, 4, (problem.N, problem.K), device="cuda").bfloat16().T
+    c = torch.full((problem.M, problem.N), float("nan"), device="cuda", dtype=torch.bfloat16)
+    units = torch.cuda.get_device_properties(0).multi_processor_count
+    native.bound({"a": a, "b": b, "c": c}, {"units": units}, lambda: torch.cuda.current_stream().cuda_stream)()
+    torch.testing.assert_close(c, (a.float() @ b.float()).bfloat16(), rtol=0, atol=0)

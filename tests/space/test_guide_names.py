@@ -1,0 +1,78 @@
+"""Tests of genkern.space.guide_names: entries of space files in the names of NVIDIA's guide."""
+
+from __future__ import annotations
+
+import pytest
+
+from genkern.errors import InputError
+from genkern.kernels.cute.dense import FORMS
+from genkern.space.guide_names import in_own_names
+
+ENTRY = {
+    "family": "cute_ping_pong",
+    "mma_tiler_mn": [[128, 128], [64, 96], [128, 168]],
+    "cluster_shape_mn": [[1, 1], [2, 1]],
+    "use_2cta_instrs": [False],
+    "use_tma_store": [True, False],
+    "num_stages": [4, 5],
+    "GROUP_SIZE_M": [8],
+}
+
+
+def test_an_entry_becomes_families() -> None:
+    """One for each cluster, way to store and number of rows, with the widths that go with these rows."""
+    found = in_own_names(ENTRY)
+    assert len(found) == 2 * 2 * 2
+    assert {entry["family"] for entry in found} == {  # type: ignore[index]
+        "cute_ping_pong",
+        "cute_ping_pong_direct",
+        "cute_ping_pong_2x1",
+        "cute_ping_pong_2x1_direct",
+    } & set(FORMS)
+    assert found[0] == {
+        "family": "cute_ping_pong",
+        "BLOCK_SIZE_M": [128],
+        "BLOCK_SIZE_N": [128, 168],
+        "BLOCK_SIZE_K": [64, 128],
+        "SPLIT_K": [1],
+        "num_warps": [8],
+        "num_stages": [4, 5],
+        "GROUP_SIZE_M": [8],
+    }
+    one_group = in_own_names({**ENTRY, "family": "cute_cooperative"})[1]
+    assert one_group["BLOCK_SIZE_M"] == [64]  # type: ignore[index]
+    assert one_group["num_warps"] == [4]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("entry", [{"family": "tiled", "BLOCK_SIZE_M": [64]}, "no entry", {}])
+def test_other_entries_stay(entry: object) -> None:
+    """Whatever they are: who reads them says what is wrong."""
+    assert in_own_names(entry) == [entry]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"family": "tiled"}, "are for cute_cooperative and cute_ping_pong, not for 'tiled'"),
+        ({"family": None}, "not for 'None'"),
+        ({"use_2cta_instrs": [True]}, r"use_2cta_instrs is \[false\]: wgmma"),
+        ({"use_2cta_instrs": "no"}, "use_2cta_instrs is not a list of true and false"),
+        ({"mma_tiler_mn": [128, 128]}, r"mma_tiler_mn: 128 is no pair of whole numbers \[m, n\]"),
+        ({"mma_tiler_mn": [[128, True]]}, "is no pair"),
+        ({"mma_tiler_mn": []}, "is not a list of pairs"),
+        ({"mma_tiler_mn": [[64, 64], [64, 64]]}, "is listed twice"),
+        ({"use_tma_store": [True, True]}, "use_tma_store: True is listed twice"),
+        ({"BLOCK_SIZE_N": [64]}, "mma_tiler_mn says BLOCK_SIZE_N already"),
+    ],
+)
+def test_what_is_wrong_is_said(change: dict[str, object], message: str) -> None:
+    """In one line that names the key."""
+    with pytest.raises(InputError, match=message):
+        in_own_names({**ENTRY, **change})
+
+
+def test_missing_keys() -> None:
+    """use_2cta_instrs may be left out, the others not."""
+    assert in_own_names({key: value for key, value in ENTRY.items() if key != "use_2cta_instrs"}) == in_own_names(ENTRY)
+    with pytest.raises(InputError, match="field 'use_tma_store' is missing"):
+        in_own_names({key: value for key, value in ENTRY.items() if key != "use_tma_store"})

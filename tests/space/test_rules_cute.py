@@ -1,0 +1,69 @@
+"""Tests of genkern.space.rules.cute: each rule drops what it says, and keeps a neighbour."""
+
+# ruff: noqa: E501  one case a line reads better than wrapped ones
+
+from __future__ import annotations
+
+import pytest
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.space.rules import cute
+from genkern.space.rules.registry import RULES
+
+H200 = gpu_for_arch("sm_90")
+LARGE = GemmProblem(4096, 6144, 4096)
+
+
+def problem(m: int, n: int, k: int = 4096, **fields: object) -> GemmProblem:
+    return GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
+
+
+def ping_pong(m: int, n: int, form: str = "", stages: int = 4) -> Config:
+    return Config(f"cute_ping_pong{form}", m, n, 64, 8, 1, 8, stages)
+
+
+def together(m: int, n: int, form: str = "", stages: int = 4) -> Config:
+    return Config(f"cute_cooperative{form}", m, n, 64, 8, 1, 8 if m > 64 else 4, stages)
+
+
+# rule, (problem, config) that it drops, (problem, config) nearby that it keeps
+CASES = [
+    ("cute_rows", (problem(64, 4096), ping_pong(128, 128)), (problem(65, 4096), ping_pong(128, 128))),
+    ("cute_rows", (problem(32, 4096), ping_pong(64, 128)), (problem(33, 4096), ping_pong(64, 128))),
+    ("cute_width", (problem(512, 120), ping_pong(128, 128)), (problem(512, 121), ping_pong(128, 128))),
+    ("cute_tile_small", (problem(4096, 4224), ping_pong(128, 112)), (problem(4096, 4224), ping_pong(128, 128))),
+    ("cute_tile_small", (problem(4096, 2129), ping_pong(128, 120)), (problem(2048, 2129), ping_pong(128, 120))),
+    ("cute_stages", (LARGE, ping_pong(128, 168, "", 4)), (LARGE, ping_pong(128, 168, "", 5))),
+    ("cute_stages", (LARGE, together(64, 64, "", 7)), (LARGE, together(64, 64, "", 8))),
+    # 160 tiles are two waves of 132, 1,184 nearly nine.
+    ("cute_wave", (problem(2048, 1600), ping_pong(128, 160)), (LARGE, ping_pong(128, 168))),
+    ("cute_wave", (problem(2048, 1600), ping_pong(128, 160)), (problem(2048, 1600), ping_pong(128, 128))),
+    ("cute_cluster_empty", (problem(128, 4096), ping_pong(128, 128, "_2x1")), (problem(129, 4096), ping_pong(128, 128, "_2x1"))),
+    ("cute_cluster_empty", (problem(512, 128), ping_pong(128, 128, "_1x2")), (problem(512, 129), ping_pong(128, 128, "_1x2"))),
+    ("cute_cluster_of_four", (LARGE, ping_pong(128, 128, "_2x2")), (problem(4096, 6144, 4104), ping_pong(128, 128, "_2x2"))),
+    ("cute_cluster_of_four", (LARGE, ping_pong(128, 128, "_2x2")), (LARGE, ping_pong(128, 128, "_2x1"))),
+    ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (problem(4096, 6145), ping_pong(128, 128, "_direct"))),
+    ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (problem(4096, 6144, dtype_c="fp32"), ping_pong(128, 128, "_direct"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "dropped", "kept"), CASES, ids=[f"{rule}-{n}" for n, (rule, *_) in enumerate(CASES)])
+def test_rule(rule: str, dropped: tuple[GemmProblem, Config], kept: tuple[GemmProblem, Config]) -> None:
+    """It drops the one, and keeps the other."""
+    assert RULES[rule](*dropped, H200) is True
+    assert RULES[rule](*kept, H200) is False
+
+
+@pytest.mark.parametrize("rule", sorted({rule for rule, *_ in CASES}))
+def test_other_families_are_none_of_its_business(rule: str) -> None:
+    """Whatever tile of whatever size."""
+    for config in (Config("tiled", 64, 64, 64), Config("warp_specialized", 64, 64, 64, num_stages=3)):
+        assert not RULES[rule](problem(16, 16), config, H200)
+
+
+def test_every_rule_has_a_case() -> None:
+    """The table above has all of them."""
+    own = {name for name, rule in RULES.items() if rule.__module__ == cute.__name__}
+    assert {rule for rule, *_ in CASES} == own
