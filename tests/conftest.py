@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +38,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if needing and not detect_devices():
         config.hook.pytest_deselected(items=needing)
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+
+
+_modules_seen = 0
+
+
+def pytest_runtest_logstart() -> None:
+    """Between two tests: what was collected and imported stays to the end, and no search for garbage need pass it.
+
+    With PyTorch, Triton and thousands of tests one such search takes half a second, and there are hundreds.
+    """
+    global _modules_seen
+    if len(sys.modules) > _modules_seen + 100:
+        _modules_seen = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)
