@@ -110,7 +110,8 @@ class _Threads:
             return self.named[name]
         if name == "%tid.x":
             return self.threads
-        special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address}
+        # Grids have one dimension.
+        special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address, "%ctaid.y": 0}
         if name.startswith("$"):
             assert int(name[1:]) in self.inputs, f"{name} is not an input"
             number = self.inputs[int(name[1:])]
@@ -263,14 +264,14 @@ class _Threads:
         elif name == "wgmma.wait_group.sync.aligned":
             self.products.wait(int(fields[0]))
         else:
-            assert np.all(self.value(fields[3], taken)), "products that replace an accumulator"
             # Neither operand is negated, and those of 16 bits may be turned.
             flags = {"f16": 4, "s8": 0}
             assert len(fields[4:]) == flags.get(name.rpartition(".")[2], 2)
             assert fields[4:6] in (("1", "1"), ())
             rows_turned, columns_turned = (field == "1" for field in fields[6:] or ("0", "0"))
             rows, columns = (self.uniform(field, taken) for field in fields[1:3])
-            self.products.multiply(name, fields[0], rows, columns, (rows_turned, columns_turned))
+            more = bool(self.uniform(fields[3], taken))
+            self.products.multiply(name, fields[0], rows, columns, (rows_turned, columns_turned), more)
 
     def move(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         """16 bytes of each thread, which must lie side by side, in any order."""
@@ -331,8 +332,21 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     inputs = listed[len(outputs) :]
     assert listed[: len(outputs)] == outputs
     assert len(inputs) == pack * len(args), "as many inputs as arguments have elements"
+    stay = [each for each in inputs if each.isdigit()]
     accs = [arg for arg in args if isinstance(arg, Tensor)]
     assert accs == list(args[: len(accs)])
+    if accs and not stay:
+        # Outputs that are no inputs hold anything; one number in the shape of a tensor says what they look like.
+        (like,) = accs
+        (number,) = np.unique(like.values).tolist()
+        garbage = np.nan if dtype[0] is not np.int32 else -(2**31)
+        kind = np.float64 if dtype[0] is not np.int32 else np.int32
+        accs = [type(like)(np.full(like.shape, garbage, kind), like.warps) for _ in dtype]
+        args = (*accs, number, *args[1:])
+        inputs = [str(output) for output in range(len(outputs))] + inputs
+        outputs_only = len(outputs)
+    else:
+        outputs_only = 0
     if len({id(acc) for acc in accs}) < len(accs):
         # One value may stand for several only before anything is added to it.
         assert not any(acc.values.any() for acc in accs), "an accumulator that is named twice"
@@ -348,7 +362,7 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     scalars = [arg for arg in args[len(accs) :] for _ in range(pack)]
     kinds = ["l" if isinstance(each, Descriptor) else "r" for each in scalars]
     assert inputs[len(accs) * pack :] == kinds, "inputs of other sizes"
-    first = len(outputs) + len(accs) * pack
+    first = len(outputs) + len(accs) * pack - outputs_only
     numbered = {first + i: each if isinstance(each, Descriptor) else int(each) for i, each in enumerate(scalars)}
     parsed = parse(text)
     if not accs:

@@ -35,7 +35,7 @@ class Values(Tensor):
         if dtype is _BFLOAT16:
             fraction, exponent = np.frexp(self.values)
             return Values(np.ldexp(np.rint(fraction * 256) / 256, exponent))
-        return Values(self.values.astype(getattr(dtype, "numpy", dtype)))
+        return Values(self.values.astype(getattr(dtype, "numpy", dtype)), self.warps)
 
     def permute(self, order: Sequence[int]) -> Values:
         return Values(self.values.transpose(order))
@@ -49,7 +49,8 @@ class Values(Tensor):
 
 def _binary(name: str) -> Callable[[Values, Any], Values]:
     def operate(self: Values, other: Any) -> Values:
-        return Values(getattr(self.values, name)(other.values if isinstance(other, Tensor) else other))
+        held = getattr(self.values, name)(other.values if isinstance(other, Tensor) else other)
+        return Values(held, self.warps or getattr(other, "warps", 0))
 
     return operate
 
@@ -191,7 +192,8 @@ def _namespace(now: _Running) -> dict[str, Any]:
         arange=lambda start, end, layout: Values(np.arange(start, end)),
         zeros=zeros,
         join=lambda left, right: Values(np.stack((left.values, right.values), axis=-1)),
-        convert_layout=lambda tensor, layout: Values(tensor.values),
+        full=lambda shape, value, dtype, layout: Values(np.full(shape, value, dtype), layout.warps),
+        convert_layout=lambda tensor, layout: Values(tensor.values, layout.warps),
         inline_asm_elementwise=asm,
         load=_load,
         store=now.of_program("store"),

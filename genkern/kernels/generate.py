@@ -110,6 +110,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "together_b": b.together,
         "piece_b": b.piece,
         "converts_b": op.converts_b,
+        "promotes": op.promotes,
         "operands": op.operands(problem),
         "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
         "stand_ins": _stand_ins(op.operands(problem)),
@@ -244,6 +245,8 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
     return {
         "ring_k": ring_k(DTYPES[problem.dtype_a].size_bytes),
         "functions_of_parts": [source_of(function) for function in (powers_of, parts_of)],
+        # What wgmma adds up in, which is not what formats that promote do.
+        "product_dtype": "tl.int32" if DTYPES[problem.dtype_a].is_integer else "tl.float32",
         "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
         "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
         "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),

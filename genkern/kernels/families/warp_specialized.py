@@ -51,6 +51,7 @@ from genkern.kernels.families.gluon_tile import (
     turned,
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.ops.op import get_op
 from genkern.triton_release import triton_release
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -236,6 +237,8 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     )
     if isinstance(tile, str):
         return tile
+    if not facts.swaps_operands and get_op(problem.op).promotes and get_op(problem.op).shared_scale(problem)[1] % EIGHT:
+        return "products are scaled eight columns at a time, which have several scales"
     buffers = config.num_stages * tile.together
     if buffers <= tile.together:
         return "a ring needs a buffer to read besides those that are filled together"
@@ -277,6 +280,7 @@ WARP_SPECIALIZED = Family(
     has_semaphore=True,
     interpreted=False,
     steps=False,
+    promotes=True,
     width_step=16,
     helper_warps=HELPER_WARPS,
 )
@@ -294,6 +298,7 @@ WARP_SPECIALIZED_SWAPPED = Family(
     has_semaphore=True,
     interpreted=False,
     steps=False,
+    promotes=True,
     swaps_operands=True,
     width_step=8,
     helper_warps=HELPER_WARPS,
@@ -310,6 +315,7 @@ CLUSTERS = tuple(
         stores_tma=True,
         interpreted=False,
         steps=False,
+        promotes=True,
         swaps_operands=True,
         width_step=8,
         helper_warps=HELPER_WARPS,
@@ -323,6 +329,7 @@ SIDE_BY_SIDE = tuple(
         family,
         name=f"{family.name}_{along_m}x{along_n}",
         takes=_takes_cluster,
+        promotes=False,
         shares=any_config,
         splits_k=False,
         split_apart=False,
