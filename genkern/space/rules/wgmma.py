@@ -12,6 +12,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, turned
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
+from genkern.ops.op import get_op
 from genkern.space.rules.tiles import covering_block, tiles
 
 # The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
@@ -89,12 +90,14 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon tile with more than 200 accumulators a thread, or with fewer than 16 that does not cover its dimension.
 
     genkern: 240 registers are left to a multiplying thread when the loading warp gives its own away; about 40 hold
-    addresses. Below 16, waiting for a buffer takes longer than multiplying it.
+    addresses. Below 16, waiting for a buffer takes longer than multiplying it. Where products are promoted, those of 64
+    rows are beside the sums.
     """
     if config.family not in GLUON:
         return False
     each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
-    return each > 200 or (each < 16 and not _covers(problem, config))
+    beside = sides(config)[1] / 2 if get_op(problem.op).promotes else 0
+    return each + beside > 200 or (each < 16 and not _covers(problem, config))
 
 
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
