@@ -22,6 +22,7 @@ from genkern.kernels.legality import legal
 _FORMATS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("a16w16", "bf16", {"bias": True, "activation": "relu"}),
     ("a8w8", "fp8e4m3fn", {"own": (("scales", "per_token"),)}),
+    ("a8w8_blockscale", "fp8e4m3fn", {}),
 )
 
 

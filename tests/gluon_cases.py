@@ -52,7 +52,9 @@ def product(
         operands |= {"scale_a": np.full(1, 0.5, np.float32), "scale_b": np.full(1, 4.0, np.float32)}
         expected *= 2
     if problem.op == "a8w8_blockscale":
-        of_a, of_b = (2.0 ** draw.integers(-2, 3, operand.shape) for operand in get_op(problem.op).step_operands(problem))
+        of_a, of_b = (
+            2.0 ** draw.integers(-2, 3, operand.shape) for operand in get_op(problem.op).step_operands(problem)
+        )
         # Scales of A lie column by column.
         operands |= {"scale_a": of_a.T.astype(np.float32).ravel(), "scale_b": of_b.astype(np.float32).ravel()}
         expected = spread_scales(problem, "a", of_a) * a @ (spread_scales(problem, "b", of_b) * b).T

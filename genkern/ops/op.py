@@ -42,8 +42,8 @@ class Op:
     size for the interpreter has whole blocks of them, and the same rest.
     `converts_b`: its kernel.py.j2 has a macro `convert` too, which makes numbers of what is loaded of B, and its step
     is that and a product: families without a dot call it, and so may read operands of the step.
-    `promotes`: its kernel.py.j2 has a macro `scale_functions` too, by which families in Gluon multiply the products of each
-    128 bytes along K before they add them up (templates/gemm/promote.py.j2 says how).
+    `promotes`: its kernel.py.j2 has a macro `scale_functions` too, by which families in Gluon multiply the products of
+    each 128 bytes along K before they add them up (templates/gemm/promote.py.j2 says how).
     `exact_inputs`: what is stored for `numbers`, by (problem, operand, numbers, generator): of those operands whose
     elements are no numbers of their storage type (packed ones, indices, and by `encoded` others: exponents). `numbers`
     has the operand's logical shape on the device that the input is for: integers and powers of two in exact rounds,

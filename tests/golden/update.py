@@ -1,6 +1,6 @@
 """The golden modules: what a reader of a generated file gets. `python tests/golden/update.py` rewrites them.
 
-Two whole modules, and the kernels of one config of every family.
+Three whole modules, and the kernels of one config of every family.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ CASES = {
     "a8w8_sm_90.py.expected": (
         GemmProblem(256, 512, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16", bias=True),
         [Config("tiled", 128, 128, 64, 8, 1, 4, 3), Config("persistent_tma", 128, 256, 64, 8, 1, 8, 3)],
+        "sm_90",
+    ),
+    "promoted_sm_90.py.expected": (
+        GemmProblem(300, 2112, 7168, "a8w8_blockscale", "fp8e4m3fn", "fp8e4m3fn", "bf16", bias=True),
+        [
+            Config("warp_specialized", 128, 112, 128, 4, 1, 8, 5),
+            Config("warp_specialized_swapped", 40, 64, 128, 1, 2, 4, 8),
+        ],
         "sm_90",
     ),
 }
