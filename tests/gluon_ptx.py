@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from gluon_machine import Agent, Machine
-from gluon_memory import Descriptor
+from gluon_memory import Descriptor, at_global, is_global
 from gluon_text import Instruction, Text, parse
 from gluon_wgmma import Products, Tensor
 from numpy.typing import NDArray
@@ -21,6 +21,12 @@ from numpy.typing import NDArray
 _MOST_STEPS = 5_000
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add.u32": operator.add,
+    "mul.lo.u32": operator.mul,
+    "div.u32": operator.floordiv,
+    "min.u32": np.minimum,
+    "xor.b32": operator.xor,
+    "mad.wide.u32": lambda a, b, c: a * b + c,
+    "setp.lt.and.u32": lambda a, b, c: (a < b) & c,
     "add.s64": operator.add,
     "sub.s64": operator.sub,
     "shl.b32": operator.lshift,
@@ -96,6 +102,8 @@ class _Threads:
                     at[taken] = self.text.labels[instruction.fields[0]]
             elif some and instruction.name in _WAITS:
                 yield from self.wait(here, instruction, taken)
+            elif some and instruction.name in ("bar.sync", "bar.arrive"):
+                yield from self.by_name(instruction, taken)
             elif some:
                 self.step(instruction.name, instruction.fields, taken)
             if at is not None and (at == at[0]).all():
@@ -171,6 +179,14 @@ class _Threads:
             self.agent.has_waited(barrier, parity, everyone, _WAITS[instruction.name])
         self.write(instruction.fields[0], again, taken)
 
+    def by_name(self, instruction: Instruction, taken: Mask) -> Iterator[Callable[[], bool]]:
+        """Whole warps come to a barrier of the program's, and wait there, or do not."""
+        self.whole_warps(instruction.name, taken)
+        name, count = (self.uniform(field, taken) for field in instruction.fields)
+        phase = self.machine.arrive_named(name, int(taken.sum()), count)
+        if instruction.name == "bar.sync":
+            yield lambda: self.machine.named[name][1] > phase
+
     def step(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         machine = self.machine
         if ".sync" in name or ".aligned" in name:
@@ -181,7 +197,7 @@ class _Threads:
         elif name in _ARITHMETIC:
             result = _ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
             bits = re.search(r"\D(32|64)$", name)
-            if result.dtype != bool and bits and bits[1] == "32":
+            if result.dtype != bool and bits and bits[1] == "32" and ".wide" not in name:
                 result = result & 0xFFFFFFFF
             self.write(fields[0], result, taken)
         elif name == "mov.b64" and not fields[1].startswith("{"):
@@ -209,6 +225,13 @@ class _Threads:
             machine.meet()
         elif name.startswith(("mbarrier.", "fence.mbarrier")):
             self.at_barrier(name, fields, taken)
+        elif name == "cp.async.ca.shared.global":
+            self.copy_one_by_one(fields, taken)
+        elif name == "cp.async.mbarrier.arrive.noinc.shared::cta.b64":
+            for thread, address in zip(self.threads[taken].tolist(), self.address(fields[0], taken).tolist(), strict=True):
+                barrier = machine.barrier(address, self.threads[taken])
+                barrier.update(1, 0, self.agent.knows(thread) | self.agent.copying, of_copies=True)
+            self.agent.copying = 0
         elif name.startswith(_COPY):
             self.copy(name.removeprefix(_COPY), fields, taken)
         elif name.rpartition(".")[0] in (_SEND, "ld.shared.v4"):
@@ -231,6 +254,17 @@ class _Threads:
         to, barrier = (self.one_address(field, taken) for field in (fields[0], fields[2]))
         descriptor = self.inputs[int(matrix.strip(" $"))]
         self.machine.copy(descriptor, corner[::-1], to, barrier, thread, policy, more[0] if more else None)
+
+    def copy_one_by_one(self, fields: tuple[str, ...], taken: Mask) -> None:
+        """A number of each thread from memory to shared memory."""
+        assert fields[2] == "4"
+        self.machine.pause()
+        if not self.agent.copying:
+            self.agent.copying = self.machine.cluster.new_bit()
+        threads, to, places = self.threads[taken].tolist(), *(self.address(field, taken).tolist() for field in fields[:2])
+        for thread, at, place in zip(threads, to, places, strict=True):
+            allocation, start = self.machine.at(at)
+            allocation.takes(self.agent.copying, start, at_global(place), self.agent.knows(thread))
 
     def at_barrier(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         machine = self.machine
@@ -360,7 +394,7 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
         assert outputs == ["=r"]
         assert pack == 1
     scalars = [arg for arg in args[len(accs) :] for _ in range(pack)]
-    kinds = ["l" if isinstance(each, Descriptor) else "r" for each in scalars]
+    kinds = ["l" if isinstance(each, Descriptor) or is_global(each) else "r" for each in scalars]
     assert inputs[len(accs) * pack :] == kinds, "inputs of other sizes"
     first = len(outputs) + len(accs) * pack - outputs_only
     numbered = {first + i: each if isinstance(each, Descriptor) else int(each) for i, each in enumerate(scalars)}

@@ -47,6 +47,7 @@ from genkern.kernels.families.gluon_tile import (
     parts_of,
     powers_of,
     ring_k,
+    scale_bytes,
     tile_of,
     turned,
 )
@@ -237,14 +238,18 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     )
     if isinstance(tile, str):
         return tile
-    if not facts.swaps_operands and get_op(problem.op).promotes and get_op(problem.op).shared_scale(problem)[1] % EIGHT:
-        return "products are scaled eight columns at a time, which have several scales"
+    scales = 0
+    if (op := get_op(problem.op)).promotes:
+        _, block_n, _ = op.shared_scale(problem)
+        if not facts.swaps_operands and block_n % EIGHT:
+            return "products are scaled eight columns at a time, which have several scales"
+        scales = scale_bytes(rows, width, facts.swaps_operands, block_n)
     buffers = config.num_stages * tile.together
     if buffers <= tile.together:
         return "a ring needs a buffer to read besides those that are filled together"
     if buffers > MOST_BUFFERS:
         return "the barriers of so many buffers do not fit their block"
-    ring = buffers * tile.buffer_bytes + tile.behind_ring
+    ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
     # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
     if tile.part_bytes >= ring:
         return "the ring must be larger than what C takes of shared memory"
