@@ -228,7 +228,9 @@ class _Threads:
         elif name == "cp.async.ca.shared.global":
             self.copy_one_by_one(fields, taken)
         elif name == "cp.async.mbarrier.arrive.noinc.shared::cta.b64":
-            for thread, address in zip(self.threads[taken].tolist(), self.address(fields[0], taken).tolist(), strict=True):
+            for thread, address in zip(
+                self.threads[taken].tolist(), self.address(fields[0], taken).tolist(), strict=True
+            ):
                 barrier = machine.barrier(address, self.threads[taken])
                 barrier.update(1, 0, self.agent.knows(thread) | self.agent.copying, of_copies=True)
             self.agent.copying = 0
@@ -261,7 +263,10 @@ class _Threads:
         self.machine.pause()
         if not self.agent.copying:
             self.agent.copying = self.machine.cluster.new_bit()
-        threads, to, places = self.threads[taken].tolist(), *(self.address(field, taken).tolist() for field in fields[:2])
+        threads, to, places = (
+            self.threads[taken].tolist(),
+            *(self.address(field, taken).tolist() for field in fields[:2]),
+        )
         for thread, at, place in zip(threads, to, places, strict=True):
             allocation, start = self.machine.at(at)
             allocation.takes(self.agent.copying, start, at_global(place), self.agent.knows(thread))

@@ -9,6 +9,7 @@ from genkern.kernels.families.gluon_tile import WIDEST, ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
 from genkern.kernels.families.semaphore import TILED_SEMAPHORE, TILED_SWAPPED
+from genkern.kernels.families.skinny_dot import SKINNY_DOT
 from genkern.kernels.families.stream_k import STREAM_K
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
@@ -24,7 +25,18 @@ from genkern.ops.op import get_op
 FAMILIES = {
     family.name: family
     for family in (
-        *(TILED, TILED_SEMAPHORE, STREAM_K, TILED_ATOMIC, GEMV, SKINNY, TILED_SWAPPED, TILED_TMA, TILED_TMA_SWAPPED),
+        *(
+            TILED,
+            TILED_SEMAPHORE,
+            STREAM_K,
+            TILED_ATOMIC,
+            GEMV,
+            SKINNY,
+            SKINNY_DOT,
+            TILED_SWAPPED,
+            TILED_TMA,
+            TILED_TMA_SWAPPED,
+        ),
         *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE),
     )
 }

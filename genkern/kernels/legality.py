@@ -75,6 +75,7 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
     a, b, *_ = operands_of(problem)
     facts = FAMILIES[family]
     steps = facts.steps or (facts.converts and op.converts_b) or (facts.promotes and op.promotes)
+    steps = steps or (facts.in_registers and op.in_registers)
     if not steps and (op.step_operands(problem) or b.packed > 1):
         return "this family reads nothing but A and B in its steps over K"
     if a.packed > 1 or (b.packed > 1 and b.row_major):

@@ -5,6 +5,7 @@ Three whole modules, and the kernels of one config of every family.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from genkern.gemm.config import Config
@@ -44,6 +45,7 @@ CASES = {
 _OF_FAMILIES = {
     "gemv": (1, Config("gemv", 1, 16, 256)),
     "skinny": (7, Config("skinny", 4, 32, 128, 1, 2)),
+    "skinny_dot": (7, Config("skinny_dot", 8, 32, 512, 1, 1, 4, 1)),
     "warp_specialized": (104, Config("warp_specialized", 64, 112, 64, 3, 2, 4, 6)),
     "warp_specialized_swapped": (104, Config("warp_specialized_swapped", 48, 64, 64, 3, 2, 4, 6)),
     "warp_specialized_2x1": (300, Config("warp_specialized_2x1", 64, 112, 64, 3, 1, 4, 6)),
@@ -65,7 +67,10 @@ def kernels_of_family(name: str) -> str:
     default = (104, Config(name, 32, 32, 64, 3, 3 if FAMILIES[name].splits_k else 1, 4, 3))
     rows, config = _OF_FAMILIES.get(name, default)
     arch = "sm_100" if name == "persistent_tma_specialized" else "sm_90"
-    return generate(GemmProblem(rows, 200, 520, bias=True, activation="relu"), [config], arch).kernels_text
+    problem = GemmProblem(rows, 200, 520, bias=True, activation="relu")
+    if name == "skinny_dot":
+        problem = replace(problem, op="a16w4", dtype_b="int8", K=544)
+    return generate(problem, [config], arch).kernels_text
 
 
 FAMILY_CASES = {f"{name}.py.expected": name for name in FAMILIES}
