@@ -111,9 +111,9 @@ FAULTS = (
     Fault("scale of B is the neighbour's", r"(scale_b_ptr \+ offs_n(?:\[[^\]]*\])?)", r"\1 + 1"),
     # Scales of blocks.
     Fault("scales stay at their first K-block", r"(scale_[ab]_ptrs) \+ k // \d+", r"\1 + 0"),
-    Fault("scales stay at their first K-block", r"^( +)block \+ 1, first_m", r"\1first, first_m"),
+    Fault("scales stay at their first K-block", r"(of_a = operands\[\d+\] )\+ block\b", r"\1+ 0"),
     Fault("a row's scale is its neighbour's", r"(scale_a_ptr \+ )(scale_rows)", r"\1tl.maximum(\2 - 1, 0)"),
-    Fault("a row's scale is its neighbour's", r"(of_a \+ )(offs_m)", r"\1gl.where(\2 < 1, 0, \2 - 1)"),
+    Fault("a row's scale is its neighbour's", r"(place, of_a, first_m)", r"\1 + 1"),
     Fault(
         "columns have the first block's scale",
         r"^( +)elif 8 \* i \+ _first",
@@ -125,7 +125,6 @@ FAULTS = (
         r"setp\.ne\.u32 more, (0|row), 0;",
         r"setp.eq.u32 more, \1, 0;",
     ),
-    Fault("an odd K-block is left out", r"if \(last - first\) % 2 == 1:", "if last - first < 0:"),
     # Tiles and strides.
     Fault(
         "tiles in another order",

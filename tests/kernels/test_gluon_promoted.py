@@ -90,26 +90,66 @@ def test_the_last_scales_are_the_last() -> None:
             assert_exact(product(block_scaled(3, 20, k), made(family, 64, 32, 1, 4, 3, together=2), 2))
 
 
-WRONG, EARLY = "wrong", "read before what it needs has arrived"
+WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
 MISTAKES = {
     "products are added to what was there": ('"setp.ne.u32 more, row, 0;"', '"setp.eq.u32 more, row, 0;"', WRONG),
     "every product replaces": ('products.append("setp.eq.u32 more', 'products.append("setp.ne.u32 more', WRONG),
     "the first part's rows twice": ("part * warps * 2048", "0", WRONG),
     "parts the other way round": ("below(sums[i], sums[EIGHTS + i]", "below(sums[EIGHTS + i], sums[i]", WRONG),
-    "scales stay the same": ("            block + 1, first_m", "            first, first_m", WRONG),
-    "scales of the next K-block": ("step + 1, next_rows,", "step + 1, rows,", WRONG),
-    "a row's scale is its neighbour's": ("of_a + offs_m,", "of_a + offs_m * 0 + first_m,", WRONG),
-    "the last row has no scale": ("mask=offs_m < M,", "mask=offs_m < M - 1,", WRONG),
-    "scales beyond the last row": ("mask=offs_m < M,", "mask=offs_m < M + 999,", "beyond the memory"),
+    "scales of the first buffer": ("scales + slot * scale_size", "scales + 0 * scale_size", f"{WRONG}|{EARLY}|in use"),
+    "scales of one K-block": ("+ block * M", "+ 0 * M", WRONG),
+    "a row's scale is its neighbour's": ("add.u32 at, lane, {first};", "add.u32 at, lane, {first ^ 32};", WRONG),
+    "the last row has no scale": ("M - 1, 1, OF_A", "M - 2, 1, OF_A", WRONG),
+    "scales beyond the last row": ("M - 1, 1, OF_A", "M + 999, 1, OF_A", "beyond the memory"),
     "columns all have the first block's": ("            elif 8 * i", "            elif 0 * i", WRONG),
     "columns of the next block": ("number * 128, columns[number]", "number * 128 + 16, columns[number]", WRONG),
-    "blocks of columns in another place": ("number * along_k", "number * (along_k + 1)", f"{WRONG}|beyond the memory"),
-    "no wait for products": ("(made, released, 0,", "(made, released, 1,", "before its products are done"),
+    "blocks of columns in another place": ("last_n, along_k, OF_B", "last_n, along_k + 1, OF_B", f"{WRONG}|beyond the"),
+    "one scale too few": (
+        "setp.lt.and.u32 mine, at, {count}",
+        "setp.lt.and.u32 mine, at, {count - 1}",
+        f"{WRONG}|{EARLY}",
+    ),
+    "scales in one another's place": ("of_b = place + 4 * OF_A", "of_b = place", WRONG),
+    "nobody arrives with scales": ("    copies_arrive(full, CLUSTER)\n", "", HANG),
+    "scales that nobody waits for": (
+        "make_barriers(barriers, STAGES, WARPS, 33)",
+        "make_barriers(barriers, STAGES, WARPS, 1)",
+        f"{EARLY}|too many",
+    ),
+    "scales of what was begun are forgotten": ("for slot in range(begun):", "for slot in range(0):", HANG),
+    "no wait for a full buffer": (
+        "            @!done bra again;\n            mov.u32 $0, 0;",
+        "            mov.u32 $0, 0;",
+        EARLY,
+    ),
+    "no wait for products": (
+        '"wgmma.wait_group.sync.aligned 0;"',
+        '"wgmma.wait_group.sync.aligned 1;"',
+        "products are done|in use",
+    ),
     "released with the first part": ("if part == PARTS - 1", "if part == 0", f"{EARLY}|while it is in use"),
-    "released with each part": (" if part == PARTS - 1 else barriers * 0", "", f"{EARLY}|too many|while it is in use"),
-    "not released": ("barriers + slot * 8 if part == PARTS - 1 else", "", "a barrier that nobody completes"),
-    "an odd K-block is left out": ("if (last - first) % 2 == 1:", "if first > last:", f"{WRONG}|nobody"),
+    "released with each part": (
+        " if part == PARTS - 1 else barriers * 0",
+        "",
+        f"{EARLY}|{HANG}|too many|while it is in use",
+    ),
+    "not released": ("barriers + slot * 8 if part == PARTS - 1 else", "", HANG),
 }
+TURNS = {
+    "both begin": ("@!first bar.arrive 14, 256;", "bar.arrive 14, 256;", f"{HANG}|too many"),
+    "the same one again": ('"xor.b32 turn, turn, 1;"', '"xor.b32 turn, turn, 0;"', f"{HANG}|too many"),
+    "no turn is handed on": ('"xor.b32 turn, turn, 1;", "bar.arrive turn, 256;"', '"xor.b32 turn, turn, 1;"', HANG),
+    "everyone's barrier": ("add.u32 turn, turn, 14;", "add.u32 turn, turn, 0;", "none, or everyone's"),
+}
+
+
+@pytest.mark.parametrize("mistake", TURNS)
+def test_the_stand_in_notices_turns(mistake: str) -> None:
+    """Two warpgroups that do not hand on whose turn it is."""
+    before, after, message = TURNS[mistake]
+    problem, config = block_scaled(130, 96, 640), made("warp_specialized", 128, 48, 1, 8, 2, 1, 2)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -157,12 +197,15 @@ def test_sums_and_products_fit_a_threads_registers(tmp_path: Path, config: Confi
         kernel = compiler.compile(source, target, dict(spec.options))
         sass = kernel.asm["sass"]
     assert not re.search(r"\b(?:STL|LDL)\b", sass)
-    # Four products of 32 along K for each part of the rows, in two steps of a turn and a last one, waited for once.
+    # Four products of 32 along K for each part of the rows, waited for once, where two warpgroups take turns by halves.
     rows, width = sides(config)
-    parts = 3 * rows // (16 * config.num_warps)
+    parts = rows // (16 * config.num_warps)
     assert len(re.findall(r"QGMMA\.64x\d+x32", sass)) == 4 * parts
-    assert sass.count("WARPGROUP.DEPBAR") == parts
+    assert sass.count("WARPGROUP.DEPBAR") == parts * (2 if config.num_warps == 8 else 1)
     # One addition for each register of the part, all of them between two waits.
-    ptx = kernel.asm["ptx"]
-    between = re.split(r"wgmma\.wait_group", ptx)[1:]
-    assert [len(re.findall(r"fma\.rn\.f32", text)) for text in between][:-1] == [width // 2] * (parts - 1)
+    between = re.split(r"wgmma\.wait_group\.sync\.aligned 0", kernel.asm["ptx"])[1:]
+    assert [len(re.findall(r"fma\.rn\.f32", text)) for text in between] == [width // 2] * parts
+    # The loading warp's copies: of rows 32 at a time, and of blocks of columns or of parts of the rows.
+    copies = -(-(width if "swapped" in config.family else rows) // 32) + 1
+    assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == 2 * copies
+    assert not re.search(r"\bLDG\b", sass) or config.SPLIT_K > 1

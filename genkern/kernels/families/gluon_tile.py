@@ -73,9 +73,9 @@ def buffer_bytes(rows: int, width: int, turned: bool = False) -> int:
 
 
 def scale_bytes(rows: int, width: int, swapped: bool, block_n: int) -> int:
-    """Of a buffer's scales where products are promoted, in whole blocks: float32 for each row of A, and for B's columns.
+    """Of a buffer's scales where products are promoted, in whole blocks: float32, for each row of A, and those of B.
 
-    Of these as many as the rows of a swapped tile, or blocks of `block_n` in which an upright one may lie.
+    Of B there are as many as a swapped tile has rows, or an upright one may have blocks of `block_n` columns.
     """
     first_in_block = block_n - math.gcd(width, block_n)
     scales = width + rows if swapped else rows + -(-(first_in_block + width) // block_n)
