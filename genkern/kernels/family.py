@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.few_rows import GEMV, SKINNY
+from genkern.kernels.families.few_rows import GEMV, SKINNY, SKINNY_DOT
 from genkern.kernels.families.gluon_tile import WIDEST, ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
 from genkern.kernels.families.semaphore import TILED_SEMAPHORE, TILED_SWAPPED
-from genkern.kernels.families.skinny_dot import SKINNY_DOT
 from genkern.kernels.families.stream_k import STREAM_K
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
