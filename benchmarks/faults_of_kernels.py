@@ -125,6 +125,14 @@ FAULTS = (
         r"setp\.ne\.u32 more, (0|row), 0;",
         r"setp.eq.u32 more, \1, 0;",
     ),
+    # Weights that become numbers in registers.
+    Fault("the last K-block is skipped", r"range\(0, K, STEP\)", "range(0, K - STEP, STEP)"),
+    Fault("words of weights stay the same", r"^( +)words = next_words$", r"\1words = words"),
+    Fault(
+        "A comes in another order than the weights",
+        r"\.permute\(\(0, 3, 5, 2, 4, 1\)\)",
+        ".permute((0, 3, 5, 4, 2, 1))",
+    ),
     # Tiles and strides.
     Fault(
         "tiles in another order",

@@ -5,12 +5,12 @@ Threads go on alone after a branch and meet again where they may; a register tha
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from gluon_arithmetic import ARITHMETIC
 from gluon_machine import Agent, Machine
 from gluon_memory import Descriptor, at_global, is_global
 from gluon_text import Instruction, Text, parse
@@ -19,30 +19,6 @@ from numpy.typing import NDArray
 
 # Instructions that a text may run before it counts as one that never ends.
 _MOST_STEPS = 5_000
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add.u32": operator.add,
-    "mul.lo.u32": operator.mul,
-    "div.u32": operator.floordiv,
-    "min.u32": np.minimum,
-    "xor.b32": operator.xor,
-    "mad.wide.u32": lambda a, b, c: a * b + c,
-    "setp.lt.and.u32": lambda a, b, c: (a < b) & c,
-    "add.s64": operator.add,
-    "sub.s64": operator.sub,
-    "shl.b32": operator.lshift,
-    "shr.u32": operator.rshift,
-    "and.b32": operator.and_,
-    "or.b32": operator.or_,
-    "and.pred": operator.and_,
-    "or.pred": operator.or_,
-    "mad.lo.u32": lambda a, b, c: a * b + c,
-    "mov.u32": lambda a: a,
-    "mov.u16": lambda a: a,
-    "setp.eq.u32": operator.eq,
-    "setp.ne.u32": operator.ne,
-    "setp.lt.u32": operator.lt,
-    "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
-}
 _COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
 _WAITS = {
@@ -194,8 +170,8 @@ class _Threads:
         if name.startswith("wgmma."):
             assert taken.all(), "products by a part of a warpgroup"
             self.wgmma(name, fields, taken)
-        elif name in _ARITHMETIC:
-            result = _ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
+        elif name in ARITHMETIC:
+            result = ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
             bits = re.search(r"\D(32|64)$", name)
             if result.dtype != bool and bits and bits[1] == "32" and ".wide" not in name:
                 result = result & 0xFFFFFFFF

@@ -100,7 +100,7 @@ def test_a_step_lies_in_one_block_of_k() -> None:
 def test_families_that_leave_the_scales_out_are_refused() -> None:
     """One that multiplies element by element does not know the format's step; in Gluon, those that promote do."""
     problem, where = problem_of(1, 128, 1024, FP8), gpu_for_arch("sm_90")
-    assert {name for name, family in FAMILIES.items() if not family.steps} == {"gemv", "skinny", *GLUON}
+    assert {name for name, family in FAMILIES.items() if not family.steps} == {"gemv", "skinny", "skinny_dot", *GLUON}
     side_by_side = {name for name in GLUON if FAMILIES[name].side_by_side != (1, 1)}
     assert {name for name, family in FAMILIES.items() if family.promotes} == set(GLUON) - side_by_side
     for name, family in FAMILIES.items():

@@ -38,6 +38,7 @@ NOT_SHIPPED = {
         "gfx1100": "as on gfx90a",
     },
     **dict.fromkeys(GLUON, WGMMA_ONLY),
+    "skinny_dot": dict.fromkeys(known_archs(), "it multiplies weights of fewer bits than A's, not a16w16"),
 }
 
 
