@@ -350,18 +350,17 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     stay = [each for each in inputs if each.isdigit()]
     accs = [arg for arg in args if isinstance(arg, Tensor)]
     assert accs == list(args[: len(accs)])
+    numbers, tied = list(args[len(accs) :]), accs
     if accs and not stay:
-        # Outputs that are no inputs hold anything; one number in the shape of a tensor says what they look like.
-        (like,) = accs
-        (number,) = np.unique(like.values).tolist()
+        # One number in the shape of a tensor says what outputs look like that are no inputs.
+        (number,) = np.unique(accs[0].values).tolist()
+        numbers, tied = [number, *args[1:]], []
+    if accs and len(tied) < len(dtype):
+        # These hold anything.
         garbage = np.nan if dtype[0] is not np.int32 else -(2**31)
         kind = np.float64 if dtype[0] is not np.int32 else np.int32
-        accs = [type(like)(np.full(like.shape, garbage, kind), like.warps) for _ in dtype]
-        args = (*accs, number, *args[1:])
-        inputs = [str(output) for output in range(len(outputs))] + inputs
-        outputs_only = len(outputs)
-    else:
-        outputs_only = 0
+        like = accs[0]
+        accs = tied + [type(like)(np.full(like.shape, garbage, kind), like.warps) for _ in dtype[len(tied) :]]
     if len({id(acc) for acc in accs}) < len(accs):
         # One value may stand for several only before anything is added to it.
         assert not any(acc.values.any() for acc in accs), "an accumulator that is named twice"
@@ -370,14 +369,14 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
         assert pack == accs[0].registers, "a thread's registers in more than one piece"
         assert outputs == ["=r" if dtype[0] is np.int32 else "=f"] * (pack * len(dtype))
         assert len(dtype) == len(accs)
-        assert inputs[: len(outputs)] == [str(number) for number in range(len(outputs))], "inputs that are not outputs"
+        assert stay == [str(number) for number in range(len(tied) * pack)], "inputs that are not outputs"
     else:
         assert outputs == ["=r"]
         assert pack == 1
-    scalars = [arg for arg in args[len(accs) :] for _ in range(pack)]
+    scalars = [arg for arg in numbers for _ in range(pack)]
     kinds = ["l" if isinstance(each, Descriptor) or is_global(each) else "r" for each in scalars]
-    assert inputs[len(accs) * pack :] == kinds, "inputs of other sizes"
-    first = len(outputs) + len(accs) * pack - outputs_only
+    assert inputs[len(stay) :] == kinds, "inputs of other sizes"
+    first = len(outputs) + len(stay)
     numbered = {first + i: each if isinstance(each, Descriptor) else int(each) for i, each in enumerate(scalars)}
     parsed = parse(text)
     if not accs:

@@ -147,7 +147,7 @@ TURNS = {
 def test_the_stand_in_notices_turns(mistake: str) -> None:
     """Two warpgroups that do not hand on whose turn it is."""
     before, after, message = TURNS[mistake]
-    problem, config = block_scaled(130, 96, 640), made("warp_specialized", 128, 48, 1, 8, 2, 1, 2)
+    problem, config = block_scaled(130, 112, 640), made("warp_specialized", 128, 112, 1, 8, 2, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
 
@@ -166,6 +166,46 @@ def test_the_stand_in_notices_what_stays_in_place() -> None:
     problem, config = block_scaled(130, 352, 640), made("warp_specialized", 128, 176, 1, 8, 2, 1, 2)
     (said,) = said_to(changed(problem, config, "%ctaid.y", "%tid.x"), problem, config, 2, [4])
     assert "not the same in all threads" in said
+
+
+TWOS = {
+    "the second of two twice": ("first, gl.int32, wgmma_layout", "second, gl.int32, wgmma_layout", WRONG),
+    "scales of the first twice": (
+        "next_rows[0] * column_scale(next_columns",
+        "rows[0] * column_scale(next_columns",
+        WRONG,
+    ),
+    "the second is not released": (
+        "barriers + slot * 8, barriers + next_slot * 8,",
+        "barriers + slot * 8, barriers * 0,",
+        HANG,
+    ),
+    "the first is released twice": (
+        "barriers + slot * 8, barriers + next_slot * 8,",
+        "barriers + slot * 8, barriers + slot * 8,",
+        f"{HANG}|{EARLY}|too many|in use",
+    ),
+    "no wait for the second": (
+        "await_full(barriers + (STAGES + next_slot)",
+        "await_full(barriers + (STAGES + slot)",
+        f"{EARLY}|next phase|{HANG}",
+    ),
+    "only whole twos": ("        blocks = blocks % 2\n", "        blocks = blocks * 0\n", f"{WRONG}|nobody"),
+    "one set of products": (
+        "before = registers * (place == 2)",
+        "before = 0 * registers",
+        "is not an input|wrong|products are done",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", TWOS)
+def test_the_stand_in_notices_twos(mistake: str) -> None:
+    """Two buffers whose products are waited for at once, and an odd one."""
+    before, after, message = TWOS[mistake]
+    problem, config = block_scaled(70, 96, 640), made("warp_specialized", 64, 48, 1, 4, 3, 1, 2)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
 
 
 # The largest tiles of the space, and one of each kind.
@@ -200,11 +240,14 @@ def test_sums_and_products_fit_a_threads_registers(tmp_path: Path, config: Confi
     # Four products of 32 along K for each part of the rows, waited for once, where two warpgroups take turns by halves.
     rows, width = sides(config)
     parts = rows // (16 * config.num_warps)
-    assert len(re.findall(r"QGMMA\.64x\d+x32", sass)) == 4 * parts
-    assert sass.count("WARPGROUP.DEPBAR") == parts * (2 if config.num_warps == 8 else 1)
-    # One addition for each register of the part, all of them between two waits.
+    # Of narrow tiles those of two K-blocks are waited for at once, by both warpgroups; then there is an odd one.
+    twos = parts == 1 and width <= (72 if "swapped" in config.family else 96)
+    waits = [2, 1] if twos else [1] * parts
+    assert len(re.findall(r"QGMMA\.64x\d+x32", sass)) == 4 * sum(waits)
+    assert sass.count("WARPGROUP.DEPBAR") == len(waits) * (2 if config.num_warps == 8 and not twos else 1)
+    # One addition for each product of the part, all of them between two waits.
     between = re.split(r"wgmma\.wait_group\.sync\.aligned 0", kernel.asm["ptx"])[1:]
-    assert [len(re.findall(r"fma\.rn\.f32", text)) for text in between] == [width // 2] * parts
+    assert [len(re.findall(r"fma\.rn\.f32", text)) for text in between] == [width // 2 * sets for sets in waits]
     # The loading warp's copies: of rows 32 at a time, and of blocks of columns or of parts of the rows.
     copies = -(-(width if "swapped" in config.family else rows) // 32) + 1
     assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == 2 * copies
