@@ -109,6 +109,30 @@ FAULTS = (
     Fault("scale of A is missing", r"(?:tl|gl)\.load\(scale_a_ptr[^\n]*?\)(?= \*|\)?$| )", "1.0"),
     Fault("scale of A is the neighbour's", r"(scale_a_ptr \+ offs_m(?:\[[^\]]*\])?)", r"\1 + 1"),
     Fault("scale of B is the neighbour's", r"(scale_b_ptr \+ offs_n(?:\[[^\]]*\])?)", r"\1 + 1"),
+    # Scales of blocks.
+    Fault("scales stay at their first K-block", r"(scale_[ab]_ptrs) \+ k // \d+", r"\1 + 0"),
+    Fault("scales stay at their first K-block", r"(of_a = operands\[\d+\] )\+ block\b", r"\1+ 0"),
+    Fault("a row's scale is its neighbour's", r"(scale_a_ptr \+ )(scale_rows)", r"\1tl.maximum(\2 - 1, 0)"),
+    Fault("a row's scale is its neighbour's", r"(place, of_a, first_m)", r"\1 + 1"),
+    Fault(
+        "columns have the first block's scale",
+        r"^( +)elif 8 \* i \+ _first",
+        r"\1elif -_first",
+        unless="matmul_warp_specialized_swapped",
+    ),
+    Fault(
+        "a K-block's products are added to those before",
+        r"setp\.ne\.u32 more, (0|row), 0;",
+        r"setp.eq.u32 more, \1, 0;",
+    ),
+    # Weights that become numbers in registers.
+    Fault("the last K-block is skipped", r"range\(0, K, STEP\)", "range(0, K - STEP, STEP)"),
+    Fault("words of weights stay the same", r"^( +)words = next_words$", r"\1words = words"),
+    Fault(
+        "A comes in another order than the weights",
+        r"\.permute\(\(0, 3, 5, 2, 4, 1\)\)",
+        ".permute((0, 3, 5, 4, 2, 1))",
+    ),
     # Tiles and strides.
     Fault(
         "tiles in another order",

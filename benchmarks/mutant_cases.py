@@ -23,6 +23,8 @@ from genkern.ops.op import groups_of
 _FORMATS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("a16w16", "bf16", {"bias": True, "activation": "relu"}),
     ("a8w8", "fp8e4m3fn", {"own": (("scales", "per_token"),)}),
+    ("a8w8_blockscale", "fp8e4m3fn", {}),
+    ("a16w4", "bf16", {"bias": True}),
     # One of the groups has several tiles.
     ("grouped_gemm", "bf16", {"own": (("groups", 2), ("routing", "skewed"))}),
     ("fused_moe", "bf16", {"own": (("experts", 5), ("stage", "gate_up"), ("top_k", 2)), "activation": "silu"}),
@@ -60,6 +62,8 @@ def config_of(family: str, problem: GemmProblem) -> Config:
         return Config(family, 1, 16, 128, 1, 1, 2, 1)
     if family == "skinny":
         return Config(family, 4, 32, 128, 1, 2, 4, 1)
+    if family == "skinny_dot":
+        return Config(family, 8, 32, 512, 1, 1, 4, 1)
     if facts.width_step:
         # 64 rows of wgmma, and columns that several copies bring; some program of a cluster stores 16 of them.
         # Clusters of neighbours, too, come in no square of rows and columns.
@@ -79,6 +83,9 @@ def problem_of(family: str, op: str, dtype: str, fields: dict[str, object], on_g
     # Off the blocks, on the copy engine's 16 bytes, and no square of tiles, which in another order are the same tiles.
     # On a GPU K is so long that rings of buffers come round.
     columns, depth = (232, 1040) if on_gpu else (80, 272)
+    if op == "a16w4":
+        # Whole pieces of 16 bytes of four bits each.
+        return GemmProblem(min(rows, 16), columns, depth + 16, op, dtype, "int8", "bf16", **fields)  # type: ignore[arg-type]
     return GemmProblem(rows if on_gpu or rows < 16 else 56, columns, depth, op, dtype, dtype, "bf16", **fields)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.kernels.cute.dense import FORMS
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.launch.parameters import Layout
@@ -204,7 +204,7 @@ def _only(config: Config) -> dict[str, Any]:
 
 
 def _file(families: list[dict[str, Any]], rules: list[str]) -> dict[str, Any]:
-    return {"archs": ["sm_90"], "ops": ["a16w16"], "families": families, "rules": rules}
+    return {"archs": ["sm_90"], "ops": [DEFAULT_OP], "families": families, "rules": rules}
 
 
 def _rounded(problem: GemmProblem) -> GemmProblem:

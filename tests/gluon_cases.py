@@ -17,6 +17,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes
 from genkern.kernels.family import FAMILIES, GLUON, sides
 from genkern.kernels.generate import generate
+from genkern.ops.op import get_op
 
 SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
 CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]
@@ -50,12 +51,26 @@ def product(
     if problem.op == "a8w8":
         operands |= {"scale_a": np.full(1, 0.5, np.float32), "scale_b": np.full(1, 4.0, np.float32)}
         expected *= 2
+    if problem.op == "a8w8_blockscale":
+        of_a, of_b = (
+            2.0 ** draw.integers(-2, 3, operand.shape) for operand in get_op(problem.op).step_operands(problem)
+        )
+        # Scales of A lie column by column.
+        operands |= {"scale_a": of_a.T.astype(np.float32).ravel(), "scale_b": of_b.astype(np.float32).ravel()}
+        expected = spread_scales(problem, "a", of_a) * a @ (spread_scales(problem, "b", of_b) * b).T
     if problem.bias:
         operands["bias"] = draw.integers(-8, 9, problem.N).astype(NUMPY[problem.dtype_c])
         expected += operands["bias"]
     if problem.activation == "relu":
         expected = np.maximum(expected, 0)
     return {"expected": expected, **run_module(text or text_of(problem, config), config.name, operands, units, seed)}
+
+
+def spread_scales(problem: GemmProblem, operand: str, scales: NDArray[Any]) -> NDArray[Any]:
+    """The scale of each element of A [M, K] or B [N, K]."""
+    block_m, block_n, block_k = get_op(problem.op).shared_scale(problem)
+    rows, block = (problem.M, block_m) if operand == "a" else (problem.N, block_n)
+    return scales.repeat(block, 0)[:rows].repeat(block_k, 1)[:, : problem.K]
 
 
 def assert_exact(found: dict[str, NDArray[Any]]) -> None:
@@ -71,6 +86,14 @@ def fp16_problem(m: int, n: int, k: int, **changes: Any) -> GemmProblem:
 def problem_8_bit(m: int, n: int, k: int, dtype_a: str, dtype_b: str, **changes: Any) -> GemmProblem:
     """A problem in 8 bits with one scale for each operand, with C in fp32 unless `changes` says otherwise."""
     return GemmProblem(m, n, k, **{"op": "a8w8", "dtype_a": dtype_a, "dtype_b": dtype_b, "dtype_c": "fp32", **changes})
+
+
+def block_scaled(
+    m: int, n: int, k: int, dtype: str = "fp8e4m3fn", own: tuple[tuple[str, int], ...] = (), **changes: Any
+) -> GemmProblem:
+    """A problem in 8 bits with scales of blocks, with C in fp32 unless `changes` says otherwise."""
+    more = {"op": "a8w8_blockscale", "dtype_a": dtype, "dtype_b": dtype, "dtype_c": "fp32", "own": own}
+    return GemmProblem(m, n, k, **{**more, **changes})
 
 
 def made(

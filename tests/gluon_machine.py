@@ -54,6 +54,8 @@ class Agent:
     open_group: list[Any] = field(default_factory=list)
     stores: list[tuple[Descriptor, Sequence[int], View]] = field(default_factory=list)
     unfenced: list[Allocation] = field(default_factory=list)
+    # What threads have begun to copy one by one, for those barriers where they arrive then.
+    copying: int = 0
     # Whether some thread's stores to memory may come after what another thread does next.
     unordered: bool = False
     # How often it has arrived at the barrier of its cluster, and has waited there.
@@ -109,6 +111,8 @@ class Machine:
         # Which thread of a warp elect.sync takes: always the same, nobody says which, and not the first here.
         self.elected = self.random.randrange(1, 32)
         self._alone = cluster is None
+        # By name: who has come in this phase, and how many phases are over.
+        self.named: dict[int, list[int]] = {}
 
     @property
     def first_address(self) -> int:
@@ -148,6 +152,28 @@ class Machine:
     @property
     def barriers(self) -> list[Barrier]:
         return [barrier for allocation in self.allocations for barrier in allocation.barriers.values()]
+
+    def arrive_named(self, name: int, threads: int, count: int) -> int:
+        """So many come to a barrier of the program for `count`; returns the phase that they are of."""
+        assert 0 < name < 16, "a barrier that is none, or everyone's"
+        arrivals, phase = self.named.setdefault(name, [0, 0])
+        assert arrivals + threads <= count, "an arrival too many"
+        done = arrivals + threads == count
+        self.named[name] = [0, phase + 1] if done else [arrivals + threads, phase]
+        return phase
+
+    def floats(self, addresses: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The numbers at these addresses, which all warps of the partition read."""
+        agent = self.running
+        access, known = self.cluster.new_bit(), agent.all_know(range(len(agent.known)))
+        found = np.empty(addresses.shape, np.float32)
+        for place, address in np.ndenumerate(addresses):
+            allocation, start = self.at(int(address))
+            allocation.reads(access, start, 4, known)
+            found[place] = allocation.bytes[start : start + 4].view(np.float32)[0]
+        # They are there before the warp does anything else.
+        agent.known = [each | access for each in agent.known]
+        return found
 
     def fence_barriers(self, threads: NDArray[np.int64]) -> None:
         """What these threads have made, copies and other programs may see."""

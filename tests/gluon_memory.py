@@ -72,16 +72,19 @@ class Barrier:
             known |= self._handed_on[ended] & (-1 if in_cluster else ~self.sent)
         return known | wait
 
-    def update(self, arrivals: int, moved: int, known: int) -> None:
-        """So many arrive, and expect `moved` bytes more, or bring them where it is negative, one by one."""
+    def update(self, arrivals: int, moved: int, known: int, *, of_copies: bool = False) -> None:
+        """So many arrive, and expect `moved` bytes more, or bring them where it is negative, one by one.
+
+        `of_copies`: threads arrive when what they copied is there, which barriers of bytes may wait for as well.
+        """
         if 0 < self.bytes < -moved:
             rest = moved + self.bytes
             self.update(0, -self.bytes, known)
             self.update(0, rest, known)
             return
-        if self._counts_bytes is None:
+        if self._counts_bytes is None and not of_copies:
             self._counts_bytes = moved != 0
-        assert self._counts_bytes == (moved != 0), "a barrier of the other kind"
+        assert of_copies or self._counts_bytes == (moved != 0), "a barrier of the other kind"
         self.bytes += moved
         for arrived in [1] * arrivals or [0]:
             self.arrivals += arrived
@@ -93,6 +96,33 @@ class Barrier:
                 self._ends.append(self._new_bit())
                 self._handed_on.append(self.gathered | self._ends[-1])
                 self.phases, self.arrivals, self.gathered = self.phases + 1, 0, 0
+
+
+# Memory that pointers point to, by the upper part of its address.
+_POINTED_TO: list[NDArray[Any]] = []
+_MEMORY_BIT = 40
+
+
+def global_address(memory: NDArray[Any], offset: int) -> int:
+    """Where this element of flat memory is, as a number."""
+    known = next((number for number, each in enumerate(_POINTED_TO) if each is memory), len(_POINTED_TO))
+    if known == len(_POINTED_TO):
+        _POINTED_TO.append(memory)
+    return (known + 1 << _MEMORY_BIT) + offset * memory.itemsize
+
+
+def is_global(number: object) -> bool:
+    """Whether a number is an address of such memory."""
+    return isinstance(number, int) and number >= 1 << _MEMORY_BIT
+
+
+def at_global(address: int) -> Any:
+    """The element there."""
+    memory = _POINTED_TO[(address >> _MEMORY_BIT) - 1]
+    element, rest = divmod(address & (1 << _MEMORY_BIT) - 1, memory.itemsize)
+    assert rest == 0, "an address between two elements"
+    assert element < len(memory), "an offset beyond the memory"
+    return memory[element]
 
 
 class Descriptor:
@@ -164,6 +194,19 @@ class Allocation:
             assert not before & ~known, "memory is overwritten while it is in use"
             self.written[block] = access
         self.bytes[start:end] = data
+
+    def takes(self, access: int, start: int, number: np.float32, known: int) -> None:
+        """`access`, of which this is a part, writes a number from now on."""
+        assert start % 4 == 0, "a number between two"
+        assert start + 4 <= self.bytes.size, "an address outside the ring"
+        block = start // _BLOCK_BYTES
+        assert not any(block * _BLOCK_BYTES <= at < (block + 1) * _BLOCK_BYTES for at in self.barriers), "over barriers"
+        if self.written.get(block, 0) != access:
+            before = self.read.pop(block, 0) | self.written.get(block, 0)
+            # What the same thread copies is not known to be over, but lies beside it.
+            assert not before & ~known, "memory is overwritten while it is in use"
+            self.written[block] = access
+        self.bytes[start : start + 4] = np.array([number], np.float32).view(np.uint8)
 
 
 @dataclass(frozen=True)

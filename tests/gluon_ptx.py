@@ -5,38 +5,20 @@ Threads go on alone after a branch and meet again where they may; a register tha
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from gluon_arithmetic import ARITHMETIC
 from gluon_machine import Agent, Machine
-from gluon_memory import Descriptor
+from gluon_memory import Descriptor, at_global, is_global
 from gluon_text import Instruction, Text, parse
 from gluon_wgmma import Products, Tensor
 from numpy.typing import NDArray
 
 # Instructions that a text may run before it counts as one that never ends.
 _MOST_STEPS = 5_000
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add.u32": operator.add,
-    "add.s64": operator.add,
-    "sub.s64": operator.sub,
-    "shl.b32": operator.lshift,
-    "shr.u32": operator.rshift,
-    "and.b32": operator.and_,
-    "or.b32": operator.or_,
-    "and.pred": operator.and_,
-    "or.pred": operator.or_,
-    "mad.lo.u32": lambda a, b, c: a * b + c,
-    "mov.u32": lambda a: a,
-    "mov.u16": lambda a: a,
-    "setp.eq.u32": operator.eq,
-    "setp.ne.u32": operator.ne,
-    "setp.lt.u32": operator.lt,
-    "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
-}
 _COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
 _WAITS = {
@@ -96,6 +78,8 @@ class _Threads:
                     at[taken] = self.text.labels[instruction.fields[0]]
             elif some and instruction.name in _WAITS:
                 yield from self.wait(here, instruction, taken)
+            elif some and instruction.name in ("bar.sync", "bar.arrive"):
+                yield from self.by_name(instruction, taken)
             elif some:
                 self.step(instruction.name, instruction.fields, taken)
             if at is not None and (at == at[0]).all():
@@ -110,7 +94,8 @@ class _Threads:
             return self.named[name]
         if name == "%tid.x":
             return self.threads
-        special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address}
+        # Grids have one dimension.
+        special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address, "%ctaid.y": 0}
         if name.startswith("$"):
             assert int(name[1:]) in self.inputs, f"{name} is not an input"
             number = self.inputs[int(name[1:])]
@@ -170,6 +155,14 @@ class _Threads:
             self.agent.has_waited(barrier, parity, everyone, _WAITS[instruction.name])
         self.write(instruction.fields[0], again, taken)
 
+    def by_name(self, instruction: Instruction, taken: Mask) -> Iterator[Callable[[], bool]]:
+        """Whole warps come to a barrier of the program's, and wait there, or do not."""
+        self.whole_warps(instruction.name, taken)
+        name, count = (self.uniform(field, taken) for field in instruction.fields)
+        phase = self.machine.arrive_named(name, int(taken.sum()), count)
+        if instruction.name == "bar.sync":
+            yield lambda: self.machine.named[name][1] > phase
+
     def step(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         machine = self.machine
         if ".sync" in name or ".aligned" in name:
@@ -177,10 +170,10 @@ class _Threads:
         if name.startswith("wgmma."):
             assert taken.all(), "products by a part of a warpgroup"
             self.wgmma(name, fields, taken)
-        elif name in _ARITHMETIC:
-            result = _ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
+        elif name in ARITHMETIC:
+            result = ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
             bits = re.search(r"\D(32|64)$", name)
-            if result.dtype != bool and bits and bits[1] == "32":
+            if result.dtype != bool and bits and bits[1] == "32" and ".wide" not in name:
                 result = result & 0xFFFFFFFF
             self.write(fields[0], result, taken)
         elif name == "mov.b64" and not fields[1].startswith("{"):
@@ -208,6 +201,15 @@ class _Threads:
             machine.meet()
         elif name.startswith(("mbarrier.", "fence.mbarrier")):
             self.at_barrier(name, fields, taken)
+        elif name == "cp.async.ca.shared.global":
+            self.copy_one_by_one(fields, taken)
+        elif name == "cp.async.mbarrier.arrive.noinc.shared::cta.b64":
+            for thread, address in zip(
+                self.threads[taken].tolist(), self.address(fields[0], taken).tolist(), strict=True
+            ):
+                barrier = machine.barrier(address, self.threads[taken])
+                barrier.update(1, 0, self.agent.knows(thread) | self.agent.copying, of_copies=True)
+            self.agent.copying = 0
         elif name.startswith(_COPY):
             self.copy(name.removeprefix(_COPY), fields, taken)
         elif name.rpartition(".")[0] in (_SEND, "ld.shared.v4"):
@@ -230,6 +232,20 @@ class _Threads:
         to, barrier = (self.one_address(field, taken) for field in (fields[0], fields[2]))
         descriptor = self.inputs[int(matrix.strip(" $"))]
         self.machine.copy(descriptor, corner[::-1], to, barrier, thread, policy, more[0] if more else None)
+
+    def copy_one_by_one(self, fields: tuple[str, ...], taken: Mask) -> None:
+        """A number of each thread from memory to shared memory."""
+        assert fields[2] == "4"
+        self.machine.pause()
+        if not self.agent.copying:
+            self.agent.copying = self.machine.cluster.new_bit()
+        threads, to, places = (
+            self.threads[taken].tolist(),
+            *(self.address(field, taken).tolist() for field in fields[:2]),
+        )
+        for thread, at, place in zip(threads, to, places, strict=True):
+            allocation, start = self.machine.at(at)
+            allocation.takes(self.agent.copying, start, at_global(place), self.agent.knows(thread))
 
     def at_barrier(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         machine = self.machine
@@ -263,14 +279,14 @@ class _Threads:
         elif name == "wgmma.wait_group.sync.aligned":
             self.products.wait(int(fields[0]))
         else:
-            assert np.all(self.value(fields[3], taken)), "products that replace an accumulator"
             # Neither operand is negated, and those of 16 bits may be turned.
             flags = {"f16": 4, "s8": 0}
             assert len(fields[4:]) == flags.get(name.rpartition(".")[2], 2)
             assert fields[4:6] in (("1", "1"), ())
             rows_turned, columns_turned = (field == "1" for field in fields[6:] or ("0", "0"))
             rows, columns = (self.uniform(field, taken) for field in fields[1:3])
-            self.products.multiply(name, fields[0], rows, columns, (rows_turned, columns_turned))
+            more = bool(self.uniform(fields[3], taken))
+            self.products.multiply(name, fields[0], rows, columns, (rows_turned, columns_turned), more)
 
     def move(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         """16 bytes of each thread, which must lie side by side, in any order."""
@@ -331,8 +347,20 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     inputs = listed[len(outputs) :]
     assert listed[: len(outputs)] == outputs
     assert len(inputs) == pack * len(args), "as many inputs as arguments have elements"
+    stay = [each for each in inputs if each.isdigit()]
     accs = [arg for arg in args if isinstance(arg, Tensor)]
     assert accs == list(args[: len(accs)])
+    numbers, tied = list(args[len(accs) :]), accs
+    if accs and not stay:
+        # One number in the shape of a tensor says what outputs look like that are no inputs.
+        (number,) = np.unique(accs[0].values).tolist()
+        numbers, tied = [number, *args[1:]], []
+    if accs and len(tied) < len(dtype):
+        # These hold anything.
+        garbage = np.nan if dtype[0] is not np.int32 else -(2**31)
+        kind = np.float64 if dtype[0] is not np.int32 else np.int32
+        like = accs[0]
+        accs = tied + [type(like)(np.full(like.shape, garbage, kind), like.warps) for _ in dtype[len(tied) :]]
     if len({id(acc) for acc in accs}) < len(accs):
         # One value may stand for several only before anything is added to it.
         assert not any(acc.values.any() for acc in accs), "an accumulator that is named twice"
@@ -341,14 +369,14 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
         assert pack == accs[0].registers, "a thread's registers in more than one piece"
         assert outputs == ["=r" if dtype[0] is np.int32 else "=f"] * (pack * len(dtype))
         assert len(dtype) == len(accs)
-        assert inputs[: len(outputs)] == [str(number) for number in range(len(outputs))], "inputs that are not outputs"
+        assert stay == [str(number) for number in range(len(tied) * pack)], "inputs that are not outputs"
     else:
         assert outputs == ["=r"]
         assert pack == 1
-    scalars = [arg for arg in args[len(accs) :] for _ in range(pack)]
-    kinds = ["l" if isinstance(each, Descriptor) else "r" for each in scalars]
-    assert inputs[len(accs) * pack :] == kinds, "inputs of other sizes"
-    first = len(outputs) + len(accs) * pack
+    scalars = [arg for arg in numbers for _ in range(pack)]
+    kinds = ["l" if isinstance(each, Descriptor) or is_global(each) else "r" for each in scalars]
+    assert inputs[len(stay) :] == kinds, "inputs of other sizes"
+    first = len(outputs) + len(stay)
     numbered = {first + i: each if isinstance(each, Descriptor) else int(each) for i, each in enumerate(scalars)}
     parsed = parse(text)
     if not accs:

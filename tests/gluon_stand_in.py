@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from gluon_cluster import Cluster
 from gluon_machine import Machine
-from gluon_memory import Descriptor
+from gluon_memory import Descriptor, global_address
 from gluon_ptx import run_ptx
 from gluon_wgmma import Tensor
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class Values(Tensor):
         if dtype is _BFLOAT16:
             fraction, exponent = np.frexp(self.values)
             return Values(np.ldexp(np.rint(fraction * 256) / 256, exponent))
-        return Values(self.values.astype(getattr(dtype, "numpy", dtype)))
+        return Values(self.values.astype(getattr(dtype, "numpy", dtype)), self.warps)
 
     def permute(self, order: Sequence[int]) -> Values:
         return Values(self.values.transpose(order))
@@ -49,7 +49,8 @@ class Values(Tensor):
 
 def _binary(name: str) -> Callable[[Values, Any], Values]:
     def operate(self: Values, other: Any) -> Values:
-        return Values(getattr(self.values, name)(other.values if isinstance(other, Tensor) else other))
+        held = getattr(self.values, name)(other.values if isinstance(other, Tensor) else other)
+        return Values(held, self.warps or getattr(other, "warps", 0))
 
     return operate
 
@@ -70,6 +71,9 @@ class Pointer:
 
     __radd__ = __add__
 
+    def __int__(self) -> int:
+        return global_address(self.memory, int(self.offset))
+
     @property
     def place(self) -> Any:
         """The offset, once it is known to be one of this memory."""
@@ -84,6 +88,18 @@ def _load(pointer: Pointer, mask: Any = None, other: Any = 0.0, cache_modifier: 
     offset = np.asarray(pointer.offset)
     inside = np.ones(offset.shape, bool) if mask is None else np.broadcast_to(mask.values, offset.shape)
     return Values(np.where(inside, pointer.memory[Pointer(pointer.memory, np.where(inside, offset, 0)).place], other))
+
+
+def _loaded(machine: Machine, text: str, constraints: str, args: Sequence[Any], pack: int) -> Values:
+    """Numbers of shared memory by their addresses, one by one or two that lie side by side."""
+    texts = {1: ("ld.shared.f32 $0, [$1];", "=f,r"), 2: ("ld.shared.v2.f32 {$0, $1}, [$2];", "=f,=f,r,r")}
+    assert (text, constraints) == texts[pack]
+    (addresses,) = (np.asarray(arg.values if isinstance(arg, Tensor) else arg) for arg in args)
+    if pack == 2:
+        first, second = addresses[..., ::2], addresses[..., 1::2]
+        assert np.array_equal(second, first + 4), "numbers that are not side by side"
+        assert not (first % 8).any(), "a pair that is not aligned"
+    return Values(machine.floats(addresses))
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
@@ -160,8 +176,10 @@ class _Running:
 
 def _namespace(now: _Running) -> dict[str, Any]:
     def asm(text: str, constraints: str, args: Sequence[Any], *, dtype: Any, is_pure: bool, pack: int) -> Any:
-        acts = re.search(r"wgmma|barrier|async|shared", text) is not None
+        acts = re.search(r"wgmma|barrier|bar\.|async|shared", text) is not None
         assert is_pure != acts, "what the compiler may leave out, or do twice"
+        if text.startswith("ld.shared."):
+            return _loaded(now.program.machine, text, constraints, args, pack)
         if "_param_" in text:
             assert constraints == "=l"
             return now.program.parameter(text)
@@ -191,7 +209,8 @@ def _namespace(now: _Running) -> dict[str, Any]:
         arange=lambda start, end, layout: Values(np.arange(start, end)),
         zeros=zeros,
         join=lambda left, right: Values(np.stack((left.values, right.values), axis=-1)),
-        convert_layout=lambda tensor, layout: Values(tensor.values),
+        full=lambda shape, value, dtype, layout: Values(np.full(shape, value, dtype), layout.warps),
+        convert_layout=lambda tensor, layout: Values(tensor.values, layout.warps),
         inline_asm_elementwise=asm,
         load=_load,
         store=now.of_program("store"),

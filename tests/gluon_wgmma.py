@@ -49,6 +49,7 @@ class Tensor:
 class _Product:
     """64 rows times `width` columns, 32 bytes deep, added to `accs` at the operands `registers` of one warpgroup.
 
+    Without `more` it replaces what they hold.
     `kinds` are the types of rows and columns, `turned` which of them run along themselves in memory, not along K.
     """
 
@@ -59,6 +60,7 @@ class _Product:
     accs: Sequence[Tensor]
     group: int
     kinds: tuple[str, str]
+    more: bool
 
     @property
     def chunks(self) -> list[tuple[Tensor, int]]:
@@ -78,7 +80,8 @@ class _Product:
         rows = _matrix(*self.rows, 64, self.kinds[0], self.turned[0])
         product = rows @ _matrix(*self.columns, width, self.kinds[1], self.turned[1]).T
         for number, (acc, first) in enumerate(self.chunks):
-            acc.held[first : first + 64] += product[:, 8 * number : 8 * number + 8].astype(acc.held.dtype)
+            made = product[:, 8 * number : 8 * number + 8].astype(acc.held.dtype)
+            acc.held[first : first + 64] = made + (acc.held[first : first + 64] if self.more else 0)
             acc.pending -= 1
 
 
@@ -187,7 +190,9 @@ class Products:
             for warp, access in zip(self.warps, group.accesses, strict=False):
                 self.agent.known[warp] |= access
 
-    def multiply(self, name: str, registers: str, rows: int, columns: int, turned: tuple[bool, bool]) -> None:
+    def multiply(
+        self, name: str, registers: str, rows: int, columns: int, turned: tuple[bool, bool], more: bool
+    ) -> None:
         match = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)", name)
         assert match, f"unknown PTX: {name}"
         kinds = match[4], match[5]
@@ -203,7 +208,7 @@ class Products:
         known, access = self.agent.all_know(self.warps), functools.reduce(operator.or_, accesses)
         first = _started(self.machine, rows, access, 64, known, turned[0])
         second = _started(self.machine, columns, access, width, known, turned[1])
-        product = _Product(numbers, first, second, turned, self.accs, self.group, kinds)
+        product = _Product(numbers, first, second, turned, self.accs, self.group, kinds, more)
         products.append(product)
         for acc, _ in product.chunks:
             acc.pending += 1

@@ -9,7 +9,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute import own
 from genkern.kernels.cute.dense import CUTE_DENSE
-from genkern.kernels.families.few_rows import GEMV, SKINNY
+from genkern.kernels.families.few_rows import GEMV, SKINNY, SKINNY_DOT
 from genkern.kernels.families.gluon_tile import WIDEST, ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
@@ -29,7 +29,18 @@ from genkern.ops.op import get_op
 FAMILIES = {
     family.name: family
     for family in (
-        *(TILED, TILED_SEMAPHORE, STREAM_K, TILED_ATOMIC, GEMV, SKINNY, TILED_SWAPPED, TILED_TMA, TILED_TMA_SWAPPED),
+        *(
+            TILED,
+            TILED_SEMAPHORE,
+            STREAM_K,
+            TILED_ATOMIC,
+            GEMV,
+            SKINNY,
+            SKINNY_DOT,
+            TILED_SWAPPED,
+            TILED_TMA,
+            TILED_TMA_SWAPPED,
+        ),
         *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE),
         *CUTE_DENSE,
     )

@@ -127,6 +127,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "together_b": b.together,
         "piece_b": b.piece,
         "converts_b": op.converts_b,
+        "promotes": op.promotes,
+        # Of a word of 32 bits, where B's elements are of fewer than A's.
+        "pairs_b": 2 * b.packed,
         "operands": op.operands(problem),
         "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
         "stand_ins": _stand_ins(op.operands(problem)),
@@ -142,10 +145,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
         "families": families,
         "has_gemv": "gemv" in families,
-        "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma],
+        "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma or FAMILIES[name].aligned_rows],
         "tma_stores": [name for name in sorted(families) if FAMILIES[name].stores_tma],
         "has_tma_in_triton": any(FAMILIES[name].uses_tma and name not in GLUON for name in families),
-        "has_gluon": any(name in GLUON for name in families),
+        "has_gluon": any(not FAMILIES[name].interpreted for name in families),
         "clusters": any(FAMILIES[name].in_clusters for name in families),
         **_gluon_context(problem, accumulator),
         "starts_early": starts_early(arch),
@@ -269,6 +272,8 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
     return {
         "ring_k": ring_k(DTYPES[problem.dtype_a].size_bytes),
         "functions_of_parts": [source_of(function) for function in (powers_of, parts_of)],
+        # What wgmma adds up in, which is not what formats that promote do.
+        "product_dtype": "tl.int32" if DTYPES[problem.dtype_a].is_integer else "tl.float32",
         "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
         "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
         "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),

@@ -12,6 +12,7 @@ which configs that share a binary differ. Of the fields that are compiled in, th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 
@@ -20,6 +21,7 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
 from genkern.kernels.family import FAMILIES, GLUON, block_problem
 from genkern.ops.op import get_op, groups_of, operands_of
@@ -71,7 +73,9 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
         return "this family needs the copy engine of NVIDIA's GPUs (TMA)"
     op = get_op(problem.op)
     a, b, *_ = operands_of(problem)
-    steps = FAMILIES[family].steps or (FAMILIES[family].converts and op.converts_b)
+    facts = FAMILIES[family]
+    steps = facts.steps or (facts.converts and op.converts_b) or (facts.promotes and op.promotes)
+    steps = steps or (facts.in_registers and op.in_registers)
     if not steps and (op.step_operands(problem) or b.packed > 1):
         return "this family reads nothing but A and B in its steps over K"
     if a.packed > 1 or (b.packed > 1 and b.row_major):
@@ -121,6 +125,9 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
     if b.together > 1 and config.BLOCK_SIZE_K % b.piece:
         return f"BLOCK_SIZE_K is no multiple of the {b.piece} elements of a row that are stored side by side"
     hook = _hook(problem.op)
+    if hook and family in GLUON:
+        # Their step is one buffer of the ring, however many are filled together.
+        config = replace(config, BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
     return hook(problem, config) if hook else ""
 
 

@@ -43,6 +43,10 @@ class Op:
     size for the interpreter has whole blocks of them, and the same rest.
     `converts_b`: its kernel.py.j2 has a macro `convert` too, which makes numbers of what is loaded of B, and its step
     is that and a product: families without a dot call it, and so may read operands of the step.
+    `promotes`: its kernel.py.j2 has a macro `scale_functions` too, by which families in Gluon multiply the products of
+    each 128 bytes along K before they add them up (templates/gemm/promote.py.j2 says how).
+    `in_registers`: its kernel.py.j2 has a macro `register_functions` too, by which skinny_dot makes numbers of words of
+    B's elements, where instructions want them (templates/gemm/skinny_dot.py.j2 says how).
     `exact_inputs`: what is stored for `numbers`, by (problem, operand, numbers, generator): of those operands whose
     elements are no numbers of their storage type (packed ones, indices, and by `encoded` others: exponents). `numbers`
     has the operand's logical shape on the device that the input is for: integers and powers of two in exact rounds,
@@ -73,6 +77,8 @@ class Op:
     legal: Callable[[GemmProblem, Config], str] | None = None
     shared_scale: Callable[[GemmProblem], tuple[int, int, int]] = lambda problem: (1, 1, 1)
     converts_b: bool = False
+    promotes: bool = False
+    in_registers: bool = False
     exact_inputs: Callable[[GemmProblem, Operand, Any, Any], Any] | None = None
     encoded: tuple[str, ...] = ()
     as_tf32: Callable[[GemmProblem], bool] = lambda problem: False

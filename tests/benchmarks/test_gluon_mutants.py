@@ -31,7 +31,11 @@ def cases() -> list[Case]:
     def problem_of(family: str, op: str, *more: Any) -> GemmProblem:
         return replace(made(family, op, *more), dtype_c="fp16" if op == "a16w16" else "fp32")
 
-    formats = (("a16w16", "fp16", {"bias": True, "activation": "relu"}), ("a8w8", "fp8e4m3fn", {}))
+    formats = (
+        ("a16w16", "fp16", {"bias": True, "activation": "relu"}),
+        ("a8w8", "fp8e4m3fn", {}),
+        ("a8w8_blockscale", "fp8e4m3fn", {}),
+    )
     with mock.patch.multiple(mutant_cases, problem_of=problem_of, _FORMATS=formats):
         return [case for case in mutant_cases.mutants(GLUON, "sm_90", True) if case.fault not in UNSEEN]
 

@@ -1,10 +1,11 @@
 """The golden modules: what a reader of a generated file gets. `python tests/golden/update.py` rewrites them.
 
-Two whole modules, and the kernels of one config of every family.
+Three whole modules, and the kernels of one config of every family.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from genkern.gemm.config import Config
@@ -29,6 +30,14 @@ CASES = {
         [Config("tiled", 128, 128, 64, 8, 1, 4, 3), Config("persistent_tma", 128, 256, 64, 8, 1, 8, 3)],
         "sm_90",
     ),
+    "promoted_sm_90.py.expected": (
+        GemmProblem(300, 2112, 7168, "a8w8_blockscale", "fp8e4m3fn", "fp8e4m3fn", "bf16", bias=True),
+        [
+            Config("warp_specialized", 128, 112, 128, 4, 1, 8, 5),
+            Config("warp_specialized_swapped", 40, 64, 128, 1, 2, 4, 8),
+        ],
+        "sm_90",
+    ),
 }
 
 
@@ -36,6 +45,7 @@ CASES = {
 _OF_FAMILIES = {
     "gemv": (1, Config("gemv", 1, 16, 256)),
     "skinny": (7, Config("skinny", 4, 32, 128, 1, 2)),
+    "skinny_dot": (7, Config("skinny_dot", 8, 32, 512, 1, 1, 4, 1)),
     "warp_specialized": (104, Config("warp_specialized", 64, 112, 64, 3, 2, 4, 6)),
     "warp_specialized_swapped": (104, Config("warp_specialized_swapped", 48, 64, 64, 3, 2, 4, 6)),
     "warp_specialized_2x1": (300, Config("warp_specialized_2x1", 64, 112, 64, 3, 1, 4, 6)),
@@ -57,7 +67,10 @@ def kernels_of_family(name: str) -> str:
     default = (104, Config(name, 32, 32, 64, 3, 3 if FAMILIES[name].splits_k else 1, 4, 3))
     rows, config = _OF_FAMILIES.get(name, default)
     arch = "sm_100" if name == "persistent_tma_specialized" else "sm_90"
-    return generate(GemmProblem(rows, 200, 520, bias=True, activation="relu"), [config], arch).kernels_text
+    problem = GemmProblem(rows, 200, 520, bias=True, activation="relu")
+    if name == "skinny_dot":
+        problem = replace(problem, op="a16w4", dtype_b="int8", K=544)
+    return generate(problem, [config], arch).kernels_text
 
 
 # Kernels in CuTe DSL are no part of generated modules.

@@ -54,7 +54,7 @@ MULTIPLYING: Mistakes = {
     "registers of another half": ("each + half * 4 + i}", "each + (1 - half) * 4 + i}", "wrong"),
     "no wgmma.fence": ('            "wgmma.fence.sync.aligned;",\n', "", "without a wgmma.fence"),
     "no group": ("wgmma.commit_group.sync.aligned; }", "}", f"{UNFINISHED}|{OVERWRITTEN}"),
-    "sums are replaced": ("setp.eq.u32 more, 0, 0;", "setp.eq.u32 more, 1, 0;", "replace an accumulator"),
+    "sums are replaced": ("setp.eq.u32 more, 0, 0;", "setp.eq.u32 more, 1, 0;", "wrong"),
     "other swizzle": ("0x40000040", "0x80000040", "not swizzled over 128 bytes"),
     "an instruction in two lines": ("add.s64 rows, rows, {128", "add.s64 rows,\\nrows, {128", "not the whole of"),
     "C in another place": ("[first_m, first_n + PARTS", "[first_m + 1, first_n + PARTS", "wrong|written twice"),

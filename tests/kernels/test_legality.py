@@ -34,6 +34,7 @@ from genkern.triton_release import triton_release
 H200, B200, A100, MI300X = (gpu_for_arch(arch) for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))
 LARGE = GemmProblem(4096, 4096, 4096)
 INT8, FP32_OUT = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}, GemmProblem(4096, 4096, 4096, dtype_c="fp32")
+INT4 = {"op": "a16w4", "dtype_b": "int8"}
 CLUSTER = Config("warp_specialized_swapped_cluster2", 64, 64, 64, num_stages=4)
 
 
@@ -98,8 +99,16 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (H200, "rows that programs", (problem(64, 64, 64, row_major_a=False), tile("warp_specialized_1x2")), (problem(64, 64, 64), tile("warp_specialized_1x2"))),
     (H200, "one buffer at a time", (LARGE, tile("warp_specialized_2x1", k=128)), (LARGE, tile("warp_specialized_2x1"))),
     (H200, "8 or 16 bits", (problem(64, 64, 64, dtype_a="fp32", dtype_b="fp32"), tile("warp_specialized")), (LARGE, tile("warp_specialized"))),
-    (H200, "in its steps", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("warp_specialized", k=128)),
-     (problem(128, 128, 256, **INT8), tile("warp_specialized", k=128))),
+    (H200, "in its steps", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("warp_specialized_2x1", k=128)),
+     (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("warp_specialized", k=128))),
+    (H200, "several scales", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8", own=(("block_n", 12),)), tile("warp_specialized", k=128)),
+     (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8", own=(("block_n", 16),)), tile("warp_specialized", k=128))),
+    (H200, "of fewer bits", (problem(8, 64, 256), tile("skinny_dot", 8, 16, 512)), (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512))),
+    (H200, "not from 16 to 128", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 256, 512)), (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 128, 512))),
+    (H200, "128 for each warp", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 256)), (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 256, num_warps=2))),
+    (H200, "a thread loads", (problem(8, 64, 272, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(8, 64, 288, **INT4), tile("skinny_dot", 8, 16, 512))),
+    (H200, "run along K", (problem(8, 64, 256, row_major_a=False, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512))),
+    (B200, "written for sm_90", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(1, 64, 256, **INT4), tile("gemv", 1, 16, 512))),
     (H200, "must divide", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=256)),
      (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=128))),
     (H200, "whole rows", (problem(64, 64, 256, **INT8), tile("warp_specialized")), (problem(64, 64, 256), tile("warp_specialized"))),
@@ -200,6 +209,8 @@ def expected(size: GemmProblem, config: Config, arch: str) -> bool:
 
     if config.family == "gemv":
         return a.shape[0] == 1 and b.stored_shape == (size.N, size.K)
+    if config.family == "skinny_dot":
+        return a.dtype != b.dtype
     if config.family.startswith("warp_specialized"):
         # Square operands look alike either way round.
         turns = DTYPES[a.dtype].size_bytes == 2 or (a.row_major and not b.row_major)
@@ -247,5 +258,7 @@ def test_a_space_without_rules_keeps_what_is_legal() -> None:
                 assert not legal_problem(size, config.family, gpu), (size.name, config.name)
         kept_families |= {config.family for config in pruned.kept}
     assert kept_families >= {
-        name for name, family in FAMILIES.items() if not family.in_clusters or triton_release() < (3, 8)
+        name
+        for name, family in FAMILIES.items()
+        if (not family.in_clusters or triton_release() < (3, 8)) and not family.in_registers
     }

@@ -72,6 +72,8 @@ def samples(seed: int, arch: str, count: int) -> list[tuple[GemmProblem, Config]
     families = [name for name in FAMILIES if not (gpu.vendor == "amd" and not FAMILIES[name].runs_on_amd)]
     # What CuTe DSL compiles is tests/farm/test_cute_compiler.py's.
     families = [name for name in families if name not in CUTE and (arch == "sm_90" or name not in GLUON)]
+    # Problems are of formats whose weights have as many bits as A.
+    families = [name for name in families if not FAMILIES[name].in_registers]
     if triton_release() >= (3, 8):
         families = [name for name in families if not FAMILIES[name].in_clusters]
     while len(found) < count:

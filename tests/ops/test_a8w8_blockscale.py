@@ -16,7 +16,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import CUTE, FAMILIES, GLUON
-from genkern.kernels.legality import legal_problem
+from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import load_space
@@ -92,17 +92,26 @@ def test_a_step_lies_in_one_block_of_k() -> None:
     """BLOCK_SIZE_K divides block_k: each product has one scale a row, wherever K is split."""
     assert OP.legal is not None
     problem = problem_of(64, 128, 1024, FP8)
-    for block_k, legal in ((32, True), (128, True), (256, False)):
-        assert (OP.legal(problem, Config("tiled", 16, 16, block_k)) == "") is legal
+    for block_k, divides in ((32, True), (128, True), (256, False)):
+        assert (OP.legal(problem, Config("tiled", 16, 16, block_k)) == "") is divides
     assert "divide the 64 elements" in OP.legal(replace(problem, own=(("block_k", 64),)), Config("tiled", 16, 16, 128))
 
 
 def test_families_that_leave_the_scales_out_are_refused() -> None:
-    """One that multiplies element by element, or by instructions of its own, does not know the format's step."""
+    """One that multiplies element by element does not know the format's step; in Gluon, those that promote do."""
     problem, where = problem_of(1, 128, 1024, FP8), gpu_for_arch("sm_90")
-    assert {name for name, family in FAMILIES.items() if not family.steps} == {"gemv", "skinny", *GLUON, *CUTE}
+    assert {name for name, family in FAMILIES.items() if not family.steps} == {
+        "gemv",
+        "skinny",
+        "skinny_dot",
+        *GLUON,
+        *CUTE,
+    }
+    side_by_side = {name for name in GLUON if FAMILIES[name].side_by_side != (1, 1)}
+    assert {name for name, family in FAMILIES.items() if family.promotes} == set(GLUON) - side_by_side
     for name, family in FAMILIES.items():
-        assert ("in its steps over K" in legal_problem(problem, name, where)) is not family.steps
+        knows = family.steps or family.promotes
+        assert ("in its steps over K" in legal_problem(problem, name, where)) is not knows
         assert "in its steps" not in legal_problem(GemmProblem(1, 128, 1024, "a8w8", *FP8, "bf16"), name, where)
 
 
@@ -140,5 +149,26 @@ def test_its_own_spaces_hold_what_it_can_compute(arch: str) -> None:
         problem = GemmProblem(*size, OP.name, *INT8, "bf16")
         kept = prune(space, problem, gpu_for_arch(arch)).kept
         assert kept
-        assert not any(OP.legal(problem, config) for config in kept)
-        assert all(FAMILIES[config.family].steps for config in kept)
+        assert not any(OP.legal(problem, config) for config in kept if config.family not in GLUON)
+        assert all(FAMILIES[config.family].steps or FAMILIES[config.family].promotes for config in kept)
+        assert not any(legal(problem, config, gpu_for_arch(arch)) for config in kept)
+        assert any(config.family in GLUON for config in kept) is (arch == "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("config", "own", "said"),
+    [
+        (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (), ""),
+        # Two buffers are filled together, and promoted one after the other.
+        (Config("warp_specialized_swapped", 16, 64, 256, 1, 1, 4, 4), (), ""),
+        (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_k", 256),), ""),
+        (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_k", 64),), "divide the 64 elements"),
+        (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_n", 100),), "have several scales"),
+        (Config("warp_specialized_swapped", 16, 64, 128, 1, 1, 4, 4), (("block_n", 100),), ""),
+    ],
+)
+def test_a_buffer_of_the_ring_has_one_scale(config: Config, own: tuple[tuple[str, int], ...], said: str) -> None:
+    """Kernels in Gluon promote the products of each buffer, 128 bytes along K, and of eight columns at a time."""
+    reason = legal(problem_of(64, 256, 1024, FP8, own), config, gpu_for_arch("sm_90"))
+    assert said in reason
+    assert bool(said) == bool(reason)

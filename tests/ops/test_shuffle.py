@@ -181,7 +181,8 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
 def test_which_families_take_it() -> None:
     """Those that load through pointers; with block scales only those whose steps are the format's."""
     where = gpu_for_arch("sm_90")
-    pointers = {name for name, family in FAMILIES.items() if not family.uses_tma}
+    # skinny_dot multiplies weights of fewer bits than A's.
+    pointers = {name for name, family in FAMILIES.items() if not family.uses_tma} - {"skinny_dot"}
     assert {name for name in FAMILIES if not legal_problem(problem_of(1, 128, 1024), name, where)} == pointers
     blocks = {name for name in FAMILIES if not legal_problem(problem_of(1, 128, 1024, BLOCKS), name, where)}
     assert blocks == pointers - {"gemv", "skinny"}

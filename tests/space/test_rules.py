@@ -42,6 +42,7 @@ def problem(m: int, n: int, k: int, **fields: object) -> GemmProblem:
     return GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
 
 
+INT4 = GemmProblem(64, 64, 1024, op="a16w4", dtype_b="int8")
 FP32 = {"dtype_a": "fp32", "dtype_b": "fp32", "dtype_c": "fp32"}
 INT8 = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}
 
@@ -67,6 +68,11 @@ MI250X, RX7900 = gpu_for_arch("gfx90a"), gpu_for_arch("gfx1100")
 def skinny(m: int = 8, n: int = 1, k: int = 1024, **fields: object) -> Config:
     """A config of skinny: 4 warps, so 1,024 elements of a row are 16 bytes a thread."""
     return own("skinny", m, n, k, **fields)
+
+
+def skinny_dot(m: int = 8, n: int = 16, num_warps: int = 4) -> Config:
+    """A config of skinny_dot."""
+    return own("skinny_dot", m, n, 128 * num_warps, num_warps=num_warps)
 
 
 def swapped(m: int = 16, n: int = 64, k: int = 64, **fields: object) -> Config:
@@ -150,6 +156,11 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("skinny_rows", H200, (problem(17, 64, 1024), skinny(16)), (problem(16, 64, 1024), skinny(16))),
     ("skinny_rows", H200, (problem(4, 64, 1024), skinny(8)), (problem(5, 64, 1024), skinny(8))),
     ("skinny_rows", H200, (problem(5, 64, 1024), skinny(4)), (problem(4, 64, 1024), skinny(4))),
+    ("skinny_dot_rows", H200, (problem(65, 64, 1024), skinny_dot(64)), (problem(64, 64, 1024), skinny_dot(64))),
+    ("skinny_dot_rows", H200, (problem(8, 64, 1024), skinny_dot(16)), (problem(9, 64, 1024), skinny_dot(16))),
+    ("skinny_dot_rows", H200, (problem(9, 64, 1024), skinny_dot(8)), (problem(1, 64, 1024), skinny_dot(8))),
+    ("skinny_dot_registers", H200, (INT4, skinny_dot(64, 64)), (INT4, skinny_dot(64, 32))),
+    ("skinny_dot_registers", H200, (INT4, skinny_dot(8, 128, 16)), (INT4, skinny_dot(8, 64, 16))),
     ("skinny_registers", H200, (problem(8, 64, 1024), skinny(8, 4)), (problem(8, 64, 1024), skinny(8, 2))),
     ("skinny_registers", H200, (problem(1, 64, 1024), skinny(1, 16)), (problem(1, 64, 1024), skinny(1, 8))),
     ("skinny_registers", H200, (problem(1, 64, 512), skinny(1, 1, 512)), (problem(1, 64, 512), skinny(1, 2, 512))),

@@ -40,6 +40,7 @@ NOT_SHIPPED = {
         "gfx1100": "as on gfx90a",
     },
     **dict.fromkeys((*GLUON, *CUTE), WGMMA_ONLY),
+    "skinny_dot": dict.fromkeys(known_archs(), "it multiplies weights of fewer bits than A's, not a16w16"),
 }
 
 

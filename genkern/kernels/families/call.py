@@ -264,6 +264,9 @@ class Family:
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
     `steps`: multiplies by the format's step over K, so that operands may be read there (Operand.in_step).
     `converts`: without that, what it has loaded of B becomes numbers as the format says (Op.converts_b).
+    `promotes`: without `steps`, the products of each buffer of its ring are scaled as the format says (Op.promotes).
+    `in_registers`: without `steps`, B's elements become numbers in registers as the format says (Op.in_registers).
+    `aligned_rows`: without `uses_tma`, its loads ask for rows of A and B that begin at multiples of 16 bytes, too.
     `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
     two (0: it may not). That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
     `helper_warps`: warps that it runs beyond num_warps.
@@ -297,6 +300,9 @@ class Family:
     uses_dot: bool = True
     steps: bool = True
     converts: bool = False
+    promotes: bool = False
+    in_registers: bool = False
+    aligned_rows: bool = False
     width_step: int = 0
     helper_warps: int = 0
     places_loads: bool = False

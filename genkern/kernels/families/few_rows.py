@@ -1,25 +1,32 @@
-"""Families for few rows that multiply without a dot: gemv for one row of A, skinny for up to 16, written out."""
+"""Families for few rows: gemv for one row of A and skinny for up to 16, written out, multiply without a dot.
+
+skinny_dot multiplies by mma.sync: weights of fewer bits become A's type in registers, and warps share K (in Gluon).
+"""
 
 from __future__ import annotations
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Constant
 from genkern.kernels.expression import cdiv
 from genkern.kernels.families.call import (
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
+    NUM_WARPS,
     SPLIT_K,
     TILES,
     TILES_OF_C,
     Call,
     Family,
+    Kernel,
     M,
     N,
     Product,
     Variant,
 )
 from genkern.kernels.families.common import (
+    BINARY_NAME,
     C_POINTER,
     POINTERS,
     SPLIT_TILES,
@@ -32,6 +39,15 @@ from genkern.kernels.families.common import (
     when_split,
 )
 from genkern.kernels.families.limits import GRID_YZ, MOST_ELEMENTS, grid_limit, splits_limit
+from genkern.ops.op import element_bytes, get_op
+
+# Elements of K that a warp has to itself in a step.
+WARP_K = 128
+# What a thread loads at a time.
+_LOAD_BYTES = 16
+# Rows of an instruction, which go along N, and its columns.
+_ROWS, _COLUMNS = 16, 8
+_MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS = 128, 64, 16
 
 
 def _gemv_call(product: Product, variant: Variant) -> Call:
@@ -86,10 +102,14 @@ def _skinny_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
 
 
-def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _rows_limit(problem: GemmProblem, config: Config) -> str:
     if -(-problem.M // config.BLOCK_SIZE_M) > GRID_YZ:
         return f"more rows of tiles than the {GRID_YZ:,} programs of a grid's second dimension"
-    return splits_limit(problem, config, gpu)
+    return ""
+
+
+def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    return _rows_limit(problem, config) or splits_limit(problem, config, gpu)
 
 
 SKINNY = Family(
@@ -106,4 +126,66 @@ SKINNY = Family(
     has_semaphore=True,
     least_block_m=1,
     most_block_m=16,
+)
+
+
+def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
+    return Variant("matmul_skinny_dot", "gemm/skinny_dot.py.j2")
+
+
+def _dot_call(product: Product, variant: Variant) -> Call:
+    arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product), *leading(product, "abc"))
+    constants = (
+        BINARY_NAME,
+        Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
+        Constant("BLOCK_SIZE_N", BLOCK_SIZE_N),
+        Constant("num_warps", NUM_WARPS),
+    )
+    grid = cdiv(N, BLOCK_SIZE_N), cdiv(M, BLOCK_SIZE_M), 1
+    return Call((Kernel(variant, (*arguments, *constants), grid, (("num_warps", NUM_WARPS),)),))
+
+
+def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+    """Weights of fewer bits than A's along K, of which a thread loads 16 bytes; bf16's arithmetic by pairs."""
+    if gpu is not None and gpu.arch != "sm_90":
+        return "this family is written for sm_90"
+    if not get_op(problem.op).in_registers:
+        return "this family multiplies weights of fewer bits than A's"
+    if not problem.row_major_a or problem.row_major_b:
+        return "this family loads operands whose rows run along K (rowMajorA: T, rowMajorB: N)"
+    if problem.dtype_b == "fp8e4m3fnuz":
+        return "this family knows the bits of e4m3, not of fp8e4m3fnuz"
+    _, bytes_b = element_bytes(problem)
+    if problem.K * bytes_b % _LOAD_BYTES:
+        return "rows of B do not start at multiples of 16 bytes, which a thread loads"
+    return ""
+
+
+def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    if not _ROWS <= config.BLOCK_SIZE_N <= _MOST_ROWS:
+        return f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}, of which an instruction has {_ROWS}"
+    if config.num_warps > _MOST_WARPS or WARP_K * config.num_warps != config.BLOCK_SIZE_K:
+        return f"BLOCK_SIZE_K is {WARP_K} for each warp, of which there are {_MOST_WARPS} at most"
+    return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
+
+
+def _dot_shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    return _rows_limit(problem, config)
+
+
+SKINNY_DOT = Family(
+    "skinny_dot",
+    _dot_variant,
+    _dot_call,
+    takes=_dot_takes,
+    legal=_dot_legal,
+    shares=_dot_shares,
+    interpreted=False,
+    steps=False,
+    in_registers=True,
+    aligned_rows=True,
+    swaps_operands=True,
+    least_block_m=_COLUMNS,
+    most_block_m=_MOST_COLUMNS,
+    most_block_k=WARP_K * _MOST_WARPS,
 )

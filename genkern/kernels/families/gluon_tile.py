@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -69,6 +70,16 @@ def columns_held(width: int, turned: bool) -> int:
 def buffer_bytes(rows: int, width: int, turned: bool = False) -> int:
     """Of one buffer of a Gluon kernel's ring: 128 for each row and column; `turned` as in columns_held."""
     return (rows + columns_held(width, turned)) * RING_BYTES
+
+
+def scale_bytes(rows: int, width: int, swapped: bool, block_n: int) -> int:
+    """Of a buffer's scales where products are promoted, in whole blocks: float32, for each row of A, and those of B.
+
+    Of B there are as many as a swapped tile has rows, or an upright one may have blocks of `block_n` columns.
+    """
+    first_in_block = block_n - math.gcd(width, block_n)
+    scales = width + rows if swapped else rows + -(-(first_in_block + width) // block_n)
+    return -(-4 * scales // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def landing_bytes(rows: int, width: int, cluster: int) -> int:

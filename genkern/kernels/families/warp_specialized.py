@@ -47,10 +47,12 @@ from genkern.kernels.families.gluon_tile import (
     parts_of,
     powers_of,
     ring_k,
+    scale_bytes,
     tile_of,
     turned,
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.ops.op import get_op
 from genkern.triton_release import triton_release
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -236,12 +238,18 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     )
     if isinstance(tile, str):
         return tile
+    scales = 0
+    if (op := get_op(problem.op)).promotes:
+        _, block_n, _ = op.shared_scale(problem)
+        if not facts.swaps_operands and block_n % EIGHT:
+            return "products are scaled eight columns at a time, which have several scales"
+        scales = scale_bytes(rows, width, facts.swaps_operands, block_n)
     buffers = config.num_stages * tile.together
     if buffers <= tile.together:
         return "a ring needs a buffer to read besides those that are filled together"
     if buffers > MOST_BUFFERS:
         return "the barriers of so many buffers do not fit their block"
-    ring = buffers * tile.buffer_bytes + tile.behind_ring
+    ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
     # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
     if tile.part_bytes >= ring:
         return "the ring must be larger than what C takes of shared memory"
@@ -277,6 +285,7 @@ WARP_SPECIALIZED = Family(
     has_semaphore=True,
     interpreted=False,
     steps=False,
+    promotes=True,
     width_step=16,
     helper_warps=HELPER_WARPS,
 )
@@ -294,6 +303,7 @@ WARP_SPECIALIZED_SWAPPED = Family(
     has_semaphore=True,
     interpreted=False,
     steps=False,
+    promotes=True,
     swaps_operands=True,
     width_step=8,
     helper_warps=HELPER_WARPS,
@@ -310,6 +320,7 @@ CLUSTERS = tuple(
         stores_tma=True,
         interpreted=False,
         steps=False,
+        promotes=True,
         swaps_operands=True,
         width_step=8,
         helper_warps=HELPER_WARPS,
@@ -323,6 +334,7 @@ SIDE_BY_SIDE = tuple(
         family,
         name=f"{family.name}_{along_m}x{along_n}",
         takes=_takes_cluster,
+        promotes=False,
         shares=any_config,
         splits_k=False,
         split_apart=False,

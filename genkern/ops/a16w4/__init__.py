@@ -99,6 +99,7 @@ OP = Op(
     no_vendor=lambda problem: "the library has no product of 16-bit and 4-bit operands",
     shared_scale=lambda problem: (1, 1, own_values(A16W4, problem).group),
     converts_b=True,
+    in_registers=True,
     exact_inputs=_exact_inputs,
     encoded=("scale_b",),
     largest_exact=lambda problem: _LARGEST[own_values(A16W4, problem).weights],

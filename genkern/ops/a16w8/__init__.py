@@ -53,4 +53,5 @@ OP = Op(
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
     fields=A16W8,
     no_vendor=lambda problem: "the library has no product of 16-bit and 8-bit operands",
+    in_registers=True,
 )

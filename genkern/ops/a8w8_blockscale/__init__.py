@@ -78,4 +78,5 @@ OP = Op(
     no_vendor=_no_vendor,
     legal=legal,
     shared_scale=_shared_scale,
+    promotes=True,
 )

@@ -44,6 +44,8 @@ OP = replace(
     fields=BlockScaleShuffled,
     refuse=_refuse,
     operands=_operands,
+    # Families in Gluon do not load what is shuffled.
+    promotes=False,
     exact_inputs=exact_shuffled,
     no_vendor=lambda problem: "the library has no product of shuffled weights",
     legal=lambda problem, config: a8w8_blockscale.legal(plain(problem), config),

@@ -85,6 +85,8 @@ RULES: dict[str, Rule] = {
         families.tma_many_waves,
         small_m.dot_for_one_row,
         small_m.skinny_rows,
+        small_m.skinny_dot_rows,
+        small_m.skinny_dot_registers,
         small_m.skinny_registers,
         small_m.skinny_rows_of_b,
         small_m.skinny_over_problem,

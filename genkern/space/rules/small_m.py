@@ -22,6 +22,8 @@ _ELEMENTS_PER_THREAD = (8, 64)
 # Accumulators of a thread, over all rows: the other registers hold B, A and addresses.
 _ACCUMULATORS_PER_THREAD = 128
 _LOAD_BYTES = 16
+# Rows that a program of skinny_dot can hold.
+_SKINNY_DOT_ROWS = 64
 # Two sectors of memory: what a row of B must bring when it runs along N.
 _ROW_BYTES = 64
 # Up to here a tile that covers M needs no more than two of the 64 rows of wgmma and tcgen05 for it.
@@ -58,6 +60,27 @@ def skinny_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family != "skinny":
         return False
     return problem.M > _SKINNY_ROWS or config.BLOCK_SIZE_M != 1 << (problem.M - 1).bit_length()
+
+
+def skinny_dot_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """skinny_dot for more than 64 rows, or with another BLOCK_SIZE_M than the next of 8, 16, 32 and 64.
+
+    genkern: each tile of rows reads the weights, and has to make numbers of them, once more.
+    """
+    if config.family != "skinny_dot":
+        return False
+    return problem.M > _SKINNY_DOT_ROWS or config.BLOCK_SIZE_M != max(8, 1 << (problem.M - 1).bit_length())
+
+
+def skinny_dot_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """skinny_dot tile of more than 2,048 elements, or of over 4 KiB of weights a step where there are 16 warps.
+
+    genkern: a thread has a 32nd of them as sums; 16 warps have 128 registers a thread.
+    """
+    if config.family != "skinny_dot":
+        return False
+    weights = config.BLOCK_SIZE_N * int(128 * element_bytes(problem)[1])
+    return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N > 2048 or (config.num_warps > 8 and weights > 4096)
 
 
 def skinny_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

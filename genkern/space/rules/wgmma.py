@@ -10,8 +10,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, turned
+from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
+from genkern.ops.op import get_op
 from genkern.space.rules.tiles import covering_block, tiles
 
 # The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
@@ -89,12 +90,14 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon tile with more than 200 accumulators a thread, or with fewer than 16 that does not cover its dimension.
 
     genkern: 240 registers are left to a multiplying thread when the loading warp gives its own away; about 40 hold
-    addresses. Below 16, waiting for a buffer takes longer than multiplying it.
+    addresses. Below 16, waiting for a buffer takes longer than multiplying it. Where products are promoted, those of 64
+    rows are beside the sums.
     """
     if config.family not in GLUON:
         return False
     each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
-    return each > 200 or (each < 16 and not _covers(problem, config))
+    beside = sides(config)[1] / 2 if get_op(problem.op).promotes else 0
+    return each + beside > 200 or (each < 16 and not _covers(problem, config))
 
 
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -108,7 +111,10 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON:
         return False
     rows, width = sides(config)
-    buffer = buffer_bytes(rows, width, turned(problem, FAMILIES[config.family].swaps_operands)[1])
+    swapped = FAMILIES[config.family].swaps_operands
+    buffer = buffer_bytes(rows, width, turned(problem, swapped)[1])
+    if (op := get_op(problem.op)).promotes:
+        buffer += scale_bytes(rows, width, swapped, op.shared_scale(problem)[1])
     # Programs with tiles side by side need not have room for all of C.
     least = width if FAMILIES[config.family].side_by_side == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
     c_bytes = rows * min(width, least) * DTYPES[problem.dtype_c].size_bytes

@@ -1,0 +1,34 @@
+"""What PTX without memory computes, for tests/gluon_ptx.py: numbers of all threads at once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add.u32": operator.add,
+    "mul.lo.u32": operator.mul,
+    "div.u32": operator.floordiv,
+    "min.u32": np.minimum,
+    "xor.b32": operator.xor,
+    "mad.wide.u32": lambda a, b, c: a * b + c,
+    "setp.lt.and.u32": lambda a, b, c: (a < b) & c,
+    "add.s64": operator.add,
+    "sub.s64": operator.sub,
+    "shl.b32": operator.lshift,
+    "shr.u32": operator.rshift,
+    "and.b32": operator.and_,
+    "or.b32": operator.or_,
+    "and.pred": operator.and_,
+    "or.pred": operator.or_,
+    "mad.lo.u32": lambda a, b, c: a * b + c,
+    "mov.u32": lambda a: a,
+    "mov.u16": lambda a: a,
+    "setp.eq.u32": operator.eq,
+    "setp.ne.u32": operator.ne,
+    "setp.lt.u32": operator.lt,
+    "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
+}

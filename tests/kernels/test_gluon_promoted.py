@@ -1,0 +1,254 @@
+"""Kernels in Gluon that scale the products of each K-block before they add them up (templates/gemm/promote.py.j2)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from gluon_cases import assert_exact, block_scaled, changed, made, product, room_for_stages, said_to
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from long_tests import repeats, spread
+from small_gemms import specs_of
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch, triton_target
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES, sides
+from genkern.kernels.generate import generate
+from genkern.kernels.legality import legal
+from genkern.kernels.source import ast_source, load_module
+
+pytestmark = pytest.mark.usefixtures("for_clusters")
+PROMOTES = [name for name, family in FAMILIES.items() if family.promotes]
+Own = tuple[tuple[str, int], ...]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
+    """A problem with scales of some blocks, a config of some family, and a number of SMs."""
+    family = draw(st.sampled_from(PROMOTES))
+    facts = FAMILIES[family]
+    warps = draw(st.sampled_from([4, 8]))
+    rows = warps * draw(st.sampled_from([16, 32]))
+    step = facts.width_step
+    width = step * draw(st.integers(1, (256 if facts.cluster == 1 else 96) * 64 // rows // step))
+    own = {
+        "block_m": draw(st.sampled_from([1, 1, 7, 16, 128])),
+        "block_n": draw(st.sampled_from([8, 32, 128, 128, 200, 256])),
+        "block_k": draw(st.sampled_from([128, 256, 384])),
+    }
+    together = draw(st.sampled_from([1, 2]))
+    most = min(4 // together + 1, room_for_stages(family, rows, width, "fp32") // together)
+    assume(most >= 2)
+    config = made(
+        family,
+        *(rows, width, draw(st.integers(1, 3)) if facts.splits_k else 1, warps, draw(st.integers(2, most))),
+        *(draw(st.integers(1, 3)), 2 * together),
+    )
+    along = 3 if facts.cluster == 1 else 2
+    m = draw(st.integers(1, min(300, along * config.BLOCK_SIZE_M)))
+    n = 4 * draw(st.integers(1, min(300, along * config.BLOCK_SIZE_N) // 4))
+    changes = {"dtype_b": draw(st.sampled_from(["fp8e4m3fn", "fp8e5m2"])), "bias": draw(st.booleans())}
+    defaults = {"block_m": 1, "block_n": 128, "block_k": 128}
+    chosen = tuple(sorted((name, size) for name, size in own.items() if size != defaults[name]))
+    problem = block_scaled(m, n, 16 * draw(st.integers(1, 80)), own=chosen, **changes)
+    assume(not legal(problem, config, gpu_for_arch("sm_90")))
+    return problem, config, draw(st.integers(1, 7))
+
+
+@settings(max_examples=repeats(25, 100), deadline=None)
+@given(case=cases(), seed=st.integers(0, 99))
+def test_any_blocks_are_exact(case: tuple[GemmProblem, Config, int], seed: int) -> None:
+    """Tiles that overhang and lie across blocks, whatever their sizes; shares of K; every element of C, exactly."""
+    assert_exact(product(*case, seed, largest=2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "warps"),
+    [(128, 176, 8), (256, 112, 8), (128, 96, 4), (64, 192, 4), (64, 256, 4)],
+)
+def test_wide_tiles_lie_across_blocks_of_columns(rows: int, width: int, warps: int) -> None:
+    """Two or three blocks of 128 in different places of each tile; with products in registers of their own or not."""
+    config = made("warp_specialized", rows, width, 1, warps, 2, 2, 2)
+    assert_exact(product(block_scaled(rows + 5, 3 * width, 400), config, 2, largest=2))
+
+
+@pytest.mark.parametrize("family", PROMOTES)
+def test_int8_is_exact(family: str) -> None:
+    """Products are whole numbers, of which scales make float32."""
+    for rows, warps in ((64, 4), (128, 8)):
+        problem = block_scaled(70, 152, 1040, dtype="int8", bias=True)
+        assert_exact(product(problem, made(family, rows, 48, 1, warps, 3, together=2), 3, largest=9))
+
+
+def test_the_last_scales_are_the_last() -> None:
+    """Nothing beyond the scales of the last K-block, row or column is read: the stand-in's memory ends there."""
+    for k in (128, 130 * 16, 16):
+        for family in spread(PROMOTES, 3):
+            assert_exact(product(block_scaled(3, 20, k), made(family, 64, 32, 1, 4, 3, together=2), 2))
+
+
+WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
+MISTAKES = {
+    "products are added to what was there": ('"setp.ne.u32 more, row, 0;"', '"setp.eq.u32 more, row, 0;"', WRONG),
+    "every product replaces": ('products.append("setp.eq.u32 more', 'products.append("setp.ne.u32 more', WRONG),
+    "the first part's rows twice": ("part * warps * 2048", "0", WRONG),
+    "parts the other way round": ("below(sums[i], sums[EIGHTS + i]", "below(sums[EIGHTS + i], sums[i]", WRONG),
+    "scales of the first buffer": ("scales + slot * scale_size", "scales + 0 * scale_size", f"{WRONG}|{EARLY}|in use"),
+    "scales of one K-block": ("+ block * M", "+ 0 * M", WRONG),
+    "a row's scale is its neighbour's": ("add.u32 at, lane, {first};", "add.u32 at, lane, {first ^ 32};", WRONG),
+    "the last row has no scale": ("M - 1, 1, OF_A", "M - 2, 1, OF_A", WRONG),
+    "scales beyond the last row": ("M - 1, 1, OF_A", "M + 999, 1, OF_A", "beyond the memory"),
+    "columns all have the first block's": ("            elif 8 * i", "            elif 0 * i", WRONG),
+    "columns of the next block": ("number * 128, columns[number]", "number * 128 + 16, columns[number]", WRONG),
+    "blocks of columns in another place": ("last_n, along_k, OF_B", "last_n, along_k + 1, OF_B", f"{WRONG}|beyond the"),
+    "one scale too few": (
+        "setp.lt.and.u32 mine, at, {count}",
+        "setp.lt.and.u32 mine, at, {count - 1}",
+        f"{WRONG}|{EARLY}",
+    ),
+    "scales in one another's place": ("of_b = place + 4 * OF_A", "of_b = place", WRONG),
+    "nobody arrives with scales": ("    copies_arrive(full, CLUSTER)\n", "", HANG),
+    "scales that nobody waits for": (
+        "make_barriers(barriers, STAGES, WARPS, 33)",
+        "make_barriers(barriers, STAGES, WARPS, 1)",
+        f"{EARLY}|too many",
+    ),
+    "scales of what was begun are forgotten": ("for slot in range(begun):", "for slot in range(0):", HANG),
+    "no wait for a full buffer": (
+        "            @!done bra again;\n            mov.u32 $0, 0;",
+        "            mov.u32 $0, 0;",
+        EARLY,
+    ),
+    "no wait for products": (
+        '"wgmma.wait_group.sync.aligned 0;"',
+        '"wgmma.wait_group.sync.aligned 1;"',
+        "products are done|in use",
+    ),
+    "released with the first part": ("if part == PARTS - 1", "if part == 0", f"{EARLY}|while it is in use"),
+    "released with each part": (
+        " if part == PARTS - 1 else barriers * 0",
+        "",
+        f"{EARLY}|{HANG}|too many|while it is in use",
+    ),
+    "not released": ("barriers + slot * 8 if part == PARTS - 1 else", "", HANG),
+}
+TURNS = {
+    "both begin": ("@!first bar.arrive 14, 256;", "bar.arrive 14, 256;", f"{HANG}|too many"),
+    "the same one again": ('"xor.b32 turn, turn, 1;"', '"xor.b32 turn, turn, 0;"', f"{HANG}|too many"),
+    "no turn is handed on": ('"xor.b32 turn, turn, 1;", "bar.arrive turn, 256;"', '"xor.b32 turn, turn, 1;"', HANG),
+    "everyone's barrier": ("add.u32 turn, turn, 14;", "add.u32 turn, turn, 0;", "none, or everyone's"),
+}
+
+
+@pytest.mark.parametrize("mistake", TURNS)
+def test_the_stand_in_notices_turns(mistake: str) -> None:
+    """Two warpgroups that do not hand on whose turn it is."""
+    before, after, message = TURNS[mistake]
+    problem, config = block_scaled(130, 112, 640), made("warp_specialized", 128, 112, 1, 8, 2, 1, 2)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_stand_in_notices(mistake: str) -> None:
+    """A kernel with a mistake does not pass: two parts of rows, tiles across blocks, an odd number of K-blocks."""
+    before, after, message = MISTAKES[mistake]
+    problem, config = block_scaled(130, 224, 640), made("warp_specialized", 128, 112, 1, 4, 2, 1, 2)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
+
+
+def test_the_stand_in_notices_what_stays_in_place() -> None:
+    """Where products replace those before them by a number that is always zero, that must be one."""
+    problem, config = block_scaled(130, 352, 640), made("warp_specialized", 128, 176, 1, 8, 2, 1, 2)
+    (said,) = said_to(changed(problem, config, "%ctaid.y", "%tid.x"), problem, config, 2, [4])
+    assert "not the same in all threads" in said
+
+
+TWOS = {
+    "the second of two twice": ("first, gl.int32, wgmma_layout", "second, gl.int32, wgmma_layout", WRONG),
+    "scales of the first twice": (
+        "next_rows[0] * column_scale(next_columns",
+        "rows[0] * column_scale(next_columns",
+        WRONG,
+    ),
+    "the second is not released": (
+        "barriers + slot * 8, barriers + next_slot * 8,",
+        "barriers + slot * 8, barriers * 0,",
+        HANG,
+    ),
+    "the first is released twice": (
+        "barriers + slot * 8, barriers + next_slot * 8,",
+        "barriers + slot * 8, barriers + slot * 8,",
+        f"{HANG}|{EARLY}|too many|in use",
+    ),
+    "no wait for the second": (
+        "await_full(barriers + (STAGES + next_slot)",
+        "await_full(barriers + (STAGES + slot)",
+        f"{EARLY}|next phase|{HANG}",
+    ),
+    "only whole twos": ("        blocks = blocks % 2\n", "        blocks = blocks * 0\n", f"{WRONG}|nobody"),
+    "one set of products": (
+        "before = registers * (place == 2)",
+        "before = 0 * registers",
+        "is not an input|wrong|products are done",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", TWOS)
+def test_the_stand_in_notices_twos(mistake: str) -> None:
+    """Two buffers whose products are waited for at once, and an odd one."""
+    before, after, message = TWOS[mistake]
+    problem, config = block_scaled(70, 96, 640), made("warp_specialized", 64, 48, 1, 4, 3, 1, 2)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
+
+
+# The largest tiles of the space, and one of each kind.
+COMPILED = [
+    Config("warp_specialized", 256, 128, 128, 1, 1, 8, 3),
+    Config("warp_specialized", 128, 192, 128, 1, 1, 8, 3),
+    Config("warp_specialized", 128, 176, 128, 1, 1, 8, 3),
+    Config("warp_specialized", 128, 128, 128, 1, 2, 8, 4),
+    Config("warp_specialized", 64, 192, 128, 1, 1, 4, 4),
+    Config("warp_specialized_swapped", 88, 128, 128, 1, 1, 8, 4),
+    Config("warp_specialized_swapped", 16, 64, 256, 1, 1, 4, 4),
+    Config("warp_specialized_swapped_cluster4", 64, 128, 128, 1, 1, 8, 4),
+]
+
+
+@pytest.mark.parametrize("config", COMPILED, ids=lambda config: config.name)
+def test_sums_and_products_fit_a_threads_registers(tmp_path: Path, config: Config) -> None:
+    """Nothing spills, ptxas takes no wgmma apart, and sums are complete before the next products are begun."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
+    problem = GemmProblem(4096, 4096, 4096, "a8w8_blockscale", "fp8e4m3fn", "fp8e4m3fn", "bf16")
+    module = generate(problem, [config], "sm_90")
+    (tmp_path / "module.py").write_text(module.text)
+    (spec,) = specs_of(module, config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+        patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+        source = ast_source(load_module(str(tmp_path / "module.py")), spec)
+        kernel = compiler.compile(source, target, dict(spec.options))
+        sass = kernel.asm["sass"]
+    assert not re.search(r"\b(?:STL|LDL)\b", sass)
+    # Four products of 32 along K for each part of the rows, waited for once, where two warpgroups take turns by halves.
+    rows, width = sides(config)
+    parts = rows // (16 * config.num_warps)
+    # Of narrow tiles those of two K-blocks are waited for at once, by both warpgroups; then there is an odd one.
+    twos = parts == 1 and width <= (72 if "swapped" in config.family else 96)
+    waits = [2, 1] if twos else [1] * parts
+    assert len(re.findall(r"QGMMA\.64x\d+x32", sass)) == 4 * sum(waits)
+    assert sass.count("WARPGROUP.DEPBAR") == len(waits) * (2 if config.num_warps == 8 and not twos else 1)
+    # One addition for each product of the part, all of them between two waits.
+    between = re.split(r"wgmma\.wait_group\.sync\.aligned 0", kernel.asm["ptx"])[1:]
+    assert [len(re.findall(r"fma\.rn\.f32", text)) for text in between] == [width // 2 * sets for sets in waits]
+    # The loading warp's copies: of rows 32 at a time, and of blocks of columns or of parts of the rows.
+    copies = -(-(width if "swapped" in config.family else rows) // 32) + 1
+    assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == 2 * copies
+    assert not re.search(r"\bLDG\b", sass) or config.SPLIT_K > 1
