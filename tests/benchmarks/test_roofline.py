@@ -68,7 +68,7 @@ def test_command_reads_every_family(tmp_path: Path, capsys: pytest.CaptureFixtur
     winners = [
         Winner(
             GemmProblem(64 + i, 4096, 4096),
-            Config(name, 16, 64, 64),
+            Config(name, max(16, FAMILIES[name].least_block_m), 64, 64),
             9.0 + i,
             0.1,
             15,

@@ -105,7 +105,7 @@ def test_groups_are_those_of_a_loop(context: Context, masked: bool) -> None:
     """Contiguous and masked, with groups of no rows."""
     import torch
 
-    gemm, weight = Grouped("grouped_gemm", context), layer(1)[1][:, :WIDTH]
+    gemm, weight = Grouped("grouped_gemm", context), layer(1)[1][:, :WIDTH].contiguous()
     counts = torch.tensor([0, 64, 1, 30, 0, 0, 17, 5], dtype=torch.int32, device="cuda")
     rows = counts if masked else counts.cumsum(0).int()
     shape = (EXPERTS, 64, HIDDEN) if masked else (int(counts.sum()), HIDDEN)
