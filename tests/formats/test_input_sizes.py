@@ -183,12 +183,24 @@ def test_later_held_out_sizes_are_new(file: str) -> None:
     assert not weights & {(p.N, p.K) for name in others for p in read(name)}
 
 
+def test_large_m_has_the_weights_of_the_anchors_and_six_unfriendly_ones() -> None:
+    """With M of 1024, 2048, 4096 and 8192; rows of the others are off 128 bytes, or those of C off 16."""
+    of_anchors = {(problem.N, problem.K) for problem in read("anchors.yaml")}
+    large = read("large_m.yaml")
+    weights = {(problem.N, problem.K) for problem in large}
+    assert {(p.M, p.N, p.K) for p in large} == {(m, n, k) for m in (1024, 2048, 4096, 8192) for n, k in weights}
+    assert len(large) == 48
+    assert of_anchors <= weights
+    assert len(weights - of_anchors) == 6
+    assert all(2 * k % 128 or 2 * n % 16 for n, k in weights - of_anchors)
+
+
 def test_every_file_is_tn_and_covered() -> None:
     """Every shipped file stores A row-major and the weight as [N, K], and is recomputed by a test above."""
     names = {path.name for path in FOLDER.iterdir()} - {"README.md"}
     covered = {f"{name}_tp{tp}.yaml" for name, tp in DENSE_FILES}
     covered |= {"gpt-oss-120b_tp1.yaml", "gpt-oss-120b_tp8.yaml", "deepseek-v3_tp8.yaml"}
-    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "held_out.yaml", *HELD_OUT}
+    covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "large_m.yaml", "held_out.yaml", *HELD_OUT}
     assert names == covered
     for name in names:
         assert all(problem.row_major_a and not problem.row_major_b for problem in read(name))
