@@ -27,6 +27,8 @@ PROBLEM = GemmProblem(256, 512, 1024, bias=True, activation="gelu")
 CLUSTERS = [
     Config(name, 64, 64, 64, num_warps=4, num_stages=3) for name, family in FAMILIES.items() if family.in_clusters
 ]
+# For weights of fewer bits than A alone.
+FEWER_BITS = (GemmProblem(8, 512, 1024, "a16w4", dtype_b="int8"), Config("skinny_dot", 8, 16, 512, num_stages=1))
 
 # Places of parameters: what bounds of loops depend on, what effects do, and what is returned does.
 Places = tuple[set[int], ...]
@@ -173,7 +175,7 @@ def modules() -> list[tuple[GemmProblem, Config]]:
     chosen = {
         (config.family, config.SPLIT_K > 1): config for config in [*taking(PROBLEM), *CLUSTERS] if not config.is_amd
     }
-    return [*((PROBLEM, config) for config in chosen.values()), (replace(PROBLEM, M=1), GEMV)]
+    return [*((PROBLEM, config) for config in chosen.values()), (replace(PROBLEM, M=1), GEMV), FEWER_BITS]
 
 
 @pytest.mark.parametrize(("problem", "config"), modules(), ids=lambda value: value.name)
