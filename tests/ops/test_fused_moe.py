@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from compiled import compile_all
 from interpreted import Interpreter
+from long_tests import in_turns
 from small_gemms import make_module, needs_interpreter
 
 from genkern.errors import InputError
@@ -74,9 +75,14 @@ CASES = [
 ]
 
 
+# Each family has both stages, and every kind of problem one of them.
+CHECKED = [
+    (problem, config) for turn, problem in enumerate(CASES) for config in in_turns((TILED, TMA, PERSISTENT), 3, turn)
+]
+
+
 @needs_interpreter
-@pytest.mark.parametrize("config", [TILED, TMA, PERSISTENT], ids=lambda config: config.family)
-@pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.name)
+@pytest.mark.parametrize(("problem", "config"), CHECKED, ids=lambda value: value.name)
 def test_passes_the_check(interpreter: Interpreter, problem: GemmProblem, config: Config) -> None:
     """Exact inputs, matrices that lie apart, and random ones; experts may have no rows."""
     if config is not TILED and problem.row_major_b:
