@@ -49,6 +49,8 @@ class ForkedChecks:
         return Exit(os.waitstatus_to_exitcode(status), False, 0.0, tail(stderr_path))
 
     def close(self) -> None:
+        """End the process: compile processes that were forked meanwhile may hold its input open."""
+        self._process.kill()
         self._process.communicate()
 
 
