@@ -109,6 +109,8 @@ class Interpreter:
 
     def close(self) -> None:
         if self._running is not None:
+            # Compile processes that were forked meanwhile may hold its input open.
+            self._running.kill()
             self._running.communicate()
 
 
