@@ -130,14 +130,17 @@ def test_aiters_own_lists_and_tune_gemms_own_list_are_read(
     tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Files written by others, with their odd sizes: every size is explained, and nothing else is done."""
-    lists = [DATA / "tune_gemm" / "tuning_gemm_sizes.yaml", DATA / "aiter" / "llama70B_untuned_gemm_bf16.csv"]
+    lists = {
+        DATA / "tune_gemm" / "tuning_gemm_sizes.yaml": 63,
+        DATA / "aiter" / "llama70B_untuned_gemm_bf16.csv": 156,
+    }
     if not all(path.exists() for path in lists):
         pytest.skip("the files of others are not here")
-    for path in lists:
+    for path, sizes_in_it in lists.items():
         ran = run_here(capsys, "--input_file", path, "--explain", *predicted(cache_dir))
         assert (ran.status, ran.err) == (0, "")
-        assert " on AMD Instinct MI300X, space tiny_amd:\n" in ran.out
-        assert "split_k_short" in ran.out
+        assert ran.out.count(" on AMD Instinct MI300X, space tiny_amd:\n") == sizes_in_it
+        assert ran.out.count("\ngroup_m_redundant ") == ran.out.count("\nkept ") == sizes_in_it
 
 
 def test_a_second_run_skips_what_is_done(
