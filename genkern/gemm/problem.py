@@ -76,15 +76,25 @@ class GemmProblem:
         count = dict(self.own).get("batch_size", 1)
         return count if isinstance(count, int) else 1
 
-    def in_batch_of(self, most: int) -> GemmProblem:
-        """The problem with so many products at most."""
-        own = tuple((name, min(self.batch, most) if name == "batch_size" else value) for name, value in self.own)
-        return replace(self, own=own)
+    def with_most(self, **most: int) -> GemmProblem:
+        """The problem with no more in these of its own fields; what it does not say stays unsaid."""
+        own = ((name, min(value, most[name]) if name in most else value) for name, value in self.own)  # type: ignore[type-var]
+        return replace(self, own=tuple(own))
+
+    @property
+    def products(self) -> int:
+        """How often 2 M N K operations are done in a call: for products of a batch, for the experts that a row of A goes
+        to (`top_k`), and twice where columns of C are made of a gate and of what it lets through.
+        """
+        own = dict(self.own)
+        top_k = own.get("top_k", 1)
+        assert isinstance(top_k, int)
+        return self.batch * top_k * (2 if own.get("stage") == "gate_up" else 1)
 
     @property
     def flops(self) -> int:
-        """Multiply and add counted apart: 2 M N K, of each product in the batch."""
-        return 2 * self.batch * self.M * self.N * self.K
+        """Multiply and add counted apart: 2 M N K, of each product."""
+        return 2 * self.products * self.M * self.N * self.K
 
     def tflops(self, time_us: float) -> float:
         """Achieved TFLOP/s at `time_us` microseconds."""

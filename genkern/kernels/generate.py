@@ -23,14 +23,15 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
 from genkern.kernels.families.call import Kernel, product_of, starts_early
-from genkern.kernels.families.common import REDUCE
+from genkern.kernels.families.common import REDUCE, SUM_SLOTS
 from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
 from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
 from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.fields import own_values
-from genkern.ops.op import get_op, op_folders
+from genkern.ops.groups import NO_GROUPS, routing
+from genkern.ops.op import get_op, groups_of, op_folders
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         gpu = gpu_for_arch(arch)
     require_legal(problem, configs, gpu)
     op = get_op(problem.op)
-    b = op.operands(problem)[1]
+    b, groups = op.operands(problem)[1], groups_of(problem)
     accumulator = op.accumulator(problem)
     amd = any(config.is_amd for config in configs)
     max_split_k = max(config.SPLIT_K for config in configs)
@@ -119,6 +120,11 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "poison": 'float("nan")',
         "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
         "batched": op.batched,
+        "groups": groups or NO_GROUPS,
+        "groups_power": 1 << (groups.count - 1).bit_length() if groups else 0,
+        "routing": _untyped(source_of(routing)),
+        "wide": "double" if accumulator == "int32" else "float",
+        "triton_c": f"tl.{_TRITON_TYPES[problem.dtype_c]}" if groups else "",
         "own": own_values(op.fields, problem),
         "packed_b": b.packed,
         "together_b": b.together,
@@ -149,6 +155,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         **wide_operands(problem, max_split_k),
     }
     product = product_of(problem, op, arch)
+    stacked = frozenset(operand.name for operand in product.operands if len(operand.shape) == 3)
     made_of: dict[str, Kernel] = {}
     rows = []
     # How calls are launched by form, and the form by the kernel that multiplies.
@@ -161,16 +168,17 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         if main.name not in form_of:
             made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
             form_of[main.name] = form = config.family + "_split" * main.split + "_xcd" * main.xcd
-            forms.setdefault(form, call_text(form, call, main))
+            forms.setdefault(form, call_text(form, call, main, stacked))
     environment = _environment(tuple(op_folders().items()))
     # The reduction comes last: it is the second kernel of every split-K config.
-    ordered = sorted(made_of, key=lambda name: (name == REDUCE.name, name))
+    ordered = sorted(made_of, key=lambda name: (name in (REDUCE.name, SUM_SLOTS.name), name))
     kernels = {name: _kernel_text(made_of[name], context) for name in ordered}
     helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
     called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
     used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
     whole_context = {
         **context,
+        "early_kernels": [name for name in kernels if name in (REDUCE.name, SUM_SLOTS.name)],
         "helpers": used,
         "kernels": kernels,
         "rows": rows,
@@ -192,6 +200,11 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
 def source_of(function: Callable[..., Any]) -> str:
     """The text of a function of genkern's that generated modules have as well."""
     return inspect.getsource(function).strip()
+
+
+def _untyped(text: str) -> str:
+    """Without the comment that is for genkern's own type checker."""
+    return text.replace("  # type: ignore[no-untyped-def]", "")
 
 
 def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
@@ -266,6 +279,8 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
     }
 
 
+# Triton's names of the types that rows of C have before they are added up.
+_TRITON_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # wgmma's names of the types that it multiplies.
 _PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp8e4m3fn": "e4m3", "fp8e5m2": "e5m2", "int8": "s8"}
 # Its operands behind the predicate (PTX ISA, "wgmma.mma_async"): neither matrix is negated, where floating-point ones

@@ -59,9 +59,9 @@ class CallText:
         return (self.workspace, self.counters) != ("0", "0")
 
 
-def call_text(name: str, call: Call, main: Variant) -> CallText:
-    """The Python of a call whose main kernel, `main`, is the config's own."""
-    launches = tuple(_launch(kernel, kernel.variant == main) for kernel in call.kernels)
+def call_text(name: str, call: Call, main: Variant, stacked: frozenset[str]) -> CallText:
+    """The Python of a call whose main kernel, `main`, is the config's own; `stacked` operands are several matrices."""
+    launches = tuple(_launch(kernel, kernel.variant == main, stacked) for kernel in call.kernels)
     launched = [value for kernel in call.kernels for value in _values(kernel)]
     return CallText(
         name,
@@ -87,18 +87,12 @@ def _values(kernel: Kernel) -> list[Value]:
     return [*kernel.grid, *numbers]
 
 
-def _launch(kernel: Kernel, is_main: bool) -> LaunchText:
+def _launch(kernel: Kernel, is_main: bool, stacked: frozenset[str]) -> LaunchText:
     options = [f'"{name}": {_text(value)}' for name, value in kernel.options]
     return LaunchText(
         "globals()[config.kernel]" if is_main else kernel.variant.name,
         f"({', '.join(map(_text, kernel.grid))})",
-        _lines(
-            [
-                _given(argument, bool(kernel.steps))
-                for argument in kernel.arguments
-                if not isinstance(argument, Constant)
-            ]
-        ),
+        _lines([_given(argument, stacked) for argument in kernel.arguments if not isinstance(argument, Constant)]),
         _constants(kernel),
         ("_options_of(config)",) if kernel.takes_amd_options else _dictionary(options),
     )
@@ -135,15 +129,15 @@ def _constant(constant: Constant) -> str:
     return f'"{constant.value}"' if isinstance(constant.value, str) else _text(constant.value)
 
 
-def _given(argument: Argument, batched: bool) -> str:
+def _given(argument: Argument, stacked: frozenset[str]) -> str:
     if isinstance(argument, Pointer):
         return f'operands["{argument.operand}"]'
     if isinstance(argument, Descriptor):
-        return _descriptor(argument, batched)
+        return _descriptor(argument, stacked)
     if isinstance(argument, Descriptors):
         owners = f", {argument.owners}" if argument.owners > 1 else ""
         most = "" if argument.most == WIDEST else f", most={_text(argument.most)}"
-        each = _descriptor(argument.each, batched)
+        each = _descriptor(argument.each, stacked)
         return f"*({each}\n  for *_, WIDTH in parts_of({_text(argument.width)}{owners}{most}))"
     if isinstance(argument, Integer):
         return _text(argument.value)
@@ -155,9 +149,9 @@ def _given(argument: Argument, batched: bool) -> str:
     return 'operands["workspace"]' if isinstance(argument, Workspace) else 'operands["counters"]'
 
 
-def _descriptor(descriptor: Descriptor, batched: bool) -> str:
+def _descriptor(descriptor: Descriptor, stacked: frozenset[str]) -> str:
     matrix = f'operands["{descriptor.operand}"]' + ".T" * descriptor.transposed
-    if batched:
+    if descriptor.operand in stacked:
         matrix = f"_as_one({matrix.replace('.T', '.mT')})"
     outer, inner = map(_text, descriptor.box)
     if not descriptor.swizzled:

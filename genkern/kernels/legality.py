@@ -22,7 +22,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
 from genkern.kernels.family import FAMILIES, GLUON, block_problem
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, groups_of
 from genkern.triton_release import triton_release
 
 # What `legal_run_time` reads besides SPLIT_K and GROUP_SIZE_M, and the family.
@@ -80,6 +80,13 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
         return "weights whose rows are stored together are loaded through pointers, and along K only (rowMajorB: N)"
     if op.batched and not FAMILIES[family].batches:
         return "this family computes one product, not a batch of them"
+    if groups := groups_of(problem):
+        if not FAMILIES[family].groups:
+            return "this family multiplies by one weight, not by one for each group of rows"
+        if groups.sorted_slots and not FAMILIES[family].gathers:
+            return "this family takes rows as they lie, and does not add them up"
+        if not problem.row_major_a:
+            return "rows in groups lie along K (rowMajorA: T)"
     mixed = problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1
     if mixed and family in GLUON:
         return "an instruction of this family multiplies operands of one type"
@@ -143,6 +150,8 @@ def legal_split(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return "this family does not split K"
     if split_k > GRID_YZ:
         return f"SPLIT_K is over the {GRID_YZ:,} programs of a grid's second dimension"
+    if split_k > 1 and groups_of(problem) is not None:
+        return "rows in groups are not split along K"
     if tiles(problem, config) >= INT32 - GRID_YZ:
         return "more tiles than 32 bits count"
     elements = tiles(problem, config) * config.BLOCK_SIZE_M * config.BLOCK_SIZE_N

@@ -16,7 +16,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
 from genkern.kernels.expression import Value, evaluate, fold
-from genkern.kernels.families.call import Call, Kernel, Product, Variant, for_batch, product_of
+from genkern.kernels.families.call import Call, Kernel, Product, Variant, for_batch, for_groups, product_of
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import Launch, LaunchPlan
@@ -29,7 +29,7 @@ _NUMBERS = tuple(field for field in CONFIG_FIELDS if field not in ("family", "sc
 
 @lru_cache(maxsize=1024)
 def _call(family: str, product: Product, variant: Variant) -> Call:
-    return for_batch(product, FAMILIES[family].call(product, variant))
+    return for_groups(product, for_batch(product, FAMILIES[family].call(product, variant)))
 
 
 def call_of(product: Product, config: Config) -> Call:
@@ -61,11 +61,13 @@ def binary_name(config: Config) -> str:
 
 
 def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
-    """Which operands have elements that 32-bit offsets do not reach."""
+    """Which operands have matrices with elements that 32-bit offsets do not reach."""
+    matrices = get_op(problem.op).operands(problem)[:3]
+    wide_a, wide_b, wide_c = (operand.shape[-2] * operand.shape[-1] >= _WIDE for operand in matrices)
     return {
-        "wide_a": problem.M * problem.K >= _WIDE,
-        "wide_b": problem.K * problem.N >= _WIDE,
-        "wide_c": problem.M * problem.N >= _WIDE,
+        "wide_a": wide_a,
+        "wide_b": wide_b,
+        "wide_c": wide_c,
         "wide_partial": problem.M * problem.N * max_split_k >= _WIDE,
     }
 

@@ -18,6 +18,7 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.ops import outside
 from genkern.ops.fields import NoFields, fields_of
+from genkern.ops.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Op:
     which is made with torch's `generator`. The result has the shape `Operand.tensor_shape` and the storage type; of
     rows that are `together` it may be the numbers, in their places.
     `largest_exact`: the integer up to which A and B hold every one, of either sign: of int4 7, of e2m1 4.
+    `groups`: how rows go to weights, of formats with many; their index operands are made by that, and C's elements
+    that no call writes are NaN in the reference.
+    `error_beside`: by how much more than a sum's a result may be off, as a factor, and relative to the sum of the
+    products' magnitudes besides.
     """
 
     name: str
@@ -68,10 +73,20 @@ class Op:
     exact_inputs: Callable[[GemmProblem, Operand, Any, Any], Any] | None = None
     encoded: tuple[str, ...] = ()
     largest_exact: Callable[[GemmProblem], int] = lambda problem: 8
+    groups: Callable[[GemmProblem], Groups] | None = None
+    error_beside: Callable[[GemmProblem], tuple[float, float]] = lambda problem: (1.0, 0.0)
 
     def encodes(self, operand: Operand) -> bool:
         """Whether only `exact_inputs` can make values for an operand."""
         return operand.name in self.encoded or not operand.is_plain
+
+    def encode(self, problem: GemmProblem, operand: Operand, numbers: Any, generator: Any) -> Any:
+        """What is stored for an operand's numbers (see `exact_inputs`); None where these are."""
+        if operand.role == "index" and self.groups is not None:
+            return self.groups(problem).values(problem.M, operand).to(generator.device)
+        if self.exact_inputs is None or not self.encodes(operand):
+            return None
+        return self.exact_inputs(problem, operand, numbers, generator)
 
     @property
     def batched(self) -> bool:
@@ -230,8 +245,36 @@ def element_bytes(problem: GemmProblem) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=4096)
 def bytes_moved(problem: GemmProblem) -> int:
-    """Least traffic with device memory: each input read once, the output written once."""
-    return sum(operand.size_bytes for operand in get_op(problem.op).operands(problem))
+    """Least traffic with device memory: each input read once, the output written once.
+
+    Of weights of groups, those of as many as have rows on average where rows are shared evenly; of memory for more rows
+    than there are, what is used.
+    """
+    op = get_op(problem.op)
+    moved = {operand.name: operand.size_bytes for operand in op.operands(problem)}
+    if op.groups is not None:
+        groups = op.groups(problem)
+        of_weights = groups.expected_used(problem.M) / groups.count
+        of_rows = problem.M * groups.top_k / groups.rows(problem.M)
+        for operand in op.operands(problem):
+            if len(operand.shape) == 3:
+                moved[operand.name] = round(moved[operand.name] * of_weights)
+            elif groups.capacity and operand.shape[0] == groups.rows(problem.M):
+                moved[operand.name] = round(moved[operand.name] * of_rows)
+    return sum(moved.values())
+
+
+@functools.lru_cache(maxsize=4096)
+def groups_of(problem: GemmProblem) -> Groups | None:
+    """How the problem's rows go to weights, where it has many."""
+    groups = get_op(problem.op).groups
+    return groups(problem) if groups is not None else None
+
+
+def row_tiles(problem: GemmProblem, block_m: int) -> int:
+    """Tiles along the rows of one product: of groups, about how many there are where rows are shared evenly."""
+    groups = groups_of(problem)
+    return -(-problem.M // block_m) if groups is None else groups.expected_tiles(problem.M, block_m)
 
 
 def gb_per_s(problem: GemmProblem, time_us: float) -> float:
@@ -243,7 +286,7 @@ def check_problem(problem: GemmProblem, arch: str) -> None:
     """Raise InputError when the problem's types do not fit its op on `arch`, or the op cannot make its inputs."""
     op = get_op(problem.op)
     reason = op.refuse(problem, arch)
-    if not reason and op.exact_inputs is None:
+    if not reason and op.exact_inputs is None and op.groups is None:
         names = [operand.name for operand in op.operands(problem) if op.encodes(operand)]
         reason = f"only the format can make values for {', '.join(names)}: give its Op exact_inputs" if names else ""
     if reason:

@@ -23,7 +23,7 @@ from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.gemm.session import Session
 from genkern.kernels.family import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
-from genkern.ops.op import bytes_moved, element_bytes
+from genkern.ops.op import bytes_moved, element_bytes, groups_of, row_tiles
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
 from genkern.search.predict_splits import (
     KERNEL_US,
@@ -93,12 +93,12 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     if per_unit == 0:
         return math.inf
     block_m, block_n, split_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, k_shares(config)
-    tiles_m, tiles_n = _ceil(problem.M, block_m), _ceil(problem.N, block_n)
+    tiles_m, tiles_n = row_tiles(problem, block_m), _ceil(problem.N, block_n)
     shares = sharers(problem, config, gpu)
     if shares:
         split_k = 1
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
-    tiles = tiles_m * tiles_n * split_k * problem.batch
+    tiles = tiles_m * tiles_n * split_k * problem.batch * _weights(problem)
 
     if shares:
         # One program a unit: whole tiles, then an equal share of what is left.
@@ -172,6 +172,9 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     Tiles that run together cover GROUP_SIZE_M rows of tiles by as many columns as there is room for, and read each
     row and each column once. What A and B exceed the cache by is read again for each such set.
     """
+    if groups_of(problem) is not None:
+        # A group's weight is read by few tiles, which run side by side.
+        return bytes_moved(problem) / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
     size_a, size_b = element_bytes(problem)
     together = min(tiles_m * tiles_n, gpu.compute_units * per_unit)
     rows = min(config.GROUP_SIZE_M, tiles_m)
@@ -184,6 +187,12 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     missed = max(0.0, 1.0 - gpu.last_level_cache_mib * 2**20 / inputs)
     moved = bytes_moved(problem) + missed * problem.batch * max(0, sets * per_set - inputs)
     return moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
+
+
+def _weights(problem: GemmProblem) -> int:
+    """How many columns of B a column of C is made of: of a gate and of what it lets through, two."""
+    groups = groups_of(problem)
+    return problem.products // groups.top_k if groups else 1
 
 
 def _ceil(value: int, step: int) -> int:

@@ -22,13 +22,14 @@ from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.gemm.session import Session
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, groups_of
 from genkern.profiling.served import check_of_answer
 from genkern.profiling.supervisor import run_supervised
 
 # The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
 _INTERPRETED_K_BLOCKS = 3
 _INTERPRETED_BATCH = 3
+_INTERPRETED_GROUPS = 4
 _INTERPRETER_TIMEOUT_S = 300.0
 DeviceCheck = Callable[[Session, Candidate], Check]
 CallCheck = Callable[[Session, str], Check]
@@ -163,11 +164,19 @@ def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
     rows, columns, along_k = get_op(problem.op).shared_scale(problem)
     k_blocks = _INTERPRETED_K_BLOCKS * max(1, config.SPLIT_K // 2)
     return dataclasses.replace(
-        problem.in_batch_of(_INTERPRETED_BATCH),
+        _few_products(problem, config),
         M=_shrink(problem.M, config.BLOCK_SIZE_M, 1, rows),
         N=_shrink(problem.N, config.BLOCK_SIZE_N, 1, columns),
         K=_shrink(problem.K, config.BLOCK_SIZE_K, k_blocks, along_k),
     )
+
+
+def _few_products(problem: GemmProblem, config: Config) -> GemmProblem:
+    """With fewer products in a batch, and fewer groups of fewer rows."""
+    if (groups := groups_of(problem)) is None:
+        return problem.with_most(batch_size=_INTERPRETED_BATCH)
+    few, rows = max(_INTERPRETED_GROUPS, groups.top_k), 2 * config.BLOCK_SIZE_M + 1
+    return problem.with_most(groups=few, experts=few, capacity=rows)
 
 
 def _shrink(size: int, block: int, blocks: int, shared: int) -> int:

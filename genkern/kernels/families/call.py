@@ -21,8 +21,9 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
-from genkern.kernels.expression import Value, cdiv, name
-from genkern.ops.op import Op, get_op
+from genkern.kernels.expression import Value, cdiv, least, name
+from genkern.ops.groups import Groups
+from genkern.ops.op import Op, get_op, groups_of
 
 # What hangs on the config, by its fields' names.
 BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K = (name(f"BLOCK_SIZE_{letter}") for letter in "MNK")
@@ -58,6 +59,11 @@ class Product:
     def by_name(self) -> dict[str, Operand]:
         """The operands by their names."""
         return {operand.name: operand for operand in self.operands}
+
+    @cached_property
+    def groups(self) -> Groups | None:
+        """How rows go to weights, where there are many."""
+        return groups_of(self.problem)
 
     @cached_property
     def extra(self) -> tuple[Argument, ...]:
@@ -136,7 +142,8 @@ class Kernel:
 
     `arguments` are those of its parameters, constants last. `grid` is how many programs there are in three dimensions.
     `options` are Triton's; with `takes_amd_options` those of a config's AMD fields that are set come after them.
-    `steps`: names of pointers, and of how far they go from one product of a batch to the next (`for_batch`).
+    `steps`: names of pointers, and of how far they go from one product of a batch to the next (`for_batch`), or from
+    the weight of one group to the next (`for_groups`).
     """
 
     variant: Variant
@@ -196,6 +203,40 @@ def _for_batch(product: Product, call: Call, kernel: Kernel) -> Kernel:
     )
 
 
+def for_groups(product: Product, call: Call) -> Call:
+    """The call for rows in groups, of formats that have them: as many tiles as there may be, and a step of each
+    operand that groups have of their own.
+    """
+    groups = product.groups
+    if groups is None:
+        return call
+    rows = M * groups.top_k if groups.top_k > 1 else M
+    tiles_m: Value = (rows + least(groups.count, rows) * (BLOCK_SIZE_M - 1)) // BLOCK_SIZE_M
+    if groups.capacity:
+        tiles_m = cdiv(groups.capacity, BLOCK_SIZE_M) * groups.count
+    tiles = TILES_OF_C[0], tiles_m * cdiv(N, BLOCK_SIZE_N)
+    return replace(
+        call,
+        kernels=tuple(_for_groups(product, kernel) for kernel in call.kernels),
+        definitions=tuple(tiles if definition == TILES_OF_C else definition for definition in call.definitions),
+    )
+
+
+def _for_groups(product: Product, kernel: Kernel) -> Kernel:
+    steps: dict[str, Argument] = {}
+    for argument in kernel.arguments:
+        if isinstance(argument, Pointer) and len((operand := product.by_name[argument.operand]).shape) == 3:
+            step = f"{argument.name.removesuffix('_ptr')}_step"
+            steps[argument.name] = Stride(step, argument.operand, operand.storage_shape[-1] % 16 == 0)
+    constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
+    arguments = tuple(argument for argument in kernel.arguments if not isinstance(argument, Constant))
+    return replace(
+        kernel,
+        arguments=(*arguments, *steps.values(), *constants),
+        steps=tuple((pointer, step.name) for pointer, step in steps.items()),
+    )
+
+
 def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
     """Of a family that computes every problem on every GPU that it runs on."""
     return ""
@@ -234,6 +275,8 @@ class Family:
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
     `kernels_before`: kernels that it launches before its main one.
     `batches`: its kernels find the product of a batch that they are for (`for_batch`).
+    `groups`: its kernels find the group that a tile's rows are of (`for_groups`). `gathers`: also rows of A that lie
+    anywhere, and rows of C that are sums of several.
     """
 
     name: str
@@ -264,6 +307,8 @@ class Family:
     most_block_k: int = 1024
     kernels_before: int = 0
     batches: bool = False
+    groups: bool = False
+    gathers: bool = False
 
     @property
     def in_clusters(self) -> bool:

@@ -31,12 +31,15 @@ from genkern.kernels.families.call import (
     Product,
     Variant,
 )
+from genkern.ops.op import groups_of
 
 Arguments = tuple[Argument, ...]
 # One program of the split-K reduction, or of the filling with zeros, takes this many elements of C, two per thread of
 # four warps on AMD and four on NVIDIA: enough for 16-byte accesses, small enough to fill the GPU when M is 1.
 REDUCE_BLOCK_SIZE = 512
+_SUM_BLOCK_SIZE = 1024
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
+SUM_SLOTS = Variant("sum_slots", "gemm/sum_slots.py.j2")
 ZERO_FILL = Variant("zero_fill", "gemm/zero_fill.py.j2")
 ZERO_FILL_OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
 # The config's own; AMD's come after them.
@@ -83,7 +86,8 @@ def masked_variant(
     `clips_k`: what lies beyond K is loaded as zeros without masks, by TMA.
     """
     overhangs = {
-        "m": problem.M % config.BLOCK_SIZE_M != 0,
+        # A group may end anywhere.
+        "m": problem.M % config.BLOCK_SIZE_M != 0 or groups_of(problem) is not None,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
         "k": problem.K % config.BLOCK_SIZE_K != 0 and not clips_k,
     }
@@ -113,6 +117,17 @@ def reduction(product: Product, splits: Value) -> Kernel:
     numbers = (*sizes(product)[:2], *leading(product, "c"), Integer("SPLIT_K", splits))
     options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
     return _over_c(REDUCE, (partial, C_POINTER, *product.at_end, *numbers), options)
+
+
+def slot_sums(product: Product) -> Kernel:
+    """C from the rows of all slots in the workspace, [M * top_k, N] of C's type."""
+    partial = Workspace("partial_ptr", product.accumulator)
+    numbers = (Integer("N", N, aligns=product.problem.N % 16 == 0), *leading(product, "c"))
+    constants = (Constant("BINARY", f"B{_SUM_BLOCK_SIZE}"), Constant("BLOCK_SIZE", _SUM_BLOCK_SIZE))
+    options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
+    return Kernel(
+        SUM_SLOTS, (partial, C_POINTER, *numbers, *constants), (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options
+    )
 
 
 def zero_fill(product: Product, sums: tuple[Argument, Argument]) -> Kernel:

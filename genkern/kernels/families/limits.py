@@ -12,7 +12,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
-from genkern.ops.op import element_bytes
+from genkern.ops.op import element_bytes, groups_of
 
 # Kernels count programs, tiles and K-blocks in 32 bits, signed.
 INT32 = 2**31
@@ -37,8 +37,10 @@ _TMA_BYTES = 16
 
 
 def tiles(problem: GemmProblem, config: Config) -> int:
-    """Tiles of C."""
-    return -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+    """Tiles of C, of groups the most that there may be."""
+    groups = groups_of(problem)
+    tiles_m = groups.most_tiles(problem.M, config.BLOCK_SIZE_M) if groups else -(-problem.M // config.BLOCK_SIZE_M)
+    return tiles_m * -(-problem.N // config.BLOCK_SIZE_N)
 
 
 def splits_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Integer, Workspace
-from genkern.kernels.expression import name, where
+from genkern.kernels.expression import cdiv, name, where
 from genkern.kernels.families.call import (
     SPLIT_K,
     TILES,
@@ -30,14 +31,18 @@ from genkern.kernels.families.common import (
     main_kernel,
     masked_variant,
     reduction,
+    slot_sums,
     sizes,
 )
 from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, tiles
+from genkern.ops.op import groups_of
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
 # the whole device.
 NUM_XCDS = Integer("NUM_XCDS", name("xcds"))
 XCDS_OF_UNITS = ("xcds", where(UNITS // UNITS_PER_XCD, UNITS // UNITS_PER_XCD, XCDS))
+# Of an element of the accumulators, float32 or int32.
+_SUM_BYTES = 4
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
@@ -47,6 +52,12 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
 def _call(product: Product, variant: Variant) -> Call:
     xcds = (NUM_XCDS,) if variant.xcd else ()
     definitions = (TILES_OF_C, XCDS_OF_UNITS) if variant.xcd else (TILES_OF_C,)
+    if product.groups and product.groups.summed:
+        # Rows of C's type, counted in elements of the accumulators'.
+        slots = cdiv(M * product.groups.top_k * N * DTYPES[product.problem.dtype_c].size_bytes, _SUM_BYTES)
+        rows = Workspace("partial_ptr", product.accumulator)
+        arguments = (*POINTERS, rows, *product.extra, *sizes(product), *leading(product, "ab"), GROUP)
+        return Call((main_kernel(variant, arguments, TILES), slot_sums(product)), definitions, workspace=slots)
     if not variant.split:
         arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product), *leading(product, "abc"), GROUP, *xcds)
         return Call((main_kernel(variant, arguments, TILES),), definitions)
@@ -57,6 +68,8 @@ def _call(product: Product, variant: Variant) -> Call:
 
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    if config.xcd_remap and groups_of(problem) is not None:
+        return "tiles of groups are taken in their own order, without xcd_remap"
     return dot_limit(problem, config, gpu) or grid_limit(tiles(problem, config), config.num_warps, gpu)
 
 
@@ -84,4 +97,6 @@ TILED = Family(
     runs_on_amd=True,
     places_loads=True,
     batches=True,
+    groups=True,
+    gathers=True,
 )

@@ -30,6 +30,7 @@ from genkern.kernels.families.common import (
     when_split,
 )
 from genkern.kernels.families.limits import INT32, dot_limit, splits_limit, tma_box_limit, tma_operands_limit
+from genkern.ops.op import groups_of
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
@@ -45,8 +46,10 @@ def _call(product: Product, variant: Variant) -> Call:
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """In a batch a descriptor is of all matrices, one below the other: what overhangs is the next one's."""
-    if problem.batch > 1:
+    """In a batch a descriptor is of all matrices, one below the other: what overhangs is the next one's. Weights of
+    groups lie so too.
+    """
+    if problem.batch > 1 or groups_of(problem) is not None:
         if problem.row_major_b or not problem.row_major_a:
             return "in a batch TMA reads zeros beyond K only where rows run along K (rowMajorA: T, rowMajorB: N)"
         if problem.batch * max(problem.M, problem.N) >= INT32 // 2:
@@ -71,6 +74,7 @@ TILED_TMA = Family(
     splits_k=True,
     has_semaphore=True,
     batches=True,
+    groups=True,
 )
 TILED_TMA_SWAPPED = Family(
     "tiled_tma_swapped",

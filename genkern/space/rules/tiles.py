@@ -11,6 +11,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import row_tiles
 
 # Registers that a GEMM loop needs besides its accumulators: addresses, strides, counters.
 OTHER_REGISTERS = 20
@@ -26,12 +27,12 @@ _PLENTY_OF_TILES_PER_UNIT = 32
 
 def tiles_m(problem: GemmProblem, config: Config) -> int:
     """Number of tiles along M."""
-    return -(-problem.M // config.BLOCK_SIZE_M)
+    return row_tiles(problem, config.BLOCK_SIZE_M)
 
 
 def tiles(problem: GemmProblem, config: Config) -> int:
     """Number of output tiles, of all products of a batch."""
-    return problem.batch * -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
+    return problem.batch * row_tiles(problem, config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
 
 
 def covering_block(dimension: int) -> int:

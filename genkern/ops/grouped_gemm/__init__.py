@@ -1,0 +1,156 @@
+"""grouped_gemm: rows in groups, each of which is multiplied by a weight of its own, B [groups, K, N].
+
+Contiguous (capacity 0): A [M, K] and C [M, N] have the rows of one group behind those of another, and `ends` [groups]
+says where each group's end, as torch._grouped_mm has it. Masked: every group has memory for `capacity` rows, A is
+[groups * capacity, K], and `counts` [groups] says how many of them count, as in DeepGEMM's masked layout; M is how many
+there are in all groups together, about, and C's other rows are left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.operand import Operand
+from genkern.gemm.problem import GemmProblem
+from genkern.ops import a8w8, a16w16
+from genkern.ops.fields import number, own_values, word
+from genkern.ops.groups import Groups
+from genkern.ops.op import Op
+
+# Of scales of blocks: elements of a row of A, and rows and columns of a weight, that have one in common.
+BLOCK = 128
+MOST_GROUPS = 1024
+SCALES = ("per_tensor", "per_token", "blocks")
+_MOST_ROWS = 2**20
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """How rows are grouped, and what of 8-bit operands has a scale in common."""
+
+    groups: int = number(1, 1, MOST_GROUPS, help="grouped_gemm: weights")
+    capacity: int = number(
+        0, 0, _MOST_ROWS, help="grouped_gemm: rows that each group has memory for (masked); 0: none between groups"
+    )
+    scales: str = word(
+        *SCALES, help="of 8-bit operands: one for A and one for each weight, or for rows, or of 1x128 and 128x128 blocks"
+    )
+    routing: str = word("balanced", "skewed", help="how made-up rows are shared among groups: evenly, or as 1 / rank")
+    routing_seed: int = number(0, 0, 2**20, help="of how made-up rows are shared")
+
+
+def weights(problem: GemmProblem, count: int, columns: int) -> Operand:
+    """B [count, K, columns]; it rotates."""
+    shape = (count, problem.K, columns)
+    return Operand("b", "weight", shape, problem.dtype_b, problem.row_major_b, rotates=True)
+
+
+def scales_of(problem: GemmProblem, scales: str, rows: int, count: int, columns: int) -> tuple[Operand, ...]:
+    """The scales of A, of so many rows, and of `count` weights [K, columns]; none of 16-bit operands.
+
+    Those of A's blocks lie column by column, so that a tile's are neighbours.
+    """
+    if DTYPES[problem.dtype_a].size_bytes > 1:
+        return ()
+    along_k, blocks = -(-problem.K // BLOCK), -(-columns // BLOCK)
+    of_a, of_b = {
+        "per_tensor": ((1,), (count, 1, 1)),
+        "per_token": ((rows, 1), (count, 1, columns)),
+        "blocks": ((rows, along_k), (count, blocks, along_k)),
+    }[scales]
+    in_step = scales == "blocks"
+    return (
+        Operand("scale_a", "scale", of_a, "fp32", row_major=not in_step, scales="a", in_step=in_step),
+        Operand("scale_b", "scale", of_b, "fp32", scales="b", in_step=in_step),
+    )
+
+
+def refuse_types(problem: GemmProblem, scales: str, arch: str) -> str:
+    """Why operands of these types, and scales, are none that grouped products have, or ""."""
+    if DTYPES[problem.dtype_a].size_bytes > 1 and problem.dtype_a == problem.dtype_b:
+        if scales != SCALES[0]:
+            return "16-bit operands have no scales"
+        return a16w16.OP.refuse(problem, arch)
+    if scales == "blocks" and problem.dtype_a == "int8":
+        return "int8 has no scales of blocks here: use fp8"
+    return a8w8.OP.refuse(problem, arch)
+
+
+def accumulator(problem: GemmProblem) -> str:
+    """Of int8 operands int32, else fp32."""
+    return "int32" if problem.dtype_a == "int8" else "fp32"
+
+
+def worst_row_limit(problem: GemmProblem) -> float:
+    """That of the plain formats of these types."""
+    plain = a16w16 if DTYPES[problem.dtype_a].size_bytes > 1 else a8w8
+    return plain.OP.worst_row_limit(problem)
+
+
+def legal_blocks(problem: GemmProblem, scales: str, config: Config) -> str:
+    """Why steps of a config have no scale of their own, or ""."""
+    if scales == "blocks" and DTYPES[problem.dtype_a].size_bytes == 1 and BLOCK % config.BLOCK_SIZE_K:
+        return f"BLOCK_SIZE_K must divide the {BLOCK} elements along K that have a common scale"
+    return ""
+
+
+def shared_scale(problem: GemmProblem, scales: str) -> tuple[int, int, int]:
+    """See Op.shared_scale."""
+    return (1, BLOCK, BLOCK) if scales == "blocks" else (1, 1, 1)
+
+
+def _own(problem: GemmProblem) -> Grouped:
+    return own_values(Grouped, problem)
+
+
+def _groups(problem: GemmProblem) -> Groups:
+    own = _own(problem)
+    return Groups(own.groups, capacity=own.capacity, skewed=own.routing == "skewed", seed=own.routing_seed)
+
+
+def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
+    own, groups = _own(problem), _groups(problem)
+    rows = groups.rows(problem.M)
+    return (
+        Operand("a", "activation", (rows, problem.K), problem.dtype_a, problem.row_major_a),
+        weights(problem, own.groups, problem.N),
+        Operand("c", "output", (rows, problem.N), problem.dtype_c),
+        *groups.operands(problem.M),
+        *scales_of(problem, own.scales, rows, own.groups, problem.N),
+    )
+
+
+def _refuse(problem: GemmProblem, arch: str) -> str:
+    if problem.bias:
+        return "rows in groups have no bias"
+    return refuse_types(problem, _own(problem).scales, arch) or _groups(problem).refusal(problem.M)
+
+
+def _no_vendor(problem: GemmProblem) -> str:
+    own = _own(problem)
+    if own.capacity:
+        return "the library has no product of rows with gaps between groups"
+    if (problem.dtype_a, problem.dtype_b, problem.dtype_c) != ("bf16", "bf16", "bf16"):
+        return "the library's grouped product is of bf16"
+    if problem.row_major_b or problem.K % 8 or problem.N % 8:
+        return "torch._grouped_mm wants weights along K, and rows that start at multiples of 16 bytes"
+    return ""
+
+
+OP = Op(
+    name="grouped_gemm",
+    folder="grouped_gemm",
+    input_types=(*a16w16.OP.input_types, *a8w8.OP.input_types),
+    default_dtypes=a16w16.OP.default_dtypes,
+    refuse=_refuse,
+    accumulator=accumulator,
+    operands=_operands,
+    worst_row_limit=worst_row_limit,
+    fields=Grouped,
+    no_vendor=_no_vendor,
+    legal=lambda problem, config: legal_blocks(problem, _own(problem).scales, config),
+    shared_scale=lambda problem: shared_scale(problem, _own(problem).scales),
+    groups=_groups,
+)
