@@ -78,13 +78,13 @@ class GemmProblem:
 
     def with_most(self, **most: int) -> GemmProblem:
         """The problem with no more in these of its own fields; what it does not say stays unsaid."""
-        own = ((name, min(value, most[name]) if name in most else value) for name, value in self.own)  # type: ignore[type-var]
+        own = ((name, min(int(value), most[name]) if name in most else value) for name, value in self.own)
         return replace(self, own=tuple(own))
 
     @property
     def products(self) -> int:
-        """How often 2 M N K operations are done in a call: for products of a batch, for the experts that a row of A goes
-        to (`top_k`), and twice where columns of C are made of a gate and of what it lets through.
+        """How often 2 M N K operations are done in a call: for products of a batch, for the experts that a row of A
+        goes to (`top_k`), and twice where columns of C are made of a gate and of what it lets through.
         """
         own = dict(self.own)
         top_k = own.get("top_k", 1)

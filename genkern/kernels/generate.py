@@ -124,7 +124,6 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "groups_power": 1 << (groups.count - 1).bit_length() if groups else 0,
         "routing": _untyped(source_of(routing)),
         "wide": "double" if accumulator == "int32" else "float",
-        "triton_c": f"tl.{_TRITON_TYPES[problem.dtype_c]}" if groups else "",
         "own": own_values(op.fields, problem),
         "packed_b": b.packed,
         "together_b": b.together,
@@ -279,8 +278,6 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
     }
 
 
-# Triton's names of the types that rows of C have before they are added up.
-_TRITON_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # wgmma's names of the types that it multiplies.
 _PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp8e4m3fn": "e4m3", "fp8e5m2": "e5m2", "int8": "s8"}
 # Its operands behind the predicate (PTX ISA, "wgmma.mma_async"): neither matrix is negated, where floating-point ones

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -95,7 +96,8 @@ NO_GROUPS = Groups(0)
 
 @lru_cache(maxsize=4)
 def _drawn(tokens: int, groups: int, top_k: int, skewed: bool, seed: int) -> tuple[Any, Any]:
-    return routing(tokens, groups, top_k, skewed, seed)
+    draw: Callable[..., tuple[Any, Any]] = routing
+    return draw(tokens, groups, top_k, skewed, seed)
 
 
 # Its text is in generated modules as well.

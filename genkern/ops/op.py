@@ -265,6 +265,12 @@ def bytes_moved(problem: GemmProblem) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
+def columns_of_b(problem: GemmProblem) -> int:
+    """How many columns of B a column of C is made of: of a gate and of what it lets through, two."""
+    return get_op(problem.op).operands(problem)[1].shape[-1] // problem.N
+
+
+@functools.lru_cache(maxsize=4096)
 def groups_of(problem: GemmProblem) -> Groups | None:
     """How the problem's rows go to weights, where it has many."""
     groups = get_op(problem.op).groups

@@ -23,7 +23,7 @@ from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.gemm.session import Session
 from genkern.kernels.family import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
-from genkern.ops.op import bytes_moved, element_bytes, groups_of, row_tiles
+from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
 from genkern.search.predict_splits import (
     KERNEL_US,
@@ -98,7 +98,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     if shares:
         split_k = 1
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
-    tiles = tiles_m * tiles_n * split_k * problem.batch * _weights(problem)
+    tiles = tiles_m * tiles_n * split_k * problem.batch * columns_of_b(problem)
 
     if shares:
         # One program a unit: whole tiles, then an equal share of what is left.
@@ -187,12 +187,6 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     missed = max(0.0, 1.0 - gpu.last_level_cache_mib * 2**20 / inputs)
     moved = bytes_moved(problem) + missed * problem.batch * max(0, sets * per_set - inputs)
     return moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
-
-
-def _weights(problem: GemmProblem) -> int:
-    """How many columns of B a column of C is made of: of a gate and of what it lets through, two."""
-    groups = groups_of(problem)
-    return problem.products // groups.top_k if groups else 1
 
 
 def _ceil(value: int, step: int) -> int:

@@ -211,7 +211,7 @@ def for_groups(product: Product, call: Call) -> Call:
     if groups is None:
         return call
     rows = M * groups.top_k if groups.top_k > 1 else M
-    tiles_m: Value = (rows + least(groups.count, rows) * (BLOCK_SIZE_M - 1)) // BLOCK_SIZE_M
+    tiles_m = (rows + least(groups.count, rows) * (BLOCK_SIZE_M - 1)) // BLOCK_SIZE_M
     if groups.capacity:
         tiles_m = cdiv(groups.capacity, BLOCK_SIZE_M) * groups.count
     tiles = TILES_OF_C[0], tiles_m * cdiv(N, BLOCK_SIZE_N)

@@ -125,9 +125,7 @@ def slot_sums(product: Product) -> Kernel:
     numbers = (Integer("N", N, aligns=product.problem.N % 16 == 0), *leading(product, "c"))
     constants = (Constant("BINARY", f"B{_SUM_BLOCK_SIZE}"), Constant("BLOCK_SIZE", _SUM_BLOCK_SIZE))
     options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
-    return Kernel(
-        SUM_SLOTS, (partial, C_POINTER, *numbers, *constants), (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options
-    )
+    return Kernel(SUM_SLOTS, (partial, C_POINTER, *numbers, *constants), (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options)
 
 
 def zero_fill(product: Product, sums: tuple[Argument, Argument]) -> Kernel:

@@ -31,8 +31,8 @@ from genkern.kernels.families.common import (
     main_kernel,
     masked_variant,
     reduction,
-    slot_sums,
     sizes,
+    slot_sums,
 )
 from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, tiles
 from genkern.ops.op import groups_of
@@ -56,7 +56,7 @@ def _call(product: Product, variant: Variant) -> Call:
         # Rows of C's type, counted in elements of the accumulators'.
         slots = cdiv(M * product.groups.top_k * N * DTYPES[product.problem.dtype_c].size_bytes, _SUM_BYTES)
         rows = Workspace("partial_ptr", product.accumulator)
-        arguments = (*POINTERS, rows, *product.extra, *sizes(product), *leading(product, "ab"), GROUP)
+        arguments = (*POINTERS, C_POINTER, rows, *product.extra, *sizes(product), *leading(product, "ab"), GROUP)
         return Call((main_kernel(variant, arguments, TILES), slot_sums(product)), definitions, workspace=slots)
     if not variant.split:
         arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product), *leading(product, "abc"), GROUP, *xcds)

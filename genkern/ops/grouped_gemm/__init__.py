@@ -35,7 +35,8 @@ class Grouped:
         0, 0, _MOST_ROWS, help="grouped_gemm: rows that each group has memory for (masked); 0: none between groups"
     )
     scales: str = word(
-        *SCALES, help="of 8-bit operands: one for A and one for each weight, or for rows, or of 1x128 and 128x128 blocks"
+        *SCALES,
+        help="of 8-bit operands: one for A and one for each weight, for rows, or for blocks",
     )
     routing: str = word("balanced", "skewed", help="how made-up rows are shared among groups: evenly, or as 1 / rank")
     routing_seed: int = number(0, 0, 2**20, help="of how made-up rows are shared")
@@ -85,8 +86,8 @@ def accumulator(problem: GemmProblem) -> str:
 
 def worst_row_limit(problem: GemmProblem) -> float:
     """That of the plain formats of these types."""
-    plain = a16w16 if DTYPES[problem.dtype_a].size_bytes > 1 else a8w8
-    return plain.OP.worst_row_limit(problem)
+    plain: Op = (a16w16 if DTYPES[problem.dtype_a].size_bytes > 1 else a8w8).OP
+    return plain.worst_row_limit(problem)
 
 
 def legal_blocks(problem: GemmProblem, scales: str, config: Config) -> str:

@@ -12,8 +12,8 @@ from genkern.ops.op import groups_of
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C of A, B [groups, K, N] and `ends` or `counts` [groups], with the scales of 8-bit operands: group after group, in
-    float32 (int8 in float64, whose sums are exact). Rows that do not count are zero.
+    """C of A, B [groups, K, N] and `ends` or `counts` [groups], with the scales of 8-bit operands: group after group,
+    in float32 (int8 in float64, whose sums are exact). Rows that do not count are zero.
     """
     import torch
 

@@ -13,7 +13,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
-from genkern.ops.op import element_bytes
+from genkern.ops.op import columns_of_b, element_bytes
 from genkern.space.rules.tiles import covering_block
 from genkern.triton_release import triton_release
 
@@ -36,7 +36,7 @@ def _warpgroup_mma(config: Config) -> bool:
 def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> float:
     size_a, size_b = element_bytes(problem)
     a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * size_a
-    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b
+    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b * columns_of_b(problem)
     if config.family not in (*PERSISTENT_TMA, *GLUON):
         return (a + b) * buffers + (_BARRIER_BYTES if FAMILIES[config.family].uses_tma else 0)
     c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes

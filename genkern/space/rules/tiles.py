@@ -11,7 +11,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.op import row_tiles
+from genkern.ops.op import columns_of_b, row_tiles
 
 # Registers that a GEMM loop needs besides its accumulators: addresses, strides, counters.
 OTHER_REGISTERS = 20
@@ -59,7 +59,8 @@ def accumulator_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> boo
     """
     threads = config.num_warps * gpu.warp_size
     available = min(gpu.registers_per_thread_max, gpu.registers_per_unit // threads)
-    return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N > (available - OTHER_REGISTERS) * threads
+    accumulators = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * columns_of_b(problem)
+    return accumulators > (available - OTHER_REGISTERS) * threads
 
 
 def warps_starved(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
