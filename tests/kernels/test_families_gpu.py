@@ -160,6 +160,8 @@ def test_families_pass_the_check(tmp_path: Path, types: tuple[str, str, str], si
 
 
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
+SCALES: tuple[tuple[tuple[str, str], ...], ...] = ((), (("scales", "per_token"),), (("scales", "blocks"),))
+GATE_UP = ("experts", 9), ("stage", "gate_up"), ("top_k", 3)
 # Formats whose operands lie otherwise, in sizes that overhang and that do not; and operands of two types.
 LAID_OUT = [
     *(GemmProblem(*size, "batched_a16w16", own=(("batch_size", 7),)) for size in ((1, 1000, 1208), (100, 520, 1000))),
@@ -170,6 +172,16 @@ LAID_OUT = [
     GemmProblem(100, 1024, 1152, "a8w8_blockscale_bpreshuffle", *FP8),
     *(GemmProblem(m, 1000, 1208, dtype_a="fp16", dtype_b="bf16", dtype_c="fp16") for m in (1, 12, 100)),
     GemmProblem(100, 1000, 1208, dtype_a="bf16", dtype_b="fp16", row_major_b=True, bias=True),
+    *(GemmProblem(m, 520, 1008, "grouped_gemm", own=(("groups", 7),)) for m in (1, 300, 2000)),
+    GemmProblem(500, 520, 1008, "grouped_gemm", own=(("capacity", 300), ("groups", 7), ("routing", "skewed"))),
+    *(GemmProblem(300, 520, 1008, "grouped_gemm", *FP8, own=(("groups", 7), *more)) for more in SCALES),
+    *(GemmProblem(m, 520, 1008, "fused_moe", own=(("experts", 9), ("top_k", 3))) for m in (1, 300)),
+    *(GemmProblem(m, 520, 1008, "fused_moe", activation="silu", own=GATE_UP) for m in (1, 300)),
+    *(GemmProblem(300, 520, 1008, "fused_moe", *FP8, own=(("experts", 9), *more, ("top_k", 3))) for more in SCALES),
+    *(
+        GemmProblem(300, 520, 1008, "fused_moe", *FP8, activation="silu", own=tuple(sorted((*GATE_UP, *more))))
+        for more in SCALES
+    ),
 ]
 
 

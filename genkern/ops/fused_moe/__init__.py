@@ -1,11 +1,11 @@
-"""fused_moe: the two products of a mixture of experts, each of M tokens' rows by the weights of their `top_k` experts.
+"""fused_moe: the two products of a mixture of experts: M tokens' rows by the weights of the `top_k` experts of each.
 
-`gate_up`: of tokens A [M, K] and B [experts, K, 2 N], gate before up, C [M * top_k, N] = activation(A @ gate) * (A @ up),
-its rows in the order of experts. `down`: of A [M * top_k, K], rows so ordered, and B [experts, K, N], C [M, N] is for each
-token the sum of its rows' products, each multiplied by its routing weight and rounded to C's type; the sum is float32's,
-by a second kernel. `ends` [experts] says where an expert's rows end, `slots` [M * top_k] which token's each row is
-(genkern.ops.groups). Tiles are padded to BLOCK_SIZE_M by the kernels, where an expert's rows end: no row is copied for it,
-and one order of rows serves both products and tiles of any height.
+`gate_up`: of tokens A [M, K] and B [experts, K, 2 N], gate before up, C [M * top_k, N] is activation(A @ gate) times
+A @ up, its rows in the order of experts. `down`: of A [M * top_k, K], rows so ordered, and B [experts, K, N], C [M, N]
+is for each token the sum of its rows' products, each multiplied by its routing weight and rounded to C's type; the sum is
+made in float32, by a second kernel. `ends` [experts] says where an expert's rows end, `slots` [M * top_k] which token's
+each row is (genkern.ops.groups). Kernels pad tiles to BLOCK_SIZE_M themselves, where an expert's rows end: no row is
+copied, and one order of rows serves both products and tiles of any height.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GATES = ("silu", "gelu", "relu")
 _MOST_TOP_K = 32
 # What neighbouring numbers of C's type differ by, relative to them, at most.
 _SPACING = {"bf16": 2**-7, "fp16": 2**-10, "fp32": 2**-23}
-# A sum of n products of deviates stays within 6 standard deviations, 6 sqrt(n), where their magnitudes add up to 0.64 n.
+# A sum of n products of deviates stays within 6 standard deviations, 6 sqrt(n); their magnitudes add up to 0.64 n.
 _WITHIN = 10.0
 _FEW_PRODUCTS = 1024
 
@@ -94,7 +94,7 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
 
 
 def _error_beside(problem: GemmProblem) -> tuple[float, float]:
-    """A product of two sums is off by both's errors; a row that is rounded before it is added up, by a number's spacing."""
+    """A product of two sums is off by both's errors; a row that is rounded before the sum, by a number's spacing."""
     if own_of(problem).stage == "gate_up":
         return 2.0, 0.0
     return 1.0, _SPACING[problem.dtype_c] * min(1.0, _WITHIN / math.sqrt(min(problem.K, _FEW_PRODUCTS)))

@@ -8,12 +8,13 @@ from typing import Any
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fused_moe import own_of
-from genkern.ops.grouped_gemm.library import product
+from genkern.ops.grouped_gemm.library import grouped_mm, product, scales_of_group
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C of a stage of its operands (genkern.ops.fused_moe), expert after expert, in float32; with its activation, which is
-    in the middle of the first stage.
+    """C of a stage (genkern.ops.fused_moe), with its activation, which is in the middle of the first stage.
+
+    Expert after expert, in float32, or by PyTorch's product of groups where it has one.
     """
     import torch
 
@@ -21,6 +22,8 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     out = getattr(torch, DTYPES[problem.dtype_c].torch)
     a, b, slots = operands["a"], operands["b"], operands["slots"].long()
     gates = own.stage == "gate_up"
+    if (by_one_call := grouped_mm(problem, a)) is not None:
+        return _grouped(problem, operands, by_one_call)
     rows_of_slots = torch.zeros((problem.M * own.top_k, N), dtype=out, device=a.device)
     end = 0
     for expert, said in enumerate(operands["ends"].tolist()):
@@ -29,7 +32,7 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
             continue
         chosen = slots[start:end]
         rows = chosen // own.top_k if gates else slice(start, end)
-        c = product(a[rows], b[expert], *_scales(operands, rows, expert))
+        c = product(a[rows], b[expert], *scales_of_group(operands, rows, expert), own.scales)
         if gates:
             gate = getattr(torch.nn.functional, problem.activation)(c[:, :N])
             rows_of_slots[start:end] = (gate * c[:, N:]).to(out)
@@ -40,8 +43,15 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     return rows_of_slots.view(problem.M, own.top_k, N).float().sum(1).to(out)
 
 
-def _scales(operands: Mapping[str, Any], rows: Any, expert: int) -> tuple[Any, ...]:
-    if "scale_a" not in operands:
-        return ()
-    of_a = operands["scale_a"]
-    return (of_a if of_a.numel() == 1 else of_a[rows], operands["scale_b"][expert])
+def _grouped(problem: GemmProblem, operands: Mapping[str, Any], grouped: Any) -> Any:
+    """The same by one product for all experts."""
+    import torch
+
+    own, N, slots = own_of(problem), problem.N, operands["slots"].long()
+    if own.stage == "gate_up":
+        c = grouped(operands["a"][slots // own.top_k], operands["b"], offs=operands["ends"])
+        return getattr(torch.nn.functional, problem.activation)(c[:, :N]) * c[:, N:]
+    c = grouped(operands["a"], operands["b"], offs=operands["ends"])
+    rows = torch.empty_like(c)
+    rows[slots] = (c * operands["routing_weights"].reshape(-1)[slots, None]).to(c.dtype)
+    return rows.view(problem.M, own.top_k, N).float().sum(1).to(c.dtype)

@@ -1,0 +1,4 @@
+"""Calls whose rows are routed to one of many weights: groups of rows, and whole mixtures of experts.
+
+May import: gemm, ops, kernels, runtime, runtime.launch.
+"""

@@ -1,0 +1,16 @@
+"""Tests of genkern.runtime.routed.routed: which function a format with groups has in tuned_gemm."""
+
+from __future__ import annotations
+
+from genkern import tuned_gemm
+from genkern.runtime.routed.experts import Experts
+from genkern.runtime.routed.grouped import Grouped
+from genkern.runtime.routed.routed import routed_of
+
+
+def test_functions_of_formats() -> None:
+    """The whole of its stages where it has some; one function for the life of the process."""
+    assert isinstance(tuned_gemm.gemm_grouped_gemm, Grouped)
+    assert isinstance(tuned_gemm.gemm_fused_moe, Experts)
+    assert routed_of("fused_moe") is tuned_gemm.gemm_fused_moe
+    assert {"gemm_grouped_gemm", "gemm_fused_moe"} <= set(dir(tuned_gemm))
