@@ -8,9 +8,9 @@ have, multiples of the 128 that it asks for where M allows it.
 
 Of each pair of fused_moe rows (gate_up and down of the same tokens): the whole layer from the router's choice on, by
 the winners, by the same kernels with the configs that vLLM ships (moe_peers.yaml), by torch._grouped_mm, and by a loop
-over experts whose lists of tokens are known beforehand, which flatters it. For gate_up vLLM's BLOCK_SIZE_N is halved: its
-tile has gate and up side by side, so that a program does the same work. All are timed by genkern's finals, and only who
-computes the same is in the table; with 8-bit weights torch's ways have the weights in bf16.
+over experts whose lists of tokens are known beforehand, which flatters it. For gate_up vLLM's BLOCK_SIZE_N is halved:
+its tile has gate and up side by side, so that a program does the same work. All are timed by genkern's finals, and
+only who computes the same is in the table; with 8-bit weights torch's ways have the weights in bf16.
 """
 
 from __future__ import annotations

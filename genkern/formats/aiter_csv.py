@@ -12,7 +12,9 @@ import io
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from genkern.errors import InputError, ResultsError
 from genkern.formats.aiter_columns import (
@@ -29,6 +31,7 @@ from genkern.formats.aiter_columns import (
     rowwise,
     said_format,
 )
+from genkern.formats.exchange import aiter_fmoe
 from genkern.formats.flat_csv import Row, read_table
 from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, of_format, resolve, widths_of
@@ -51,6 +54,9 @@ _TIMES = ("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vend
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
     """The sizes of an untuned or tuned table. Raises InputError."""
     table = read_table(text, where, InputError)
+    if aiter_fmoe.is_table(table.columns):
+        yield from _expert_items(text, where)
+        return
     try:
         check_columns(table.columns)
     except InputError as exc:
@@ -64,6 +70,15 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         notes = (ROWWISE,) if row.values.get("q_dtype_w") and not rowwise() else ()
         meant = {op: meant_by(op) for op in TUNED_COLUMNS}
         yield SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, notes=notes, meant=meant)
+
+
+def _expert_items(text: str, where: str) -> Iterator[SizeItem]:
+    """The stages of a table of fused MoE; the first says what was left out. Raises InputError."""
+    left_out: Counter[str] = Counter()
+    items = [SizeItem(row.line, values, UNTYPED) for row, values in aiter_fmoe.stages(text, where, left_out)]
+    notes = tuple(f"left out: {count} of {why}" for why, count in left_out.items())
+    yield from (replace(item, notes=notes) for item in items[:1])
+    yield from items[1:]
 
 
 def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:

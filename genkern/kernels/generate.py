@@ -31,7 +31,7 @@ from genkern.kernels.legality import require_legal
 from genkern.kernels.specs import call_of, wide_operands
 from genkern.ops.fields import own_values
 from genkern.ops.groups import NO_GROUPS, routing
-from genkern.ops.op import get_op, groups_of, op_folders
+from genkern.ops.op import columns_of_b, get_op, groups_of, op_folders
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "groups": groups or NO_GROUPS,
         "groups_power": 1 << (groups.count - 1).bit_length() if groups else 0,
         "routing": _untyped(source_of(routing)),
+        "columns_of_b": columns_of_b(problem) if groups else 1,
         "wide": "double" if accumulator == "int32" else "float",
         "own": own_values(op.fields, problem),
         "packed_b": b.packed,

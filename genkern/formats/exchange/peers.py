@@ -6,10 +6,12 @@ import os
 
 from genkern.errors import InputError
 from genkern.files import read_text, shown_path
-from genkern.formats.exchange import aiter_triton, aiter_triton_named, sglang, tunableop, vllm
+from genkern.formats.exchange import aiter_fmoe, aiter_triton, aiter_triton_named, sglang, tunableop, vllm
 from genkern.formats.exchange.peer_config import Imported, PeerFile
 
-PEERS: dict[str, PeerFile] = {peer.NAME: peer for peer in (vllm, sglang, aiter_triton, aiter_triton_named, tunableop)}
+PEERS: dict[str, PeerFile] = {
+    peer.NAME: peer for peer in (vllm, sglang, aiter_triton, aiter_triton_named, aiter_fmoe, tunableop)
+}
 
 
 def read_peer(path: str, arch: str | None) -> Imported:
@@ -19,6 +21,6 @@ def read_peer(path: str, arch: str | None) -> Imported:
     if peer is None:
         raise InputError(
             f"{shown_path(path)}: its name says no kind of file; known are vLLM's and SGLang's "
-            "N=..,K=..,device_name=..json, AITER's ..-GEMM-..-N=..-K=..json and tunableop_*.csv"
+            "N=..,K=..,device_name=..json, AITER's ..-GEMM-..-N=..-K=..json and ..tuned_fmoe.csv, and tunableop_*.csv"
         )
     return peer.read(read_text(path), shown_path(path), name, arch)

@@ -1,12 +1,13 @@
-"""vLLM's files for GEMMs with scales of blocks: their names, and what stands in them (block_json)."""
+"""vLLM's files for GEMMs with scales of blocks (block_json) and for mixtures of experts (moe_json), by their names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from genkern.formats.exchange import block_json
-from genkern.formats.exchange.block_json import config_obstacle, obstacle, read
+from genkern.formats.exchange import block_json, moe_json
+from genkern.formats.exchange.block_json import config_obstacle, read
 from genkern.formats.exchange.timed_size import TimedSize
+from genkern.gemm.problem import GemmProblem
 
 __all__ = ["IS_FOLDER", "NAME", "config_obstacle", "is_named", "obstacle", "read", "render"]
 
@@ -19,9 +20,18 @@ def is_named(name: str) -> bool:
     return block_json.is_named(name) and ", " not in name
 
 
+def obstacle(problem: GemmProblem) -> str:
+    """Why such a file cannot speak of the problem."""
+    return moe_json.obstacle(problem) if problem.op == moe_json.OP else block_json.obstacle(problem)
+
+
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """Files for vllm/model_executor/layers/quantization/utils/configs, by name. Raises InputError."""
-    return block_json.render(sizes, _file_name)
+    """Files for vllm/model_executor/layers/quantization/utils/configs, and those of experts for
+    layers/fused_moe/configs, by name. Raises InputError.
+    """
+    experts = [size for size in sizes if size.problem.op == moe_json.OP]
+    others = [size for size in sizes if size.problem.op != moe_json.OP]
+    return block_json.render(others, _file_name) | moe_json.render(experts)
 
 
 def _file_name(weight: str, device: str, dtype: str, block_n: int, block_k: int) -> str:

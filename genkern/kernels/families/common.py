@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import (
     BINARY,
@@ -119,13 +120,25 @@ def reduction(product: Product, splits: Value) -> Kernel:
     return _over_c(REDUCE, (partial, C_POINTER, *product.at_end, *numbers), options)
 
 
+def slot_rows(product: Product) -> Workspace:
+    """Where a kernel leaves the rows of all slots, in C's type."""
+    return Workspace("partial_ptr", product.accumulator)
+
+
+def slot_elements(product: Product) -> Value:
+    """Of that, in elements of the accumulators' type."""
+    assert product.groups is not None
+    size_bytes = DTYPES[product.problem.dtype_c].size_bytes
+    return cdiv(M * product.groups.top_k * N * size_bytes, DTYPES[product.accumulator].size_bytes)
+
+
 def slot_sums(product: Product) -> Kernel:
     """C from the rows of all slots in the workspace, [M * top_k, N] of C's type."""
-    partial = Workspace("partial_ptr", product.accumulator)
     numbers = (Integer("N", N, aligns=product.problem.N % 16 == 0), *leading(product, "c"))
     constants = (Constant("BINARY", f"B{_SUM_BLOCK_SIZE}"), Constant("BLOCK_SIZE", _SUM_BLOCK_SIZE))
     options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
-    return Kernel(SUM_SLOTS, (partial, C_POINTER, *numbers, *constants), (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options)
+    arguments = (slot_rows(product), C_POINTER, *numbers, *constants)
+    return Kernel(SUM_SLOTS, arguments, (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options)
 
 
 def zero_fill(product: Product, sums: tuple[Argument, Argument]) -> Kernel:

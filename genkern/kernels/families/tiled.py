@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
-from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Integer, Workspace
-from genkern.kernels.expression import cdiv, name, where
+from genkern.kernels.expression import name, where
 from genkern.kernels.families.call import (
     SPLIT_K,
     TILES,
@@ -32,6 +31,8 @@ from genkern.kernels.families.common import (
     masked_variant,
     reduction,
     sizes,
+    slot_elements,
+    slot_rows,
     slot_sums,
 )
 from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, tiles
@@ -41,8 +42,6 @@ from genkern.ops.op import groups_of
 # the whole device.
 NUM_XCDS = Integer("NUM_XCDS", name("xcds"))
 XCDS_OF_UNITS = ("xcds", where(UNITS // UNITS_PER_XCD, UNITS // UNITS_PER_XCD, XCDS))
-# Of an element of the accumulators, float32 or int32.
-_SUM_BYTES = 4
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
@@ -53,11 +52,9 @@ def _call(product: Product, variant: Variant) -> Call:
     xcds = (NUM_XCDS,) if variant.xcd else ()
     definitions = (TILES_OF_C, XCDS_OF_UNITS) if variant.xcd else (TILES_OF_C,)
     if product.groups and product.groups.summed:
-        # Rows of C's type, counted in elements of the accumulators'.
-        slots = cdiv(M * product.groups.top_k * N * DTYPES[product.problem.dtype_c].size_bytes, _SUM_BYTES)
-        rows = Workspace("partial_ptr", product.accumulator)
-        arguments = (*POINTERS, C_POINTER, rows, *product.extra, *sizes(product), *leading(product, "ab"), GROUP)
-        return Call((main_kernel(variant, arguments, TILES), slot_sums(product)), definitions, workspace=slots)
+        arguments = (*POINTERS, C_POINTER, slot_rows(product), *product.extra, *sizes(product))
+        main = main_kernel(variant, (*arguments, *leading(product, "ab"), GROUP), TILES)
+        return Call((main, slot_sums(product)), definitions, workspace=slot_elements(product))
     if not variant.split:
         arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product), *leading(product, "abc"), GROUP, *xcds)
         return Call((main_kernel(variant, arguments, TILES),), definitions)

@@ -1,11 +1,11 @@
 """fused_moe: the two products of a mixture of experts: M tokens' rows by the weights of the `top_k` experts of each.
 
-`gate_up`: of tokens A [M, K] and B [experts, K, 2 N], gate before up, C [M * top_k, N] is activation(A @ gate) times
-A @ up, its rows in the order of experts. `down`: of A [M * top_k, K], rows so ordered, and B [experts, K, N], C [M, N]
+`gate_up`: of tokens A [M, K] and B [experts, K, 2 N], gate before up, C [M * top_k, N] is activation(A @ gate) times A
+@ up, its rows in the order of experts. `down`: of A [M * top_k, K], rows so ordered, and B [experts, K, N], C [M, N]
 is for each token the sum of its rows' products, each multiplied by its routing weight and rounded to C's type; the sum
-is made in float32, by a second kernel. `ends` [experts] says where an expert's rows end, `slots` [M * top_k] which token's
-each row is (genkern.ops.groups). Kernels pad tiles to BLOCK_SIZE_M themselves, where an expert's rows end: no row is
-copied, and one order of rows serves both products and tiles of any height.
+is made in float32, by a second kernel. `ends` [experts] says where an expert's rows end, `slots` [M * top_k] which
+token's each row is (genkern.ops.groups). Kernels pad tiles to BLOCK_SIZE_M themselves, where an expert's rows end: no
+row is copied, and one order of rows serves both products and tiles of any height.
 """
 
 from __future__ import annotations

@@ -1,0 +1,197 @@
+"""AITER's fused MoE: its untuned and tuned CSV as sizes, a row for both stages; winners of both as tuned rows.
+
+Source: ROCm/aiter, aiter/configs/untuned_fmoe.csv, tuned_fmoe.csv and model_configs/*_fmoe.csv (2026-08). A row's
+gate_up is [2 inter_dim, model_dim] and its down [model_dim, inter_dim] for each expert, without padding.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+
+from genkern.errors import InputError
+from genkern.formats.exchange.peer_config import Candidate, Imported
+from genkern.formats.exchange.timed_size import TimedSize
+from genkern.formats.flat_csv import Row, read_table
+from genkern.formats.flat_yaml import shown
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES, parse_dtype
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.fields import parse_own
+from genkern.ops.op import gb_per_s, get_op
+
+NAME = "aiter_fmoe"
+IS_FOLDER = False
+OP = "fused_moe"
+UNTUNED_COLUMNS = (
+    *("token", "model_dim", "inter_dim", "expert", "topk", "act_type", "dtype", "q_dtype_a", "q_dtype_w", "q_type"),
+    *("use_g1u1", "doweight_stage1"),
+)
+TUNED_COLUMNS = (
+    *("gfx", "cu_num", *UNTUNED_COLUMNS, "block_m", "ksplit", "us1", "kernelName1", "err1", "us2", "kernelName2"),
+    *("err2", "us", "run_1stage", "xbf16", "flat", "tflops", "bw"),
+)
+_SCALES = {"QuantType.per_Tensor": "per_tensor", "QuantType.per_Token": "per_token", "QuantType.per_1x128": "blocks"}
+_NOT_QUANTISED = "QuantType.No"
+_ACTIVATIONS = {"ActivationType.Silu": "silu", "ActivationType.Gelu": "gelu"}
+
+
+def is_named(name: str) -> bool:
+    """Whether it is a name that AITER gives such a table."""
+    return name.endswith(("tuned_fmoe.csv", "fmoe.csv"))
+
+
+def is_table(columns: Collection[str]) -> bool:
+    """Whether these are the columns of such a table."""
+    return set(UNTUNED_COLUMNS) <= set(columns)
+
+
+def read(text: str, where: str, name: str, arch: str | None) -> Imported:
+    """The sizes of a table: a row's two stages. Raises InputError for what is no such table."""
+    imported = Imported(arch or "")
+    for _, values in stages(text, where, imported.left_out):
+        own = parse_own(get_op(OP).fields, values)
+        a, b, c = (str(values[key]) for key in ("dtype_a", "dtype_b", "dtype_c"))
+        m, n, k = (int(str(values[key])) for key in "MNK")
+        problem = GemmProblem(m, n, k, OP, a, b, c, activation=str(values["activation"]), own=own)
+        if reason := get_op(OP).refuse(problem, "gfx942" if "uz" in problem.dtype_a else arch or ""):
+            imported.left_out[reason] += 1
+        else:
+            imported.candidates.append(Candidate(problem))
+    return imported
+
+
+def stages(text: str, where: str, left_out: Counter[str]) -> Iterator[tuple[Row, dict[str, object]]]:
+    """Both stages of each row, by the keys of sizes; counts why rows are left out. Raises InputError."""
+    table = read_table(text, where, InputError)
+    if missing := [name for name in UNTUNED_COLUMNS if name not in table.columns]:
+        raise InputError(f"{where}: column {missing[0]} is missing; AITER's fused MoE has {','.join(UNTUNED_COLUMNS)}")
+    for row in table.rows:
+        try:
+            made = _of_row(row.values)
+        except InputError as error:
+            raise InputError(f"{where}, line {row.line}: {error}") from None
+        if isinstance(made, str):
+            left_out[made] += 1
+            continue
+        for values in made:
+            yield row, values
+
+
+def _of_row(cells: Mapping[str, str]) -> tuple[dict[str, object], ...] | str:
+    """The values of gate_up and down, or why genkern has no such experts. Raises InputError."""
+    q_type, act = cells["q_type"], cells["act_type"]
+    if q_type not in (_NOT_QUANTISED, *_SCALES):
+        return f"fused MoE with {q_type[:40]}"
+    if act not in _ACTIVATIONS:
+        return f"fused MoE with {act[:40]}"
+    if cells["use_g1u1"] not in ("1", "True") or cells["doweight_stage1"] not in ("0", "False"):
+        return "fused MoE without a gate, or with routing weights in its first stage"
+    tokens, hidden, width, experts, top_k = (_number(name, cells[name]) for name in UNTUNED_COLUMNS[:5])
+    a, b, c = (_dtype(name, cells[name]) for name in ("q_dtype_a", "q_dtype_w", "dtype"))
+    if a is None or b is None or c is None:
+        return f"fused MoE of {cells['q_dtype_a'][:40]} and {cells['q_dtype_w'][:40]}"
+    if a != b:
+        return "fused MoE with operands of two types"
+    common: dict[str, object] = {"op": OP, "dtype_a": a, "dtype_b": b, "dtype_c": c, "experts": experts, "top_k": top_k}
+    if q_type != _NOT_QUANTISED:
+        common["scales"] = _SCALES[q_type]
+    gate = {"M": tokens, "N": width, "K": hidden, "stage": "gate_up", "activation": _ACTIVATIONS[act]}
+    down = {"M": tokens, "N": hidden, "K": width, "stage": "down", "activation": "none"}
+    return {**common, **gate}, {**common, **down}
+
+
+def obstacle(problem: GemmProblem) -> str:
+    """Why such a table cannot speak of the problem; "" when it can."""
+    if problem.op != OP:
+        return f"{problem.op}: this table is of {OP}"
+    if not problem.row_major_a or problem.row_major_b or problem.dtype_a != problem.dtype_b:
+        return "another layout than row-major A and [N, K] weights, or operands of two types"
+    if dict(problem.own).get("routing", "balanced") != "balanced":
+        return "skewed routing, of which the table knows nothing"
+    return "" if problem.activation in ("none", *_ACTIVATIONS.values()) else f"activation {problem.activation}"
+
+
+def config_obstacle(config: Config) -> str:
+    """Names of any kernels may stand there."""
+    return ""
+
+
+def render(sizes: Collection[TimedSize]) -> dict[str, str]:
+    """The one table, a row for each pair of stages. Raises InputError where a stage has no other half."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(TUNED_COLUMNS)
+    by_problem = {(size.problem, size.arch): size for size in sizes}
+    written = 0
+    for (problem, arch), gate in by_problem.items():
+        if dict(problem.own).get("stage") != "gate_up":
+            continue
+        own = tuple(pair for pair in problem.own if pair[0] != "stage")
+        of_down = GemmProblem(
+            *(problem.M, problem.K, problem.N, OP, problem.dtype_a, problem.dtype_b, problem.dtype_c), own=own
+        )
+        down = by_problem.get((of_down, arch))
+        if down is None:
+            raise InputError(f"{problem.size}: stage gate_up has no row of stage down beside it")
+        cells = _cells(gate, down)
+        writer.writerow([cells[name] for name in TUNED_COLUMNS])
+        written += 2
+    if written != len(by_problem):
+        raise InputError("a row of stage down has none of stage gate_up beside it")
+    return {"": out.getvalue()}
+
+
+def _cells(gate: TimedSize, down: TimedSize) -> dict[str, object]:
+    problem, own = gate.problem, dict(gate.problem.own)
+    wide = DTYPES[problem.dtype_a].size_bytes > 1
+    scales = {ours: theirs for theirs, ours in _SCALES.items()}[str(own.get("scales", "per_tensor"))]
+    us = gate.best_us + down.best_us
+    flops = problem.flops + down.problem.flops
+    return {
+        "gfx": gate.arch,
+        "cu_num": gpu_for_arch(gate.arch).compute_units,
+        "token": problem.M,
+        "model_dim": problem.K,
+        "inter_dim": problem.N,
+        "expert": own.get("experts", 1),
+        "topk": own.get("top_k", 1),
+        "act_type": {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[problem.activation],
+        "dtype": f"torch.{DTYPES[problem.dtype_c].torch}",
+        "q_dtype_a": f"torch.{DTYPES[problem.dtype_a].torch}",
+        "q_dtype_w": f"torch.{DTYPES[problem.dtype_b].torch}",
+        "q_type": _NOT_QUANTISED if wide else scales,
+        "use_g1u1": 1,
+        "doweight_stage1": 0,
+        "block_m": gate.best.BLOCK_SIZE_M,
+        "ksplit": 0,
+        "us1": round(gate.best_us, 4),
+        "kernelName1": f"genkern_{gate.best.name}",
+        "err1": None,
+        "us2": round(down.best_us, 4),
+        "kernelName2": f"genkern_{down.best.name}",
+        "err2": None,
+        "us": round(us, 4),
+        "run_1stage": 0,
+        "xbf16": 0,
+        "flat": 0,
+        "tflops": round(flops / us * 1e-6, 2),
+        "bw": round(sum(gb_per_s(each.problem, us) for each in (gate, down)), 2),
+    }
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) < 1:
+        raise InputError(f"{name} = {shown(text)} is not a whole number from 1")
+    return int(text)
+
+
+def _dtype(name: str, text: str) -> str | None:
+    """The type by genkern's name; None for one that it has not."""
+    try:
+        return parse_dtype(text[:40].removeprefix("torch.").removeprefix("dtypes."), "").name
+    except InputError:
+        return None
