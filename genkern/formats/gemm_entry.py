@@ -175,7 +175,8 @@ class _Types:
             a, b = a or b, b or a
         self.a, self.b = a or self._own(own_a), b or self._own(own_b)
         # C has the type of A where that is so by default; narrow inputs need a wider one.
-        self.c = said["dtype_c"] or usable["dtype_c"] or (self.a if own_c == own_a else self._own(own_c))
+        as_a = own_c == own_a and DTYPES[self.a].size_bytes > 1
+        self.c = said["dtype_c"] or usable["dtype_c"] or (self.a if as_a else self._own(own_c))
 
     def _own(self, name: str) -> str:
         return parse_dtype(name, self._arch or "").name
