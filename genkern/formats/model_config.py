@@ -11,7 +11,7 @@ from typing import Any
 
 from genkern.errors import InputError
 from genkern.files import read_text, shown_path
-from genkern.gemm.problem import MAX_DIMENSION, Own
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem, Own
 from genkern.ops.fields import parse_own
 from genkern.ops.op import get_op
 
@@ -23,6 +23,9 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 }
 _FP8 = "fp8e4m3fn"
 _GROUPS = (32, 64, 128, 256)
+# The format of routed experts, and how it calls the scales of weights that are stored as in these.
+_EXPERTS = "fused_moe"
+_EXPERT_SCALES = {"a16w16": "none", "a8w8": "per_tensor", "a8w8_blockscale": "blocks"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,27 @@ class Stored:
     dtype_b: str
     dtype_c: str
     own: Own = ()
+
+    def experts(
+        self, tokens: int, experts: int, top_k: int, width: int, hidden: int
+    ) -> tuple[GemmProblem, GemmProblem] | None:
+        """Both products of gated experts for so many tokens, with weights stored so; None where genkern has none."""
+        blocks = dict(self.own).keys() & {"block_m", "block_n", "block_k"}
+        scales = _EXPERT_SCALES.get(self.op)
+        if blocks or scales is None:
+            return None
+        said = {
+            "experts": experts,
+            "top_k": top_k,
+            **({} if scales == "none" else {"scales": scales}),
+            **dict(self.own),
+        }
+        fields, types = get_op(_EXPERTS).fields, (self.dtype_a, self.dtype_b, self.dtype_c)
+        gate_up, down = (parse_own(fields, {**said, "stage": stage}) for stage in ("gate_up", "down"))
+        return (
+            GemmProblem(tokens, width, hidden, _EXPERTS, *types, activation="silu", own=gate_up),
+            GemmProblem(tokens, hidden, width, _EXPERTS, *types, own=down),
+        )
 
 
 @dataclass(frozen=True)

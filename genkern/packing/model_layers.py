@@ -38,10 +38,18 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Experts:
-    """Products of routed experts, each with its own tokens: for people, since no list of sizes holds them."""
+    """Products of routed experts, each with its own tokens: `count` of them, `top` for a token, of this `width` on the
+    GPU. `differs`: why they are none that genkern has, or "".
+    """
 
     layer: str
     said: str
+    count: int
+    top: int
+    width: int
+    hidden: int
+    modules: tuple[str, ...]
+    differs: str = ""
 
 
 Part = Gemm | Experts
@@ -121,7 +129,8 @@ def _routed(config: ModelConfig, tp: int, layer: str, experts: int, width: int, 
     yield Gemm(layer, said, experts, hidden, ("mlp", "gate", "router"), bias)
     mine, top = _split(config, "the experts' width", tp, width), config.number("num_experts_per_tok", 1)
     said = f"{experts} experts, {top} a token: gate and up [{2 * mine}, {hidden}], down [{hidden}, {mine}] each"
-    yield Experts(f"{layer}.experts", said)
+    differs = "experts have biases, and another gate than silu" if bias else ""
+    yield Experts(f"{layer}.experts", said, experts, top, mine, hidden, ("mlp", "experts"), differs)
 
 
 def _dense(config: ModelConfig, tp: int) -> Iterator[Part]:

@@ -17,7 +17,7 @@ from genkern.formats.said_format import BATCHED
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.ops.op import get_op
-from genkern.packing.model_layers import Gemm, layers_of
+from genkern.packing.model_layers import Experts, Gemm, layers_of
 
 # Batches while decoding, from one user to a busy server, and chunks of prefill (input_sizes/README.md).
 _ROWS = (1, 16, 64, 256, 1024, 4096)
@@ -99,8 +99,12 @@ def list_of(config: ModelConfig, tp: int, rows: Sequence[int]) -> tuple[list[str
     written: set[GemmProblem] = set()
     for part in layers_of(config, tp):
         if not isinstance(part, Gemm):
-            lines.append(f"# {part.layer}: {part.said}; grouped, so not in this list\n")
-            told.append(f"{part.layer}: not in the list, since routed experts are no plain GEMMs")
+            stages, why = _stages(part, rows, config.plain if config.is_kept(part.modules) else quantised)
+            lines.append(f"# {part.layer}: {part.said}{'' if stages else '; not in this list'}\n")
+            told += [f"{part.layer}: not in the list: {why}"] if why else []
+            new = [each for each in stages if each not in written]
+            lines += map(size_line, new)
+            written.update(new)
             continue
         # Servers keep these in 16 bits.
         plain = part.batch or "router" in part.modules or config.is_kept(part.modules)
@@ -115,6 +119,21 @@ def list_of(config: ModelConfig, tp: int, rows: Sequence[int]) -> tuple[list[str
         lines += [f"# {part.layer}: {part.said}{again}\n", *map(size_line, new)]
         written.update(new)
     return lines, len(written), told
+
+
+def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list[GemmProblem], str]:
+    """Both stages of gated experts for each number of tokens, or none and why."""
+    if experts.differs:
+        return [], experts.differs
+    found: list[GemmProblem] = []
+    for tokens in rows:
+        both = stored.experts(tokens, experts.count, experts.top, experts.width, experts.hidden)
+        if both is None:
+            return [], f"genkern has no experts with weights as {stored.op} stores them"
+        if reason := next((reason for each in both if (reason := get_op(each.op).refuse(each, ""))), ""):
+            return [], reason
+        found += both
+    return found, ""
 
 
 def _of_rows(gemm: Gemm, rows: Sequence[int]) -> list[int]:

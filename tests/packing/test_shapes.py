@@ -68,6 +68,7 @@ DEEPSEEK: dict[str, Any] = {
     "vocab_size": 129280,
     "torch_dtype": "bfloat16",
 }
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 
 
@@ -102,21 +103,45 @@ def test_the_shipped_lists_again(
     assert set(made) == set(shipped)
     assert len(made) == len(shipped)
     # Latent attention while decoding, a product a head, which the files made by hand have not.
-    batches = {(each.M, each.batch, each.N, each.K) for each in found if each.own}
+    batches = {(each.M, each.batch, each.N, each.K) for each in found if each.batch > 1}
     latent = {(m, 16, n, k) for m in (1, 16, 64, 256) for n, k in ((512, 128), (128, 512))}
     assert batches == (latent if config is DEEPSEEK else set())
 
 
 def test_each_size_stands_under_its_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With N and K in the model's own terms; routed experts are told, and not listed."""
-    _, text, said = shapes(tmp_path, capsys, {**DEEPSEEK, "quantization_config": FP8_BLOCKS}, "--nsets", "1,512")
+    """With N and K in the model's own terms; routed experts as the two stages of a mixture of them."""
+    made, text, _ = shapes(tmp_path, capsys, {**DEEPSEEK, "quantization_config": FP8_BLOCKS}, "--nsets", "1,512")
     lines = text.splitlines()
     (place,) = (index for index, line in enumerate(lines) if "q up" in line)
     assert lines[place].startswith("# model.layers.0-60.self_attn: q up: N = heads 128 x (nope 128 + rope 64)")
     assert "'M': 1, 'N': 24576, 'K': 1536" in lines[place + 1]
     assert any(line.startswith("# model.layers.0-2.mlp: gate and up") for line in lines)
     assert any("3-60.mlp.experts: 256 experts, 8 a token" in line for line in lines)
-    assert "experts: not in the list" in said
+    own = ("experts", 256), ("scales", "blocks")
+    stages = {(each.M, each.N, each.K, each.activation) for each in made if set(own) <= set(each.own)}
+    assert stages == {(m, *rest) for m in (1, 512) for rest in ((2048, 7168, "silu"), (7168, 2048, "none"))}
+
+
+def test_experts_that_genkern_has_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those with biases, and those in a format without experts, are told and not listed."""
+    made, text, said = shapes(tmp_path, capsys, GPT_OSS, "--nsets", "1")
+    assert "experts: not in the list: experts have biases, and another gate than silu" in said
+    assert "; not in this list" in text
+    assert not any(dict(each.own) for each in made)
+    four_bits = {**MIXTRAL, "quantization_config": {"quant_method": "gptq", **FOUR_BITS}}
+    _, _, said = shapes(tmp_path, capsys, four_bits, "--nsets", "1")
+    assert "genkern has no experts with weights as a16w4 stores them" in said
+
+
+def test_experts_in_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mixtral's, split over GPUs by their width."""
+    made, _, _ = shapes(tmp_path, capsys, MIXTRAL, "--nsets", "64", "--tp", "2")
+    gate, down = (each for each in made if dict(each.own).get("experts") == 8)
+    assert (gate.N, gate.K, gate.dtype_a, dict(gate.own)) == (
+        *(14336, 8192, "bf16"),
+        {"experts": 8, "stage": "gate_up", "top_k": 2},
+    )
+    assert (down.N, down.K) == (8192, 14336)
 
 
 COMPRESSED = {"num_bits": 8, "type": "float", "strategy": "channel"}

@@ -1,0 +1,85 @@
+"""Tests of genkern/formats/exchange/moe_json: vLLM's files for mixtures of experts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from peer_files import VLLM, VLLM_MOE_NAME
+
+from genkern.errors import InputError
+from genkern.formats.exchange import moe_json, vllm
+from genkern.formats.exchange.timed_size import TimedSize
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+
+OWN = ("experts", 256), ("scales", "blocks"), ("top_k", 8)
+FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
+GATE = GemmProblem(64, 256, 7168, "fused_moe", *FP8, activation="silu", own=tuple(sorted((*OWN, ("stage", "gate_up")))))
+DOWN = GemmProblem(64, 7168, 256, "fused_moe", *FP8, own=OWN)
+NARROW, WIDE = Config("tiled", 16, 64, 128, 1, 1, 4, 4), Config("tiled", 16, 128, 128, 1, 1, 4, 4)
+
+
+def sized(problem: GemmProblem, times: dict[Config, float]) -> TimedSize:
+    return TimedSize(problem, times, "sm_90", "NVIDIA H200")
+
+
+def test_a_shipped_file_is_read() -> None:
+    """By tokens: that of down as it is, that of gate_up half as wide."""
+    assert moe_json.is_named(VLLM_MOE_NAME)
+    found = moe_json.configs_of(VLLM, "f", "sm_90")
+    assert list(found) == [1, 24, 4096]
+    of_down = Config("tiled", 64, 128, 128, 16, 1, 4, 3)
+    assert found[4096] == (replace(of_down, BLOCK_SIZE_N=64), of_down)
+    with pytest.raises(InputError, match="no number of tokens"):
+        moe_json.configs_of('{"any": {}}', "f", "sm_90")
+
+
+def test_one_config_serves_both_stages() -> None:
+    """That with the least sum: 64 columns of gate and of up are 128 of vLLM's."""
+    both = [sized(GATE, {NARROW: 10.0, replace(NARROW, BLOCK_SIZE_N=32): 9.0}), sized(DOWN, {WIDE: 5.0, NARROW: 7.0})]
+    files = vllm.render(both)
+    assert list(files) == [VLLM_MOE_NAME]
+    # 10 + 5 rather than 9 + 7.
+    assert json.loads(files[VLLM_MOE_NAME]) == {
+        "64": {
+            "BLOCK_SIZE_M": 16,
+            "BLOCK_SIZE_N": 128,
+            "BLOCK_SIZE_K": 128,
+            "GROUP_SIZE_M": 1,
+            "num_warps": 4,
+            "num_stages": 4,
+        }
+    }
+
+
+def test_without_common_times_the_first_stage_decides() -> None:
+    """It has two thirds of the work; alone, the second does."""
+    (text,) = moe_json.render([sized(GATE, {NARROW: 10.0}), sized(DOWN, {NARROW: 7.0})]).values()
+    assert json.loads(text)["64"]["BLOCK_SIZE_N"] == 128
+    (text,) = moe_json.render([sized(DOWN, {NARROW: 7.0})]).values()
+    assert json.loads(text)["64"]["BLOCK_SIZE_N"] == 64
+
+
+def test_names() -> None:
+    """As vLLM looks for them: no dtype for 16 bits, blocks where scales are of blocks."""
+    wide = [
+        replace(each, dtype_a="bf16", dtype_b="bf16", own=tuple(p for p in each.own if p[0] != "scales"))
+        for each in (GATE, DOWN)
+    ]
+    (name,) = moe_json.render([sized(each, {NARROW: 1.0}) for each in wide])
+    assert name == "E=256,N=256,device_name=NVIDIA_H200.json"
+    per_token = replace(GATE, own=tuple((k, "per_token" if k == "scales" else v) for k, v in GATE.own))
+    (name,) = moe_json.render([sized(per_token, {NARROW: 1.0})])
+    assert name == "E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8.json"
+    with pytest.raises(InputError, match="on which device"):
+        moe_json.render([TimedSize(GATE, {NARROW: 1.0}, "sm_90")])
+
+
+def test_what_these_files_cannot_say() -> None:
+    """Skewed routing, another activation, another layout."""
+    assert not vllm.obstacle(GATE)
+    assert "skewed" in vllm.obstacle(replace(DOWN, own=(*OWN[:1], ("routing", "skewed"), *OWN[1:])))
+    assert "silu" in vllm.obstacle(replace(GATE, activation="gelu"))
+    assert "layout" in vllm.obstacle(replace(DOWN, row_major_b=True))
