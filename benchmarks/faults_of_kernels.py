@@ -122,6 +122,20 @@ FAULTS = (
     Fault("stride of A is wrong by one", r"\* lda\b", "* (lda + 1)"),
     Fault("stride of B is wrong by one", r"\* ldb\b", "* (ldb + 1)"),
     Fault("stride of C is wrong by one", r"_leading\(operands\[\"c\"\]\)", '_leading(operands["c"]) + 1'),
+    # Rows in groups, and mixtures of experts.
+    Fault("a group's weight is the next one's", r"b_ptr \+= group\.to", "b_ptr += (group + 1).to"),
+    Fault("a group's weight is the next one's", r"\[group \* N \+", "[(group + 1) * N +"),
+    Fault("a group's last tile is left out", r"tl\.cdiv\(group_rows, BLOCK_SIZE_M\)", "(group_rows // BLOCK_SIZE_M)"),
+    Fault("all tiles of a group are its first", r"tile_in_group \* BLOCK_SIZE_M", "0"),
+    Fault("the last tile has no program", r">= tiles_m \* tiles_n:", ">= tiles_m * tiles_n - 1:"),
+    Fault("a group's last row is not stored", rf"(tl\.store\(.*offs_m{_OFFSET} < last_row)\)", r"\1 - 1)"),
+    Fault("rows of A are not gathered", r"rows_a = slots", "rows_a = offs_m"),
+    Fault("up is a column too early", r"\+ N \* ldb", "+ (N - 1) * ldb"),
+    Fault("up is a column too early", r"first_n \+ N,", "first_n + N - 1,"),
+    Fault("the gate is open", r"activate\(acc\) \* up", "acc * up"),
+    Fault("routing weights are another slot's", r"routing_weights_ptr \+ slots", "routing_weights_ptr + offs_m"),
+    Fault("rows are stored by their order", r"slots\[:, None\]\.to", "offs_m[:, None].to"),
+    Fault("a slot is not added", r"tl\.static_range\((\d+)\)", r"tl.static_range(\1 - 1)"),
     # Kernels in Gluon: the copy engine, barriers, wgmma.
     Fault(
         "a descriptor's box is placed short",

@@ -17,11 +17,22 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
+from genkern.ops.op import groups_of
 
 # Where a fault of each format shows: bias and activation with one, scales with the others.
 _FORMATS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("a16w16", "bf16", {"bias": True, "activation": "relu"}),
     ("a8w8", "fp8e4m3fn", {"own": (("scales", "per_token"),)}),
+    ("grouped_gemm", "bf16", {"own": (("groups", 5),)}),
+    ("fused_moe", "bf16", {"own": (("experts", 5), ("stage", "gate_up"), ("top_k", 2)), "activation": "silu"}),
+    ("fused_moe", "bf16", {"own": (("experts", 5), ("top_k", 2))}),
+)
+# Of sound kernels of groups: own fields, and the activation.
+_GROUPED: tuple[tuple[str, dict[str, object]], ...] = (
+    ("grouped_gemm", {"own": (("groups", 7),)}),
+    ("grouped_gemm", {"own": (("capacity", 5000), ("groups", 3), ("routing", "skewed"))}),
+    ("fused_moe", {"own": (("experts", 6), ("stage", "gate_up"), ("top_k", 3)), "activation": "gelu"}),
+    ("fused_moe", {"own": (("experts", 6), ("routing", "skewed"), ("top_k", 3))}),
 )
 
 
@@ -43,7 +54,7 @@ class Case:
 def config_of(family: str, problem: GemmProblem) -> Config:
     """A config of small tiles, with a split where the family has one."""
     facts = FAMILIES[family]
-    split = 3 if facts.splits_k else 1
+    split = 3 if facts.splits_k and groups_of(problem) is None else 1
     if family == "gemv":
         return Config(family, 1, 16, 128, 1, 1, 2, 1)
     if family == "skinny":
@@ -116,6 +127,13 @@ def _sound_of(family: str, arch: str, sizes: Sequence[tuple[int, int, int]]) -> 
                 fields["own"] = (("scales", "per_token"),)
             out = "fp32" if dtype == "fp32" else ("bf16", "fp16", "fp32")[number % 3] if op == "a8w8" else dtype
             problem = GemmProblem(m, n, k, op, dtype, dtype, out, **fields)  # type: ignore[arg-type]
+            config = config_of(family, problem)
+            if not legal(problem, config, gpu_for_arch(arch)):
+                yield Case(problem, config)
+        op, fields = _GROUPED[number % len(_GROUPED)]
+        if FAMILIES[family].groups:
+            dtype = ("bf16", "fp16")[number % 2]
+            problem = GemmProblem(m, n, k, op, dtype, dtype, dtype, **fields)  # type: ignore[arg-type]
             config = config_of(family, problem)
             if not legal(problem, config, gpu_for_arch(arch)):
                 yield Case(problem, config)

@@ -52,8 +52,8 @@ class Op:
     `largest_exact`: the integer up to which A and B hold every one, of either sign: of int4 7, of e2m1 4.
     `groups`: how rows go to weights, of formats with many; their index operands are made by that, and C's elements
     that no call writes are NaN in the reference.
-    `error_beside`: by how much more than a sum's a result may be off, as a factor, and relative to the sum of the
-    products' magnitudes besides.
+    `error_beside`: by how much more than a sum's a result may be off: as a factor, relative to the sum of the products'
+    magnitudes besides, and how often the error of an activation, which what it lets through multiplies.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Op:
     encoded: tuple[str, ...] = ()
     largest_exact: Callable[[GemmProblem], int] = lambda problem: 8
     groups: Callable[[GemmProblem], Groups] | None = None
-    error_beside: Callable[[GemmProblem], tuple[float, float]] = lambda problem: (1.0, 0.0)
+    error_beside: Callable[[GemmProblem], tuple[float, float, float]] = lambda problem: (1.0, 0.0, 1.0)
 
     def encodes(self, operand: Operand) -> bool:
         """Whether only `exact_inputs` can make values for an operand."""

@@ -178,7 +178,8 @@ class Checking:
         if (known := self._references.get(round_)) is not None:
             return known
         expected, dtype_c, activation = self.reference(tensors), tensors["c"].dtype, self.problem.activation
-        error = activation_error(expected, activation)
+        factor, beside, gain = self.op.error_beside(self.problem)
+        error = activation_error(expected, activation) * gain
         if round_.kind == "random":
             names = [operand.name for operand in self.operands if operand.role != "output"]
             inputs = {name: torch.empty_like(tensors[name]) for name in names}
@@ -186,8 +187,8 @@ class Checking:
             magnitude = self.reference(inputs)
             products = min(self.problem.K, FEW_PRODUCTS if self._few else self.problem.K)
             roundoff = accumulator_roundoff(self.problem.dtype_a, self.arch)
-            factor, beside = self.op.error_beside(self.problem)
-            error = factor * sum_error(magnitude, roundoff, products, activation) + beside * magnitude
+            of_sums = factor * sum_error(magnitude, roundoff, products, activation) + beside * magnitude
+            error = of_sums if gain == 1 else of_sums + error
         if isinstance(error, float):
             exact = expected.to(dtype_c)
             made = _Reference(exact, exact, exact)

@@ -26,6 +26,8 @@ _MOST_TOP_K = 32
 _SPACING = {"bf16": 2**-7, "fp16": 2**-10, "fp32": 2**-23}
 # A sum of n products of deviates stays within 6 standard deviations, 6 sqrt(n); their magnitudes add up to 0.64 n.
 _WITHIN = 10.0
+# Of up's sums in exact rounds, about: what the error of an activation is multiplied by.
+_LARGEST_UP = 256.0
 _FEW_PRODUCTS = 1024
 
 
@@ -93,11 +95,12 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
     return types or _groups(problem).refusal(problem.M)
 
 
-def _error_beside(problem: GemmProblem) -> tuple[float, float]:
+def _error_beside(problem: GemmProblem) -> tuple[float, float, float]:
     """A product of two sums is off by both's errors; a row that is rounded before the sum, by a number's spacing."""
     if own_of(problem).stage == "gate_up":
-        return 2.0, 0.0
-    return 1.0, _SPACING[problem.dtype_c] * min(1.0, _WITHIN / math.sqrt(min(problem.K, _FEW_PRODUCTS)))
+        return 2.0, 0.0, _LARGEST_UP
+    rounded = _SPACING[problem.dtype_c] * min(1.0, _WITHIN / math.sqrt(min(problem.K, _FEW_PRODUCTS)))
+    return 1.0, rounded, 1.0
 
 
 OP = Op(
