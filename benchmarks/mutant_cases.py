@@ -23,7 +23,8 @@ from genkern.ops.op import groups_of
 _FORMATS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("a16w16", "bf16", {"bias": True, "activation": "relu"}),
     ("a8w8", "fp8e4m3fn", {"own": (("scales", "per_token"),)}),
-    ("grouped_gemm", "bf16", {"own": (("groups", 5),)}),
+    # One of the groups has several tiles.
+    ("grouped_gemm", "bf16", {"own": (("groups", 2), ("routing", "skewed"))}),
     ("fused_moe", "bf16", {"own": (("experts", 5), ("stage", "gate_up"), ("top_k", 2)), "activation": "silu"}),
     ("fused_moe", "bf16", {"own": (("experts", 5), ("top_k", 2))}),
 )

@@ -29,6 +29,7 @@ from genkern.tuning.check import reduced
 H200 = gpu_for_arch("sm_90")
 TILED = Config("tiled", 16, 32, 32, 2, 1, 4, 2)
 TMA = Config("tiled_tma", 32, 32, 64, 2, 1, 4, 3)
+PERSISTENT = replace(TMA, family="persistent_tma")
 FP16 = ("fp16", "fp16", "fp16")
 FP8 = ("fp8e4m3fn", "fp8e4m3fn", "fp16")
 BF16 = ("bf16", "bf16", "bf16")
@@ -74,11 +75,11 @@ CASES = [
 
 
 @needs_interpreter
-@pytest.mark.parametrize("config", [TILED, TMA], ids=lambda config: config.family)
+@pytest.mark.parametrize("config", [TILED, TMA, PERSISTENT], ids=lambda config: config.family)
 @pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.name)
 def test_passes_the_check(interpreter: Interpreter, problem: GemmProblem, config: Config) -> None:
     """Exact inputs, matrices that lie apart, and random ones; experts may have no rows."""
-    if config is TMA and problem.row_major_b:
+    if config is not TILED and problem.row_major_b:
         config = replace(TILED, BLOCK_SIZE_M=32)
     verdict = interpreter.check(problem, config)
     assert verdict["passed"], verdict
@@ -138,7 +139,11 @@ def test_operands_and_work() -> None:
         [(64, 512), (16, 512, 512), (256, 256), (16,), (256,)],
         [(256, 256), (16, 256, 512), (64, 512), (16,), (256,), (256,)],
     ]
-    assert {name for name in FAMILIES if not legal_problem(gate, name, H200)} == {"tiled", "tiled_tma"}
+    assert {name for name in FAMILIES if not legal_problem(gate, name, H200)} == {
+        "tiled",
+        "tiled_tma",
+        "persistent_tma",
+    }
 
 
 def test_a_plan_counts_slots() -> None:
@@ -161,7 +166,7 @@ def test_kernels_compile(tmp_path: Path, arch: str, stage: str) -> None:
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
     blocks = problem_of(stage, 300, 256, 384, 5, 2, (fp8, fp8, "bf16"), scales="blocks")
     for problem in (problem_of(stage, 300, 256, 320, 5, 2, BF16), blocks):
-        assert compile_all(tmp_path, problem, [replace(TILED, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64), TMA], arch)
+        assert compile_all(tmp_path, problem, [replace(TILED, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64), TMA, PERSISTENT], arch)
 
 
 @pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.name)

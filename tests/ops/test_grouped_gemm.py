@@ -32,6 +32,7 @@ from genkern.tuning.check import reduced
 H200 = gpu_for_arch("sm_90")
 TILED = Config("tiled", 16, 32, 32, 2, 1, 4, 2)
 TMA = Config("tiled_tma", 32, 32, 64, 2, 1, 4, 3)
+PERSISTENT = replace(TMA, family="persistent_tma")
 FP16 = ("fp16", "fp16", "fp16")
 FP8 = ("fp8e4m3fn", "fp8e4m3fn", "fp16")
 
@@ -67,6 +68,10 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interprete
         (problem_of(60, 48, 96, 3, FP8, (("capacity", 40), ("scales", "per_token"))), TMA),
         (problem_of(60, 160, 256, 3, FP8, (("scales", "blocks"),)), TILED),
         (problem_of(60, 160, 256, 3, FP8, (("capacity", 40), ("scales", "blocks"))), TMA),
+        (problem_of(100, 40, 72, 5), PERSISTENT),
+        (problem_of(60, 40, 72, 4, more=(("capacity", 40), ("routing", "skewed"))), PERSISTENT),
+        (problem_of(60, 160, 256, 3, FP8, (("scales", "blocks"),)), PERSISTENT),
+        (problem_of(60, 48, 96, 3, FP8, (("scales", "per_token"),)), PERSISTENT),
     ],
     ids=lambda value: value.name,
 )
@@ -125,7 +130,11 @@ def test_what_it_is_not(said: dict[str, object], reason: str) -> None:
 def test_which_configs_take_it() -> None:
     """Families that find groups, without a split of K or an order of their own for tiles."""
     problem = problem_of(100, 128, 1024, 4)
-    assert {name for name in FAMILIES if not legal_problem(problem, name, H200)} == {"tiled", "tiled_tma"}
+    assert {name for name in FAMILIES if not legal_problem(problem, name, H200)} == {
+        "tiled",
+        "tiled_tma",
+        "persistent_tma",
+    }
     assert "not split along K" in legal(problem, replace(TILED, SPLIT_K=2), H200)
     assert "own order" in legal(problem, replace(TILED, xcd_remap=1), gpu_for_arch("gfx942"))
     assert "rowMajorA: T" in legal_problem(replace(problem, row_major_a=False), "tiled", H200)
@@ -167,7 +176,7 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     bf16 = problem_of(300, 256, 320, 5, ("bf16", "bf16", "bf16"))
     blocks = problem_of(300, 256, 384, 5, (fp8, fp8, "bf16"), (("scales", "blocks"), ("capacity", 128)))
     for problem in (bf16, blocks):
-        assert compile_all(tmp_path, problem, [replace(TILED, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64), TMA], arch)
+        assert compile_all(tmp_path, problem, [replace(TILED, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64), TMA, PERSISTENT], arch)
 
 
 def test_a_module_says_what_it_misreads(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from genkern.kernels.families.call import (
     NUM_WARPS,
     SPLIT_K,
     TILES,
+    TILES_OF_C,
+    Call,
     K,
     Kernel,
     M,
@@ -139,6 +141,23 @@ def slot_sums(product: Product) -> Kernel:
     options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
     arguments = (slot_rows(product), C_POINTER, *numbers, *constants)
     return Kernel(SUM_SLOTS, arguments, (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options)
+
+
+def of_groups(product: Product, variant: Variant, a: Argument, b: Argument, last: Arguments, *grid: Value) -> Call:
+    """A call for rows in groups with weights through TMA, by descriptor `b`; its grid counts TILES.
+
+    Rows of A that lie anywhere come through pointers, others by `a`; where rows of C are sums, slots are added up after.
+    """
+    groups = product.groups
+    assert groups is not None
+    rows, of_a = (POINTERS[0], "a") if groups.gathered else (a, "")
+    scratch = (slot_rows(product),) if groups.summed else ()
+    lead = leading(product, of_a if groups.summed else f"{of_a}c")
+    arguments = (rows, b, C_POINTER, *scratch, *product.extra, *sizes(product), *lead, *last)
+    main = main_kernel(variant, arguments, *grid)
+    if not groups.summed:
+        return Call((main,), (TILES_OF_C,))
+    return Call((main, slot_sums(product)), (TILES_OF_C,), workspace=slot_elements(product))
 
 
 def zero_fill(product: Product, sums: tuple[Argument, Argument]) -> Kernel:

@@ -21,11 +21,17 @@ from genkern.kernels.families.call import (
     Product,
     Variant,
 )
-from genkern.kernels.families.common import GROUP, main_kernel, sizes
+from genkern.kernels.families.common import GROUP, main_kernel, of_groups, sizes
 from genkern.kernels.families.limits import dot_limit, tma_box_limit, tma_operands_limit, tma_output_limit
+from genkern.ops.op import groups_of
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
+    if (groups := groups_of(problem)) is not None:
+        # Rows that are gathered come through pointers.
+        overhangs = groups.gathered and problem.K % config.BLOCK_SIZE_K != 0
+        name = f"matmul_{config.family}_groups" + "_mask_k" * overhangs
+        return Variant(name, "gemm/persistent_tma_groups.py.j2", mask_k=overhangs)
     specialized = config.family == PERSISTENT_TMA_SPECIALIZED.name
     return Variant(f"matmul_{config.family}", "gemm/persistent_tma.py.j2", specialized=specialized)
 
@@ -33,12 +39,16 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
 def _call(product: Product, variant: Variant) -> Call:
     a = product.descriptor("a_desc", "a", (BLOCK_SIZE_M, BLOCK_SIZE_K))
     b = product.descriptor("b_desc", "b", (BLOCK_SIZE_K, BLOCK_SIZE_N))
+    if product.groups is not None:
+        return of_groups(product, variant, a, b, (GROUP,), least(UNITS, TILES))
     c = product.descriptor("c_desc", "c", (BLOCK_SIZE_M, BLOCK_SIZE_N))
     arguments = (a, b, c, *product.extra, *sizes(product), GROUP)
     return Call((main_kernel(variant, arguments, least(UNITS, TILES)),), (TILES_OF_C,))
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+    if groups_of(problem) is not None and (problem.row_major_b or not problem.row_major_a):
+        return "of groups TMA reads zeros beyond K only where rows run along K (rowMajorA: T, rowMajorB: N)"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
 
 
@@ -55,7 +65,17 @@ def _legal_specialized(problem: GemmProblem, config: Config, gpu: Gpu | None) ->
     return tma_box_limit(problem, config) or dot_limit(problem, config, gpu)
 
 
-PERSISTENT_TMA = Family("persistent_tma", _variant, _call, takes=_takes, legal=_legal, uses_tma=True, stores_tma=True)
+PERSISTENT_TMA = Family(
+    "persistent_tma",
+    _variant,
+    _call,
+    takes=_takes,
+    legal=_legal,
+    uses_tma=True,
+    stores_tma=True,
+    groups=True,
+    gathers=True,
+)
 # Triton adds whole warpgroups: one warp of four loads, one multiplies.
 PERSISTENT_TMA_SPECIALIZED = Family(
     "persistent_tma_specialized",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Argument
 from genkern.kernels.families.call import (
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
@@ -21,16 +20,13 @@ from genkern.kernels.families.call import (
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
-    POINTERS,
     SPLIT_TILES,
     SPLITS,
     leading,
     main_kernel,
     masked_variant,
+    of_groups,
     sizes,
-    slot_elements,
-    slot_rows,
-    slot_sums,
     sums,
     when_split,
 )
@@ -48,24 +44,10 @@ def _call(product: Product, variant: Variant) -> Call:
     a = product.descriptor("a_desc", "a", (BLOCK_SIZE_M, BLOCK_SIZE_K))
     b = product.descriptor("b_desc", "b", (BLOCK_SIZE_K, BLOCK_SIZE_N))
     if product.groups and product.groups.sorted_slots:
-        return _of_slots(product, variant, a, b)
+        return of_groups(product, variant, a, b, (GROUP, SPLITS), TILES, SPLIT_K)
     numbers = (*sizes(product), *leading(product, "c"), GROUP, SPLITS)
     kernel = main_kernel(variant, (a, b, C_POINTER, *sums(product), *product.extra, *numbers), TILES, SPLIT_K)
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
-
-
-def _of_slots(product: Product, variant: Variant, a: Argument, b: Argument) -> Call:
-    """Rows of A that lie anywhere come through pointers; where rows of C are sums, slots' are added up after."""
-    groups = product.groups
-    assert groups is not None
-    rows, of_a = (POINTERS[0], "a") if groups.gathered else (a, "")
-    scratch = (slot_rows(product),) if groups.summed else ()
-    lead = leading(product, of_a if groups.summed else f"{of_a}c")
-    arguments = (rows, b, C_POINTER, *scratch, *product.extra, *sizes(product), *lead, GROUP, SPLITS)
-    main = main_kernel(variant, arguments, TILES, SPLIT_K)
-    if not groups.summed:
-        return Call((main,), (TILES_OF_C,))
-    return Call((main, slot_sums(product)), (TILES_OF_C,), workspace=slot_elements(product))
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
