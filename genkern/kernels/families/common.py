@@ -146,7 +146,8 @@ def slot_sums(product: Product) -> Kernel:
 def of_groups(product: Product, variant: Variant, a: Argument, b: Argument, last: Arguments, *grid: Value) -> Call:
     """A call for rows in groups with weights through TMA, by descriptor `b`; its grid counts TILES.
 
-    Rows of A that lie anywhere come through pointers, others by `a`; where rows of C are sums, slots are added up after.
+    Rows of A that lie anywhere come through pointers, others by `a`; where rows of C are sums, those of slots are added
+    up after.
     """
     groups = product.groups
     assert groups is not None
