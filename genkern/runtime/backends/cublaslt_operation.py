@@ -127,6 +127,8 @@ def refusal(problem: GemmProblem) -> str:
         return reason
     if op.batched:
         return "its batches are not among the calls that are enumerated"
+    if op.groups is not None:
+        return "it has no product of rows in groups"
     a, b, c = problem.dtype_a, problem.dtype_b, problem.dtype_c
     if c not in _OUTPUTS.get(a, ()) or b not in _TYPES:
         more = "; scales and cast of integer sums are not its" if a == "int8" else ""

@@ -131,3 +131,11 @@ def test_what_the_library_does_not_compute_is_refused(problem: GemmProblem, reas
     assert reason in refusal(problem)
     with pytest.raises(NotCovered, match=r"library|cuBLASLt"):
         operation_of(problem)
+
+
+def test_rows_in_groups_are_not_its() -> None:
+    """A product of rows in groups is no product of one weight, whatever its size and types."""
+    problem = GemmProblem(64, 64, 128, op="grouped_gemm", own=(("groups", 4),))
+    assert "rows in groups" in refusal(problem)
+    with pytest.raises(NotCovered):
+        operation_of(problem)
