@@ -59,9 +59,12 @@ def main() -> None:
     import torch
     import triton
 
+    from fast_interpreter import make_interpreter_fast
+
     from genkern.profiling import interpret
 
     del torch, triton
+    make_interpreter_fast()
     for line in sys.stdin:
         values, environment, out, errors = json.loads(line)
         child = os.fork()
