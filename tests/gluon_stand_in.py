@@ -253,9 +253,9 @@ class _Matrix:
 _TO_INTEGER = re.compile(r"(\([^()]*\)|[\w.]+(?:\(\w*\))?)\.to\(gl\.int(?:32|64)\)")
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=None)
 def _code(text: str) -> types.CodeType:
-    """The generated module without its imports of Triton, and with Python's own numbers, which do not overflow."""
+    """A part of a module without imports of Triton, and with Python's own numbers, which do not overflow."""
     lines = text.split("\n")
     for number, line in enumerate(lines):
         if line.startswith(("import triton", "from triton")):
@@ -267,7 +267,9 @@ def _code(text: str) -> types.CodeType:
 
 def _module(text: str, now: _Running) -> dict[str, Any]:
     module = _namespace(now) | {"__name__": "generated"}
-    exec(_code(text), module)
+    # Two empty lines are between any two functions, most of which other modules have too.
+    for part in text.split("\n\n\n"):
+        exec(_code(part), module)
     module["_gluon_descriptor"] = lambda x, box, cluster=1: Descriptor(x.values, box, x.writes, x.read_once)
     return module
 
