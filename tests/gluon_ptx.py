@@ -46,6 +46,7 @@ class _Threads:
         self.agent = agent
         self.threads = agent.threads if group < 0 else agent.threads[group * 128 : group * 128 + 128]
         self.warps = range(len(agent.known)) if group < 0 else range(group * 4, group * 4 + 4)
+        self.everyone = np.ones(len(self.threads), bool)
         self.products = Products(machine, group, accs)
         self.named: dict[str, NDArray[Any]] = {}
         self.written: dict[str, Mask] = {}
@@ -54,7 +55,7 @@ class _Threads:
 
     def run(self) -> Iterator[Callable[[], bool]]:
         """Those that are behind go first, so that all meet again; gives what they wait for, whenever they wait."""
-        everyone, instructions = np.ones(len(self.threads), bool), self.text.instructions
+        everyone, instructions = self.everyone, self.text.instructions
         # Where each thread is, while they are not all at `step`.
         step, at = 0, None
         for _ in range(_MOST_STEPS):
@@ -90,7 +91,8 @@ class _Threads:
         """A number for each thread, of which those that take part must have one."""
         name = name.strip()
         if name in self.named:
-            assert np.all(self.written[name] | ~taken), f"{name} is used before it is written"
+            written = self.written[name]
+            assert written is self.everyone or (written | ~taken).all(), f"{name} is used before it is written"
             return self.named[name]
         if name == "%tid.x":
             return self.threads
@@ -123,6 +125,9 @@ class _Threads:
     def write(self, name: str, values: Any, taken: Mask) -> None:
         assert name in self.text.registers or name.startswith("$"), f"{name} is not declared"
         new = np.broadcast_to(np.asarray(values), self.threads.shape)
+        if taken is self.everyone:
+            self.named[name], self.written[name] = new, taken
+            return
         before = self.named.get(name, new)
         self.named[name] = np.where(taken, new, before)
         self.written[name] = self.written.get(name, np.zeros(taken.shape, bool)) | taken
