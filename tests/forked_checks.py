@@ -58,7 +58,6 @@ def main() -> None:
     """Import what a check needs, then fork for each."""
     import torch
     import triton
-
     from fast_interpreter import make_interpreter_fast
 
     from genkern.profiling import interpret

@@ -13,7 +13,7 @@ import random
 import re
 import types
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -253,7 +253,7 @@ class _Matrix:
 _TO_INTEGER = re.compile(r"(\([^()]*\)|[\w.]+(?:\(\w*\))?)\.to\(gl\.int(?:32|64)\)")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _code(text: str) -> types.CodeType:
     """A part of a module without imports of Triton, and with Python's own numbers, which do not overflow."""
     lines = text.split("\n")

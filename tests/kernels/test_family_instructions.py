@@ -250,9 +250,10 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
 
 @pytest.mark.parametrize(
     ("problem", "config"),
+    # Each config with one of the problems.
     [
-        *((SPECIALIZED_PROBLEMS[0], config) for config in SPECIALIZED),
-        *((SPECIALIZED_PROBLEMS[1], config) for config in spread(SPECIALIZED, 3)),
+        *((SPECIALIZED_PROBLEMS[0], config) for config in in_turns(SPECIALIZED, 2, 0)),
+        *((SPECIALIZED_PROBLEMS[1], config) for config in in_turns(SPECIALIZED, 2, 1)),
     ],
     ids=lambda value: value.name,
 )
@@ -293,7 +294,10 @@ def test_specialized_loops_are_for_sm_100(
 
 @pytest.mark.parametrize(
     ("config", "dtype"),
-    [*((config, "bf16") for config in spread(GLUON_CONFIGS, 2)), *((config, "fp16") for config in GLUON_CONFIGS[1::6])],
+    [
+        *((config, "bf16") for config in spread(GLUON_CONFIGS, 2)),
+        *((config, "fp16") for config in spread(GLUON_CONFIGS[1::6], 2)),
+    ],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], config: Config, dtype: str) -> None:
@@ -315,7 +319,10 @@ def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], co
 
 @pytest.mark.parametrize(
     ("config", "dtype_c"),
-    [*((config, "bf16") for config in spread(GLUON_CONFIGS, 2)), *((config, "fp32") for config in GLUON_CONFIGS[3::4])],
+    [
+        *((config, "bf16") for config in spread(GLUON_CONFIGS, 2)),
+        *((config, "fp32") for config in spread(GLUON_CONFIGS[3::4], 2)),
+    ],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], config: Config, dtype_c: str) -> None:

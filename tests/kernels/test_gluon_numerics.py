@@ -111,7 +111,7 @@ EACH_WIDTH = [
 
 @pytest.mark.parametrize(("family", "rows", "warps"), EACH_WIDTH)
 def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
-    """Tiles that overhang, two or a cluster's one, at every ninth width of the family for which there is room (every
+    """Tiles that overhang, two or a cluster's one, at every 15th width of the family for which there is room (every
     third in `make test-long`), and all the powers of two."""
     step = FAMILIES[family].width_step
     stages = 3
@@ -120,7 +120,7 @@ def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
         if room_for_stages(family, rows, width, "fp16") < stages:
             break
         done = width
-        if width // step % repeats(9, 3) != 1 and width & (width - 1):
+        if width // step % repeats(15, 3) != 1 and width & (width - 1):
             continue
         config = made(family, rows, width, 1, warps, stages)
         more = 5 if FAMILIES[family].cluster == 1 else -5
@@ -139,8 +139,8 @@ def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
     """Twice as many elements to a row of the ring; scales, bias and activation, shares, and tiles that overhang."""
     swapped = FAMILIES[family].swaps_operands
     shapes = ((48, 1, 4, 1), (16, 1, 8, 2 if family not in SIDE_BY_SIDE else 1), (80, 3, 4, 1))
-    mixed = dtype_a != dtype_b
-    for width, split_k, warps, together in in_turns(shapes, 3 if mixed else 2, GLUON.index(family)):
+    turn = GLUON.index(family) + (dtype_a == "int8")
+    for width, split_k, warps, together in in_turns(shapes, 3, turn):
         shares = split_k if FAMILIES[family].splits_k else 1
         config = made(family, 16 * warps, width, shares, warps, 3, together=2 * together)
         m, n = (width + 5, 16 * warps - 4) if swapped else (16 * warps + 5, 2 * width - 4)
@@ -163,7 +163,8 @@ def test_every_layout_is_exact(family: str, row_major_a: bool, row_major_b: bool
         if not legal(problem, config, gpu_for_arch("sm_90")):
             cases.append((problem, config))
     assert cases
-    for problem, config in in_turns(cases, min(2, len(cases)), LAYOUTS.index((row_major_a, row_major_b))):
+    turn = GLUON.index(family) + LAYOUTS.index((row_major_a, row_major_b))
+    for problem, config in in_turns(cases, len(cases), turn):
         assert_exact(product(problem, config, 2, seed=config.BLOCK_SIZE_M))
 
 

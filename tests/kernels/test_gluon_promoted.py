@@ -9,7 +9,7 @@ import pytest
 from gluon_cases import assert_exact, block_scaled, changed, made, product, room_for_stages, said_to
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from long_tests import repeats, spread
+from long_tests import in_turns, repeats, spread
 from small_gemms import specs_of
 
 from genkern.gemm.config import Config
@@ -78,7 +78,7 @@ def test_wide_tiles_lie_across_blocks_of_columns(rows: int, width: int, warps: i
 @pytest.mark.parametrize("family", PROMOTES)
 def test_int8_is_exact(family: str) -> None:
     """Products are whole numbers, of which scales make float32."""
-    for rows, warps in ((64, 4), (128, 8)):
+    for rows, warps in in_turns(((64, 4), (128, 8)), 2, PROMOTES.index(family)):
         problem = block_scaled(70, 152, 1040, dtype="int8", bias=True)
         assert_exact(product(problem, made(family, rows, 48, 1, warps, 3, together=2), 3, largest=9))
 
@@ -221,7 +221,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.parametrize("config", COMPILED, ids=lambda config: config.name)
+@pytest.mark.parametrize("config", spread(COMPILED, 2), ids=lambda config: config.name)
 def test_sums_and_products_fit_a_threads_registers(tmp_path: Path, config: Config) -> None:
     """Nothing spills, ptxas takes no wgmma apart, and sums are complete before the next products are begun."""
     compiler = pytest.importorskip("triton.compiler")

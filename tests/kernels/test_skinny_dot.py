@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_tests import in_turns
 from small_gemms import make_module, specs_of
 
 from genkern.gemm.config import Config
@@ -45,8 +46,10 @@ def config_of(m: int, rows: int = 32, warps: int = 4) -> Config:
     return Config("skinny_dot", min(64, max(8, 1 << (m - 1).bit_length())), rows, 128 * warps, 1, 1, warps, 1)
 
 
-@pytest.mark.parametrize("rows", [16, 64])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+# Each kind with one number of rows, but for `make test-long`.
+@pytest.mark.parametrize(
+    ("kind", "rows"), [(kind, rows) for n, kind in enumerate(KINDS) for rows in in_turns((16, 64), 2, n)], ids=str
+)
 def test_weights_stay_in_registers(tmp_path: Path, kind: tuple[str, str, str, Own], rows: int) -> None:
     """The loop over K loads 16 bytes at a time and multiplies, without shared memory or a barrier."""
     compiler = pytest.importorskip("triton.compiler")

@@ -171,10 +171,10 @@ def test_kernels_compile(tmp_path: Path, arch: str, stage: str) -> None:
     """For AMD and NVIDIA, with and without scales."""
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
     blocks = problem_of(stage, 300, 256, 384, 5, 2, (fp8, fp8, "bf16"), scales="blocks")
-    for problem in (problem_of(stage, 300, 256, 320, 5, 2, BF16), blocks):
-        assert compile_all(
-            tmp_path, problem, [replace(TILED, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64), TILED, TMA, PERSISTENT], arch
-        )
+    wide = replace(TILED, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
+    # Each way with one of the problems, but for `make test-long`.
+    for turn, problem in enumerate((problem_of(stage, 300, 256, 320, 5, 2, BF16), blocks)):
+        assert compile_all(tmp_path, problem, in_turns([wide, TILED, TMA, PERSISTENT], 2, turn), arch)
 
 
 @pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.name)
