@@ -69,7 +69,7 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """In each layout of B; with and without a dot."""
     for number, row_major_b in enumerate((False, True)):
         problem = problem_of(100, 208, 320, PAIRS[number], row_major_b=row_major_b)
-        assert compile_all(tmp_path, problem, in_turns([TILED, TILED_TMA_SPLIT, SWAPPED], 2, number), arch)
+        assert compile_all(tmp_path, problem, in_turns([TILED, SWAPPED, TILED_TMA_SPLIT], 2, number), arch)
     assert compile_all(tmp_path, problem_of(1, 208, 320, PAIRS[0]), [GEMV, FEW_ROWS], arch)
 
 
