@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from genkern.errors import InputError
@@ -53,3 +54,17 @@ def underscored(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[st
         proper = name[:dashes] + name[dashes:].replace("-", "_")
         written.append(f"{proper}{equals}{value}" if dashes and proper in names else argument)
     return written
+
+
+def number(kind: str, least: float, most: float, integer: bool = False) -> Callable[[str], float]:
+    """Reads a number from `least` to `most`; raises argparse.ArgumentTypeError, which says that it is not `kind`."""
+
+    def read(text: str) -> float:
+        value = least - 1
+        with contextlib.suppress(ValueError):
+            value = int(text) if integer else float(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {kind}")
+        return value
+
+    return read

@@ -15,7 +15,7 @@ import pytest
 
 from genkern.farm.cache import BinaryCache
 from genkern.farm.code_object import read_resources
-from genkern.farm.farm import Farm
+from genkern.farm.farm import Farm, never
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, Map, Pointer
 from genkern.kernels.kernel import KernelSpec, Target, symbol_of
@@ -93,6 +93,6 @@ class StandInFarm(Farm):
     def __init__(self, cache: BinaryCache) -> None:
         super().__init__(cache, Target("cuda", 90, 32), "3.7.1", jobs=1, timeout_s=60)
 
-    def compile_jobs(self, missing):  # type: ignore[no-untyped-def]
+    def compile_jobs(self, missing, enough=never):  # type: ignore[no-untyped-def]
         for job in missing:
             yield put(self.cache, job.key, job.spec)

@@ -7,11 +7,11 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from genkern import __version__
-from genkern.arguments import Parser, underscored
+from genkern.arguments import Parser, number, underscored
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
@@ -259,6 +259,13 @@ def _search(group: argparse._ArgumentGroup) -> None:
         "(identical), are left out",
     )
     group.add_argument(
+        "--patience",
+        type=_positive,
+        metavar="N",
+        help="compile and measure a size's kernels, the most promising first, until N in a row brought nothing faster; "
+        "the rest is predicted_out (default: all)",
+    )
+    group.add_argument(
         "--deterministic",
         action="store_true",
         help="leave out configs whose result may differ from run to run (float atomics); sizes that were won by one "
@@ -369,23 +376,11 @@ def _size(text: str) -> int:
     return int(text)
 
 
-def _number(kind: str, least: float, most: float, integer: bool = False) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = least - 1
-        with contextlib.suppress(ValueError):
-            value = int(text) if integer else float(text)
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {kind}")
-        return value
-
-    return read
-
-
-_positive = _number("a whole number from 1 to 100000", 1, 100_000, integer=True)
-_seconds = _number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
-_megabytes = _number("a number of MiB from 0 to 65536", 0, 65_536)
-_ratio = _number("a share from 0 to 1", 0, 1)
-_tolerance = _number("a number from 0 to 1e6", 0, 1e6)
+_positive = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
+_seconds = number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
+_megabytes = number("a number of MiB from 0 to 65536", 0, 65_536)
+_ratio = number("a share from 0 to 1", 0, 1)
+_tolerance = number("a number from 0 to 1e6", 0, 1e6)
 
 
 def _gpu_ids(text: str) -> tuple[int, ...]:

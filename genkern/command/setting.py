@@ -95,6 +95,8 @@ class Setting:
     def journal_header(self, spaces: Mapping[str, Space], time_source: str) -> dict[str, object]:
         """What the facts of a journal depend on, and whether they belong to a run with --all."""
         budget = asdict(self.budget)
+        # Headers of runs from before these, and of runs without, have none of them.
+        since = {"atol": TOLERANCE, "rtol": TOLERANCE, "patience": Budget.patience}
         return {
             **self.versions,
             "arch": self.target.arch,
@@ -102,9 +104,8 @@ class Setting:
             "devices": self.target.clocks,
             "time_source": time_source,
             "space": {op: {"name": space.name, "digest": _digest(space)} for op, space in sorted(spaces.items())},
-            "budget": {name: value for name, value in budget.items() if name not in ("timeout_s", "atol", "rtol")},
-            # Headers of runs without them have neither.
-            **{name: budget[name] for name in ("atol", "rtol") if budget[name] != TOLERANCE},
+            "budget": {name: value for name, value in budget.items() if name not in ("timeout_s", *since)},
+            **{name: budget[name] for name, usual in since.items() if budget[name] != usual},
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
             "checks": self.checks,
@@ -144,10 +145,14 @@ def _libraries(text: str) -> str:
 def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
     """How much to measure; the weights rotate through twice the last-level cache unless the user says otherwise.
 
-    Raises InputError for --icache_flush on a device on which nothing is flushed, and for a library that there is not.
+    Raises InputError for --icache_flush on a device on which nothing is flushed, for a library that there is not, and
+    for --patience where everything is to be measured.
     """
     if options.icache_flush and not (target.measured and target.gpu.vendor == "nvidia"):
         raise InputError("--icache_flush works on NVIDIA GPUs only; run without it")
+    if options.patience and (options.exhaustive or options.protocol == "tune_gemm"):
+        other = "--exhaustive" if options.exhaustive else "--protocol tune_gemm"
+        raise InputError(f"--patience leaves out what {other} is to measure: give one of them")
     rotating = options.rotating_tensor
     return Budget(
         protocol=options.protocol,
@@ -158,6 +163,7 @@ def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
         rtol=options.rtol,
         icache_flush=options.icache_flush,
         exhaustive=options.exhaustive,
+        patience=options.patience or Budget.patience,
         timeout_s=options.timeout,
         libraries=_libraries(options.libtype),
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,

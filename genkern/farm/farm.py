@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from genkern.errors import GenkernError
@@ -16,6 +17,11 @@ from genkern.kernels.kernel import KernelSpec, Target, compile_environment
 # A pool that loses a worker is started anew; one that keeps losing them without finishing a single kernel
 # in between (a machine out of memory, say) is given up after this many times.
 _FRUITLESS_RESTARTS = 3
+
+
+def never() -> bool:
+    """For a farm that is to compile everything."""
+    return False
 
 
 class FarmClosedError(GenkernError):
@@ -66,14 +72,19 @@ class Farm:
     def key(self, spec: KernelSpec) -> str:
         return spec.key(self.target, self.triton_version, self._environment)
 
-    def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+    def compile(
+        self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never
+    ) -> Iterator[Binary | Failure]:
         """Yield one result per distinct spec, what the cache has first, then the rest in any order.
 
+        Once `enough`, which any thread may ask, nothing is begun any more; what was under way still comes.
         Raises OutputError when the cache cannot be written, BugError as `compile_kernel` does.
         """
         missing: list[CompileJob] = []
         seen: set[str] = set()
         for spec in specs:
+            if enough():
+                break
             key = self.key(spec)
             if key in seen:
                 continue
@@ -86,9 +97,11 @@ class Farm:
                 folders = str(self.cache.folder), self.timeout_s, self.scratch_dir
                 missing.append(CompileJob(key, module_path, spec, self.target, *folders))
         if missing:
-            yield from self.compile_jobs(missing)
+            yield from self.compile_jobs(missing, enough)
 
-    def compile_jobs(self, missing: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+    def compile_jobs(
+        self, missing: Sequence[CompileJob], enough: Callable[[], bool] = never
+    ) -> Generator[Binary | Failure, None, None]:
         """Yield the result of each job in any order, without a look into the cache."""
         # joblib, which takes as long to import as genkern: a run whose binaries are all in the cache does without.
         from genkern.farm.pool import WorkerDiedError
@@ -96,10 +109,10 @@ class Farm:
         started, before_s = time.monotonic(), self.counts.compile_s
         pending = {job.key: job for job in missing}
         fruitless = 0
-        while pending:
+        while pending and not enough():
             before = len(pending)
             try:
-                with contextlib.closing(self._pool(list(pending.values()))) as results:
+                with contextlib.closing(self._pool(list(pending.values()), enough)) as results:
                     for result in results:
                         del pending[result.key]
                         self._count(result)
@@ -120,11 +133,11 @@ class Farm:
                     self._count(failure)
                     yield failure
 
-    def _pool(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+    def _pool(self, jobs: Sequence[CompileJob], enough: Callable[[], bool]) -> Generator[Binary | Failure, None, None]:
         from genkern.farm.pool import results_of
 
         self._pooled = True
-        return results_of(jobs, self.jobs)
+        return results_of(itertools.takewhile(lambda _: not enough(), jobs), self.jobs)
 
     def close(self) -> None:
         """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from multiprocessing import resource_tracker as multiprocessing_tracker
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,11 @@ from genkern.gemm.records import Binary
 WorkerDiedError = TerminatedWorkerError
 
 
-def results_of(jobs: Sequence[CompileJob], workers: int) -> Generator[Binary | Failure, None, None]:
-    """The result of each job as it comes, from so many processes. Raises WorkerDiedError where one of them is gone."""
+def results_of(jobs: Iterable[CompileJob], workers: int) -> Generator[Binary | Failure, None, None]:
+    """The result of each job as it comes, from so many processes; jobs are taken some ahead.
+
+    Raises WorkerDiedError where a process is gone.
+    """
     parallel = joblib.Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs")
     with _children_ignore_interrupts():
         results: Generator[Binary | Failure, None, None]

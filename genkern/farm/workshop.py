@@ -28,6 +28,8 @@ from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.specs import kernel_specs, launch_plan, main_binary
 from genkern.ops.op import get_op
 
+_LEFT_OUT = Unfit(Outcome.PREDICTED_OUT, "so many in a row that promised more brought nothing faster (--patience)")
+
 
 @dataclass
 class Job:
@@ -36,7 +38,8 @@ class Job:
     `launches` has the name of the config that is measured for each distinct launch. Where `candidates` is iterated,
     `on_unfit` is told of configs that share what makes them unfit (not of copies, nor where a compiler was ended from
     outside), and `on_compiled`, at the end, how
-    many binaries there are, how many others failed, and how many of both were in the cache.
+    many binaries there are, how many others failed, and how many of both were in the cache. Once it is `enough`, which
+    any thread may say, no compile is begun any more, and configs without binaries are `predicted_out`.
     """
 
     session: Session
@@ -47,6 +50,7 @@ class Job:
     launches: dict[Hashable, str] = field(default_factory=dict)
     on_unfit: Callable[[Sequence[str], Unfit], None] = lambda names, unfit: None
     on_compiled: Callable[[int, int, int], None] = lambda binaries, failed, cached: None
+    enough: bool = False
 
     def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
         """These are no candidates, whatever comes of compiling them, and of those that did not compile nobody tries it.
@@ -147,12 +151,14 @@ class Workshop:
         results: dict[str, Binary | Failure] = {}
         with self._lock:
             cached_before = self.farm.counts.cached
-            for result in self.farm.compile(kernels_path, specs.values()):
+            for result in self.farm.compile(kernels_path, specs.values(), lambda: job.enough):
                 results[result.key] = result
                 for these in waiting.pop(result.key):
                     these.missing -= 1
                     if these.missing == 0:
                         yield from self._candidates(these.configs, [results[key] for key in these.keys], job, first)
+            left = (config.name for these in sharers.values() if these.missing for config in these.configs)
+            job.unfit |= dict.fromkeys((name for name in left if name not in job.unfit), _LEFT_OUT)
             failed = sum(isinstance(result, Failure) for result in results.values())
             job.on_compiled(len(results) - failed, failed, self.farm.counts.cached - cached_before)
 

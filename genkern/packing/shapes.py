@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from genkern.arguments import Parser
+from genkern.arguments import Parser, number
 from genkern.errors import InputError, OutputError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.model_config import ModelConfig, Stored, read_model
@@ -24,6 +24,7 @@ _ROWS = (1, 16, 64, 256, 1024, 4096)
 # Up to so many rows a batch decodes.
 _MOST_DECODING = 256
 _MOST_GPUS = 1024
+_gpus = number(f"a number of GPUs from 1 to {_MOST_GPUS}", 1, _MOST_GPUS, integer=True)
 
 
 def parse_shapes(argv: Sequence[str]) -> argparse.Namespace:
@@ -56,12 +57,6 @@ def shapes_parser() -> Parser:
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
-
-
-def _gpus(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= _MOST_GPUS:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of GPUs from 1 to {_MOST_GPUS}")
-    return int(text)
 
 
 def _row_counts(text: str) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from typing import Any
 from genkern.errors import BugError, GenkernError, ProfilerError
 from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob
-from genkern.farm.farm import Farm, FarmClosedError, FarmCounts
+from genkern.farm.farm import Farm, FarmClosedError, FarmCounts, never
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.journal.copy import JournalCopy
@@ -40,7 +40,8 @@ _END_S = 15.0
 _SIGNAL_S = 0.05
 
 Condensed = Callable[[Report], Report]
-Asked = Callable[[Sequence[CompileJob]], Generator[Binary | Failure, None, None]]
+Results = Generator[Binary | Failure, None, None]
+Asked = Callable[[Sequence[CompileJob], Callable[[], bool]], Results]
 
 
 @dataclass
@@ -78,7 +79,8 @@ class DriverProcess:
         self._shared = shared
         self.pipe, theirs = get_context("fork").Pipe()
         self._sending = threading.Lock()
-        self._abandoned: set[int] = set()
+        # Compiles that it wants nothing more of, by their numbers, and how it said so.
+        self._no_more: dict[str, set[int]] = {"abandoned": set(), "enough": set()}
         self._told = 0
         self._looked_up = (0, 0)
         self._at_rest = threading.Event()
@@ -110,8 +112,8 @@ class DriverProcess:
                         (shared.news if decides else lines).append(data)
                     elif kind == "compile":
                         threading.Thread(target=self._compile, args=values, daemon=True).start()
-                    elif kind == "abandoned":
-                        self._abandoned.add(values[0])
+                    elif kind in self._no_more:
+                        self._no_more[kind].add(values[0])
                     elif kind == "progress":
                         name, total, done, looked_up = values
                         self._count(looked_up)
@@ -123,8 +125,7 @@ class DriverProcess:
                         report: Report = values[0]
                         return report
                     else:
-                        error: Exception = values[0]
-                        raise error
+                        raise values[0]
         except ProfilerError:
             # Whoever takes the size over goes on where this process ended.
             shared.news.extend(lines)
@@ -149,16 +150,16 @@ class DriverProcess:
         """Compile what the process asked for, when no other one compiles; each result goes there as it comes."""
         with contextlib.suppress(OSError):
             try:
-                with self._shared.compiling, contextlib.closing(self._results(jobs)) as results:
+                with self._shared.compiling, contextlib.closing(self._results(number, jobs)) as results:
                     for result in results:
-                        if number in self._abandoned:
+                        if number in self._no_more["abandoned"]:
                             return
                         self._send("compiled", number, result)
                 self._send("compiled", number, None)
             except Exception as error:
                 self._send("compiled", number, _portable(error))
 
-    def _results(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+    def _results(self, number: int, jobs: Sequence[CompileJob]) -> Results:
         farm = self._shared.farm
         missing = []
         for job in jobs:
@@ -170,7 +171,7 @@ class DriverProcess:
             else:
                 missing.append(job)
         if missing:
-            yield from farm.compile_jobs(missing)
+            yield from farm.compile_jobs(missing, lambda: number in self._no_more["enough"])
 
     def _count(self, looked_up: tuple[int, int]) -> None:
         """Add to the farm's counts what the process has looked up by itself since it last said how much that is."""
@@ -353,7 +354,7 @@ class _Driver:
             while (message := self._to_send.get()) is not None:
                 self._pipe.send(message)
 
-    def _ask(self, jobs: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
+    def _ask(self, jobs: Sequence[CompileJob], enough: Callable[[], bool]) -> Results:
         number = len(self._compiled)
         results = self._compiled[number] = queue.SimpleQueue()
         if self._parent_gone.is_set():
@@ -364,6 +365,8 @@ class _Driver:
                 if isinstance(result, BaseException):
                     raise result
                 yield result
+                if enough():
+                    self._send("enough", number)
         finally:
             self._send("abandoned", number)
 
@@ -376,8 +379,8 @@ class _AskingFarm(Farm):
         super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, scratch_dir=farm.scratch_dir)
         self._ask = ask
 
-    def compile_jobs(self, missing: Sequence[CompileJob]) -> Generator[Binary | Failure, None, None]:
-        return self._ask(missing)
+    def compile_jobs(self, missing: Sequence[CompileJob], enough: Callable[[], bool] = never) -> Results:
+        return self._ask(missing, enough)
 
 
 class _Counted(Progress):

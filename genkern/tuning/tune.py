@@ -19,6 +19,7 @@ from genkern.gemm.session import Budget, Profiler
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
+from genkern.search.patience import Patience
 from genkern.search.predict import promising_first
 from genkern.search.screening import screening_for
 from genkern.search.select import (
@@ -195,9 +196,12 @@ class Tuner:
                 yield from (candidate for candidate in candidates if candidate.config.name not in known)
 
         in_a_row: list[str] = []
+        patience = Patience(self.budget.patience, best_us)
         try:
             for measurement in map(_brief, self.profiler.screen(job.session, unknown())):
                 self.journal.screened(problem, measurement)
+                if patience.ends(job.binaries[measurement.config].key, measurement.duration_us):
+                    job.enough = True
                 in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
                 yield measurement
         except ProfilerError:

@@ -28,12 +28,20 @@ def test_siblings_of_a_slow_one_are_not_launched() -> None:
     other = next(config for config in KEPT if replace(config, GROUP_SIZE_M=1) != one)
     fast, slow = ([replace(config, GROUP_SIZE_M=size) for size in (1, 4, 8)] for config in (one, other))
     screening = Screening(PROBLEM, GPU, dict.fromkeys(fast, 10.0) | dict.fromkeys(slow, 16.0))
-    assert play(screening, [*fast, *slow], 1.5) == Played(4 / 6, pytest.approx(46 / 78), 1.0)
-    assert play(screening, [*fast, *slow], 2.0) == Played(1.0, 1.0, 1.0)
+    assert play(screening, [*fast, *slow], 1.5) == Played(4 / 6, pytest.approx(46 / 78), 1.0, 1.0)
+    assert play(screening, [*fast, *slow], 2.0) == Played(1.0, 1.0, 1.0, 1.0)
     # Nothing better is known when the slow one comes first.
-    assert play(screening, [*slow, *fast], 1.5) == Played(1.0, 1.0, 1.0)
+    assert play(screening, [*slow, *fast], 1.5) == Played(1.0, 1.0, 1.0, 1.0)
     late = Screening(PROBLEM, GPU, {**screening.us, slow[2]: 5.0})
     assert play(late, [*fast, *slow], 1.5).best == 2.0
+
+
+def test_patience_leaves_the_rest_out() -> None:
+    """Behind so many binaries that brought nothing faster nothing is compiled, though it were the best."""
+    tiles = list(dict.fromkeys(replace(config, GROUP_SIZE_M=1, SPLIT_K=1) for config in KEPT))[:10]
+    screening = Screening(PROBLEM, GPU, dict(zip(tiles, (9.0, 8.0, *[10.0] * 7, 4.0), strict=True)))
+    assert play(screening, tiles, 2.0, 7) == Played(0.9, pytest.approx(87 / 91), 0.9, 2.0)
+    assert play(screening, tiles, 2.0, 8) == play(screening, tiles, 2.0) == Played(1.0, 1.0, 1.0, 1.0)
 
 
 def test_orders_are_those_of_space_and_prediction() -> None:
@@ -50,10 +58,10 @@ def test_report_has_each_policy() -> None:
     screening = Screening(PROBLEM, GPU, us)
     orders = {"space": list(KEPT), "predicted": promising_first(PROBLEM, KEPT, GPU)}
     expected = []
-    for order, factor in screening_order.POLICIES:
-        played = play(screening, orders[order], factor)
-        shares = f"{played.launched:.1%} | {played.time:.1%} | {played.best:.4f}"
-        expected.append(f"| 1024x512x512 | {len(KEPT):,} | {order} | {factor} | {shares} |")
+    for order, factor, patience in screening_order.POLICIES:
+        played = play(screening, orders[order], factor, patience)
+        shares = f"{played.launched:.1%} | {played.time:.1%} | {played.binaries:.1%} | {played.best:.4f}"
+        expected.append(f"| 1024x512x512 | {len(KEPT):,} | {order} | {factor} | {patience} | {shares} |")
     assert screening_order.report([screening]).splitlines()[2:] == expected
     assert len({line.split("|", 5)[5] for line in expected}) == len(expected)
 
@@ -68,7 +76,7 @@ def test_command_reads_journals(tmp_path: Path, capsys: pytest.CaptureFixture[st
     screening_order.main([str(tmp_path / "j")])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(screening_order.POLICIES)
-    assert lines[-1] == "| 1024x512x512 | 3 | predicted | 1.3 | 100.0% | 100.0% | 1.0000 |"
+    assert lines[-1] == "| 1024x512x512 | 3 | predicted | 1.5 | 512 | 100.0% | 100.0% | 100.0% | 1.0000 |"
     (tmp_path / "j").write_text("what is this\n")
     Journal(tmp_path / "without", {"arch": "sm_90"}).close()
     for wrong in ("j", "without"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from trouble_kernels import trouble_spec
 import genkern.farm.farm
 from genkern.errors import BugError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
+from genkern.farm.compiler import CompileJob
 from genkern.farm.farm import Farm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
@@ -79,6 +81,27 @@ def test_one_result_for_each_distinct_spec(make_farm: Callable[..., Farm], troub
     again._pool = None  # type: ignore[assignment]  # would raise if it were used
     assert compiled(again, trouble, PLAIN) == results
     assert (again.counts.wanted, again.counts.cached, again.counts.compiled) == (4, 4, 0)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_nothing_is_begun_once_it_is_enough(
+    make_farm: Callable[..., Farm], trouble: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """What is taken from the list before that still has a result; nothing else has, nor is the pool started again."""
+    pools = []
+
+    def results_of(jobs: Iterable[CompileJob], workers: int) -> Iterator[Failure]:
+        pools.append(workers)
+        taken = iter(jobs)
+        while some := list(itertools.islice(taken, 2)):
+            yield from (Failure(job.key, Outcome.COMPILE_FAILED, "no") for job in some)
+
+    monkeypatch.setattr("genkern.farm.pool.results_of", results_of)
+    found: list[Binary | Failure] = []
+    for result in make_farm().compile(str(trouble), map(trouble_spec, PLAIN), lambda: len(found) >= most):
+        found.append(result)
+    assert len(found) == (most + 1) // 2 * 2
+    assert len(pools) == 1
 
 
 def test_sizes_share_binaries(make_farm: Callable[..., Farm], hostile_path: Path) -> None:

@@ -24,7 +24,7 @@ from small_gemms import (
 )
 
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.farm import Farm
+from genkern.farm.farm import Farm, never
 from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
@@ -58,9 +58,13 @@ class ScriptedFarm(Farm):
         self.modules: list[str] = []
         self.from_outside = False
 
-    def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+    def compile(
+        self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never
+    ) -> Iterator[Binary | Failure]:
         self.modules.append(Path(module_path).read_text())
         for spec in self.order(list(specs)):
+            if enough():
+                return
             if spec.function == self.refused:
                 yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s", self.from_outside)
             else:
@@ -117,8 +121,10 @@ def test_a_candidate_comes_with_its_last_binary(
     arrived: list[str] = []
     original = farm.compile
 
-    def compile_and_note(module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
-        for result in original(module_path, specs):
+    def compile_and_note(
+        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool]
+    ) -> Iterator[Binary | Failure]:
+        for result in original(module_path, specs, enough):
             arrived.append(result.key)
             yield result
 
@@ -282,6 +288,22 @@ def test_real_copies_are_found(make_workshop: Callable[..., Workshop], cache_dir
     farm.close()
     assert sorted(config.SPLIT_K for config in ready) == [1, 4]
     assert [unfit.outcome for unfit in job.unfit.values()] == [Outcome.IDENTICAL] * 2
+
+
+def test_what_is_not_compiled_is_left_out(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """Once it is enough, all configs whose binaries are not there yet are predicted_out, and no others."""
+    farm = ScriptedFarm(tmp_path, lambda specs: specs)
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+        ready = set()
+        for candidate in job.candidates:
+            ready.add(candidate.config.name)
+            job.enough = True
+    # Those of its binary, which are there at once, are candidates too.
+    assert {CONFIGS[0].name, CONFIGS[1].name} <= ready == {*job.ready}
+    assert {name: unfit.outcome for name, unfit in job.unfit.items()} == dict.fromkeys(
+        (config.name for config in CONFIGS if config.name not in ready), Outcome.PREDICTED_OUT
+    )
+    assert job.unfit
 
 
 def test_every_config_ends_somewhere(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +108,12 @@ def workshop(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def tuned(
-    workshop: Workshop, journal: Path, script: Scripted, space: Space = SPACE, incumbent: Config | None = None
+    workshop: Workshop,
+    journal: Path,
+    script: Scripted,
+    space: Space = SPACE,
+    incumbent: Config | None = None,
+    patience: int = 0,
 ) -> Report:
     """One size tuned, with facts in `journal`; `incumbent` won it before."""
     with closing(Journal(journal, {})) as facts:
@@ -120,7 +125,7 @@ def tuned(
             facts,
             Progress(Console()),
             Provenance("gfx942", "AMD Instinct MI300X", ()),
-            Budget(finalists=4),
+            Budget(finalists=4, patience=patience),
             incumbents={PROBLEM: incumbent} if incumbent else {},
         )
         return tuner.tune(PROBLEM)
@@ -199,6 +204,23 @@ def test_the_promising_are_screened_first(workshop: Workshop, tmp_path: Path) ->
         return list(dict.fromkeys((replace(c, GROUP_SIZE_M=1, SPLIT_K=1), c.SPLIT_K > 1) for c in configs))
 
     assert binaries(screened) == binaries(promising) != binaries(map(Config.parse, KEPT))
+
+
+def test_patience_ends_a_search(workshop: Workshop, tmp_path: Path) -> None:
+    """Two binaries that bring nothing faster are enough: what comes behind them is predicted_out, and counted."""
+    whole = tuned(workshop, tmp_path / "whole", Scripted({}, {}, set()))
+    assert whole.outcomes[Outcome.PREDICTED_OUT] == 0
+    script = Scripted({}, {}, set())
+    report = tuned(workshop, tmp_path / "j", script, patience=2)
+    screened = [name for name, found in report.candidates.items() if found.outcome is Outcome.MEASURED]
+    assert sum(report.outcomes.values()) == SPACE.size
+    assert report.outcomes[Outcome.PREDICTED_OUT] == len(KEPT) - len(screened) > 0
+    assert report.winner is not None
+    assert min(KEPT.index(name) for name in screened) == KEPT.index(report.winner.config.name)
+    # One that raced before is measured, however little it promises, and counts as the best so far.
+    again = tuned(workshop, tmp_path / "k", Scripted({}, {}, set()), incumbent=whole.winner.config, patience=1)
+    assert again.winner is not None
+    assert again.winner.config == whole.winner.config
 
 
 def test_a_resumed_run_knows_the_best_time(workshop: Workshop, tmp_path: Path) -> None:
@@ -281,14 +303,16 @@ def test_what_did_not_compile_stays_out_of_the_race(
     refusing, asked = [True], set()
     compiled = workshop.farm.compile
 
-    def compile_some(module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+    def compile_some(
+        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool]
+    ) -> Iterator[Binary | Failure]:
         wanted = list(specs)
         asked.update(map(workshop.farm.key, wanted))
         # First: so that it is known when the run is killed.
         if refusing and refused in asked:
             yield Failure(refused, Outcome.COMPILE_TIMED_OUT, "no result after 60 s")
             wanted = [spec for spec in wanted if workshop.farm.key(spec) != refused]
-        yield from compiled(module_path, wanted)
+        yield from compiled(module_path, wanted, enough)
 
     monkeypatch.setattr(workshop.farm, "compile", compile_some)
     whole = tuned(workshop, tmp_path / "whole", Scripted({}, {}, set()))
