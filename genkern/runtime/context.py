@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from genkern.errors import LaunchError
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import own_text
+from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.prepared import Gpu
 from genkern.runtime.table import Choice, Table
-from genkern.runtime.untuned import Rule, by_times
+from genkern.runtime.untuned import Rule, by_times, nearest_winner
 
 _LOG = logging.getLogger("genkern")
 
@@ -64,7 +65,8 @@ class Context:
     def _table(self, gpu: Gpu, op: str) -> Table:
         key = op, gpu.index
         if key not in self._tables:
-            self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, self._rule)
+            rule = self._rule if get_op(op).groups is None else nearest_winner
+            self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, rule)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
                 self.say(
                     (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"

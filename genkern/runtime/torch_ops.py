@@ -7,21 +7,19 @@ past the operator.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from genkern.ops.fields import fields_of
-from genkern.runtime.dispatch import Gemm
+from genkern.ops.fields import Field, fields_of
+from genkern.runtime.dispatch import Calls, Gemm
 
 _LIBRARY = torch.library.Library("genkern", "FRAGMENT")
 _SCHEMA = (
     "(Tensor x, Tensor weight, Tensor? bias=None, ScalarType? out_dtype=None, Tensor? scale_a=None, "
     "Tensor? scale_b=None, str? activation=None{own}) -> Tensor"
 )
-# Arguments before a format's own.
-_COMMON = 7
-
 
 _made: dict[str, Gemm] = {}
 _making = threading.Lock()
@@ -42,22 +40,36 @@ def gemm_of(op: str) -> Gemm:
 
 def define(gemm: Gemm, name: str = "") -> Any:
     """The operator of a format: torch.ops.genkern.gemm_OP, or another name."""
-    name = name or gemm.__name__
-    own = "".join(
-        f", {'str' if field.words else 'int'} {field.name}={field.default!r}" for field in fields_of(gemm.op.fields)
-    )
-    _LIBRARY.define(name + _SCHEMA.format(own=own.replace("'", '"')), tags=[torch.Tag.pt2_compliant_tag])
-    names = [field.name for field in fields_of(gemm.op.fields)]
+    return define_calls(gemm, name or gemm.__name__, _SCHEMA, fields_of(gemm.op.fields), _fake, _backward, _setup)
+
+
+def define_calls(
+    calls: Calls,
+    name: str,
+    schema: str,
+    fields: Sequence[Field],
+    fake: Callable[..., Any],
+    backward: Callable[..., Any],
+    setup: Callable[..., None],
+) -> Any:
+    """The operator `name` of calls; `schema` has {own} where the fields of the format come that calls are given."""
+    own = "".join(f", {'str' if field.words else 'int'} {field.name}={field.default!r}" for field in fields)
+    _LIBRARY.define(name + schema.format(own=own.replace("'", '"')), tags=[torch.Tag.pt2_compliant_tag])
+    operator = getattr(torch.ops.genkern, name).default
+    defaults = [argument.default_value for argument in operator._schema.arguments]
+    names, common = [field.name for field in fields], len(defaults) - len(fields)
 
     def run(*given: Any) -> Any:
-        return gemm.direct(*given[:_COMMON], **dict(zip(names, given[_COMMON:], strict=False)))
+        # PyTorch leaves out last arguments that are the defaults.
+        given = (*given, *defaults[len(given) :])
+        return calls.direct(*given[:common], dict(zip(names, given[common:], strict=True)))
 
     for key in ("CUDA", "CPU"):
         _LIBRARY.impl(name, run, key)
     qualified = f"genkern::{name}"
-    torch.library.register_fake(qualified, _fake, lib=_LIBRARY)
-    torch.library.register_autograd(qualified, _backward, setup_context=_setup, lib=_LIBRARY)
-    return getattr(torch.ops.genkern, name).default
+    torch.library.register_fake(qualified, fake, lib=_LIBRARY)
+    torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
+    return operator
 
 
 def _fake(x: Any, weight: Any, bias: Any = None, out_dtype: Any = None, *more: Any, **own: Any) -> Any:
