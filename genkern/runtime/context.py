@@ -62,6 +62,14 @@ class Context:
         with self._lock:
             return self._table(gpu, problem.op).tuned(problem)
 
+    def row_kernel(self, gpu: Gpu, op: str, name: str) -> tuple[Bundle, str] | None:
+        """A bundle that has the kernel beside products with this name for the GPU, and its binary's sha256."""
+        key = gpu.identity.arch, name
+        with self._lock:
+            bundles = self._bundles_of(op)
+        found = ((bundle, bundle.contents.row_kernels.get(key)) for bundle in bundles)
+        return next(((bundle, sha256) for bundle, sha256 in found if sha256 is not None), None)
+
     def _table(self, gpu: Gpu, op: str) -> Table:
         key = op, gpu.index
         if key not in self._tables:

@@ -10,6 +10,7 @@ other tensors by now, which the guard finds.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -89,13 +90,14 @@ class Calls:
 
     def _called(self, given: tuple[Any, ...]) -> Any:
         *arguments, own = given
-        tensors = tuple(each for each in arguments if isinstance(each, torch.Tensor))
+        are = [isinstance(each, torch.Tensor) for each in arguments]
+        tensors = tuple(itertools.compress(arguments, are))
         place: object
+        others = [each for each, is_tensor in zip(arguments, are, strict=True) if not is_tensor]
         try:
             place = (
                 *(id(arguments[1]), arguments[0].numel(), _has_gradients()),
-                *(isinstance(each, torch.Tensor) or each for each in arguments),
-                *sorted(own.items()),
+                *(*are, *others, *sorted(own.items())),
             )
             known = self._known.get(place)
         except TypeError:

@@ -43,8 +43,9 @@ def test_both_winners_are_launched(routed_context: Context, routed_gpu: FakeGpu)
     out = Experts("fused_moe", routed_context)(*layer(16))
     assert out.shape == (16, 256)
     launched = routed_gpu.driver.launched
-    assert [each.symbol.partition("_BM")[0] for each in launched] == ["matmul_tiled_mask_m"] * 2 + ["sum_slots_B1024"]
-    assert [each.starts_early for each in launched] == [False, False, True]
+    names = [each.symbol.partition("_BM")[0] for each in launched]
+    assert names == ["order_rows", "matmul_tiled_mask_m", "matmul_tiled_mask_m", "sum_slots_B1024"]
+    assert [each.starts_early for each in launched] == [False, False, False, True]
 
 
 @pytest.mark.parametrize("tokens", [1, 33])
@@ -85,7 +86,7 @@ def test_what_does_not_belong_together(untuned: Context) -> None:
     for given, reason in (
         ((x, gate_up, down.mT, weights, ids), "down .experts, K, N"),
         ((x, gate_up, down, weights[:, :1], ids), "both routing_weights and ids"),
-        ((x.to(torch.float8_e4m3fn), gate_up, down, weights, ids), "give it in 16 bits"),
+        ((x.to(torch.float8_e4m3fn), gate_up, down, weights, ids), "give x in 16 bits"),
         ((x, gate_up.to(torch.float8_e4m3fn), down.to(torch.float8_e4m3fn), weights, ids), "need gate_up_scale"),
     ):
         with pytest.raises(InputError, match=reason):
