@@ -79,7 +79,7 @@ def define_plain(
     fields: Sequence[Field],
     run: Callable[..., Any],
     fake: Callable[..., Any],
-    backward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
     setup: Callable[..., None] | None = None,
 ) -> Any:
     """An operator that does what `run` does, which is given all its arguments in their order."""
@@ -92,7 +92,8 @@ def define_plain(
         _LIBRARY.impl(name, lambda *given: run(*given, *defaults[len(given) :]), key)
     qualified = f"genkern::{name}"
     torch.library.register_fake(qualified, fake, lib=_LIBRARY)
-    torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
     return operator
 
 

@@ -37,7 +37,7 @@ def define(calls: Experts | Grouped, name: str = "") -> Any:
     names = [field.name for field in fields]
     gradient = _Gradient(calls, names)
     of_gradient = define_plain(
-        f"{name}_backward", f"(Tensor grad, int[] wanted, {schema}) -> Tensor[]", fields, gradient.run, _empty, _twice
+        f"{name}_backward", f"(Tensor grad, int[] wanted, {schema}) -> Tensor[]", fields, gradient.run, _empty
     )
 
     def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
@@ -45,6 +45,9 @@ def define(calls: Experts | Grouped, name: str = "") -> Any:
             raise NotImplementedError(
                 "genkern has no gradient of products with scales: call them under torch.no_grad()"
             )
+        if torch.is_grad_enabled():
+            # What makes a gradient would be differentiated in its turn.
+            raise NotImplementedError("genkern has first derivatives of products of groups alone: use PyTorch's calls")
         given = list(ctx.others)
         for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
             given[place] = tensor
@@ -90,10 +93,6 @@ def _like(leaf: Any, gradient: Any) -> Any:
 
 def _empty(grad: Any, wanted: list[int], *given: Any) -> list[Any]:
     return [torch.empty_like(given[place]) for place in wanted]
-
-
-def _twice(ctx: Any, *grads: Any) -> Any:
-    raise NotImplementedError("genkern has first derivatives of products of groups alone: use PyTorch's calls")
 
 
 def _fake_layer(x: Any, *more: Any, **own: Any) -> Any:
