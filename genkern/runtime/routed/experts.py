@@ -11,7 +11,7 @@ from genkern.runtime.dispatch import Calls, is_traced
 from genkern.runtime.routed.layer import Layer
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.product import Product, by_library, product_of
-from genkern.runtime.routed.rows import Order, Quantize, order_by, quantize_by
+from genkern.runtime.routed.row_calls import Order, Quantize, order_by, quantize_by
 from genkern.runtime.served import Function, Served
 
 

@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.routed.rows: which kernels order and quantise rows, and when PyTorch does it."""
+"""Tests of genkern.runtime.routed.row_calls: which kernels order and quantise rows, and when PyTorch does it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from recording_gpu import FakeGpu
 
 from genkern.runtime.context import Context
-from genkern.runtime.routed import rows
+from genkern.runtime.routed import row_calls
 from genkern.runtime.routed.order import order_of, quantized
-from genkern.runtime.routed.rows import order_by, quantize_by
+from genkern.runtime.routed.row_calls import order_by, quantize_by
 
 OP = "fused_moe"
 IDS = torch.tensor([[3, 0], [5, 3], [0, 1]])
@@ -35,7 +35,7 @@ def test_ids_by_a_kernel(routed_context: Context, routed_gpu: FakeGpu) -> None:
 
 def test_many_rows_are_sorted(routed_context: Context, routed_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of rows, of which each expert's program would read all."""
-    monkeypatch.setattr(rows, "_MOST_ORDERED", 5)
+    monkeypatch.setattr(row_calls, "_MOST_ORDERED", 5)
     found = order_by(routed_context, OP, IDS, 7)(IDS)
     assert all(map(torch.equal, found, order_of(IDS, 7)))
     assert not routed_gpu.driver.launched
