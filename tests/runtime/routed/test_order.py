@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import genkern
 from genkern.runtime.routed.order import order_of, quantized
 
 
@@ -16,6 +17,11 @@ def test_rows_by_experts(dtype: torch.dtype) -> None:
     assert (ends.dtype, slots.dtype) == (torch.int32, torch.int32)
     assert ends.tolist() == [2, 3, 3, 5, 5, 6, 6]
     assert slots.tolist() == [1, 4, 5, 0, 3, 2]
+
+
+def test_quantised_is_a_name_of_the_package() -> None:
+    """For callers who quantise an x once for several layers."""
+    assert genkern.quantized is quantized
 
 
 @pytest.mark.parametrize("scales", ["per_tensor", "per_token", "blocks"])
