@@ -11,6 +11,7 @@ import torch
 from recording_gpu import FakeGpu
 from torch import nn
 
+import genkern
 from genkern.runtime.context import Context
 from genkern.runtime.linear import Patch
 from genkern.runtime.routed.experts import Experts
@@ -138,6 +139,19 @@ def test_calls_that_are_the_modules_own(routed_context: Context, routed_gpu: Fak
         experts._is_expert_parallel = True
         experts(x, ids, weights)
     assert not routed_gpu.driver.launched
+
+
+def test_a_models_layers_and_experts(routed_context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """genkern.patch and genkern.report see both kinds, and one undo() takes both off."""
+    monkeypatch.setattr("genkern.runtime.model.default_context", lambda: routed_context)
+    whole = model()
+    patch = genkern.patch(whole)
+    assert patch.layers == ("mlp.experts",)
+    assert [each.name for each in genkern.report(whole)] == [
+        *("head", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
+    ]
+    patch.undo()
+    assert "forward" not in vars(whole["mlp"]["experts"])  # type: ignore[index]
 
 
 def test_report(routed_context: Context, untuned: Context) -> None:
