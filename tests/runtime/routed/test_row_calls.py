@@ -35,7 +35,7 @@ def test_ids_by_a_kernel(routed_context: Context, routed_gpu: FakeGpu) -> None:
 
 def test_many_rows_are_sorted(routed_context: Context, routed_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of rows, of which each expert's program would read all."""
-    monkeypatch.setattr(row_calls, "_MOST_ORDERED", 5)
+    monkeypatch.setattr(row_calls, "MOST_ORDERED", 5)
     found = order_by(routed_context, OP, IDS, 7)(IDS)
     assert all(map(torch.equal, found, order_of(IDS, 7)))
     assert not routed_gpu.driver.launched
