@@ -11,22 +11,25 @@ import triton.language as tl
 def order_rows(ids_ptr, ends_ptr, slots_ptr, rows, BLOCK_SIZE: tl.constexpr):
     """A program for each group: where its rows end, of rows whose groups are `ids`, and which they are, in order.
 
-    Each reads all ids twice: first to know where its rows begin, then to write them there. Negative ids are group 0's.
+    Each reads all ids twice: first to know where its rows begin, then to write them there. An id that is no group's
+    counts as that of the nearest one, so that every row has a place.
     """
-    group = tl.program_id(0)
+    group, last = tl.program_id(0), tl.num_programs(0) - 1
     offs = tl.arange(0, BLOCK_SIZE)
     before = tl.zeros((BLOCK_SIZE,), tl.int32)
     own = tl.zeros((BLOCK_SIZE,), tl.int32)
     for start in range(0, rows, BLOCK_SIZE):
-        ids = tl.load(ids_ptr + start + offs, mask=start + offs < rows, other=2**30).to(tl.int32)
-        ids = tl.maximum(ids, 0)
+        is_row = start + offs < rows
+        ids = tl.load(ids_ptr + start + offs, mask=is_row, other=0)
+        ids = tl.where(is_row, tl.minimum(tl.maximum(ids, 0), last), last + 1)
         before += (ids < group).to(tl.int32)
         own += (ids == group).to(tl.int32)
     place = tl.sum(before, 0)
     tl.store(ends_ptr + group, place + tl.sum(own, 0))
     for start in range(0, rows, BLOCK_SIZE):
-        ids = tl.load(ids_ptr + start + offs, mask=start + offs < rows, other=2**30).to(tl.int32)
-        mine = (tl.maximum(ids, 0) == group).to(tl.int32)
+        is_row = start + offs < rows
+        ids = tl.load(ids_ptr + start + offs, mask=is_row, other=0)
+        mine = (is_row & (tl.minimum(tl.maximum(ids, 0), last) == group)).to(tl.int32)
         tl.store(slots_ptr + place + tl.cumsum(mine, 0) - mine, start + offs, mask=mine > 0)
         place += tl.sum(mine, 0)
 

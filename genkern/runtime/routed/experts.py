@@ -37,10 +37,11 @@ class Experts(Calls):
         by the weights of expert ids[t, k].
 
         x is [tokens, K], gate_up [experts, 2 N, K], the gate's N rows first, down [experts, K, N], routing_weights
-        [tokens, top_k] of any float type, ids [tokens, top_k] integers below `experts`. The result is [tokens, K], as x
-        in 16 bits. Weights in 8 bits have scales as the format's operand scale_b; x and what lies between the products
-        are scaled in the same way, which `scales` names: "per_tensor", "per_token" or "blocks" (told by gate_up_scale
-        where nobody says). Both are quantised here, once for each token and once for each of its rows; an x that is
+        [tokens, top_k] of any float type, ids [tokens, top_k] integers below `experts` (any other says that there is no
+        expert where the weight is zero: the row is computed, and adds nothing). The result is [tokens, K], as x in 16
+        bits. Weights in 8 bits have scales as the format's operand scale_b; x and what lies between the products are
+        scaled in the same way, which `scales` names: "per_tensor", "per_token" or "blocks" (told by gate_up_scale where
+        nobody says). Both are quantised here, once for each token and once for each of its rows; an x that is
         quantised already, for other layers that read it too, comes with its x_scale: [1], [tokens, 1] or
         [tokens, K / 128], and the result is out_dtype, bfloat16 unless given.
 

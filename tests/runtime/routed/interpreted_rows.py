@@ -24,7 +24,8 @@ kernels = load_module(str(path_of(FILE)))
 
 
 def ordered(rows: int, groups: int, block: int, dtype: torch.dtype) -> None:
-    ids = torch.randint(0, groups, (rows,), dtype=dtype)
+    # Some of no group.
+    ids = torch.randint(-1, groups + 2, (rows,), dtype=dtype)
     # Group 1 has no row.
     ids[ids == 1] = 0
     ends, slots = torch.full((groups,), -1, dtype=torch.int32), torch.full((rows,), -1, dtype=torch.int32)

@@ -178,6 +178,18 @@ def test_all_tokens_to_few_experts(untuned: Context) -> None:
     assert (found - wanted).norm() < 2**-7 * wanted.norm()
 
 
+def test_tokens_to_no_expert(untuned: Context) -> None:
+    """Whatever number says it: a weight of zero adds nothing, and other tokens get what they get without these."""
+    x, gate_up, down, weights, ids = layer(9)
+    wanted = by_loop(x, gate_up, down, weights, ids)
+    for place, number in ((0, -1), (4, 8), (5, 1000)):
+        weights[place, 1] = 0
+        wanted[place] = by_loop(x[place][None], gate_up, down, weights[place][None, :1], ids[place][None, :1])
+        ids[place, 1] = number
+    found = Experts("fused_moe", untuned)(x, gate_up, down, weights, ids).float()
+    assert (found - wanted).norm() < 2**-7 * wanted.norm()
+
+
 @pytest.mark.parametrize("scales", ["per_tensor", "per_token", "blocks"])
 def test_8_bits(untuned: Context, scales: str) -> None:
     """Quantised activations and weights: within what fp8's three bits cost."""
