@@ -188,28 +188,36 @@ class Gemm(Calls):
         activation is one of "relu", "gelu" (exact) and "silu". Raises InputError for operands that do not belong
         together, and whatever the library raises; never because nothing is tuned.
         """
-        given = x, weight, bias, out_dtype, scale_a, scale_b, activation, own
         # What torch.compile reads of this function ends here.
         if is_traced():
-            return self.direct(*given) if self.operator is None else self.operator(*given[:-1], **own)
+            given = x, weight, bias, out_dtype, scale_a, scale_b, activation
+            return self.direct(*given, own) if self.operator is None else self.operator(*given, **own)
+        place: object
+        tensors: tuple[Any, ...]
+        # As _called does, in less time.
         if (
-            bias is not None
-            or out_dtype is not None
-            or scale_a is not None
-            or scale_b is not None
-            or activation is not None
-            or own
+            bias is None
+            and out_dtype is None
+            and scale_a is None
+            and scale_b is None
+            and activation is None
+            and not own
         ):
-            return self._called(given)
-        # The same in less time.
-        place: object = (id(weight), x.numel(), _has_gradients())
+            place, tensors = (id(weight), x.numel(), _has_gradients()), (x, weight)
+        else:
+            others = bias, scale_a, scale_b
+            place = (
+                *(id(weight), x.numel(), _has_gradients(), *(each is None for each in others)),
+                *(out_dtype, activation, *sorted(own.items())),
+            )
+            tensors = x, weight, *(each for each in others if each is not None)
         try:
             known = self._known.get(place)
         except TypeError:
             known = place = None
-        if known is not None and known[0](x, weight) and forward_ad._current_level < 0 and not _modes():
-            return known[1](x, weight)
-        return self._unknown(place, (x, weight), given)
+        if known is not None and known[0](*tensors) and forward_ad._current_level < 0 and not _modes():
+            return known[1](*tensors)
+        return self._unknown(place, tensors, (x, weight, bias, out_dtype, scale_a, scale_b, activation, own))
 
     def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
         return serve(self._context, Given.of(self.op, *given), tensors)
