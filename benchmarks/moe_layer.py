@@ -14,9 +14,13 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.cute.source_file import path_of
+from genkern.kernels.source import load_module
 from genkern.ops.op import groups_of
 from genkern.profiling.loaded_gemm import Call
-from genkern.runtime.routed.order import quantized
+from genkern.runtime.routed.order import order_of, quantized
+from genkern.runtime.routed.row_calls import MOST_ORDERED
+from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, FILE, RowKernel, ordering, quantizing
 
 PEERS = Path(__file__).with_name("moe_peers.yaml")
 
@@ -120,7 +124,7 @@ class LayerOnDevice:
         return found
 
     def order(self) -> None:
-        """Rows in the order of their experts, as genkern.runtime.routed.order makes them."""
+        """Rows in the order of their experts, by PyTorch's calls."""
         import torch
 
         ordered, slots = self.ids.view(-1).sort(stable=True)
@@ -128,7 +132,7 @@ class LayerOnDevice:
         self.slots.copy_(slots)
 
     def by_kernels(self, configs: tuple[Config, Config]) -> Call:
-        """genkern's kernels, with these configs."""
+        """genkern's kernels, with these configs; rows are ordered and quantised as the dispatcher does it."""
         calls = []
         for bench, config in zip((self.one, self.two), configs, strict=True):
             made = bench.calls()
@@ -136,20 +140,21 @@ class LayerOnDevice:
                 raise ValueError(f"{config.name} cannot be launched")
             calls.append(made[config.name])
         first, second = calls
-        a, b, scales = self.one.gemm.operands, self.two.gemm.operands, str(dict(self.layer.down.own).get("scales", ""))
-
-        def narrowed(into: dict[str, Any], x: Any) -> None:
-            found, of_x = quantized(x, into["a"].dtype, scales or "per_tensor")
-            into["a"].copy_(found)
-            into["scale_a"].copy_(of_x)
+        a, b = self.one.gemm.operands, self.two.gemm.operands
+        order = ordered_by(self.ids, self.ends, self.slots)
+        narrow_first: Callable[[], None] = _nothing
+        narrow_second: Callable[[], None] = _nothing
+        if self.narrow:
+            narrow_first, narrow_second = (
+                narrowed_by(self.layer.gate_up, self.x, a),
+                narrowed_by(self.layer.down, a["c"], b),
+            )
 
         def call(copy: int) -> None:
-            self.order()
-            if self.narrow:
-                narrowed(a, self.x)
+            order()
+            narrow_first()
             first(copy)
-            if self.narrow:
-                narrowed(b, a["c"])
+            narrow_second()
             second(copy)
             self.out = b["c"]
 
@@ -195,6 +200,51 @@ class LayerOnDevice:
             self.out = out
 
         return call
+
+
+def _nothing() -> None:
+    """What a layer of 16 bits quantises."""
+
+
+def ordered_by(ids: Any, ends: Any, slots: Any) -> Callable[[], None]:
+    """Rows in the order of their experts, by the kernel that bundles have; many by PyTorch's sort, as dispatched."""
+    kernel = ordering(ids.dtype)
+    if kernel is not None and ids.numel() <= MOST_ORDERED:
+        return row_launch(kernel, len(ends), ids, ends, slots, ids.numel())
+
+    def sort() -> None:
+        for into, found in zip((ends, slots), order_of(ids, len(ends)), strict=True):
+            into.copy_(found)
+
+    return sort
+
+
+def narrowed_by(problem: GemmProblem, x: Any, into: dict[str, Any]) -> Callable[[], None]:
+    """x quantised into the operands a and scale_a of a product, likewise."""
+    scales = str(dict(problem.own).get("scales", "per_tensor"))
+    kernel = quantizing(problem.dtype_c, problem.dtype_a, scales)
+    rows, k = x.shape
+    if kernel is not None and scales == "blocks":
+        return row_launch(kernel, (rows, -(-k // (BLOCK * BLOCKS))), x, into["a"], into["scale_a"], rows, k)
+    if kernel is not None:
+        return row_launch(kernel, rows, x, into["a"], into["scale_a"], k)
+
+    def by_torch() -> None:
+        for name, found in zip(("a", "scale_a"), quantized(x, into["a"].dtype, scales), strict=True):
+            into[name].copy_(found)
+
+    return by_torch
+
+
+def row_launch(kernel: RowKernel, grid: int | tuple[int, int], *given: Any) -> Callable[[], None]:
+    """A launch of a kernel beside products, by Triton's own launcher: in a graph who launched says nothing."""
+    function = getattr(load_module(str(path_of(FILE))), kernel.function)
+    programs = grid if isinstance(grid, tuple) else (grid,)
+
+    def launch() -> None:
+        function[programs](*given, **dict(kernel.constants), num_warps=kernel.num_warps)
+
+    return launch
 
 
 def spread(scale: Any, weight: Any) -> Any:

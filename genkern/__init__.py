@@ -5,7 +5,8 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     """`patch` and `report` (genkern.runtime.model), `shuffle_weight` and `unshuffle_weight` (genkern.ops.shuffle),
-    `autotune_gemm` (genkern.autotune), which need PyTorch, when they are asked for.
+    `quantized` (genkern.runtime.routed.order), `autotune_gemm` (genkern.autotune), which need PyTorch, when they are
+    asked for.
     """
     if name == "autotune_gemm":
         from genkern import autotune
@@ -15,6 +16,10 @@ def __getattr__(name: str) -> object:
         from genkern.runtime import model
 
         return getattr(model, name)
+    if name == "quantized":
+        from genkern.runtime.routed import order
+
+        return order.quantized
     if name in ("shuffle_weight", "unshuffle_weight"):
         from genkern.ops import shuffle
 

@@ -83,7 +83,8 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
                     console.print(f"{row.winner.problem.size} {row.winner.config}: not packed: {bad.message}")
                 else:
                     winners.append(with_calls(row, made))
-    contents = Contents(tuple(winners), {sha: b for packer in packers for sha, b in packer.binaries.items()})
+    binaries = {sha: binary for packer in packers for sha, binary in packer.binaries.items()}
+    contents = Contents(tuple(winners), binaries, {k: v for packer in packers for k, v in packer.row_kernels.items()})
     images = {sha: image for packer in packers for sha, image in packer.images.items()}
     size = write_bundle(options.output, contents, images)
     console.print(f"{_summary(contents)}: {size} bytes in {options.output}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, code_digest
+from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
@@ -27,6 +28,8 @@ from genkern.packing.any_m import Reach
 from genkern.runtime.launch.described import described
 from genkern.runtime.launch.parameters import Layout, parameters_of
 from genkern.runtime.packed import PackedBinary, PackedCall
+from genkern.runtime.routed.row_kernels import FILE
+from genkern.runtime.routed.row_kernels import needed as row_kernels_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Packer:
     folder: Path
     images: dict[str, bytes] = field(default_factory=dict)
     binaries: dict[str, PackedBinary] = field(default_factory=dict)
+    row_kernels: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def pack(self, wanted: Sequence[Wanted]) -> list[PackedCall | Failure]:
         """The call of each, in order, or why one of its kernels did not compile. All are compiled together.
@@ -54,7 +58,13 @@ class Packer:
         Raises OutputError when the cache cannot be written, BugError as `compile_kernel` does.
         """
         needed = [self._specs(each) for each in wanted]
-        made = self._compiled(spec for specs in needed for spec in specs)
+        beside = {kernel.name: kernel for each in wanted for kernel in row_kernels_of(each.reach.kernels_of)}
+        own = [(kernel.spec, path_of(FILE)) for kernel in beside.values()]
+        made = self._compiled([*(spec for specs in needed for spec in specs), *own])
+        for kernel in beside.values():
+            # What does not compile is left to PyTorch's calls.
+            if isinstance(binary := made[self.farm.key(kernel.spec)], Binary):
+                self.row_kernels[self.arch, kernel.name] = self._described(binary, kernel.launch, {}).sha256
         return [
             self._call(each, [made[self.farm.key(spec)] for spec, _ in specs])
             for each, specs in zip(wanted, needed, strict=True)
@@ -104,7 +114,9 @@ class Packer:
     def _binary(self, binary: Binary, launch: Launch, problem: GemmProblem) -> PackedBinary:
         if binary.symbol != launch.symbol:
             raise ResultsError(f"the cache has {binary.symbol} where the plan launches {launch.symbol}")
-        dtypes = {operand.name: operand.dtype for operand in get_op(problem.op).operands(problem)}
+        return self._described(binary, launch, {each.name: each.dtype for each in get_op(problem.op).operands(problem)})
+
+    def _described(self, binary: Binary, launch: Launch, dtypes: Mapping[str, str]) -> PackedBinary:
         target = self.farm.target
         packed, image = described(binary.path, launch, dtypes, target.backend, target.warp_size)
         self.images[packed.sha256] = image

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from genkern.errors import LaunchError
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import own_text
+from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.prepared import Gpu
 from genkern.runtime.table import Choice, Table
-from genkern.runtime.untuned import Rule, by_times
+from genkern.runtime.untuned import Rule, by_times, nearest_winner
 
 _LOG = logging.getLogger("genkern")
 
@@ -61,10 +62,19 @@ class Context:
         with self._lock:
             return self._table(gpu, problem.op).tuned(problem)
 
+    def row_kernel(self, gpu: Gpu, op: str, name: str) -> tuple[Bundle, str] | None:
+        """A bundle that has the kernel beside products with this name for the GPU, and its binary's sha256."""
+        key = gpu.identity.arch, name
+        with self._lock:
+            bundles = self._bundles_of(op)
+        found = ((bundle, bundle.contents.row_kernels.get(key)) for bundle in bundles)
+        return next(((bundle, sha256) for bundle, sha256 in found if sha256 is not None), None)
+
     def _table(self, gpu: Gpu, op: str) -> Table:
         key = op, gpu.index
         if key not in self._tables:
-            self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, self._rule)
+            rule = self._rule if get_op(op).groups is None else nearest_winner
+            self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, rule)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
                 self.say(
                     (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"

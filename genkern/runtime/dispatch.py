@@ -1,4 +1,5 @@
-"""Gemm: one format as a function of tensors, which launches the winner for what it is given, or calls the library.
+"""Calls: one format as a function of tensors, which launches the winner for what it is given, or calls the library;
+Gemm, of formats that multiply x by one weight.
 
 What depends on shapes, types and strides alone is found once, and kept under them. A call that is like one before it is
 told by one guard, as torch.compile tells whether its code still holds: torch._C._dynamo.guards.TensorGuards compares
@@ -9,6 +10,7 @@ other tensors by now, which the guard finds.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,13 +51,17 @@ def _has_guards() -> bool:
 
 
 _GUARDS = _has_guards()
-_is_traced = torch.compiler.is_dynamo_compiling
+is_traced = torch.compiler.is_dynamo_compiling
 _modes = torch._C._len_torch_dispatch_stack
 _has_gradients = torch.is_grad_enabled
 
 
-class Gemm:
-    """One format, and what `context` has tuned for it."""
+class Calls:
+    """Calls of one format's function, each by whoever serves what is like it: found once, and kept.
+
+    What a call is `given` are its function's arguments in the order of its operator (torch_ops), and the format's own
+    fields as the last of them.
+    """
 
     def __init__(self, op: str, context: Context) -> None:
         """Raises InputError where there is no such format."""
@@ -66,13 +72,101 @@ class Gemm:
         self._guards: dict[object, Guard] = {}
         self._known: dict[object, tuple[Guard, Function]] = {}
         self.__name__ = f"gemm_{op}"
-        # Its operator (torch_ops), for calls that are traced or differentiated.
+        # Its operator, for calls that are traced or differentiated.
         self.operator: Callable[..., Any] | None = None
         context.on_change(self._renew)
+
+    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
+        """Who serves such a call, as a function of the tensors in it. Raises InputError."""
+        raise NotImplementedError
+
+    def _library(self, given: tuple[Any, ...]) -> Function:
+        """The same by the library's calls alone, which PyTorch's transforms know."""
+        raise NotImplementedError
 
     def _renew(self) -> None:
         self._before, self._kept = {**self._before, **self._kept} if self._kept else self._before, {}
         self._known, self._guards = {}, {}
+
+    def _called(self, given: tuple[Any, ...]) -> Any:
+        *arguments, own = given
+        are = [isinstance(each, torch.Tensor) for each in arguments]
+        tensors = tuple(itertools.compress(arguments, are))
+        place: object
+        others = [each for each, is_tensor in zip(arguments, are, strict=True) if not is_tensor]
+        try:
+            place = (
+                *(id(arguments[1]), arguments[0].numel(), _has_gradients()),
+                *(*are, *others, *sorted(own.items())),
+            )
+            known = self._known.get(place)
+        except TypeError:
+            # Sizes of fake tensors may be symbols.
+            known = place = None
+        # A guard does not see tensors with tangents, nor the modes of fake and functional tensors.
+        if known is not None and known[0](*tensors) and forward_ad._current_level < 0 and not _modes():
+            return known[1](*tensors)
+        return self._unknown(place, tensors, given)
+
+    def _unknown(self, place: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """A call that no guard knows; the next one like it is known."""
+        known, guards, kept = self._known, self._guards, self._kept
+        if self.operator is not None and not _are_plain(tensors):
+            if not torch.compiler.is_compiling() and _is_transformed():
+                # torch.func transforms what it knows, and refuses grad and jvp of an operator with a backward pass;
+                # forward differentiation drops tangents of one without a formula for them.
+                return self._library(given)(*tensors)
+            return self.operator(*given[:-1], **given[-1])
+        key = _key(given)
+        served = self._served(key, tensors, given)
+        if served is None or (
+            self.operator is not None and not served.differentiable and torch.is_grad_enabled() and _want(tensors)
+        ):
+            assert self.operator is not None
+            return self.operator(*given[:-1], **given[-1])
+        # What serves a capture alone is not kept.
+        if _GUARDS and kept.get(key) is served:
+            guard = guards.get(key)
+            if guard is None or not guard(*tensors):
+                guard = _guard(*tensors)
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+                guards.clear()
+            guards[key], known[place] = guard, (guard, served.call)
+        return served.call(*tensors)
+
+    def direct(self, *given: Any) -> Any:
+        """The call of tensors that have memory, and without a gradient."""
+        tensors = tuple(each for each in given if isinstance(each, torch.Tensor))
+        served = self._served(_key(given), tensors, given)
+        if served is None:
+            assert self.operator is not None
+            return self.operator(*given[:-1], **given[-1])
+        return served.call(*tensors)
+
+    def _served(self, key: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Served | None:
+        """Who serves a call with this key; None while it is traced by torch.jit."""
+        kept, x = self._kept, tensors[0]
+        served = kept.get(key)
+        if served is None:
+            # torch.jit.trace, whose sizes are tensors: no key that has them is found.
+            if self.operator is not None and x.dim() and type(x.shape[0]) is not int:
+                return None
+            # A graph is captured with what served its warm-up, which is loaded.
+            before = self._before.get(key)
+            if before is not None and self._context.capturing(x.get_device()):
+                return before
+            served = self._serve(given, tensors)
+            if len(kept) >= _MOST_KEPT:
+                # A known place holds its server too.
+                for each in (kept, self._before, self._known, self._guards):
+                    each.clear()
+            kept[key] = served
+        return served
+
+
+class Gemm(Calls):
+    """x by a weight, and what `context` has tuned for it."""
 
     def __call__(
         self,
@@ -95,11 +189,12 @@ class Gemm:
         together, and whatever the library raises; never because nothing is tuned.
         """
         # What torch.compile reads of this function ends here.
-        if _is_traced():
-            function = self.direct if self.operator is None else self.operator
-            return function(x, weight, bias, out_dtype, scale_a, scale_b, activation, **own)
+        if is_traced():
+            given = x, weight, bias, out_dtype, scale_a, scale_b, activation
+            return self.direct(*given, own) if self.operator is None else self.operator(*given, **own)
         place: object
         tensors: tuple[Any, ...]
+        # As _called does, in less time.
         if (
             bias is None
             and out_dtype is None
@@ -108,99 +203,27 @@ class Gemm:
             and activation is None
             and not own
         ):
-            # The same as below, in less time.
             place, tensors = (id(weight), x.numel(), _has_gradients()), (x, weight)
         else:
-            given = bias, scale_a, scale_b
+            others = bias, scale_a, scale_b
             place = (
-                *(id(weight), x.numel(), _has_gradients(), *(each is None for each in given)),
+                *(id(weight), x.numel(), _has_gradients(), *(each is None for each in others)),
                 *(out_dtype, activation, *sorted(own.items())),
             )
-            tensors = x, weight, *(each for each in given if each is not None)
+            tensors = x, weight, *(each for each in others if each is not None)
         try:
             known = self._known.get(place)
         except TypeError:
-            # Sizes of fake tensors may be symbols.
-            known = None
-        # A guard does not see tensors with tangents, nor the modes of fake and functional tensors.
+            known = place = None
         if known is not None and known[0](*tensors) and forward_ad._current_level < 0 and not _modes():
             return known[1](*tensors)
-        return self._unknown(place, tensors, x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
+        return self._unknown(place, tensors, (x, weight, bias, out_dtype, scale_a, scale_b, activation, own))
 
-    def _unknown(self, place: object, tensors: tuple[Any, ...], x: Any, weight: Any, *more: Any) -> Any:
-        """A call that no guard knows; the next one like it is known."""
-        *given, own = more
-        known, guards, kept = self._known, self._guards, self._kept
-        if self.operator is not None and not _are_plain(tensors):
-            if not torch.compiler.is_compiling() and _is_transformed():
-                # torch.func transforms what it knows, and refuses grad and jvp of an operator with a backward pass;
-                # forward differentiation drops tangents of one without a formula for them.
-                return by_library(Given.of(self.op, x, weight, *more))(*tensors)
-            return self.operator(x, weight, *given, **own)
-        key = self._key(x, weight, *more)
-        served = self._served(key, tensors, x, weight, *more)
-        if served is None or (
-            self.operator is not None and not served.differentiable and torch.is_grad_enabled() and _want(tensors)
-        ):
-            assert self.operator is not None
-            return self.operator(x, weight, *given, **own)
-        # What serves a capture alone is not kept.
-        if _GUARDS and kept.get(key) is served:
-            guard = guards.get(key)
-            if guard is None or not guard(*tensors):
-                guard = _guard(*tensors)
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-                guards.clear()
-            guards[key], known[place] = guard, (guard, served.call)
-        return served.call(*tensors)
+    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
+        return serve(self._context, Given.of(self.op, *given), tensors)
 
-    def direct(
-        self,
-        x: Any,
-        weight: Any,
-        bias: Any = None,
-        out_dtype: Any = None,
-        scale_a: Any = None,
-        scale_b: Any = None,
-        activation: str | None = None,
-        **own: int | str,
-    ) -> Any:
-        """The same of tensors that have memory, and without a gradient."""
-        given = bias, out_dtype, scale_a, scale_b, activation
-        tensors = x, weight, *(each for each in (bias, scale_a, scale_b) if each is not None)
-        served = self._served(self._key(x, weight, *given, own), tensors, x, weight, *given, own)
-        if served is None:
-            assert self.operator is not None
-            return self.operator(x, weight, *given, **own)
-        return served.call(*tensors)
-
-    @staticmethod
-    def _key(
-        x: Any, weight: Any, bias: Any, out_dtype: Any, scale_a: Any, scale_b: Any, activation: Any, own: Any
-    ) -> Any:
-        forms = (_form(each) for each in (x, weight, bias, scale_a, scale_b))
-        return *forms, out_dtype, activation, *sorted(own.items())
-
-    def _served(self, key: object, tensors: tuple[Any, ...], x: Any, weight: Any, *more: Any) -> Served | None:
-        """Who serves a call with this key; None while it is traced by torch.jit."""
-        kept = self._kept
-        served = kept.get(key)
-        if served is None:
-            # torch.jit.trace, whose sizes are tensors: no key that has them is found.
-            if self.operator is not None and x.dim() and type(x.shape[0]) is not int:
-                return None
-            # A graph is captured with what served its warm-up, which is loaded.
-            before = self._before.get(key)
-            if before is not None and self._context.capturing(x.get_device()):
-                return before
-            served = serve(self._context, Given.of(self.op, x, weight, *more), tensors)
-            if len(kept) >= _MOST_KEPT:
-                # A known place holds its server too.
-                for each in (kept, self._before, self._known, self._guards):
-                    each.clear()
-            kept[key] = served
-        return served
+    def _library(self, given: tuple[Any, ...]) -> Function:
+        return by_library(Given.of(self.op, *given))
 
 
 def _are_plain(tensors: tuple[Any, ...]) -> bool:
@@ -220,6 +243,11 @@ def _want(tensors: tuple[Any, ...]) -> bool:
     return any(each.requires_grad for each in tensors)
 
 
+def _key(given: tuple[Any, ...]) -> object:
+    """What decides who serves a call: of tensors how they lie."""
+    *arguments, own = given
+    return *(_form(each) if isinstance(each, torch.Tensor) else each for each in arguments), *sorted(own.items())
+
+
 def _form(tensor: Any) -> object:
-    """What of a tensor decides who serves a call."""
-    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()

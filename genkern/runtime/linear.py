@@ -62,7 +62,7 @@ def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
     patched: dict[str, torch.nn.Linear] = {}
     forward = _forward(gemm)
     for name, layer in _linears(model):
-        if not _has_own_forward(layer) and (_winners(layer, context) or _is_watched(layer, context)):
+        if not has_own_forward(layer) and (_winners(layer, context) or _is_watched(layer, context)):
             patched[name] = layer
             # A method, so that a copy of the layer has one of its own, with its own weight.
             layer.forward = MethodType(forward, layer)
@@ -130,10 +130,11 @@ def _is_watched(layer: torch.nn.Linear, context: Context) -> bool:
     return context.is_watched and str(layer.weight.dtype) in BY_TORCH
 
 
-def _has_own_forward(layer: torch.nn.Linear) -> bool:
+def has_own_forward(layer: torch.nn.Module) -> bool:
+    """Whether somebody gave this layer another forward than that of its class."""
     # Of a patched layer, pickle makes one that has the class's as its own.
     forward = vars(layer).get("forward")
-    return forward is not None and getattr(forward, "__func__", None) is not torch.nn.Linear.forward
+    return forward is not None and getattr(forward, "__func__", None) is not type(layer).forward
 
 
 def _forward(gemm: Gemm) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from genkern.errors import InputError, ResultsError
@@ -117,15 +117,22 @@ class PackedWinner:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that a bundle says: its winners, and its binaries by their sha256."""
+    """All that a bundle says: its winners, and its binaries by their sha256.
+
+    `row_kernels` are, by architecture and name, the binaries of kernels beside products (runtime.routed.row_kernels).
+    """
 
     winners: tuple[PackedWinner, ...]
     binaries: Mapping[str, PackedBinary]
+    row_kernels: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def to_data(contents: Contents) -> dict[str, Any]:
     """As JSON has it."""
+    beside = [[*key, sha256] for key, sha256 in sorted(contents.row_kernels.items())]
     return {
+        # Bundles without any are as they were before there were such kernels.
+        **({"row_kernels": beside} if beside else {}),
         "binaries": {sha256: asdict(binary) for sha256, binary in sorted(contents.binaries.items())},
         "winners": [_winner_data(winner) for winner in contents.winners],
     }
@@ -151,7 +158,7 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
 def from_data(data: object) -> Contents:
     """Inverse of to_data. Raises ResultsError for anything that it does not give."""
     try:
-        values = _mapping(data, Contents)
+        values = _mapping({"row_kernels": [], **data} if isinstance(data, dict) else data, Contents)
         binaries = {_text(name, _SHA256): _binary(value) for name, value in _items(values["binaries"])}
         if any(name != binary.sha256 for name, binary in binaries.items()):
             raise ResultsError("a binary stands under another digest than its own")
@@ -159,7 +166,11 @@ def from_data(data: object) -> Contents:
         for winner in winners:
             for call in winner.calls:
                 _require_fit(call, binaries)
-        return Contents(winners, binaries)
+        beside = [_list(entry, 3) for entry in _list(values["row_kernels"])]
+        row_kernels = {(_text(arch), _text(name, _SYMBOL)): _text(sha, _SHA256) for arch, name, sha in beside}
+        if not set(row_kernels.values()) <= set(binaries):
+            raise ResultsError("a kernel beside products has no binary")
+        return Contents(winners, binaries, row_kernels)
     except InputError as error:
         raise ResultsError(str(error)) from None
 

@@ -35,25 +35,40 @@ class Served:
 def serve(context: Context, given: Given, tensors: Sequence[Any]) -> Served:
     """Who serves calls that are given this, with tensors that lie as these do."""
     problem, library = given.problem, by_library(given)
+    call = None
+    if problem is not None:
+        call = by_winner(
+            context,
+            given.device,
+            problem,
+            library,
+            lambda gpu, choice: _launched(context, gpu, given, problem, choice, tensors, library),
+        )
     # Products with scales have no gradient, whoever computes them (torch_ops).
-    of_library = Served(library, differentiable=set(given.extra) <= {"bias"})
-    if problem is None:
-        return of_library
-    gpu = context.gpu(given.device)
+    return Served(library, differentiable=set(given.extra) <= {"bias"}) if call is None else Served(call)
+
+
+def by_winner(
+    context: Context, device: int, problem: GemmProblem, library: Function, launched: Callable[[Gpu, Choice], Function]
+) -> Function | None:
+    """What `launched` makes of the winner for the problem on the device with this number; None where the library serves
+    it, which is said. `launched` may raise GenkernError.
+    """
+    gpu = context.gpu(device)
     if gpu is None:
         context.watched(None, problem, None)
-        return of_library
+        return None
     choice = context.find(gpu, problem)
     context.watched(gpu, problem, choice)
     try:
         if choice.call is not None or choice.algorithm:
-            call = _launched(context, gpu, given, problem, choice, tensors, library)
+            call = launched(gpu, choice)
             may_vary = choice.winner is not None and not choice.winner.deterministic
-            return Served(_unless_deterministic(call, library) if may_vary else call)
+            return _unless_deterministic(call, library) if may_vary else call
         context.say(problem, f"{choice.why}: the library serves it")
     except GenkernError as error:
         context.say(problem, f"{error}: the library serves it")
-    return of_library
+    return None
 
 
 def _unless_deterministic(call: Function, library: Function) -> Function:
@@ -152,10 +167,39 @@ def _launched(
         prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)
     else:
         prepared = PreparedCall(gpu, choice, layouts, problem.M)
-    shape, out_dtype, empty = (*given.lead, given.n), given.out, gpu.empty
-    strides = contiguous_strides(shape)
-    gathers, places = flat is None, _places(given)
-    is_failed, stop_native = False, _nothing
+    shape, places = (*given.lead, given.n), _places(given)
+    gathers = flat is None
+
+    def stored(x: Any, weight: Any, *extra: Any) -> tuple[Any, ...]:
+        a = x.reshape(size) if gathers else x
+        return (a, weight, *(as_stored(extra[place], operand) for place, operand in places))
+
+    # Where operands are as kernels read them, in the kernels' order.
+    is_stored = not gathers and all(
+        number == place and as_stored(extra[place], operand).data_ptr() == extra[place].data_ptr()
+        for number, (place, operand) in enumerate(places)
+    )
+    form = Form(len(tensors), shape, contiguous_strides(shape), given.out)
+    return launching(context, gpu, problem, prepared, form, library, stored, is_stored)
+
+
+def launching(
+    context: Context,
+    gpu: Gpu,
+    problem: GemmProblem,
+    prepared: PreparedCall | AlgorithmCall,
+    form: Form,
+    library: Function,
+    stored: Callable[..., tuple[Any, ...]],
+    is_stored: bool,
+) -> Function:
+    """Launches of what is prepared, as a function of a call's tensors; the library's call after one that failed.
+
+    `stored` makes of these what kernels read, in their order but for C: where `is_stored`, that is the tensors
+    themselves, unless one lies off its alignment.
+    """
+    shape, strides, out_dtype = form.shape, form.strides, form.dtype
+    is_failed, stop_native, empty = False, _nothing, gpu.empty
 
     def failed(error: GenkernError) -> None:
         # From here on the library serves all calls, eager ones and those that go into a graph.
@@ -164,26 +208,21 @@ def _launched(
         stop_native()
         context.say(problem, f"{error}: the library serves it")
 
-    def call(x: Any, weight: Any, *extra: Any) -> Any:
+    def call(*tensors: Any) -> Any:
         if not is_failed:
-            a = x.reshape(size) if gathers else x
+            a, b, *kept = stored(*tensors)
             out = empty(shape, strides, out_dtype)
-            kept = [as_stored(extra[place], operand) for place, operand in places]
-            addresses = (each.data_ptr() for each in (a, weight, out, *kept))
+            addresses = (each.data_ptr() for each in (a, b, out, *kept))
             try:
                 if prepared(tuple(addresses)):
                     return out
             except LaunchError as error:
                 failed(error)
-        return library(x, weight, *extra)
+        return library(*tensors)
 
-    # Where operands are as kernels read them, in the kernels' order.
-    if gathers or any(
-        number != place or as_stored(extra[place], operand).data_ptr() != extra[place].data_ptr()
-        for number, (place, operand) in enumerate(places)
-    ):
+    if not is_stored:
         return call
-    native = native_call(gpu, prepared, Form(len(tensors), shape, strides, out_dtype), call, failed)
+    native = native_call(gpu, prepared, form, call, failed)
     stop_native = native.stop
     return native.call
 

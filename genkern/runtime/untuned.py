@@ -131,6 +131,11 @@ def nearest(m: int, options: Sequence[Option]) -> Option | None:
     return min(options, key=lambda option: (abs(option.m - m), -option.m), default=None)
 
 
+def nearest_winner(m: int, options: Sequence[Option]) -> Option | None:
+    """The nearest of those whose kernels serve M: of rows in groups, where the library's way is a call for each."""
+    return nearest(m, [option for option in options if option.call is not None])
+
+
 def next_larger(m: int, options: Sequence[Option]) -> Option | None:
     """The next larger M, whose tiles cover this one; above all of them the largest, up to twice its M."""
     if (found := next((option for option in options if option.m >= m), None)) is not None:

@@ -84,7 +84,7 @@ class HereFarm(Farm):
 def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bool = False) -> str:
     """The path of a bundle of these rows."""
     packed = rows_of(found, None, predicted).packed
-    winners, binaries, images = [], {}, {}
+    winners, binaries, images, beside = [], {}, {}, {}
     for arch in sorted({each.winner.arch for each in packed}):
         farm = HereFarm(BinaryCache(cache), target_of(arch), TRITON_VERSION, jobs=1, timeout_s=60)
         packer = Packer(farm, arch, folder)
@@ -95,7 +95,8 @@ def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bo
             assert all(isinstance(call, PackedCall) for call in own), own
             winners.append(with_calls(each, own))  # type: ignore[arg-type]
         binaries |= packer.binaries
+        beside |= packer.row_kernels
         images |= packer.images
     path = str(folder / "all.genkern")
-    write_bundle(path, Contents(tuple(winners), binaries), images)
+    write_bundle(path, Contents(tuple(winners), binaries, beside), images)
     return path

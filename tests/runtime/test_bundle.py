@@ -10,6 +10,7 @@ import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ def test_what_is_written_is_read(bundle: Bundle, tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
     again = read_bundle(str(tmp_path / "one"))
     assert again.contents == bundle.contents
+    beside = replace(bundle.contents, row_kernels={("sm_90", "order_int64"): min(images)})
+    write_bundle(str(tmp_path / "beside"), beside, images)
+    assert read_bundle(str(tmp_path / "beside")).contents == beside
     assert {sha256: again.image(sha256) for sha256 in images} == images
     assert is_bundle(str(tmp_path / "one"))
 
@@ -138,6 +142,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "one binary for each": lambda data: _winner(data)["calls"][0]["binaries"].clear(),
     "no operation on them": lambda data: _winner(data)["calls"][0]["plan"].update(counters="__import__('os')"),
     "another digest": lambda data: next(iter(data["binaries"].values())).update(sha256="0" * 64),
+    "beside products has no binary": lambda data: data.update(row_kernels=[["sm_90", "order_int64", "0" * 64]]),
     "where a name belongs": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
 }
 

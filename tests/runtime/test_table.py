@@ -21,6 +21,7 @@ from genkern.runtime.untuned import (
     by_times,
     least_library_us,
     nearest,
+    nearest_winner,
     next_larger,
     padded_m,
 )
@@ -66,6 +67,15 @@ def test_an_m_between_is_its_neighbours() -> None:
     assert [found(tuned, m) for m in (257, 10**5)] == [None, None]
     assert found(tuned, 16, bias=True) is None
     assert "not tuned" in tuned.find(GemmProblem(16, 512, 512)).why
+
+
+def test_the_nearest_whose_kernels_serve() -> None:
+    """Of rows in groups, whatever its time; where none serves, the library."""
+    tuned = [winner(16, (1, 63), 99.0), winner(64, None), winner(256, (100, 10**6), 9.0)]
+    options = [Option(each, next(iter(each.calls), None)) for each in tuned]
+    found = [nearest_winner(m, options) for m in (60, 200)]
+    assert [each and each.m for each in found] == [16, 256]
+    assert nearest_winner(64, options[1:2]) is None
 
 
 def test_a_row_that_the_library_won_serves_others() -> None:

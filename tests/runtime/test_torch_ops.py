@@ -160,6 +160,16 @@ def test_own_fields_reach_the_operator() -> None:
         assert out.eq(64 * 6).all()
 
 
+def test_words_that_tensors_tell_are_open() -> None:
+    """Through an operator too: one scale or a scale of each row, where nobody says which."""
+    gemm = made("a8w8")
+    x, weight = torch.ones(4, 16, dtype=torch.int8), torch.ones(8, 16, dtype=torch.int8)
+    assert gemm.operator is not None
+    for scale_a, scale_b in ((torch.ones(1), torch.ones(1)), (torch.ones(4, 1), torch.ones(1, 8))):
+        out = gemm.operator(x, weight, None, torch.float32, scale_a, scale_b)
+        assert torch.equal(out, gemm(x, weight, None, torch.float32, scale_a, scale_b))
+
+
 def test_traced_shapes_and_types() -> None:
     """What is traced has the shape and type that a call has, for every format's default output."""
     with torch._subclasses.FakeTensorMode():

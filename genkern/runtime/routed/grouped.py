@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from genkern.errors import InputError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.fields import parse_own
-from genkern.ops.op import get_op, groups_of
-from genkern.runtime.context import Context
+from genkern.ops.fields import fields_of, parse_own
+from genkern.ops.op import groups_of, operands_of
+from genkern.runtime.dispatch import Calls, is_traced
 from genkern.runtime.given import BY_TORCH
-from genkern.runtime.routed.named_call import NamedCalls, aligned
+from genkern.runtime.routed.product import by_library, is_row_major_b, name_of, product_of, require_one_device
+from genkern.runtime.served import Function, Served
 
 
-class Grouped:
+class Grouped(Calls):
     """x's rows by the weight of the group that each is of, with what `context` has tuned."""
-
-    def __init__(self, op: str, context: Context) -> None:
-        """Raises InputError where there is no such format."""
-        self.op = get_op(op)
-        self._calls = NamedCalls(op, context)
-        self.__name__ = f"gemm_{op}"
 
     def __call__(
         self,
@@ -46,10 +43,59 @@ class Grouped:
         bfloat16. A winner looks at no value on the host: `rows` may change from call to call, in a graph too. Raises
         InputError.
         """
-        import torch
+        given = x, weight, rows, scale_a, scale_b, out_dtype, activation, expected_m, own
+        if is_traced():
+            return self.direct(*given) if self.operator is None else self.operator(*given[:-1], **own)
+        return self._called(given)
 
+    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
+        return self._made(given, tuned=True)
+
+    def _library(self, given: tuple[Any, ...]) -> Function:
+        return self._made(given, tuned=False).call
+
+    def _made(self, given: tuple[Any, ...], *, tuned: bool) -> Served:
+        x, weight, rows, scale_a, scale_b, out_dtype, *_ = given
+        problem = self._problem(*given)
+        shape = (*x.shape[:-1], int(weight.shape[1]))
+        if problem is None:
+            out = x.dtype if out_dtype is None and x.dtype.itemsize > 1 else out_dtype or torch.bfloat16
+            return Served(lambda x, *others: torch.zeros(shape, dtype=out, device=x.device))
+        extra = operands_of(problem)[3:]
+        names = {operand.name for operand in extra}
+        if not names >= {name for name, each in (("scale_a", scale_a), ("scale_b", scale_b)) if each is not None}:
+            raise InputError("16-bit operands have no scales: leave them out")
+        # In the order in which calls give them.
+        others = [
+            rows if operand.role == "index" else scale_a if operand.name == "scale_a" else scale_b for operand in extra
+        ]
+        a = _matrix(x)
+        tensors = {"a": a, "b": weight, **dict(zip((operand.name for operand in extra), others, strict=True))}
+        product = product_of(self._context, problem, tensors) if tuned else None
+        call, by_winner = (by_library(problem), False) if product is None else (product.call, product.tuned)
+        differentiable = not by_winner and scale_a is None and scale_b is None
+        if a is x:
+            return Served(call, differentiable)
+        return Served(lambda x, *more: call(_matrix(x), *more).view(shape), differentiable)
+
+    def _problem(
+        self,
+        x: Any,
+        weight: Any,
+        rows: Any,
+        scale_a: Any,
+        scale_b: Any,
+        out_dtype: Any,
+        activation: str | None,
+        expected_m: int | None,
+        own: dict[str, int | str],
+    ) -> GemmProblem | None:
+        """None where there is nothing to multiply."""
         if weight.dim() != 3 or x.dim() not in (2, 3) or x.shape[-1] != weight.shape[-1]:
             raise InputError(f"x {list(x.shape)} and weight {list(weight.shape)}: give [..., K] and [groups, N, K]")
+        require_one_device([each for each in (x, weight, rows, scale_a, scale_b) if each is not None])
+        if unknown := set(own) - {field.name for field in fields_of(self.op.fields)}:
+            raise InputError(f"{self.op.name} has no {', '.join(sorted(unknown))}")
         count, n, k = map(int, weight.shape)
         masked = x.dim() == 3
         if masked and x.shape[0] != count:
@@ -59,29 +105,23 @@ class Grouped:
         if masked:
             values["capacity"] = int(x.shape[1])
             m = count * (int(x.shape[1]) if expected_m is None else min(expected_m, int(x.shape[1])))
-        shape = (*x.shape[:-1], n)
-        a, b = (BY_TORCH.get(str(each.dtype), "") for each in (x, weight))
-        if not a or not b:
-            raise InputError(f"x is {x.dtype}, weight {weight.dtype}: use one of {', '.join(sorted(BY_TORCH))}")
+        a, b = name_of(x, "x"), name_of(weight, "weight")
         narrow = DTYPES[a].size_bytes == 1
         c = BY_TORCH.get(str(out_dtype), "") if out_dtype is not None else "bf16" if narrow else a
         if not c:
             raise InputError(f"out_dtype is {out_dtype}: use one of {', '.join(sorted(BY_TORCH))}")
         if not x.numel() or not weight.numel():
-            return torch.zeros(shape, dtype=getattr(torch, DTYPES[c].torch), device=x.device)
+            return None
         if narrow and "scales" not in values:
             values["scales"] = scales_named(scale_a, k)
         problem = GemmProblem(
             *(max(m, 1), n, k, self.op.name, a, b, c),
+            row_major_b=is_row_major_b(weight),
             activation=activation or "none",
             own=parse_own(self.op.fields, values),
         )
-        groups = groups_of(problem)
-        assert groups is not None
-        tensors = {"a": _matrix(x), "b": weight.mT if weight.stride(-1) == 1 else weight.contiguous().mT}
-        tensors[groups.index] = rows
-        tensors |= scales_of(problem, scale_a, scale_b)
-        return self._calls(problem, tensors).view(shape)
+        assert groups_of(problem) is not None
+        return problem
 
 
 def scales_named(scale_a: Any, k: int) -> str:
@@ -91,24 +131,7 @@ def scales_named(scale_a: Any, k: int) -> str:
     return "blocks" if scale_a.dim() == 2 and scale_a.shape[1] == -(-k // 128) and k > 128 else "per_token"
 
 
-def scales_of(problem: GemmProblem, scale_a: Any, scale_b: Any) -> dict[str, Any]:
-    """The scales by the names of operands, as they lie there; none of 16-bit operands. Raises InputError."""
-    given = {"scale_a": scale_a, "scale_b": scale_b}
-    found = {}
-    for operand in get_op(problem.op).operands(problem):
-        if operand.name in given:
-            tensor = given.pop(operand.name)
-            if tensor is None or tensor.numel() != operand.elements:
-                said = "missing" if tensor is None else f"{list(tensor.shape)}"
-                raise InputError(f"{operand.name} is {said}: give {list(operand.shape)} in float32")
-            tensor = tensor.reshape(operand.shape)
-            found[operand.name] = aligned(tensor) if operand.row_major else aligned(tensor.mT).mT
-    if any(tensor is not None for tensor in given.values()):
-        raise InputError("16-bit operands have no scales: leave them out")
-    return found
-
-
 def _matrix(x: Any) -> Any:
-    """x [..., K] as A [rows, K]; copied where it does not lie so."""
+    """x [..., K] as A [rows, K]; copied where its rows do not lie so."""
     x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    return x if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 else aligned(x)
+    return x if x.stride(-1) == 1 else x.contiguous()

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 
 def order_of(ids: Any, experts: int) -> tuple[Any, Any]:
     """Where each expert's rows end [experts], and slots token * top_k + number in that order [tokens * top_k], int32.
 
-    ids [tokens, top_k] are the experts of each token, of any integer type. A sort and a search, which may go into
-    graphs.
+    ids [tokens, top_k] are the experts of each token, of any integer type; one that is no expert's counts as that of
+    the nearest, so that every row has a place, and with a weight of zero adds nothing. A sort and a search, which may
+    go into graphs.
     """
     import torch
 
-    ordered, slots = ids.reshape(-1).sort(stable=True)
-    ends = torch.searchsorted(ordered, _experts(experts, ids.device, ids.dtype), right=True, out_int32=True)
+    # 8 bits may not count as far as clamp() is asked to.
+    flat = ids.reshape(-1) if ids.dtype.itemsize >= 4 else ids.reshape(-1).int()
+    ordered, slots = flat.clamp(0, experts - 1).sort(stable=True)
+    # Made anew: what is made while a graph is captured is the graph's own, and has no values before it is replayed.
+    numbers = torch.arange(experts, device=ids.device, dtype=flat.dtype)
+    ends = torch.searchsorted(ordered, numbers, right=True, out_int32=True)
     return ends, slots.to(torch.int32)
-
-
-@lru_cache(maxsize=64)
-def _experts(count: int, device: Any, dtype: Any) -> Any:
-    import torch
-
-    return torch.arange(count, device=device, dtype=dtype)
 
 
 def quantized(x: Any, dtype: Any, scales: str) -> tuple[Any, Any]:

@@ -1,18 +1,32 @@
-"""The functions of formats with rows in groups, with what this process's environment names."""
+"""The functions of formats with rows in groups, with what this process's environment names, and their operators."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from genkern.ops.fields import fields_of
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, op_names
 from genkern.runtime.default import default_context
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
+from genkern.runtime.routed.operators import define
+from genkern.runtime.torch_ops import made_once
 
 
-@lru_cache(maxsize=64)
+def staged_op() -> str:
+    """The format whose problems are the two products of a mixture of experts."""
+    return next(name for name in op_names() if _is_staged(name))
+
+
+def _is_staged(op: str) -> bool:
+    return any(field.name == "stage" for field in fields_of(get_op(op).fields))
+
+
 def routed_of(op: str) -> Grouped | Experts:
     """Of formats with stages the whole of these, else the product. Raises InputError where there is no such format."""
-    staged = any(field.name == "stage" for field in fields_of(get_op(op).fields))
-    return (Experts if staged else Grouped)(op, default_context())
+    staged = _is_staged(op)
+
+    def make() -> Grouped | Experts:
+        calls = (Experts if staged else Grouped)(op, default_context())
+        calls.operator = define(calls)
+        return calls
+
+    return made_once(op, make)

@@ -17,6 +17,7 @@ SMALL = Config("tiled", 16, 64, 64, 1, 1, 4, 3)
 TMA = Config("tiled_tma", 64, 64, 64, 1, 1, 4, 3)
 MOE = ("experts", 8), ("top_k", 2)
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
+BLOCKS = (*MOE, ("scales", "blocks"))
 ROWS = (
     (GemmProblem(64, 128, 256, "grouped_gemm", own=(("groups", 4),)), SMALL),
     (GemmProblem(256, 128, 256, "grouped_gemm", own=(("groups", 4),)), TMA),
@@ -24,6 +25,8 @@ ROWS = (
     (GemmProblem(64, 128, 256, "grouped_gemm", *FP8, own=(("groups", 4), ("scales", "blocks"))), SMALL),
     (GemmProblem(16, 128, 256, "fused_moe", activation="silu", own=(*MOE, ("stage", "gate_up"))), SMALL),
     (GemmProblem(16, 256, 128, "fused_moe", own=MOE), SMALL),
+    (GemmProblem(16, 128, 256, "fused_moe", *FP8, activation="silu", own=(*BLOCKS, ("stage", "gate_up"))), SMALL),
+    (GemmProblem(16, 256, 128, "fused_moe", *FP8, own=BLOCKS), SMALL),
 )
 
 

@@ -16,6 +16,9 @@ from genkern.runtime.bundle import read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
+from genkern.runtime.routed.operators import define
+from genkern.runtime.routed.order import order_of, quantized
+from genkern.runtime.routed.row_calls import order_by, quantize_by
 
 pytestmark = pytest.mark.gpu
 
@@ -41,6 +44,12 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
         rows.append((GemmProblem(tokens, WIDTH, HIDDEN, "grouped_gemm", own=(("groups", EXPERTS),)), config))
         masked = ("capacity", 64), ("groups", EXPERTS)
         rows.append((GemmProblem(tokens, WIDTH, HIDDEN, "grouped_gemm", own=masked), config))
+    narrow = "fp8e4m3fn", "fp8e4m3fn", "bf16"
+    for scales in ("per_token", "blocks"):
+        of_first = own[0], ("scales", scales), ("stage", "gate_up"), own[1]
+        first = GemmProblem(16, WIDTH, HIDDEN, "fused_moe", *narrow, activation="silu", own=of_first)
+        second = GemmProblem(16, HIDDEN, WIDTH, "fused_moe", *narrow, own=(own[0], ("scales", scales), own[1]))
+        rows += [(first, CONFIGS[0]), (second, CONFIGS[0])]
     properties = torch.cuda.get_device_properties(0)
     here = {"device": properties.name, "compute_units": properties.multi_processor_count}
     folder = tmp_path_factory.mktemp("experts")
@@ -98,6 +107,75 @@ def test_a_mixture_is_that_of_a_loop(context: Context, tokens: int) -> None:
     assert (out.float() - wanted).norm() < 2**-6 * wanted.norm()
     again = [moe(*given) for _ in range(3)]
     assert all(torch.equal(each, out) for each in again)
+
+
+@pytest.mark.parametrize("rows", [1, 37, 1024, 5000, 2**15])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_rows_are_ordered_as_pytorch_does(context: Context, rows: int, dtype: str) -> None:
+    """By the bundle's kernel, to the last slot, with experts that have no row."""
+    import torch
+
+    ids = torch.randint(0, EXPERTS, (rows, 1), device="cuda").to(getattr(torch, dtype))
+    ids[ids == 2] = 5
+    order = order_by(context, "fused_moe", ids, EXPERTS)
+    assert order.__name__ == "call"
+    assert all(map(torch.equal, order(ids), order_of(ids, EXPERTS)))
+
+
+@pytest.mark.parametrize("scales", ["per_token", "blocks"])
+def test_rows_are_quantised_as_pytorch_does(context: Context, scales: str) -> None:
+    """By the bundle's kernel: PyTorch multiplies by 1 / 448 on a GPU, so that a last bit of a scale may differ."""
+    import torch
+
+    x = torch.randn(33, 720, device="cuda").bfloat16() * torch.logspace(-4, 4, 33, device="cuda")[:, None].bfloat16()
+    x[3] = 0
+    quantize = quantize_by(context, "fused_moe", 0, 33, 720, ("bf16", "fp8e4m3fn"), scales)
+    assert quantize.__name__ == "call"
+    (found, scale), (wanted, of_torch) = quantize(x), quantized(x, torch.float8_e4m3fn, scales)
+    torch.testing.assert_close(scale, of_torch, rtol=2e-7, atol=0)
+    assert (found.float() != wanted.float()).float().mean() < 1e-3
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=2**-3, atol=2**-9)
+
+
+@pytest.mark.parametrize("scales", ["per_token", "blocks"])
+def test_a_mixture_in_8_bits(context: Context, scales: str) -> None:
+    """To what three bits of fp8 cost, by an x that is quantised beforehand too."""
+    import torch
+
+    moe, (x, gate_up, down, weights, ids) = Experts("fused_moe", context), layer(16)
+    narrow, of = [], []
+    for weight in (gate_up, down):
+        found, scale = quantized(weight.flatten(0, 1), torch.float8_e4m3fn, "per_token")
+        if scales == "blocks":
+            tiles = weight.float().unflatten(1, (-1, 128)).unflatten(3, (-1, 128))
+            scale = tiles.abs().amax((2, 4)) / 448
+            found = (tiles / scale[:, :, None, :, None]).flatten(3).flatten(1, 2).to(torch.float8_e4m3fn)
+        narrow.append(found.view(weight.shape))
+        of.append(scale if scales == "blocks" else scale.view(EXPERTS, 1, -1))
+    wanted = by_loop(x, gate_up, down, weights, ids)
+    found = moe(x, *narrow, weights, ids, *of)
+    assert (found.float() - wanted).norm() < 2**-3.5 * wanted.norm()
+    x8, x_scale = quantized(x, torch.float8_e4m3fn, scales)
+    assert (moe(x8, *narrow, weights, ids, *of, x_scale=x_scale) - found).norm() < 2**-6 * found.norm()
+
+
+def test_a_compiled_mixture(context: Context) -> None:
+    """fullgraph, for several numbers of tokens, in the graphs of mode="reduce-overhead" too."""
+    import torch
+
+    moe = Experts("fused_moe", context)
+    moe.operator = define(moe, "test_moe_gpu")
+
+    def model(x: Any, gate_up: Any, down: Any, weights: Any, ids: Any) -> Any:
+        return moe(x, gate_up, down, weights, ids) + 1
+
+    with torch.no_grad():
+        for mode in ("default", "reduce-overhead"):
+            compiled = torch.compile(model, fullgraph=True, mode=mode)
+            for tokens in (16, 33):
+                given = layer(tokens)
+                for _ in range(3):
+                    assert torch.equal(compiled(*given), model(*given))
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+import genkern
 from genkern.runtime.routed.order import order_of, quantized
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
 def test_rows_by_experts(dtype: torch.dtype) -> None:
     """Every slot once, among its expert's rows, in the order of tokens; experts without rows end where they begin."""
     ids = torch.tensor([[3, 0], [5, 3], [0, 1]], dtype=dtype)
@@ -16,6 +17,15 @@ def test_rows_by_experts(dtype: torch.dtype) -> None:
     assert (ends.dtype, slots.dtype) == (torch.int32, torch.int32)
     assert ends.tolist() == [2, 3, 3, 5, 5, 6, 6]
     assert slots.tolist() == [1, 4, 5, 0, 3, 2]
+    assert order_of(ids, 300)[0][-1] == 6
+    # None is lost.
+    ends, slots = order_of(ids.int() - 2, 3)
+    assert (ends.tolist(), slots.tolist()) == ([3, 5, 6], [1, 4, 5, 0, 3, 2])
+
+
+def test_quantised_is_a_name_of_the_package() -> None:
+    """For callers who quantise an x once for several layers."""
+    assert genkern.quantized is quantized
 
 
 @pytest.mark.parametrize("scales", ["per_tensor", "per_token", "blocks"])

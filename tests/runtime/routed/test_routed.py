@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from genkern import tuned_gemm
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
@@ -13,4 +15,6 @@ def test_functions_of_formats() -> None:
     assert isinstance(tuned_gemm.gemm_grouped_gemm, Grouped)
     assert isinstance(tuned_gemm.gemm_fused_moe, Experts)
     assert routed_of("fused_moe") is tuned_gemm.gemm_fused_moe
+    for name in ("gemm_grouped_gemm", "gemm_fused_moe"):
+        assert getattr(tuned_gemm, name).operator is getattr(torch.ops.genkern, name).default
     assert {"gemm_grouped_gemm", "gemm_fused_moe"} <= set(dir(tuned_gemm))

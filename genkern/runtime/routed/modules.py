@@ -1,0 +1,138 @@
+"""Experts modules of a model by tuned kernels: those that transformers' @use_experts_implementation has marked, whose
+experts' weights are two tensors as a layer takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any
+
+import torch
+
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import ACTIVATIONS, GemmProblem
+from genkern.ops.fields import fields_of, parse_own
+from genkern.ops.op import get_op
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import PLAIN
+from genkern.runtime.given import BY_TORCH
+from genkern.runtime.linear import LayerReport, Patch, has_own_forward
+from genkern.runtime.routed.experts import Experts
+
+# What a module says of itself (integrations/moe.py of transformers 5.23): gate before up, as nn.Linear's weights lie.
+_HAS = "has_gate", "is_concatenated"
+_HAS_NOT = "has_bias", "is_transposed", "has_post_expert_norm", "_is_expert_parallel"
+
+
+def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts], context: Context) -> Patch:
+    """Let every such module of the model call `experts()` where both its products have winners for some number of
+    tokens and experts of each, and every other where calls are captured or logged.
+    """
+    patched = []
+    for name, layer, activation in _layers(model):
+        if has_own_forward(layer) or not (_is_tuned(layer, op, activation, context) or context.is_watched):
+            continue
+        # A method, so that a copy of the layer has one of its own, with its own weights.
+        forward = _forward(experts(), activation)
+        layer.forward = MethodType(forward, layer)
+        patched.append((name, layer, forward))
+
+    def undo() -> None:
+        for _, layer, forward in patched:
+            # Somebody may have put another forward around this one since.
+            if getattr(vars(layer).get("forward"), "__func__", None) is forward:
+                del layer.forward
+
+    return Patch(undo, tuple(name for name, *_ in patched))
+
+
+def report_experts(model: torch.nn.Module, op: str, context: Context) -> list[LayerReport]:
+    """What both products of each such module would call, in the model's order."""
+    found = []
+    for name, layer, activation in _layers(model):
+        for place, weight in enumerate((layer.gate_up_proj, layer.down_proj)):
+            dtype = str(weight.dtype).removeprefix("torch.")
+            winners = sorted(_winners(layer, op, activation, context)[place])
+            size = int(weight.shape[1]), int(weight.shape[2])
+            found.append(
+                LayerReport(f"{name}.{('gate_up_proj', 'down_proj')[place]}", *size, dtype, False, tuple(winners))
+            )
+    return found
+
+
+def _layers(model: torch.nn.Module) -> Iterator[tuple[str, Any, str]]:
+    for name, layer in model.named_modules():
+        if _is_layer(layer) and (activation := _activation(layer)):
+            yield name, layer, activation
+
+
+def _is_layer(layer: Any) -> bool:
+    first: Any = getattr(layer, "gate_up_proj", None)
+    second: Any = getattr(layer, "down_proj", None)
+    if type(first) not in PLAIN or type(second) not in PLAIN or first.dim() != 3:
+        return False
+    says = all(getattr(layer, name, False) for name in _HAS) and not any(
+        getattr(layer, name, False) for name in _HAS_NOT
+    )
+    experts, columns, k = first.shape
+    wide = DTYPES.get(BY_TORCH.get(str(first.dtype), ""))
+    return says and second.shape == (experts, k, columns // 2) and wide is not None and wide.size_bytes == 2
+
+
+def _activation(layer: Any) -> str:
+    """Which activation its gate has, by what it gives; "" where that is none of a layer's."""
+    gate, up = torch.linspace(-30, 30, 121), torch.linspace(40, -41, 121)
+    try:
+        with torch.no_grad():
+            found = layer._apply_gate(torch.cat((gate, up))[None])[0]
+    except Exception:
+        # It wants something else, on another device perhaps: it stays as it is.
+        return ""
+    for name in ACTIVATIONS:
+        function = getattr(torch.nn.functional, name, None)
+        if function is not None and torch.allclose(found, function(gate) * up, rtol=1e-5, atol=1e-6):
+            return name
+    return ""
+
+
+def _is_tuned(layer: Any, op: str, activation: str, context: Context) -> bool:
+    return all(_winners(layer, op, activation, context))
+
+
+def _winners(layer: Any, op: str, activation: str, context: Context) -> tuple[list[tuple[int, str]], ...]:
+    """For which M both products are tuned, with any number of experts of a token, and who won."""
+    first: list[tuple[int, str]] = []
+    second: list[tuple[int, str]] = []
+    gpu = context.gpu(layer.gate_up_proj.get_device())
+    if gpu is None:
+        return first, second
+    experts, columns, k = map(int, layer.gate_up_proj.shape)
+    dtype = BY_TORCH[str(layer.gate_up_proj.dtype)]
+    fields = get_op(op).fields
+    most = next(field.most for field in fields_of(fields) if field.name == "top_k")
+    for top_k in range(1, min(most, experts) + 1):
+        own = {"experts": experts, "top_k": top_k}
+        of_first = parse_own(fields, {**own, "stage": "gate_up"})
+        types = op, dtype, dtype, dtype
+        first += context.tuned(gpu, GemmProblem(1, columns // 2, k, *types, activation=activation, own=of_first))
+        second += context.tuned(gpu, GemmProblem(1, k, columns // 2, *types, own=parse_own(fields, own)))
+    return first, second
+
+
+def _forward(experts: Experts, activation: str) -> Callable[..., Any]:
+    # Its name is what pickle looks up in the layer.
+    def forward(layer: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
+        first, second = layer.gate_up_proj, layer.down_proj
+        if (
+            getattr(layer, "_is_expert_parallel", False)
+            or hidden_states.dtype != first.dtype
+            or hidden_states.dim() != 2
+            or top_k_weights.shape != top_k_index.shape
+            or not (type(first) in PLAIN and type(second) in PLAIN)
+            or torch.is_autocast_enabled(hidden_states.device.type)
+        ):
+            return type(layer).forward(layer, hidden_states, top_k_index, top_k_weights)
+        return experts(hidden_states, first, second, top_k_weights, top_k_index, activation=activation)
+
+    return forward

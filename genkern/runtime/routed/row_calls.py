@@ -1,0 +1,115 @@
+"""What a layer does to rows besides its products: by kernels that a bundle has, or by PyTorch's calls (order)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from genkern.errors import GenkernError, LaunchError
+from genkern.gemm.dtypes import DTYPES
+from genkern.runtime.context import Context
+from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.routed.order import order_of, quantized
+from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, RowCall, RowKernel, ordering, quantizing
+
+# Of ids [tokens, top_k]: where the rows of each expert end, and slots, as order_of gives them.
+Order = Callable[[Any], tuple[Any, Any]]
+# Of x [rows, K]: what `quantized` gives, scales of blocks column by column.
+Quantize = Callable[[Any], tuple[Any, Any]]
+# Each expert's program reads all ids twice, in 32 steps at most. Where PyTorch's sort is faster is reckoned, not
+# measured.
+MOST_ORDERED = 2**15
+
+
+def order_by(context: Context, op: str, ids: Any, experts: int) -> Order:
+    """Rows in the order of their experts, for ids that lie as these do."""
+    rows, dtype, like = ids.numel(), ids.dtype, None
+    if rows <= MOST_ORDERED and ids.is_contiguous() and (kernel := ordering(dtype)) is not None:
+        like = _made(context, op, ids.get_device(), kernel, (experts,), {"rows": rows})
+
+    def by_torch(ids: Any) -> tuple[Any, Any]:
+        return order_of(ids, experts)
+
+    if like is None:
+        return by_torch
+    import torch
+
+    gpu, launch = like
+    empty, kind = gpu.empty, torch.int32
+    of_ends, of_slots, strides = (experts,), (rows,), (1,)
+
+    def by_kernel(ids: Any) -> tuple[Any, Any]:
+        ends, slots = empty(of_ends, strides, kind), empty(of_slots, strides, kind)
+        if launch((ids.data_ptr(), ends.data_ptr(), slots.data_ptr())):
+            return ends, slots
+        return order_of(ids, experts)
+
+    return _unless_failed(by_kernel, by_torch, context, "rows in the order of their experts")
+
+
+def quantize_by(
+    context: Context, op: str, device: int, rows: int, k: int, types: tuple[str, str], scales: str
+) -> Quantize:
+    """Rows [rows, k] of the first of two types (genkern's names) in the second, of 8 bits; no gaps between rows."""
+    import torch
+
+    wide, narrow = types
+    dtype = getattr(torch, DTYPES[narrow].torch)
+
+    def by_torch(x: Any) -> tuple[Any, Any]:
+        found, of_x = quantized(x, dtype, scales)
+        return found, of_x.mT.contiguous().mT if scales == "blocks" else of_x
+
+    kernel = quantizing(wide, narrow, scales)
+    # The kernel is promised that rows begin at multiples of 16 bytes.
+    if kernel is None or k % 16:
+        return by_torch
+    blocks = -(-k // BLOCK)
+    in_blocks = scales == "blocks"
+    grid = (rows, -(-blocks // BLOCKS)) if in_blocks else (rows,)
+    made = _made(context, op, device, kernel, grid, {"rows": rows, "columns": k})
+    if made is None:
+        return by_torch
+    gpu, launch = made
+    empty, of_scales, kind = gpu.empty, (rows, blocks if in_blocks else 1), torch.float32
+    # Those of blocks lie column by column.
+    strides = (1, rows) if in_blocks else (1, 1)
+
+    def by_kernel(x: Any) -> tuple[Any, Any]:
+        found, of_x = empty((rows, k), (k, 1), dtype), empty(of_scales, strides, kind)
+        if launch((x.data_ptr(), found.data_ptr(), of_x.data_ptr())):
+            return found, of_x
+        return by_torch(x)
+
+    return _unless_failed(by_kernel, by_torch, context, kernel.name)
+
+
+def _made(
+    context: Context, op: str, device: int, kernel: RowKernel, grid: tuple[int, ...], numbers: dict[str, int]
+) -> tuple[Gpu, RowCall] | None:
+    """The kernel's launch; None where there is no GPU, no bundle that has it, or where it cannot be loaded."""
+    gpu = context.gpu(device)
+    try:
+        if gpu is None or (found := context.row_kernel(gpu, op, kernel.name)) is None:
+            return None
+        return gpu, RowCall(gpu, *found, kernel, grid, numbers)
+    except GenkernError as error:
+        context.say(kernel.name, f"{kernel.name}: {error}: PyTorch's calls serve it")
+        return None
+
+
+def _unless_failed(by_kernel: Order, by_torch: Order, context: Context, what: str) -> Order:
+    """The kernel until a launch of it fails."""
+    is_failed = False
+
+    def call(x: Any) -> tuple[Any, Any]:
+        nonlocal is_failed
+        if not is_failed:
+            try:
+                return by_kernel(x)
+            except LaunchError as error:
+                is_failed = True
+                context.say(what, f"{what}: {error}: PyTorch's calls serve it")
+        return by_torch(x)
+
+    return call

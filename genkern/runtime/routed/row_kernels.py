@@ -1,0 +1,140 @@
+"""RowKernel: a kernel beside the products of a layer: what it is compiled with, and its launch where a bundle has it.
+
+Its text is in templates/rows/kernels.py. Bundles have those that their winners' layers launch, under names that say the
+types; where a bundle has none, PyTorch's calls do the same (genkern.runtime.routed.order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from genkern.errors import ResultsError
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.cute.source_file import sha256_of
+from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.plan import Launch as PlannedLaunch
+from genkern.ops.op import groups_of
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.launch.launcher import make_launches
+from genkern.runtime.launch.parameters import Address, Number, Parameter
+from genkern.runtime.launch.prepared import Gpu, ReadyCall
+from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.packed import PackedBinary
+
+# The module that they are in, below genkern's templates.
+FILE = "rows/kernels.py"
+# Elements of a row that have a scale in common, where blocks have one.
+BLOCK = 128
+# Blocks of a program.
+BLOCKS = 8
+# The largest numbers of the types that rows are quantised to; others are left to PyTorch.
+_LARGEST = {"fp8e4m3fn": 448, "fp8e4m3fnuz": 240, "fp8e5m2": 57344, "fp8e5m2fnuz": 57344}
+# Of ids, by PyTorch's name of their type.
+_IDS = {"torch.int32": "int32", "torch.int64": "int64"}
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """One of them for some types: its `name` in bundles, its `function`, and what that is given, in order.
+
+    `promised` are multiples of 16, addresses in bytes; `constants` follow the `signature`, whose types are Triton's.
+    """
+
+    name: str
+    function: str
+    signature: tuple[tuple[str, str], ...]
+    promised: tuple[str, ...]
+    constants: tuple[tuple[str, int], ...]
+    num_warps: int = 4
+
+    @property
+    def spec(self) -> KernelSpec:
+        """What to compile."""
+        return KernelSpec(
+            *(self.function, sha256_of(FILE), self.signature, self.constants, self.promised),
+            (("num_warps", self.num_warps), ("num_stages", 2)),
+        )
+
+    @property
+    def launch(self) -> PlannedLaunch:
+        """As plans have launches; the grid is known at the call."""
+        return PlannedLaunch(self.function, (1, 1, 1), 1, False, ())
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        return tuple(name for name, kind in self.signature if kind.startswith("*"))
+
+
+def ordering(ids: Any) -> RowKernel | None:
+    """Rows by the groups that `ids`, of this type, say; None for a type that there is no kernel for."""
+    name = _IDS.get(str(ids))
+    return None if name is None else _ordering(name)
+
+
+def _ordering(dtype: str) -> RowKernel:
+    pointers = ("ids_ptr", f"*i{dtype[3:]}"), ("ends_ptr", "*i32"), ("slots_ptr", "*i32")
+    named = tuple(pointer for pointer, _ in pointers)
+    return RowKernel(f"order_{dtype}", "order_rows", (*pointers, ("rows", "i32")), named, (("BLOCK_SIZE", 1024),))
+
+
+def quantizing(wide: str, narrow: str, scales: str) -> RowKernel | None:
+    """Rows of one type in another by genkern's names, with a scale of each row, or of each block; None for others."""
+    if narrow not in _LARGEST or scales not in ("per_token", "blocks") or DTYPES[wide].size_bytes != 2:
+        return None
+    types = DTYPES[wide].triton, DTYPES[narrow].triton
+    pointers = ("x_ptr", f"*{types[0]}"), ("found_ptr", f"*{types[1]}"), ("scale_ptr", "*fp32")
+    promised = (*(name for name, _ in pointers), "columns")
+    most = ("MOST", _LARGEST[narrow])
+    name = f"quantize_{scales}_{wide}_{narrow}"
+    rows, columns = ("rows", "i32"), ("columns", "i32")
+    if scales == "per_token":
+        return RowKernel(name, "quantize_rows", (*pointers, columns), promised, (most, ("BLOCK_SIZE", 2048)))
+    constants = most, ("BLOCK", BLOCK), ("BLOCKS", BLOCKS)
+    return RowKernel(name, "quantize_blocks", (*pointers, rows, columns), promised, constants)
+
+
+def needed(problem: GemmProblem) -> tuple[RowKernel, ...]:
+    """What a layer launches besides this product of it."""
+    groups = groups_of(problem)
+    if groups is None or not groups.sorted_slots:
+        return ()
+    scales = str(dict(problem.own).get("scales", "per_tensor"))
+    narrowing = quantizing(problem.dtype_c, problem.dtype_a, scales) if problem.dtype_a != problem.dtype_c else None
+    return (*map(_ordering, _IDS.values()), *([narrowing] if narrowing is not None else []))
+
+
+class RowCall(ReadyCall):
+    """A launch of a row kernel with a grid and numbers that are known, for tensors at any addresses.
+
+    Raises ResultsError where the binary takes other parameters than the kernel, LaunchError where it cannot be loaded.
+    """
+
+    def __init__(
+        self, gpu: Gpu, bundle: Bundle, sha256: str, kernel: RowKernel, grid: Sequence[int], numbers: Mapping[str, int]
+    ) -> None:
+        self._gpu = gpu
+        binary = bundle.contents.binaries[sha256]
+        parameters = _parameters(kernel, binary, numbers)
+        x, y, z = (*grid, 1, 1)[:3]
+        with gpu.made_current():
+            image = bundle.image(sha256)
+            function = gpu.driver.function(gpu.index, sha256, image, binary.symbol, binary.shared_bytes)
+            launch = Launch(LaunchShape(function, (x, y, z), binary.threads, binary.shared_bytes), parameters)
+            self._body = make_launches(gpu.driver, [launch], kernel.pointers, len(kernel.pointers))
+
+    def _launched(self, addresses: tuple[int, ...]) -> bool:
+        return self._body.launch(self._gpu.stream(), addresses)
+
+
+def _parameters(kernel: RowKernel, binary: PackedBinary, numbers: Mapping[str, int]) -> tuple[Parameter, ...]:
+    given: list[Parameter] = [
+        Address(name) if kind.startswith("*") else Number(numbers[name], 4) for name, kind in kernel.signature
+    ]
+    sizes = tuple(parameter.size_bytes for parameter in given)
+    scratch = binary.parameter_bytes[len(sizes) :]
+    if binary.symbol != kernel.function or sizes != binary.parameter_bytes[: len(sizes)] or set(scratch) - {8}:
+        raise ResultsError(f"{binary.symbol} is another kernel than {kernel.name}: pack it again")
+    return (*given, *(Number(0, 8) for _ in scratch))

@@ -1,0 +1,75 @@
+"""Tests of genkern.runtime.routed.row_kernels: what they compute, for which targets they compile, and their launch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compiled import compile_here
+from recording_gpu import FakeGpu
+from small_gemms import TRITON_VERSION, needs_interpreter, target_of
+
+from genkern.errors import ResultsError
+from genkern.farm.compiler import CompileJob
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.cute.source_file import path_of
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.routed.row_kernels import FILE, RowCall, needed, ordering, quantizing
+
+MIXTURE = ("experts", 8), ("scales", "per_token"), ("top_k", 2)
+
+
+@needs_interpreter
+def test_what_they_compute_is_what_pytorch_does() -> None:
+    """Every slot in its place, and scales to the bit, also where blocks of a program end within a row."""
+    script = Path(__file__).with_name("interpreted_rows.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "sm_100"])
+def test_they_compile(tmp_path: Path, cache_dir: Path, arch: str) -> None:
+    """For targets besides that of the bundle of these tests, in the types that each has."""
+    narrow = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
+    for kernel in needed(GemmProblem(4, 128, 256, "fused_moe", narrow, narrow, own=MIXTURE)):
+        if kernel.name == "order_int32":
+            continue
+        key = kernel.spec.key(target_of(arch), TRITON_VERSION)
+        job = CompileJob(key, str(path_of(FILE)), kernel.spec, target_of(arch), str(cache_dir / "binaries"), 60)
+        assert compile_here(job, tmp_path).symbol == kernel.function
+
+
+def test_which_a_layer_launches() -> None:
+    """None besides a plain product or one of groups; of types and scales that no kernel has, PyTorch's calls."""
+    assert needed(GemmProblem(4, 128, 256)) == needed(GemmProblem(4, 128, 256, "grouped_gemm")) == ()
+    wide = GemmProblem(4, 128, 256, "fused_moe", own=(("experts", 8), ("top_k", 2)))
+    assert [each.name for each in needed(wide)] == ["order_int32", "order_int64"]
+    narrow = replace(wide, dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn", own=MIXTURE)
+    assert [each.name for each in needed(narrow)][2:] == ["quantize_per_token_bf16_fp8e4m3fn"]
+    assert quantizing("bf16", "int8", "per_token") is quantizing("bf16", "fp8e4m3fn", "per_tensor") is None
+    assert ordering("torch.int16") is None
+
+
+def test_a_launch(routed_bundle: Bundle, routed_gpu: FakeGpu) -> None:
+    """Addresses and numbers stand where the binary has its parameters; an address off 16 bytes launches nothing."""
+    kernel, sha256 = ordering("torch.int64"), routed_bundle.contents.row_kernels["sm_90", "order_int64"]
+    assert kernel is not None
+    call = RowCall(routed_gpu, routed_bundle, sha256, kernel, (8,), {"rows": 32})
+    assert call((1600, 3200, 4800))
+    (launched,) = routed_gpu.driver.launched
+    assert launched.grid == (8, 1, 1)
+    assert [int.from_bytes(each, "little") for each in launched.parameters[:4]] == [1600, 3200, 4800, 32]
+    assert not call((1608, 3200, 4800))
+    assert len(routed_gpu.driver.launched) == 1
+
+
+def test_another_kernels_binary(routed_bundle: Bundle, routed_gpu: FakeGpu) -> None:
+    """Is refused in one line: a bundle of a genkern whose kernel takes other parameters."""
+    kernel, sha256 = ordering("torch.int64"), routed_bundle.contents.row_kernels["sm_90", "order_int64"]
+    assert kernel is not None
+    other = replace(kernel, signature=(*kernel.signature, ("more", "i32")))
+    with pytest.raises(ResultsError, match="pack it again"):
+        RowCall(routed_gpu, routed_bundle, sha256, other, (8,), {"rows": 32, "more": 1})
