@@ -83,7 +83,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         for kernel in call_of(product_of(problem, op, arch), config).kernels
     }
     configs = [config for config in configs if FAMILIES[config.family].language == "triton"]
-    b, groups = op.operands(problem)[1], groups_of(problem)
+    (a, b, *_), groups = op.operands(problem), groups_of(problem)
     accumulator = op.accumulator(problem)
     amd = any(config.is_amd for config in configs)
     max_split_k = max((config.SPLIT_K for config in configs), default=1)
@@ -123,6 +123,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "columns_of_b": columns_of_b(problem) if groups else 1,
         "wide": "double" if accumulator == "int32" else "float",
         "own": own_values(op.fields, problem),
+        "packed_a": a.packed,
         "packed_b": b.packed,
         "together_b": b.together,
         "piece_b": b.piece,
@@ -173,7 +174,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(made_of, key=lambda name: (name in (REDUCE.name, SUM_SLOTS.name), name))
     kernels = {name: _kernel_text(made_of[name], context) for name in ordered}
-    helpers = [environment.get_template(template).render(context).strip() for template in _HELPERS]
+    templates = (*_HELPERS, f"{op.folder}/functions.py.j2") if op.has_functions else _HELPERS
+    helpers = [environment.get_template(template).render(context).strip() for template in templates]
     called = {name: _called(kernel, helpers) for name, kernel in kernels.items()}
     used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
     whole_context = {

@@ -78,8 +78,10 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
     steps = steps or (facts.in_registers and op.in_registers)
     if not steps and (op.step_operands(problem) or b.packed > 1):
         return "this family reads nothing but A and B in its steps over K"
-    if a.packed > 1 or (b.packed > 1 and b.row_major):
-        return "kernels read no packed A, and a packed B whose rows run along K only (rowMajorB: N)"
+    if (a.packed > 1 and not a.row_major) or (b.packed > 1 and b.row_major):
+        return "packed operands are read along K only (rowMajorA: T, rowMajorB: N)"
+    if a.packed > 1 and not facts.steps:
+        return "this family reads a packed B, and A as it is"
     if b.together > 1 and (b.row_major or FAMILIES[family].uses_tma):
         return "weights whose rows are stored together are loaded through pointers, and along K only (rowMajorB: N)"
     if op.batched and not FAMILIES[family].batches:
@@ -89,8 +91,8 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
             return "this family multiplies by one weight, not by one for each group of rows"
         if groups.sorted_slots and not FAMILIES[family].gathers:
             return "this family takes rows as they lie, and does not add them up"
-        if not problem.row_major_a:
-            return "rows in groups lie along K (rowMajorA: T)"
+        if not problem.row_major_a or a.packed > 1:
+            return "rows in groups lie along K (rowMajorA: T), and are not packed"
     mixed = problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1
     if mixed and family in GLUON:
         return "an instruction of this family multiplies operands of one type"

@@ -47,6 +47,8 @@ class Op:
     each 128 bytes along K before they add them up (templates/gemm/promote.py.j2 says how).
     `in_registers`: its kernel.py.j2 has a macro `register_functions` too, by which skinny_dot makes numbers of words of
     B's elements, where instructions want them (templates/gemm/skinny_dot.py.j2 says how).
+    `has_functions`: its folder of templates has functions.py.j2 too, with functions that the macros of its kernel.py.j2
+    call.
     `exact_inputs`: what is stored for `numbers`, by (problem, operand, numbers, generator): of those operands whose
     elements are no numbers of their storage type (packed ones, indices, and by `encoded` others: exponents). `numbers`
     has the operand's logical shape on the device that the input is for: integers and powers of two in exact rounds,
@@ -79,6 +81,7 @@ class Op:
     converts_b: bool = False
     promotes: bool = False
     in_registers: bool = False
+    has_functions: bool = False
     exact_inputs: Callable[[GemmProblem, Operand, Any, Any], Any] | None = None
     encoded: tuple[str, ...] = ()
     as_tf32: Callable[[GemmProblem], bool] = lambda problem: False
