@@ -12,7 +12,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
-from genkern.ops.op import element_bytes, get_op, groups_of
+from genkern.ops.op import element_bytes, get_op, groups_of, operands_of
 
 # Kernels count programs, tiles and K-blocks in 32 bits, signed.
 INT32 = 2**31
@@ -95,13 +95,21 @@ def dot_limit(
         if width // 2 + _WGMMA_OTHER_REGISTERS > gpu.registers_per_unit // (config.num_warps * gpu.warp_size):
             return "a thread has fewer registers than one wgmma of this tile needs, which ptxas refuses"
         return ""
-    # With more warps, and for int8 before Triton 3.9, it is mma.sync.
-    if config.num_warps > 8 or problem.dtype_a == "int8":
+    # With more warps, and for int8 before Triton 3.9, it is mma.sync. Packed bytes are no integers.
+    if config.num_warps > 8 or (problem.dtype_a == "int8" and operands_of(problem)[0].is_plain):
         return ""
-    # A tile of 64 rows takes half of them.
-    if max(64, rows) * columns // 128 * held_tiles > _TENSOR_MEMORY_COLUMNS:
+    # A tile of 64 rows takes half of them. Triton puts exponents of operands beside accumulators, and then holds fewer.
+    taken = max(64, rows) * columns // 128
+    if taken * held_tiles > _TENSOR_MEMORY_COLUMNS or (taken == _TENSOR_MEMORY_COLUMNS and _has_exponents(problem)):
         return "accumulators do not fit tensor memory"
     return ""
+
+
+def _has_exponents(problem: GemmProblem) -> bool:
+    """Whether operands are multiplied with scales of a byte, which matrix units take."""
+    return any(
+        each.role == "scale" and each.in_step and DTYPES[each.dtype].size_bytes == 1 for each in operands_of(problem)
+    )
 
 
 def has_tma(gpu: Gpu | None) -> bool:

@@ -24,6 +24,8 @@ _FLOAT8 = ("fp8e4m3fn", "fp8e5m2")
 _OUT = ("bf16", "fp16", "fp32")
 # As a16w16: the reference has the same numbers, and sums are float32's.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
+# K of sm_100's instruction for two operands in e2m1 (PTX ISA, "tcgen05.mma": kind::mxf4); Triton fails for less.
+_E2M1_K = 64
 # fp8e5m2 has all integers up to 8.
 _LARGEST_FLOAT8 = 8
 
@@ -59,6 +61,8 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
 def _legal(problem: GemmProblem, config: Config) -> str:
     if config.BLOCK_SIZE_K % mx.GROUP:
         return f"BLOCK_SIZE_K is no multiple of the {mx.GROUP} elements that have an exponent in common"
+    if _types(problem) == (_STORAGE, _STORAGE) and config.BLOCK_SIZE_K % _E2M1_K:
+        return f"BLOCK_SIZE_K is no multiple of the {_E2M1_K} elements of e2m1 that an instruction has along K"
     return ""
 
 

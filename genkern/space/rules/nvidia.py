@@ -13,7 +13,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
-from genkern.ops.op import columns_of_b, element_bytes
+from genkern.ops.op import columns_of_b, element_bytes, operands_of
 from genkern.space.rules.tiles import covering_block
 from genkern.triton_release import triton_release
 
@@ -75,7 +75,7 @@ def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) 
         return False
     if gpu.arch != "sm_100" or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
         return True
-    types = {problem.dtype_a, problem.dtype_b}
+    types = {operand.dtype for operand in operands_of(problem)[:2] if operand.is_plain}
     return "fp32" in types or ("int8" in types and triton_release() < _TCGEN05_INT8_FROM)
 
 
