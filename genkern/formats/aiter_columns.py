@@ -27,6 +27,7 @@ TUNED_A8W8_COLUMNS = (
     *("libtype", "kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio"),
 )
 TUNED_BLOCKSCALE_COLUMNS = tuple(name for name in TUNED_A8W8_COLUMNS if name != "q_dtype_w")
+TUNED_A4W4_COLUMNS = tuple(name for name in TUNED_BLOCKSCALE_COLUMNS if name != "libtype")
 TUNED_BATCHED_COLUMNS = (
     *("gfx", "cu_num", "B", "M", "N", "K"),
     *("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio"),
@@ -34,6 +35,7 @@ TUNED_BATCHED_COLUMNS = (
 # Of each format that AITER has a table for.
 TUNED_COLUMNS = {
     "a16w16": TUNED_A16W16_COLUMNS,
+    "a4w4_blockscale": TUNED_A4W4_COLUMNS,
     "a8w8": TUNED_A8W8_COLUMNS,
     "a8w8_bpreshuffle": TUNED_A8W8_COLUMNS,
     "a8w8_blockscale": TUNED_BLOCKSCALE_COLUMNS,

@@ -139,6 +139,8 @@ def obstacle(problem: GemmProblem) -> str:
         return "" if problem.dtype_a == problem.dtype_b else "AITER's rows have one type for A and B"
     if problem.bias or problem.dtype_c != "bf16" or problem.dtype_a != problem.dtype_b:
         return f"AITER's {problem.op} rows have no bias, bf16 output and one input type"
+    if problem.op == "a4w4_blockscale" and problem.dtype_a != "int8":
+        return f"AITER's {problem.op} rows are of e2m1 (int8)"
     if problem.op == "batched_a16w16" and problem.dtype_a != "bf16":
         return f"AITER's {problem.op} rows are of bf16"
     return ""

@@ -6,6 +6,7 @@ those that are handed in may be uint8 too.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 # Numbers along K with a power of two in common.
@@ -18,7 +19,7 @@ _NAN = 255
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _E2M1 = (*_MAGNITUDES, *(-each for each in _MAGNITUDES))
 # Between neighbouring magnitudes.
-_BETWEEN = tuple((low + high) / 2 for low, high in zip(_MAGNITUDES, _MAGNITUDES[1:], strict=False))
+_BETWEEN = tuple((low + high) / 2 for low, high in itertools.pairwise(_MAGNITUDES))
 
 
 def e2m1_codes(numbers: Any) -> Any:
@@ -41,7 +42,7 @@ def unpacked(both: Any) -> Any:
     """The codes of four bits, int32 [..., K], of bytes [..., K / 2]."""
     import torch
 
-    both = both.view(torch.uint8).int()
+    both = both.contiguous().view(torch.uint8).int()
     return torch.stack((both & 15, both >> 4), -1).flatten(-2)
 
 
@@ -63,5 +64,5 @@ def powers(stored: Any) -> Any:
     """What bytes of e8m0 stand for, float32: from 2^-127 to 2^127, and NaN."""
     import torch
 
-    codes = stored.view(torch.uint8).float()
+    codes = stored.contiguous().view(torch.uint8).float()
     return torch.where(codes == _NAN, torch.nan, torch.exp2(codes - _BIAS))

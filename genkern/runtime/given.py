@@ -16,7 +16,7 @@ from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op
 
 # Types whose bytes are codes as int8's may be, where a format says what they mean (Op.encodes).
-_CODES = {"torch.uint8": "int8", "torch.float8_e8m0fnu": "int8"}
+_CODES = dict.fromkeys(("torch.uint8", "torch.float8_e8m0fnu", "torch.float4_e2m1fn_x2"), "int8")
 # Types by what PyTorch calls them.
 BY_TORCH = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
 # How a call names the operands besides A, B and C, by their role and by what they scale.
@@ -61,7 +61,7 @@ class Given:
         import torch
 
         if x.dim() < 1 or weight.dim() != 2 + op.batched or (op.batched and x.shape[:-2] != weight.shape[:-2]):
-            raise _apart(x, weight, op, 1)
+            raise _apart(x, weight, op)
         devices = {each.get_device() for each in (x, weight, bias, scale_a, scale_b) if each is not None}
         if len(devices) > 1:
             raise InputError(
@@ -74,20 +74,20 @@ class Given:
         if op.batched:
             own = {**own, "batch_size": int(lead[0])}
             m = int(lead[1])
-        a, b = _name_of(x, "x"), _CODES.get(str(weight.dtype)) or _name_of(weight, "weight")
+        a, b = (_CODES.get(str(each.dtype)) or _name_of(each, name) for each, name in ((x, "x"), (weight, "weight")))
         c = (_OUT_OF_BYTES if DTYPES[a].size_bytes == 1 else a) if out_dtype is None else _name(out_dtype, "out_dtype")
         given = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
         problem = None
         extra: tuple[str, ...] = ()
         operands: tuple[Operand, ...] = ()
         # Where there is nothing, one of each stands for it.
-        _require_k(op, GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c), x, weight)
+        k = _require_k(op, GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c), x, weight)
         if m and n and k and weight.shape[0]:
             # As nn.Linear's weight lies, B [K, N] is stored as its transpose.
             rows = weight.stride(-1) == 1 or weight.stride(-2) != 1
             for values in _own_values(op, own):
                 problem = GemmProblem(
-                    m, n, int(k), op.name, a, b, c, True, not rows, bias is not None, activation or "none", values
+                    m, n, k, op.name, a, b, c, True, not rows, bias is not None, activation or "none", values
                 )
                 operands = op.extra_operands(problem)
                 extra = tuple(_named(operand) for operand in operands)
@@ -120,17 +120,21 @@ def _named(operand: Operand) -> str:
     return name
 
 
-def _require_k(op: Op, problem: GemmProblem, x: Any, weight: Any) -> None:
-    """Raise InputError unless the weight has x's K, in bytes of so many elements as the format packs in one."""
-    operand = op.operands(problem)[1]
-    if str(weight.dtype) in _CODES and not _has_type(weight, operand, op):
-        raise InputError(f"weight is {weight.dtype}: use one of {', '.join(sorted(BY_TORCH))}")
-    if -(-x.shape[-1] // operand.packed) != weight.shape[-1]:
-        raise _apart(x, weight, op, operand.packed)
+def _require_k(op: Op, problem: GemmProblem, x: Any, weight: Any) -> int:
+    """K, of which rows of x and weight have so many elements as the format packs in one; InputError if they differ."""
+    a, b, *_ = op.operands(problem)
+    for name, tensor, operand in (("x", x, a), ("weight", weight, b)):
+        if str(tensor.dtype) in _CODES and not _has_type(tensor, operand, op):
+            raise InputError(f"{name} is {tensor.dtype}: use one of {', '.join(sorted(BY_TORCH))}")
+    k = int(x.shape[-1]) * a.packed
+    if -(-k // b.packed) != weight.shape[-1]:
+        raise _apart(x, weight, op, a.packed, b.packed)
+    return k
 
 
-def _apart(x: Any, weight: Any, op: Op, packed: int) -> InputError:
-    wanted = f"[..., K] and [N, K / {packed}]" if packed > 1 else "[..., K] and [N, K]"
+def _apart(x: Any, weight: Any, op: Op, packed_a: int = 1, packed_b: int = 1) -> InputError:
+    of_a, of_b = (f"K / {packed}" if packed > 1 else "K" for packed in (packed_a, packed_b))
+    wanted = f"[..., {of_a}] and [N, {of_b}]"
     if op.batched:
         wanted = "[batch, M, K] and [batch, N, K]"
     return InputError(f"x {_shape(x)} and weight {_shape(weight)}: they must be {wanted}")

@@ -44,9 +44,9 @@ def keeps_few_bits(dtype_a: str, arch: str) -> bool:
     return dtype_a.startswith("fp8") and arch in _FEW_BITS
 
 
-def accumulator_roundoff(dtype_a: str, arch: str) -> float:
-    """u: the unit roundoff of the sum over K; zero for integers."""
-    if dtype_a == "int8":
+def accumulator_roundoff(accumulator: str, dtype_a: str, arch: str) -> float:
+    """u: the unit roundoff of the sum over K in an accumulator of this type; zero for integers."""
+    if accumulator == "int32":
         return 0.0
     return _FOURTEEN_BITS if keeps_few_bits(dtype_a, arch) else _FLOAT32
 

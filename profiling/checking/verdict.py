@@ -190,7 +190,8 @@ class Checking:
             self._fill(inputs, round_, magnitudes=True)
             magnitude = self.reference(inputs)
             products = min(self.problem.K, FEW_PRODUCTS if self._few else self.problem.K)
-            roundoff = accumulator_roundoff(self.problem.dtype_a, self.arch)
+            accumulator = self.op.accumulator(self.problem)
+            roundoff = accumulator_roundoff(accumulator, self.problem.dtype_a, self.arch)
             tf32 = self.op.as_tf32(self.problem)
             of_sums = factor * sum_error(magnitude, roundoff, products, activation, tf32) + beside * magnitude
             error = of_sums if gain == 1 else of_sums + error

@@ -108,6 +108,7 @@ def test_formats_that_it_has_no_table_for_are_refused(op: str) -> None:
 
 
 BLOCKS = "gfx,cu_num,M,N,K,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
+FOUR_BITS = "gfx,cu_num,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
 BATCHES = "gfx,cu_num,B,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
 FP8_TYPES = "fp8e4m3fn", "fp8e4m3fn", "bf16"
 # Of each format that has a table of its own: AITER's columns, and those that say what theirs do not.
@@ -115,6 +116,7 @@ TABLES = [
     (GemmProblem(1, 1280, 8192, "a8w8_bpreshuffle", *FP8_TYPES, own=ROWWISE), HEADER_8, "op,dtype_a"),
     (GemmProblem(1, 1280, 8192, "a8w8_blockscale", *FP8_TYPES), BLOCKS, "op,dtype_a"),
     (GemmProblem(1, 1280, 8192, "a8w8_blockscale_bpreshuffle", "int8", "int8"), BLOCKS, "op,dtype_a"),
+    (GemmProblem(1, 1280, 8192, "a4w4_blockscale", "int8", "int8"), FOUR_BITS, "libtype,op,dtype_a"),
     (GemmProblem(1, 1280, 8192, "batched_a16w16", own=(("batch_size", 16),)), BATCHES, "libtype,op,dtype_a"),
     (GemmProblem(1, 1280, 8192, "batched_a8w8", *FP8_TYPES), BATCHES, "libtype,op,dtype_a"),
 ]
@@ -143,12 +145,13 @@ def test_tables_of_a_format_each(tmp_path: Path, problem: GemmProblem, header: s
 
 def test_what_tables_of_a_format_cannot_say() -> None:
     """Blocks and layouts other than AITER's, and types that their rows do not name."""
-    shuffled, blocks, _, batch, _ = (problem for problem, *_ in TABLES)
+    shuffled, blocks, _, four_bits, batch, _ = (problem for problem, *_ in TABLES)
     own = tuple(sorted((*ROWWISE, ("layout", "n8k16"))))
     assert "rows mean scales=per_token, not layout=n8k16" in obstacle(dataclasses.replace(shuffled, own=own))
     assert "mean none of a format's own" in obstacle(dataclasses.replace(blocks, own=(("block_k", 64),)))
     assert "rows are of bf16" in obstacle(dataclasses.replace(batch, dtype_a="fp16", dtype_b="fp16"))
     assert "have no bias" in obstacle(dataclasses.replace(blocks, bias=True))
+    assert "rows are of e2m1" in obstacle(dataclasses.replace(four_bits, dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn"))
 
 
 def test_a_table_with_fewer_of_our_columns_grows(tmp_path: Path) -> None:

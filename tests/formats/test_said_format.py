@@ -90,7 +90,12 @@ def test_kernels_of_plain_formats(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a4w4_blockscale_untuned_gemm.csv", "M,N,K\n1,2,3\n", "line 2: the name of the file says a4w4_blockscale,"),
+        ("a4w4_gemm.csv", "M,N,K\n1,2,3\n", "line 2: the name of the file says a4w4,"),
+        (
+            "a4w4_blockscale.csv",
+            "M,N,K,bpreshuffle\n1,32,64,True\n",
+            "bpreshuffle = True says a4w4_blockscale_bpreshuf",
+        ),
         ("dsv3_A4W4.yaml", ROW, "the name of the file says a4w4,"),
         ("a8w4.yaml", ROW, "says a8w4,"),
         ("a16w8_bpreshuffle.csv", "M,N,K,q_dtype_w\n1,2,3,torch.int8\n", "says a16w8_bpreshuffle,"),
@@ -130,6 +135,7 @@ LISTS = {
     "dsv3_a8w8_bpreshuffle.csv": ("M,N,K\n64,32,64\n", "a8w8_bpreshuffle", "fp8e4m3fnuz"),
     "a8w8_blockscale_bpreshuffle_untuned_gemm.csv": ("M,N,K\n64,32,64\n", "a8w8_blockscale_bpreshuffle", "fp8e4m3fnuz"),
     "bf16_untuned_batched_gemm.csv": ("B,M,N,K\n16, 64, 32, 64\n", "batched_a16w16", "bf16"),
+    "a4w4_blockscale_untuned_gemm.csv": ("M,N,K\n64, 32, 64\n", "a4w4_blockscale", "int8"),
     "a8w8_untuned_batched_gemm.csv": ("B,M,N,K\n16, 64, 32, 64\n", "batched_a8w8", "fp8e4m3fnuz"),
 }
 

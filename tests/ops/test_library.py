@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from interpreted import takes
 from small_gemms import TILED, make_module
 
 from genkern.gemm.problem import GemmProblem
@@ -27,6 +29,10 @@ PROBLEMS = [
     *(("a16w8", (a, "int8", c), ()) for a, c in (("bf16", "bf16"), ("fp16", "fp16"), ("bf16", "fp32"))),
     *(("a16w4", ("bf16", "int8", "bf16"), own) for own in ((), (("group", 64),), (("weights", "mxfp4"),))),
     ("a16w4", ("fp16", "int8", "fp32"), (("scale_type", "bf16"),)),
+    *(
+        ("a4w4_blockscale", (a, b, c), ())
+        for (a, b), c in ((_INT8, "bf16"), (("fp8e4m3fn", "int8"), "fp16"), (_FP8, "fp32"))
+    ),
     ("a16w8", ("fp16", "fp8e4m3fn", "bf16"), (("scale_type", "bf16"),)),
     ("a8w8_bpreshuffle", ("fp8e4m3fn", "bf16"), (("layout", "n8k16"), ("scales", "per_token"))),
     ("a8w8_blockscale_bpreshuffle", ("int8", "fp32"), (*_BLOCKS, ("layout", "n8k16"))),
@@ -44,7 +50,9 @@ def test_the_library_is_the_reference(
     a, *_, c = types
     bias = bias and not get_op(op).batched
     problem = GemmProblem(5, 72, 160, op, a, types[-2], c, bias=bias, own=own)
-    _, module = make_module(tmp_path, problem, [TILED], "sm_90")
+    # Some take no blocks below 64 elements along K, and others none above 32.
+    config = TILED if takes(problem, TILED) else replace(TILED, BLOCK_SIZE_K=64)
+    _, module = make_module(tmp_path, problem, [config], "sm_90")
     operands = module.make_operands("cpu", 1, "randn")
     library = library_of(op)
     assert library is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from genkern import tuned_gemm
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem, Own
+from genkern.ops import mx
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -182,6 +184,46 @@ def test_a16w4_is_launched_and_served(tmp_path: Path, own: Own) -> None:
         assert (served.float() - wanted).norm() < 2**-7 * wanted.norm()
 
 
+@pytest.mark.parametrize("packed_x", [True, False])
+def test_a4w4_blockscale_is_launched_and_served(tmp_path: Path, packed_x: bool) -> None:
+    """K is that of bytes of two elements, or of fp8; x may have more dimensions, and bytes any type of PyTorch's."""
+    types = ("int8", "int8") if packed_x else ("fp8e4m3fn", "int8")
+    problem = GemmProblem(6, N, K, "a4w4_blockscale", *types, "fp16", bias=True)
+    gpu = FakeGpu()
+    gemm = of_bundle(tmp_path, gpu, problem, replace(SWAPPED, BLOCK_SIZE_K=64))
+    x, weight = (mx.packed(torch.randint(0, 16, (rows, K))) for rows in (6, N))
+    numbers = mx.e2m1_numbers(mx.unpacked(x))
+    if not packed_x:
+        x = numbers.to(torch.float8_e4m3fn)
+    scale_a, scale_b = (torch.randint(120, 130, (rows, K // 32)).to(torch.uint8) for rows in (6, N))
+    bias = torch.randn(N).half()
+    given = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b, "out_dtype": torch.float16}
+    forms = [(x, weight), (x, weight.view(torch.uint8))]
+    if packed_x:
+        forms += [(x.view(torch.uint8).view(2, 3, -1), weight), (x.view(torch.float4_e2m1fn_x2), weight)]
+    wanted = (numbers * mx.powers(scale_a).repeat_interleave(32, 1)) @ (
+        mx.e2m1_numbers(mx.unpacked(weight)) * mx.powers(scale_b).repeat_interleave(32, 1)
+    ).T + bias.float()
+    for a, b in forms:
+        out = gemm(a, b, **given)
+        launched = gpu.driver.launched.pop()
+        assert launched.symbol.startswith("matmul_tiled_swapped")
+        addresses = [int.from_bytes(value, "little") for value in launched.parameters if len(value) == 8]
+        assert {each.data_ptr() for each in (a, b, out, scale_a, scale_b, bias)} <= {*addresses}
+        numbers_of_32_bits = [int.from_bytes(value, "little") for value in launched.parameters if len(value) == 4]
+        # M, N and K, then leading dimensions in bytes.
+        assert numbers_of_32_bits[:5] == [6, N, K, K // 2 if packed_x else K, K // 2]
+        served = of_library("a4w4_blockscale")(a, b, **given)
+        assert (served.shape, served.dtype) == (out.shape, out.dtype)
+        assert (served.float().view(6, N) - wanted).norm() < 2**-10 * wanted.norm()
+    with pytest.raises(
+        InputError, match=r"they must be \[..., K / 2\] and \[N, K / 2\]" if packed_x else r"\[..., K\]"
+    ):
+        gemm(x, weight[:, 1:], **given)
+    with pytest.raises(InputError, match=r"takes bias .*, scale_a \[6, 8\]|takes scale_a \[6, 8\]"):
+        gemm(x, weight, **{**given, "scale_a": scale_a[:, 1:]})
+
+
 def test_packed_weights_of_another_size_are_refused() -> None:
     """In one line that says what they must be; so are bytes where the format means none by them."""
     x = torch.randn(5, K).bfloat16()
@@ -189,6 +231,8 @@ def test_packed_weights_of_another_size_are_refused() -> None:
         of_library("a16w4")(x, torch.zeros(N, K, dtype=torch.uint8), scale_b=torch.ones(N, K // 32))
     with pytest.raises(InputError, match=r"takes scale_b \[192, 8\]"):
         of_library("a16w4")(x, torch.zeros(N, K // 2, dtype=torch.uint8), scale_b=torch.ones(N, K // 128))
+    with pytest.raises(InputError, match=r"x is torch.uint8: use one of"):
+        of_library("a16w4")(x.view(torch.uint8), torch.zeros(N, K, dtype=torch.uint8), scale_b=torch.ones(N, K // 32))
     with pytest.raises(InputError, match=r"weight is torch.uint8: use one of"):
         of_library("a16w8")(x, torch.zeros(N, K, dtype=torch.uint8), scale_b=torch.ones(N))
     with pytest.raises(InputError, match="they must be"):

@@ -13,6 +13,7 @@ from typing import Any
 
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
+from genkern.ops import mx
 from genkern.ops.fields import number, own_values, word
 from genkern.ops.op import Op, bias_of, matrices
 
@@ -22,13 +23,9 @@ _STORAGE = "int8"
 _OUT = ("fp16", "bf16", "fp32")
 # As a16w16: the reference has the same weights in A's type, and sums are float32's.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
-_MX_GROUP = 32
 _GROUPS = (32, 64, 128, 256)
-_E8M0_BIAS = 127
 # The integers up to which all are held, of either sign.
-_LARGEST = {"int4": 7, "mxfp4": 4}
-# Between neighbouring magnitudes of e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
-_BETWEEN_E2M1 = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+_LARGEST = {"int4": 7, "mxfp4": mx.LARGEST_E2M1}
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class A16W4:
 
     weights: str = word("int4", "mxfp4", help="a16w4: what the four bits of a weight are")
     scale_type: str = word("fp32", "bf16", help="a16w4: the type of int4's scales")
-    group: int = number(_MX_GROUP, _GROUPS[0], _GROUPS[-1], help="a16w4: weights along K with a common scale")
+    group: int = number(mx.GROUP, _GROUPS[0], _GROUPS[-1], help="a16w4: weights along K with a common scale")
 
 
 def _refuse(problem: GemmProblem, arch: str) -> str:
@@ -49,8 +46,8 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
     own = own_values(A16W4, problem)
     if own.group not in _GROUPS:
         return f"group = {own.group} is not one of {', '.join(map(str, _GROUPS))}"
-    if own.weights == "mxfp4" and (own.group, own.scale_type) != (_MX_GROUP, "fp32"):
-        return f"mxfp4 has an exponent for each {_MX_GROUP} weights: say neither group nor scale_type"
+    if own.weights == "mxfp4" and (own.group, own.scale_type) != (mx.GROUP, "fp32"):
+        return f"mxfp4 has an exponent for each {mx.GROUP} weights: say neither group nor scale_type"
     return ""
 
 
@@ -68,22 +65,19 @@ def _exact_inputs(problem: GemmProblem, operand: Operand, numbers: Any, generato
     """Packed codes [K / 2, N] of the numbers [K, N]; for scales their exponents, or the scales as they are."""
     import torch
 
-    mx = own_values(A16W4, problem).weights == "mxfp4"
+    is_mx = own_values(A16W4, problem).weights == "mxfp4"
     if operand.role == "scale":
-        if mx:
-            exponents = torch.log2(numbers).round() + _E8M0_BIAS
-            return exponents.to(torch.uint8).view(torch.int8)
+        if is_mx:
+            return mx.exponents(numbers)
         return numbers.to(torch.bfloat16 if operand.dtype == "bf16" else torch.float32)
     numbers = numbers.mT
-    if mx:
-        between = torch.tensor(_BETWEEN_E2M1, device=numbers.device)
-        codes = torch.bucketize(numbers.abs().float(), between) | (numbers < 0).long() << 3
+    if is_mx:
+        codes = mx.e2m1_codes(numbers)
     else:
         # Deviates are spread over all of them.
         whole = numbers if numbers.dtype == torch.int8 else (numbers * 2).round()
         codes = whole.clamp(-_LARGEST["int4"], _LARGEST["int4"]).long() & 15
-    codes = torch.nn.functional.pad(codes, (0, problem.K % 2)).to(torch.uint8)
-    return (codes[:, ::2] | codes[:, 1::2] << 4).view(torch.int8).mT
+    return mx.packed(codes).mT
 
 
 OP = Op(

@@ -31,5 +31,5 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
 
 def dequantised(stored: Any, exponents: Any) -> Any:
     """The numbers [rows, K] in float32, of fp8 [rows, K] or bytes [rows, K / 2], with exponents [rows, K / 32]."""
-    numbers = stored.float() if stored.dtype.is_floating_point else mx.e2m1_numbers(mx.unpacked(stored))
+    numbers = stored.float() if "float8" in str(stored.dtype) else mx.e2m1_numbers(mx.unpacked(stored))
     return numbers * mx.powers(exponents).repeat_interleave(mx.GROUP, 1)[:, : numbers.shape[1]]

@@ -17,11 +17,13 @@ torch = pytest.importorskip("torch")
 
 def test_the_accumulators_roundoff() -> None:
     """Integers have none; fp8 has 14 bits on Ada and Hopper only; all else is float32, truncated."""
-    assert accumulator_roundoff("int8", "sm_90") == 0
-    assert accumulator_roundoff("fp8e4m3fn", "sm_90") == 2**-13
-    assert accumulator_roundoff("bf16", "sm_90") == 2**-23
+    assert accumulator_roundoff("int32", "int8", "sm_90") == 0
+    # Bytes may be codes, whose sums are float32's.
+    assert accumulator_roundoff("fp32", "int8", "sm_90") == 2**-23
+    assert accumulator_roundoff("fp32", "fp8e4m3fn", "sm_90") == 2**-13
+    assert accumulator_roundoff("fp32", "bf16", "sm_90") == 2**-23
     for arch in ("gfx942", "gfx950", "sm_100"):
-        assert accumulator_roundoff("fp8e4m3fn", arch) == 2**-23
+        assert accumulator_roundoff("fp32", "fp8e4m3fn", arch) == 2**-23
     assert keeps_few_bits("fp8e5m2", "sm_89")
     assert not keeps_few_bits("bf16", "sm_90")
 
