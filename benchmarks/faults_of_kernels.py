@@ -125,6 +125,16 @@ FAULTS = (
         r"setp\.ne\.u32 more, (0|row), 0;",
         r"setp.eq.u32 more, \1, 0;",
     ),
+    # Exponents, and operands that are both packed.
+    Fault("exponents stay at their first K-block", r"tl\.multiple_of\(k // 32, BLOCK_SIZE_K // 32\)", "0"),
+    Fault(
+        "exponents of a step come backwards",
+        r"\+ (tl\.arange\(0, BLOCK_SIZE_K // 32\))",
+        r"+ (BLOCK_SIZE_K // 32 - 1) - \1",
+    ),
+    Fault("A's bytes are their neighbours", r"(offs_a = tl\.arange\(0, BLOCK_SIZE_K // 2\))$", r"\1 ^ 1"),
+    Fault("K: the last byte of a row is not loaded", r"(offs_a[^<\n]*< tl\.cdiv\(K - k[^,]*, 2\))", r"\1 - 1"),
+    Fault("K: A is loaded as if it were not packed", r"(a_desc\.load\(.*\bk) // 2\b", r"\1"),
     # Weights that become numbers in registers.
     Fault("the last K-block is skipped", r"range\(0, K, STEP\)", "range(0, K - STEP, STEP)"),
     Fault("words of weights stay the same", r"^( +)words = next_words$", r"\1words = words"),

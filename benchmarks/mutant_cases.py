@@ -25,6 +25,7 @@ _FORMATS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("a8w8", "fp8e4m3fn", {"own": (("scales", "per_token"),)}),
     ("a8w8_blockscale", "fp8e4m3fn", {}),
     ("a16w4", "bf16", {"bias": True}),
+    ("a4w4_blockscale", "int8", {}),
     # One of the groups has several tiles.
     ("grouped_gemm", "bf16", {"own": (("groups", 2), ("routing", "skewed"))}),
     ("fused_moe", "bf16", {"own": (("experts", 5), ("stage", "gate_up"), ("top_k", 2)), "activation": "silu"}),
@@ -86,6 +87,9 @@ def problem_of(family: str, op: str, dtype: str, fields: dict[str, object], on_g
     if op == "a16w4":
         # Whole pieces of 16 bytes of four bits each.
         return GemmProblem(min(rows, 16), columns, depth + 16, op, dtype, "int8", "bf16", **fields)  # type: ignore[arg-type]
+    if op == "a4w4_blockscale":
+        # Whole groups of an exponent.
+        depth += 16
     return GemmProblem(rows if on_gpu or rows < 16 else 56, columns, depth, op, dtype, dtype, "bf16", **fields)  # type: ignore[arg-type]
 
 
@@ -138,6 +142,10 @@ def _sound_of(family: str, arch: str, sizes: Sequence[tuple[int, int, int]]) -> 
             config = config_of(family, problem)
             if not legal(problem, config, gpu_for_arch(arch)):
                 yield Case(problem, config)
+        packed = GemmProblem(m, n, -(-k // 32) * 32, "a4w4_blockscale", "int8", "int8", "bf16", bias=number % 3 == 1)
+        config = config_of(family, packed)
+        if not legal(packed, config, gpu_for_arch(arch)):
+            yield Case(packed, config)
         op, fields = _GROUPED[number % len(_GROUPED)]
         if FAMILIES[family].groups:
             dtype = ("bf16", "fp16")[number % 2]

@@ -175,7 +175,14 @@ class ModelConfig:
             isinstance(other, dict) and (other.get("weight"), other.get("input_tensors")) == (weight, tokens)
             for other in others.values()
         )
-        if not same or not isinstance(weight, dict) or not isinstance(tokens, dict) or weight.get("is_dynamic"):
+        if not same or not isinstance(weight, dict) or weight.get("is_dynamic"):
+            return None
+        if _is_mxfp4(weight):
+            if tokens is None:
+                return Stored("a16w4", plain.dtype_a, "int8", plain.dtype_c, (("weights", "mxfp4"),))
+            of_tokens = isinstance(tokens, dict) and _is_mxfp4(tokens) and tokens.get("is_dynamic") is not False
+            return Stored("a4w4_blockscale", "int8", "int8", plain.dtype_c, ()) if of_tokens else None
+        if not isinstance(tokens, dict):
             return None
         dtype = {"fp8_e4m3": _FP8, "int8": "int8"}.get(str(weight.get("dtype")), "")
         schemes = {str(each.get("qscheme")) for each in (weight, tokens)}
@@ -210,6 +217,12 @@ class ModelConfig:
         names = [str(entry)[:200] for entry in entries] if isinstance(entries, list) else []
         last = {re.split(r"[^A-Za-z_]+", name.rstrip(".*$"))[-1] for name in names if not re.search(r"[0-9]", name)}
         return "lm_head" in modules or bool(last & {*modules})
+
+
+def _is_mxfp4(said: Mapping[str, object]) -> bool:
+    """Whether Quark says e2m1 with an exponent for each 32 (as vLLM's _is_mx_fp4 reads it)."""
+    wanted = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+    return all(said.get(key) == value for key, value in wanted.items())
 
 
 def _in_8_bits(dtype: str, plain: Stored, *, of_rows: bool) -> Stored:

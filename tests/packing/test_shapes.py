@@ -162,6 +162,15 @@ def quark(
     return {"quant_method": "quark", "global_quant_config": whole, "layer_quant_config": layers}
 
 
+def quark_mxfp4(**tokens: object) -> dict[str, Any]:
+    """What it writes of MXFP4 weights; `tokens` is what activations have in another way."""
+    said = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0", "symmetric": None}
+    whole = {"weight": {**said, "is_dynamic": False}, "input_tensors": {**said, "is_dynamic": True, **tokens}}
+    return {"quant_method": "quark", "global_quant_config": whole, "layer_quant_config": {}}
+
+
+MXFP4_WEIGHTS = quark_mxfp4()
+MXFP4_WEIGHTS["global_quant_config"]["input_tensors"] = None
 STORED = {
     "blocks": (FP8_BLOCKS, ("a8w8_blockscale", "fp8e4m3fn", {})),
     "other blocks": ({**FP8_BLOCKS, "weight_block_size": [64, 128]}, ("a8w8_blockscale", "fp8e4m3fn", {"block_n": 64})),
@@ -174,6 +183,9 @@ STORED = {
     "Quark, caches": (quark(others={"*k_proj": {"output_tensors": {"dtype": "fp8_e4m3"}}}), ("a8w8", "fp8e4m3fn", {})),
     "Quark, other layers": (quark(others={"*down_proj": {"weight": None}}), ("a16w16", "bf16", {})),
     "Quark, four bits": (quark(dtype="fp4", qscheme="per_group"), ("a16w16", "bf16", {})),
+    "Quark, MXFP4": (quark_mxfp4(), ("a4w4_blockscale", "int8", {})),
+    "Quark, MXFP4 weights": (MXFP4_WEIGHTS, ("a16w4", "int8", {"weights": "mxfp4"})),
+    "Quark, MXFP4 weights and fp8": (quark_mxfp4(dtype="fp8_e4m3", qscheme="per_tensor"), ("a16w16", "bf16", {})),
     "Quark, broken": ({"quant_method": "quark", "global_quant_config": [1]}, ("a16w16", "bf16", {})),
     "ModelOpt, a tensor": ({"quant_method": "modelopt", "quant_algo": "FP8"}, ("a8w8", "fp8e4m3fn", {})),
     "ModelOpt, tokens": ({"quant_method": "modelopt", "quant_algo": "fp8_per_channel_per_token"}, ROWS),
