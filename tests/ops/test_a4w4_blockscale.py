@@ -100,9 +100,9 @@ FAULTS = {
         "tl.join(codes & 15, (codes >> 4) & 15)",
         "tl.join((codes >> 4) & 15, codes & 15)",
     ),
-    "no sign": (MXFP8_MXFP4, "tl.where(codes > 7, -twice, twice)", "twice"),
-    "another half": (MXFP4, "-0x379BCDF0", "-0x379BCDE0"),
-    "the next exponent": (MXFP4, "exponents << 23", "exponents + 1 << 23"),
+    "no sign": (MXFP8_MXFP4, "(codes & 8) << 28 | ", ""),
+    "no halves": (MXFP4, "(codes & 7) << 22", "(codes & 6) << 22"),
+    "the next exponent": (MXFP4, "& 255) << 23", "& 255) + 1 << 23"),
     "the next 32's exponents": (MXFP4, "BLOCK_SIZE_K // 32) + tl.arange(0,", "BLOCK_SIZE_K // 32) + 1 - tl.arange(0,"),
     "the next row's exponents": (MXFP4, "scale_rows = pid_m * BLOCK", "scale_rows = 1 + pid_m * BLOCK"),
     "A from the next byte": (MXFP4, "+ first_k // 2 + offs_a[", "+ first_k // 2 + 1 + offs_a["),
@@ -113,11 +113,11 @@ FAULTS = {
 @needs_interpreter
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(interpreter: Interpreter, fault: str) -> None:
-    """In one size: by exact inputs, or by random ones where no integer is concerned."""
+    """In one size, by exact inputs."""
     types, *texts = FAULTS[fault]
     verdict = interpreter.check(problem_of(20, 40, 160, types), replace(SWAPPED, SPLIT_K=1), (texts[0], texts[1]))
     assert not verdict["passed"]
-    assert verdict["message"].startswith("random inputs" if fault == "another half" else "exact inputs")
+    assert verdict["message"].startswith("exact inputs")
 
 
 def instructions(folder: Path, arch: str, types: tuple[str, str], config: Config) -> str:
@@ -208,7 +208,7 @@ def test_its_own_spaces_have_something_for_every_size(arch: str) -> None:
 @pytest.mark.parametrize("types", [MXFP4, MXFP8_MXFP4, MXFP8], ids=str)
 @pytest.mark.parametrize("size", [(1, 1024, 1056), (100, 1008, 1184), (256, 512, 1024)], ids=str)
 def test_on_a_gpu(tmp_path: Path, types: tuple[str, str], size: tuple[int, int, int]) -> None:
-    """To the bit, in every family; NaN among the exponents is NaN in its row alone."""
+    """To the bit, in every family; NaN among the exponents leaves its row without a number, and no other."""
     arch = detect_arch()
     problem = problem_of(*size, types, dtype_c="bf16", bias=True, activation="silu")
     if OP.refuse(problem, arch):
@@ -227,5 +227,5 @@ def test_on_a_gpu(tmp_path: Path, types: tuple[str, str], size: tuple[int, int, 
         assert verdict.message == "", name
     operands["scale_a"][0, 1] = -1
     out = loaded.matmul(next(iter(loaded.CONFIGS.values())), operands)
-    assert out[0].isnan().all()
-    assert not out[1:].isnan().any()
+    assert not out[0].isfinite().any()
+    assert out[1:].isfinite().all()
