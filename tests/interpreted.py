@@ -78,20 +78,27 @@ class Interpreter:
         case = {"row_major": row_major, "units": UNITS.get(config.family, 1)}
         return Answer(**self._say(problem, config, case | {"extra": extra, "positive": positive, "seed": seed}))
 
-    def check(self, problem: GemmProblem, config: Config, fault: tuple[str, str] = ("", "")) -> dict[str, Any]:
+    def check(
+        self, problem: GemmProblem, config: Config, fault: tuple[str, str] = ("", ""), arch: str = "any"
+    ) -> dict[str, Any]:
         """The verdict of the check (profiling/checking) on `config`. Raises AssertionError as `run` does.
 
-        `fault` is what stands in the kernel, and what stands in its place in a wrong one.
+        `fault` is what stands in the kernel for `arch`, and what stands in its place in a wrong one.
         """
         values = asdict(problem)
-        return self._say(problem, config, {"problem": values, "units": UNITS.get(config.family, 3)}, fault)
+        return self._say(problem, config, {"problem": values, "units": UNITS.get(config.family, 3)}, fault, arch)
 
     def _say(
-        self, problem: GemmProblem, config: Config, case: Mapping[str, object], fault: tuple[str, str] = ("", "")
+        self,
+        problem: GemmProblem,
+        config: Config,
+        case: Mapping[str, object],
+        fault: tuple[str, str] = ("", ""),
+        arch: str = "any",
     ) -> dict[str, Any]:
         self._cases += 1
         path = self._folder / f"case_{self._cases}.py"
-        text = generate(problem, [config], "gfx942" if config.xcd_remap else "any").text
+        text = generate(problem, [config], "gfx942" if config.xcd_remap else arch).text
         right, wrong = fault
         assert right in text
         path.write_text(text.replace(right, wrong) if right else text, encoding="utf-8")

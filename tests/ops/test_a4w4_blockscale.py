@@ -113,9 +113,10 @@ FAULTS = {
 @needs_interpreter
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(interpreter: Interpreter, fault: str) -> None:
-    """In one size, by exact inputs."""
+    """In one size, by exact inputs; where the step makes the numbers, which it does for gfx942."""
     types, *texts = FAULTS[fault]
-    verdict = interpreter.check(problem_of(20, 40, 160, types), replace(SWAPPED, SPLIT_K=1), (texts[0], texts[1]))
+    problem, config = problem_of(20, 40, 160, types), replace(SWAPPED, SPLIT_K=1)
+    verdict = interpreter.check(problem, config, (texts[0], texts[1]), "gfx942")
     assert not verdict["passed"]
     assert verdict["message"].startswith("exact inputs")
 
