@@ -35,6 +35,7 @@ H200, B200, A100, MI300X = (gpu_for_arch(arch) for arch in ("sm_90", "sm_100", "
 LARGE = GemmProblem(4096, 4096, 4096)
 INT8, FP32_OUT = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}, GemmProblem(4096, 4096, 4096, dtype_c="fp32")
 INT4 = {"op": "a16w4", "dtype_b": "int8"}
+MXFP4 = {"op": "a4w4_blockscale", "dtype_a": "int8", "dtype_b": "int8"}
 CLUSTER = Config("warp_specialized_swapped_cluster2", 64, 64, 64, num_stages=4)
 
 
@@ -108,6 +109,8 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (H200, "128 for each warp", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 256)), (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 256, num_warps=2))),
     (H200, "a thread loads", (problem(8, 64, 272, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(8, 64, 288, **INT4), tile("skinny_dot", 8, 16, 512))),
     (H200, "run along K", (problem(8, 64, 256, row_major_a=False, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512))),
+    (H200, "read along K", (problem(64, 64, 256, row_major_a=False, **MXFP4), tile("tiled")), (problem(64, 64, 256, **MXFP4), tile("tiled"))),
+    (B200, "fit tensor memory", (problem(512, 512, 256, **MXFP4), tile("tiled", 256, 256)), (problem(512, 512, 256, **MXFP4), tile("tiled", 256, 128))),
     (B200, "written for sm_90", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(1, 64, 256, **INT4), tile("gemv", 1, 16, 512))),
     (H200, "must divide", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=256)),
      (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=128))),

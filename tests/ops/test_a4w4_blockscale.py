@@ -169,10 +169,6 @@ def test_which_families_take_it() -> None:
     assert "below the 64 elements" in legal(problem_of(64, 128, 64), replace(TILED, BLOCK_SIZE_K=32), where)
     assert not legal(problem_of(64, 128, 64, MXFP8_MXFP4), replace(TILED, BLOCK_SIZE_K=32), where)
     assert "no multiple of the 32" in legal(problem_of(64, 128, 64, MXFP8), replace(TILED, BLOCK_SIZE_K=16), None)
-    # The exponents need some of what accumulators could have all of.
-    largest = Config("tiled", 256, 256, 128, 4, 1, 8, 2)
-    assert "do not fit tensor memory" in legal(problem_of(512, 512, 512), largest, gpu_for_arch("sm_100"))
-    assert not legal(GemmProblem(512, 512, 512), largest, gpu_for_arch("sm_100"))
 
 
 def test_what_the_interpreter_checks_has_whole_groups() -> None:

@@ -289,6 +289,9 @@ def test_int8_by_tcgen05_depends_on_triton(
     drop = rule_for("specialized_without_tcgen05", GROUP_SIZES)
     fp8 = problem(64, 64, 64, op="a8w8", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn")
     assert (drop(INT8_OPERANDS, specialized(), B200), drop(fp8, specialized(), B200)) == (dropped, False)
+    # Bytes of two numbers are no integers.
+    packed = problem(64, 64, 64, op="a4w4_blockscale", dtype_a="int8", dtype_b="int8")
+    assert not drop(packed, specialized(), B200)
 
 
 def v34(p: GemmProblem, c: Config, element_bytes: int, lds_bytes: int) -> bool:
