@@ -53,8 +53,15 @@ _TAGS = {
     "A8W8": "a8w8",
     "A8W8_PER_TOKEN_SCALE": "a8w8",
     "A8W8_BLOCKSCALE": "a8w8_blockscale",
+    # Of weights and exponents that are not shuffled; blocks and K count elements.
+    "AFP4WFP4": "a4w4_blockscale",
 }
-_TAG_OF = {"a16w16": "A16W16", "a8w8": "A8W8", "a8w8_blockscale": "A8W8_BLOCKSCALE"}
+_TAG_OF = {
+    "a16w16": "A16W16",
+    "a8w8": "A8W8",
+    "a8w8_blockscale": "A8W8_BLOCKSCALE",
+    "a4w4_blockscale": "AFP4WFP4",
+}
 _NAMES = {"NUM_KSPLIT": "SPLIT_K", "cache_modifier": "cache_modifier"}
 # What follows from the others, or from the problem.
 _IGNORED = ("SPLITK_BLOCK_SIZE", "GROUP_K", "GROUP_N")
@@ -75,7 +82,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
         imported.left_out[f"{reason}: {name[:80]}"] += 1
         return imported
     imported = Imported(arch_of(match["device"] or "", arch, where))
-    dtype = "bf16" if op == "a16w16" else parse_dtype("fp8", imported.arch).name
+    dtype = parse_dtype(get_op(op).default_dtypes(imported.arch)[0], imported.arch).name
     own = parse_own(get_op(op).fields, rowwise() if op == "a8w8" else {})
     configs = read_object(text, where, InputError)
     for key, M in _rows(configs, where):
@@ -93,6 +100,8 @@ def obstacle(problem: GemmProblem) -> str:
         return f"{problem.op}: AITER's kernels of that format have other options"
     if problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
         return "an activation or another layout than row-major A and [N, K] weights"
+    if problem.op == "a4w4_blockscale" and problem.dtype_a != "int8":
+        return "operands of other types than e2m1 (int8)"
     own = dict(rowwise()) if problem.op == "a8w8" else {}
     return "" if dict(problem.own) == own else "scales of other blocks than AITER's"
 

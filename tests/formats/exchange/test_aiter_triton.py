@@ -105,7 +105,7 @@ def test_a_key_costs_its_sizes_least() -> None:
     assert configs["M_LEQ_512"]["BLOCK_SIZE_M"] == 128
 
 
-@pytest.mark.parametrize("tag", ["A16W16", "A8W8", "A8W8_BLOCKSCALE"])
+@pytest.mark.parametrize("tag", ["A16W16", "A8W8", "A8W8_BLOCKSCALE", "AFP4WFP4"])
 def test_round_trip(tag: str) -> None:
     """What is read from a file is what a file with the same keys is written from, config by config."""
     name = f"gfx942-GEMM-{tag}-N=256-K=7168.json"
@@ -121,7 +121,7 @@ def test_round_trip(tag: str) -> None:
 def test_what_is_left_out() -> None:
     """Other formats, files of no one N and K, and configs that no kernel of genkern's has are counted."""
     for name in (
-        "gfx950-GEMM-AFP4WFP4-N=1-K=2.json",
+        "gfx950-GEMM-AFP4WFP4_PRESHUFFLED-N=1-K=2.json",
         "gfx950-GEMM-A16W16.json",
         "gfx950-GEMM-A16W16-ATOMIC-N=1-K=2.json",
         "gfx950-BATCHED_GEMM-A16W16-N=1-K=2.json",
