@@ -271,6 +271,17 @@ def element_bytes(problem: GemmProblem) -> tuple[float, float]:
 
 
 @functools.lru_cache(maxsize=4096)
+def has_exponents(problem: GemmProblem) -> bool:
+    """Whether both operands have scales of a byte along K: matrix units take these, or both become bf16."""
+    scaled = {
+        each.scales
+        for each in operands_of(problem)
+        if each.role == "scale" and each.in_step and DTYPES[each.dtype].size_bytes == 1
+    }
+    return scaled >= {"a", "b"}
+
+
+@functools.lru_cache(maxsize=4096)
 def bytes_moved(problem: GemmProblem) -> int:
     """Least traffic with device memory: each input read once, the output written once.
 

@@ -21,7 +21,7 @@ from typing import Any
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import TOLERANCE
-from genkern.ops.op import Op, groups_of
+from genkern.ops.op import Op, groups_of, has_exponents
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
 from genkern.profiling.checking.alphabet import choose_alphabet
 from genkern.profiling.checking.bound import (
@@ -110,7 +110,9 @@ class Checking:
         self.operands = self.op.operands(self.problem)
         self.alphabet = choose_alphabet(self.operands, self.op.largest_exact(self.problem))
         self.rounds = rounds_of(self.alphabet, self.problem.activation)
-        self._few = keeps_few_bits(self.problem.dtype_a, self.arch)
+        # What is multiplied by units that keep about 14 bits of sums of fp8, but for fp8 that becomes bf16 before.
+        self._multiplied = "bf16" if has_exponents(self.problem) else self.problem.dtype_a
+        self._few = keeps_few_bits(self._multiplied, self.arch)
         groups = groups_of(self.problem)
         # These are NaN in the reference, and must stay what C is filled with.
         self._leaves_rows = groups is not None and groups.capacity > 0
@@ -191,7 +193,7 @@ class Checking:
             magnitude = self.reference(inputs)
             products = min(self.problem.K, FEW_PRODUCTS if self._few else self.problem.K)
             accumulator = self.op.accumulator(self.problem)
-            roundoff = accumulator_roundoff(accumulator, self.problem.dtype_a, self.arch)
+            roundoff = accumulator_roundoff(accumulator, self._multiplied, self.arch)
             tf32 = self.op.as_tf32(self.problem)
             of_sums = factor * sum_error(magnitude, roundoff, products, activation, tf32) + beside * magnitude
             error = of_sums if gain == 1 else of_sums + error

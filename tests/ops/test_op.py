@@ -11,7 +11,7 @@ from genkern.errors import InputError
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.op import bytes_moved, check_problem, gb_per_s, get_op, op_names
+from genkern.ops.op import bytes_moved, check_problem, gb_per_s, get_op, has_exponents, op_names
 
 
 def test_ops_are_the_files_of_the_folder() -> None:
@@ -85,6 +85,14 @@ def test_operands_and_accumulators() -> None:
     assert [operand.name for operand in a8w8.extra_operands(biased)] == ["scale_a", "scale_b", "bias"]
     assert a8w8.accumulator(GemmProblem(1, 1, 1, "a8w8", "int8", "int8")) == "int32"
     assert a8w8.accumulator(GemmProblem(1, 1, 1, "a8w8", "fp8e4m3fn", "fp8e4m3fn")) == "fp32"
+
+
+def test_which_formats_have_exponents() -> None:
+    """Those with a byte for each group of either operand; weights with exponents alone become A's type."""
+    assert has_exponents(GemmProblem(1, 32, 64, "a4w4_blockscale", "fp8e4m3fn", "int8"))
+    assert not has_exponents(GemmProblem(1, 32, 64, "a16w4", "bf16", "int8", own=(("weights", "mxfp4"),)))
+    assert not has_exponents(GemmProblem(1, 32, 64, "a8w8_blockscale", "fp8e4m3fn", "fp8e4m3fn"))
+    assert not has_exponents(GemmProblem(1, 32, 64))
 
 
 def test_traffic_is_that_of_the_operands() -> None:

@@ -12,7 +12,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
-from genkern.ops.op import element_bytes, get_op, groups_of, operands_of
+from genkern.ops.op import element_bytes, get_op, groups_of, has_exponents, operands_of
 
 # Kernels count programs, tiles and K-blocks in 32 bits, signed.
 INT32 = 2**31
@@ -100,16 +100,9 @@ def dot_limit(
         return ""
     # A tile of 64 rows takes half of them. Triton puts exponents of operands beside accumulators, and then holds fewer.
     taken = max(64, rows) * columns // 128
-    if taken * held_tiles > _TENSOR_MEMORY_COLUMNS or (taken == _TENSOR_MEMORY_COLUMNS and _has_exponents(problem)):
+    if taken * held_tiles > _TENSOR_MEMORY_COLUMNS or (taken == _TENSOR_MEMORY_COLUMNS and has_exponents(problem)):
         return "accumulators do not fit tensor memory"
     return ""
-
-
-def _has_exponents(problem: GemmProblem) -> bool:
-    """Whether operands are multiplied with scales of a byte, which matrix units take."""
-    return any(
-        each.role == "scale" and each.in_step and DTYPES[each.dtype].size_bytes == 1 for each in operands_of(problem)
-    )
 
 
 def has_tma(gpu: Gpu | None) -> bool:
