@@ -110,7 +110,13 @@ FAULTS = (
     Fault("scale of A is the neighbour's", r"(scale_a_ptr \+ offs_m(?:\[[^\]]*\])?)", r"\1 + 1"),
     Fault("scale of B is the neighbour's", r"(scale_b_ptr \+ offs_n(?:\[[^\]]*\])?)", r"\1 + 1"),
     # Scales of blocks.
-    Fault("scales stay at their first K-block", r"(scale_[ab]_ptrs) \+ k // \d+", r"\1 + 0"),
+    Fault(
+        "scales stay at their first K-block",
+        r"(scale_[ab]_ptrs) \+ k // \d+",
+        r"\1 + 0",
+        unless="groups = tl.minimum(k //",
+    ),
+    Fault("scales stay at their first K-block", r"(groups = tl\.minimum\()k // \d+", r"\g<1>0"),
     Fault("scales stay at their first K-block", r"(of_a = operands\[\d+\] )\+ block\b", r"\1+ 0"),
     Fault("a row's scale is its neighbour's", r"(scale_a_ptr \+ )(scale_rows)", r"\1tl.maximum(\2 - 1, 0)"),
     Fault("a row's scale is its neighbour's", r"(place, of_a, first_m)", r"\1 + 1"),
