@@ -56,6 +56,9 @@ class Agent:
     unfenced: list[Allocation] = field(default_factory=list)
     # What threads have begun to copy one by one, for those barriers where they arrive then.
     copying: int = 0
+    # Tiles that all threads have stored, or are reading, parts of since they last met.
+    storing: list[Allocation] = field(default_factory=list)
+    reading: list[Allocation] = field(default_factory=list)
     # Whether some thread's stores to memory may come after what another thread does next.
     unordered: bool = False
     # How often it has arrived at the barrier of its cluster, and has waited there.
@@ -182,6 +185,8 @@ class Machine:
 
     def thread_barrier(self) -> None:
         self.running.unordered = False
+        self.running.storing.clear()
+        self.running.reading.clear()
         for barrier in self.barriers:
             barrier.shared = True
 
@@ -249,8 +254,15 @@ class Machine:
         assert view.allocation not in in_use, "a tile of C is replaced before the copy engine has read it"
         assert view.values.shape == values.shape, "a buffer of another shape"
         assert view.dtype.numpy == values.dtype
+        assert view.allocation not in self.running.reading, "a tile of C is replaced while other threads read it"
         view.values[...] = values
         self.running.unfenced.append(view.allocation)
+        self.running.storing.append(view.allocation)
+
+    def load(self, view: View) -> NDArray[Any]:
+        assert view.allocation not in self.running.storing, "a tile of C is read before all threads have stored it"
+        self.running.reading.append(view.allocation)
+        return view.values.copy()
 
     def fence(self) -> None:
         self.running.unfenced.clear()

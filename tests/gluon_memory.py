@@ -229,6 +229,9 @@ class View:
     def store(self, tensor: Any) -> None:
         self.allocation.machine.store(self, tensor.values)
 
+    def load(self, layout: Any) -> Any:
+        return self.allocation.machine.load(self)
+
     def _keep_alive(self) -> None:
         assert self.allocation.machine.parted, "memory that is kept only until the warps part"
         self.allocation.kept = True

@@ -204,6 +204,8 @@ class _Threads:
         elif name == "barrier.cluster.wait.acquire.aligned":
             assert taken.all(), "waits at the cluster's barrier without some of the threads"
             machine.meet()
+        elif name == "ld.global.b32":
+            self.write(fields[0], int(at_global(self.one_address(fields[1], taken))), taken)
         elif name.startswith(("mbarrier.", "fence.mbarrier")):
             self.at_barrier(name, fields, taken)
         elif name == "cp.async.ca.shared.global":

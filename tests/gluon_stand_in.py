@@ -55,19 +55,24 @@ def _binary(name: str) -> Callable[[Values, Any], Values]:
     return operate
 
 
-for _name in ("add", "radd", "mul", "rmul", "floordiv", "mod", "lt", "sub"):
+for _name in ("add", "radd", "mul", "rmul", "floordiv", "mod", "lt", "sub", "and"):
     setattr(Values, f"__{_name}__", _binary(f"__{_name}__"))
 
 
 class Pointer:
-    """A pointer into flat memory; `others_write` where other programs of the same grid do."""
+    """A pointer into flat memory; `others_write` where other programs of the same grid do.
 
-    def __init__(self, memory: NDArray[Any], offset: Any = 0, others_write: bool = False) -> None:
-        self.memory, self.offset, self.others_write = memory, offset, others_write
+    `writes`, where there are any, says which elements are written, each once at most.
+    """
+
+    def __init__(
+        self, memory: NDArray[Any], offset: Any = 0, others_write: bool = False, writes: NDArray[Any] | None = None
+    ) -> None:
+        self.memory, self.offset, self.others_write, self.writes = memory, offset, others_write, writes
 
     def __add__(self, other: Any) -> Pointer:
         offset = self.offset + (other.values if isinstance(other, Tensor) else other)
-        return Pointer(self.memory, offset, self.others_write)
+        return Pointer(self.memory, offset, self.others_write, self.writes)
 
     __radd__ = __add__
 
@@ -138,8 +143,17 @@ class Program:
         assert int(match[2]) % 5 == 0, "a parameter that is no descriptor"
         return self.launch.args[int(match[2]) // 5]
 
-    def store(self, pointer: Pointer, value: Tensor) -> None:
-        pointer.memory[pointer.place] = value.values
+    def store(self, pointer: Pointer, value: Tensor | NDArray[Any], mask: Tensor | None = None) -> None:
+        values = value.values if isinstance(value, Tensor) else value
+        if mask is not None:
+            inside = np.broadcast_to(mask.values, values.shape)
+            pointer = Pointer(pointer.memory, pointer.offset[inside], writes=pointer.writes)
+            values = values[inside]
+        if pointer.writes is not None and values.size:
+            assert not pointer.writes[pointer.place].any(), "an element of C is written twice"
+            pointer.writes[pointer.place] = True
+        if values.size:
+            pointer.memory[pointer.place] = values
         self.machine.running.unordered = True
 
     def thread_barrier(self) -> None:
@@ -194,6 +208,9 @@ def _namespace(now: _Running) -> dict[str, Any]:
         assert warps == [now.program.warps, 1]
         return types.SimpleNamespace(warps=warps[0])
 
+    def blocked(each: Any, threads: Sequence[int], warps: Sequence[int], order: Sequence[int]) -> None:
+        assert (np.prod(threads), np.prod(warps), order) == (32, now.program.warps, [1, 0])
+
     gl = types.SimpleNamespace(
         constexpr=None,
         bfloat16=_BFLOAT16,
@@ -220,6 +237,7 @@ def _namespace(now: _Running) -> dict[str, Any]:
         static_assert=_static_assert,
         thread_barrier=now.of_program("thread_barrier"),
         NVMMADistributedLayout=distributed,
+        BlockedLayout=blocked,
         NVMMASharedLayout=lambda swizzle_byte_width, element_bitwidth, rank, cga_layout=(): swizzle_byte_width,
         SliceLayout=lambda dim, parent: None,
         allocate_shared_memory=now.of_machine("allocate"),
@@ -248,6 +266,37 @@ class _Matrix:
     @property
     def T(self) -> _Matrix:
         return _Matrix(self.values.T, read_once=self.read_once)
+
+    @property
+    def mT(self) -> _Matrix:
+        return _Matrix(self.values.mT, read_once=self.read_once)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def view(self, *shape: int) -> _Matrix:
+        assert self.values.flags.c_contiguous, "matrices that do not lie one below the other"
+        return _Matrix(self.values.reshape(shape), read_once=self.read_once)
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(bytes_apart // self.values.itemsize for bytes_apart in self.values.strides)
+
+    def __add__(self, offset: Any) -> Pointer:
+        assert self.writes is not None, "memory that only the copy engine reads"
+        return Pointer(self.values.reshape(-1), writes=self.writes.reshape(-1)) + offset
+
+
+class _Stacked(Pointer):
+    """A pointer to matrices, each behind the one before it."""
+
+    def __init__(self, matrices: NDArray[Any]) -> None:
+        super().__init__(matrices.reshape(-1))
+        self.apart = matrices[0].size
+
+    def stride(self, dimension: int) -> int:
+        assert dimension == 0
+        return self.apart
 
 
 _TO_INTEGER = re.compile(r"(\([^()]*\)|[\w.]+(?:\(\w*\))?)\.to\(gl\.int(?:32|64)\)")
@@ -308,14 +357,19 @@ def run_module(
 ) -> dict[str, NDArray[Any]]:
     """Run one call of a config of a generated module; returns C, and the workspace and its counters if there are any.
 
-    `operands` are a [M, K], b [K, N], c [M, N] and, with a bias, bias [N]; c is written. `units` is the number of SMs.
+    `operands` are a [M, K], b [K, N], c [M, N] and, with a bias, bias [N]; c is written. Of groups b is [groups, K, N],
+    and what else has three dimensions a matrix for each of them. `units` is the number of SMs.
     """
     now = _Running()
     module = _module(text, now)
     chosen = module["CONFIGS"][config]
     given: dict[str, Any] = {"a": _Matrix(operands["a"]), "b": _Matrix(operands["b"], read_once=True)}
     given["c"] = _Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
-    given |= {name: Pointer(values) for name, values in operands.items() if name not in "abc"}
+    given |= {
+        name: (_Stacked if values.ndim == 3 else Pointer)(values)
+        for name, values in operands.items()
+        if name not in "abc"
+    }
     made: dict[str, NDArray[Any]] = {}
     elements, counters = module["workspace_elements"](chosen, units) if "workspace_elements" in module else (0, 0)
     if counters:

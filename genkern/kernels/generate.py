@@ -128,7 +128,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "together_b": b.together,
         "piece_b": b.piece,
         "converts_b": op.converts_b,
-        "promotes": op.promotes,
+        "promotes": op.promoted(problem),
         # Of a word of 32 bits, where B's elements are of fewer than A's.
         "pairs_b": 2 * b.packed,
         "operands": op.operands(problem),
@@ -141,6 +141,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "tolerance": op.worst_row_limit(problem),
         "extra_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem)],
         "step_pointers": [f"{operand.name}_ptr" for operand in op.step_operands(problem)],
+        # Those of which each group has its own part.
+        "group_pointers": [
+            f"{operand.name}_ptr" for operand in op.extra_operands(problem) if len(operand.shape) == 3
+        ],
         "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
@@ -242,6 +246,9 @@ _HELPERS = (
     "gemm/tiles_of.py.j2",
     "gemm/store_sums.py.j2",
     "gemm/warp_specialized_body.py.j2",
+    "gemm/find_group.py.j2",
+    "gemm/store_rows.py.j2",
+    "gemm/warp_specialized_groups_body.py.j2",
     "gemm/warp_specialized_cluster_body.py.j2",
     "gemm/warp_specialized_multicast_body.py.j2",
 )

@@ -44,7 +44,8 @@ class Op:
     `converts_b`: its kernel.py.j2 has a macro `convert` too, which makes numbers of what is loaded of B, and its step
     is that and a product: families without a dot call it, and so may read operands of the step.
     `promotes`: its kernel.py.j2 has a macro `scale_functions` too, by which families in Gluon multiply the products of
-    each 128 bytes along K before they add them up (templates/gemm/promote.py.j2 says how).
+    each 128 bytes along K, where they have operands of the step, before they add them up (templates/gemm/promote.py.j2
+    says how).
     `in_registers`: its kernel.py.j2 has a macro `register_functions` too, by which skinny_dot makes numbers of words of
     B's elements, where instructions want them (templates/gemm/skinny_dot.py.j2 says how).
     `has_functions`: its folder of templates has functions.py.j2 too, with functions that the macros of its kernel.py.j2
@@ -118,6 +119,10 @@ class Op:
     def finish_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         """Those of `extra_operands` that are read once, when the sums are complete."""
         return tuple(operand for operand in self.extra_operands(problem) if not operand.in_step)
+
+    def promoted(self, problem: GemmProblem) -> bool:
+        """Whether families in Gluon multiply the products of each step by scales before they add them up."""
+        return self.promotes and bool(self.step_operands(problem))
 
     def finishes(self, problem: GemmProblem) -> bool:
         """Whether anything but the cast to C's type is left to do when the sums are complete."""

@@ -1,7 +1,8 @@
 """The families in Gluon for sm_90: one warp loads through TMA, the others multiply by wgmma.
 
 warp_specialized and warp_specialized_swapped walk over the tiles of C; with SPLIT_K the tiles beyond the last full wave
-are shared. In the families with a cluster its programs make one tile, each over a share of K.
+are shared. In the families with a cluster its programs make one tile, each over a share of K. Rows in groups are
+taken by the first two, in a kernel of its own that finds the group of each tile.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from genkern.kernels.families.call import (
     Variant,
     any_config,
 )
-from genkern.kernels.families.common import BINARY_NAME, GROUP, sizes
+from genkern.kernels.families.common import BINARY_NAME, C_POINTER, GROUP, leading, sizes
 from genkern.kernels.families.gluon_tile import (
     BLOCK_BYTES,
     EIGHT,
@@ -52,7 +53,7 @@ from genkern.kernels.families.gluon_tile import (
     turned,
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, groups_of
 from genkern.triton_release import triton_release
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -79,6 +80,7 @@ SHARES = (
 def _variant(problem: GemmProblem, config: Config) -> Variant:
     facts = _BY_NAME[config.family]
     split = config.SPLIT_K > 1 and facts.split_apart
+    in_groups = groups_of(problem) is not None
     width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
     down, across = _down_across(facts)
     column_boxes = 1 if turned(problem, facts.swaps_operands)[1] else len(powers_of(width // down))
@@ -87,8 +89,8 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
         f"_c{c_parts}" if facts.cluster > 1 or c_parts != column_boxes else ""
     )
     return Variant(
-        name + ("_split" if split else ""),
-        "gemm/warp_specialized.py.j2",
+        name + ("_groups" if in_groups else "_split" if split else ""),
+        f"gemm/warp_specialized{'_groups' if in_groups else ''}.py.j2",
         split=split,
         swapped=facts.swaps_operands,
         cluster=facts.cluster * down * across,
@@ -159,6 +161,9 @@ def _stored(problem: GemmProblem, config: Config) -> int:
 
 def _call(product: Product, variant: Variant) -> Call:
     arguments = [*_boxes(product, variant)]
+    if product.groups is not None:
+        # Where a group ends inside of a tile C is stored through its pointer.
+        arguments += [C_POINTER, *leading(product, "c")]
     if variant.split:
         arguments += [Workspace("partial_ptr", product.accumulator), Counters("ready_ptr")]
     arguments += [*product.extra, *sizes(product), GROUP]
@@ -209,6 +214,13 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
     if element_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
+    if (groups := groups_of(problem)) is not None:
+        if groups.gathered:
+            return "the copy engine of sm_90 brings rows that lie one behind the other, not those of tokens anywhere"
+        if groups.summed:
+            return "this family stores rows where they lie, not by their slots"
+        if problem.row_major_b:
+            return "of groups TMA reads zeros beyond K only where weights run along K (rowMajorB: N)"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
 
 
@@ -239,7 +251,7 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     if isinstance(tile, str):
         return tile
     scales = 0
-    if (op := get_op(problem.op)).promotes:
+    if (op := get_op(problem.op)).promoted(problem):
         _, block_n, _ = op.shared_scale(problem)
         if not facts.swaps_operands and block_n % EIGHT:
             return "products are scaled eight columns at a time, which have several scales"
@@ -288,6 +300,8 @@ WARP_SPECIALIZED = Family(
     promotes=True,
     width_step=16,
     helper_warps=HELPER_WARPS,
+    groups=True,
+    gathers=True,
 )
 WARP_SPECIALIZED_SWAPPED = Family(
     "warp_specialized_swapped",
@@ -307,6 +321,8 @@ WARP_SPECIALIZED_SWAPPED = Family(
     swaps_operands=True,
     width_step=8,
     helper_warps=HELPER_WARPS,
+    groups=True,
+    gathers=True,
     least_block_m=8,
 )
 CLUSTERS = tuple(
@@ -339,6 +355,8 @@ SIDE_BY_SIDE = tuple(
         splits_k=False,
         split_apart=False,
         has_semaphore=False,
+        groups=False,
+        gathers=False,
         # Each of the programs that share columns loads eights of them.
         width_step=max(family.width_step, EIGHT * (along_n if family.swaps_operands else along_m)),
         side_by_side=(along_m, along_n),

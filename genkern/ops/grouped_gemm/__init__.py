@@ -156,4 +156,5 @@ OP = Op(
     legal=lambda problem, config: legal_blocks(problem, _own(problem).scales, config),
     shared_scale=lambda problem: shared_scale(problem, _own(problem).scales),
     groups=_groups,
+    promotes=True,
 )

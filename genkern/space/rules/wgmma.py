@@ -96,7 +96,7 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if config.family not in GLUON:
         return False
     each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
-    beside = sides(config)[1] / 2 if get_op(problem.op).promotes else 0
+    beside = sides(config)[1] / 2 if get_op(problem.op).promoted(problem) else 0
     return each + beside > 200 or (each < 16 and not _covers(problem, config))
 
 
@@ -113,7 +113,7 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     rows, width = sides(config)
     swapped = FAMILIES[config.family].swaps_operands
     buffer = buffer_bytes(rows, width, turned(problem, swapped)[1])
-    if (op := get_op(problem.op)).promotes:
+    if (op := get_op(problem.op)).promoted(problem):
         buffer += scale_bytes(rows, width, swapped, op.shared_scale(problem)[1])
     # Programs with tiles side by side need not have room for all of C.
     least = width if FAMILIES[config.family].side_by_side == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
