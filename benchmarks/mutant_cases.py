@@ -74,7 +74,7 @@ def config_of(family: str, problem: GemmProblem) -> Config:
         # On a GPU rows of tiles come in groups that are cut. Of two buffers the next copy is always too early for a
         # program that does not wait for a free one.
         group = 2 if facts.swaps_operands and facts.side_by_side != (2, 1) else 3
-        return Config(family, *tile, block_k, group, 2 if facts.splits_k else 1, 4, 2)
+        return Config(family, *tile, block_k, group, min(split, 2), 4, 2)
     return Config(family, 16 if facts.swaps_operands else 32, 32, 64, 3, split, 4, 3)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +12,8 @@ from genkern.gemm.operand import Operand
 
 # What a made-up router draws for in memory: so many numbers, one for each row and group.
 MOST_DRAWN = 2**26
+# Beyond so many standard deviations nothing is expected.
+_DEVIATIONS = 6
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,12 @@ class Groups:
 
     def expected_tiles(self, tokens: int, block_m: int) -> int:
         """About how many tiles of block_m rows there are, where rows are shared evenly."""
-        used = max(1.0, self.expected_used(tokens))
-        return max(1, round(used * -(-(tokens * self.top_k) // max(1, round(used * block_m)))))
+        return max(1, round(self.count * _tiles_of_group(tokens, self.top_k / self.count, block_m)))
+
+    def usual_rows(self, tokens: int) -> int:
+        """Rows that few groups have more of, where rows are shared evenly: the mean and two standard deviations."""
+        share = self.top_k / self.count
+        return max(1, round(tokens * share + 2 * math.sqrt(tokens * share * (1 - share))))
 
     def operands(self, tokens: int) -> tuple[Operand, ...]:
         """The index operands, in the order in which kernels take them."""
@@ -92,6 +99,20 @@ class Groups:
 
 # Of a problem whose rows all have one weight.
 NO_GROUPS = Groups(0)
+
+
+# Asked of every config of a space.
+@lru_cache(maxsize=4096)
+def _tiles_of_group(tokens: int, share: float, block_m: int) -> float:
+    """On average, where each token goes to the group with this probability: the sum, over i, of that of more than
+    i * block_m rows; these are binomial, and of many nearly normal.
+    """
+    mean, deviation = tokens * share, math.sqrt(tokens * share * (1 - share))
+    found = 1 - (1 - share) ** tokens
+    for rows in range(block_m, math.ceil(mean + _DEVIATIONS * deviation), block_m):
+        beyond = (rows + 0.5 - mean) / max(deviation, 1e-9)
+        found += 0.5 * math.erfc(beyond / math.sqrt(2))
+    return found
 
 
 @lru_cache(maxsize=4)

@@ -134,6 +134,8 @@ def test_which_configs_take_it() -> None:
         "tiled",
         "tiled_tma",
         "persistent_tma",
+        "warp_specialized",
+        "warp_specialized_swapped",
     }
     assert "not split along K" in legal(problem, replace(TILED, SPLIT_K=2), H200)
     assert "own order" in legal(problem, replace(TILED, xcd_remap=1), gpu_for_arch("gfx942"))

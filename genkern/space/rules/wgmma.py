@@ -12,7 +12,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, groups_of
 from genkern.space.rules.tiles import covering_block, tiles
 
 # The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
@@ -40,8 +40,10 @@ def _element_bytes(problem: GemmProblem) -> int:
 
 
 def _sized(problem: GemmProblem, config: Config) -> tuple[int, int]:
-    """What the sides of the tile go along: M and N, or N and M."""
-    return (problem.N, problem.M) if FAMILIES[config.family].swaps_operands else (problem.M, problem.N)
+    """What the sides of the tile go along: M and N, or N and M. Of rows in groups M is what few groups have more of."""
+    groups = groups_of(problem)
+    rows = problem.M if groups is None else groups.usual_rows(problem.M)
+    return (problem.N, rows) if FAMILIES[config.family].swaps_operands else (rows, problem.N)
 
 
 def _covers(problem: GemmProblem, config: Config) -> bool:
@@ -80,8 +82,11 @@ def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon tile of fewer elements than 128x128 in over four waves of them.
 
     genkern: fewer and larger tiles read less, and are no harder to deal out (H200: no winner of 88 sizes was smaller).
+    Tiles of all rows of a group read each weight once as it is.
     """
     if config.family not in GLUON or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
+        return False
+    if (groups := groups_of(problem)) is not None and config.BLOCK_SIZE_M >= problem.M * groups.top_k / groups.count:
         return False
     return tiles(problem, config) > _MANY_WAVES * gpu.compute_units
 
@@ -91,13 +96,17 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: 240 registers are left to a multiplying thread when the loading warp gives its own away; about 40 hold
     addresses. Below 16, waiting for a buffer takes longer than multiplying it. Where products are promoted, those of 64
-    rows are beside the sums.
+    rows are beside the sums, and where columns are rows of A two scales for each eight of them, which fit up to 232.
     """
     if config.family not in GLUON:
         return False
     each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
-    beside = sides(config)[1] / 2 if get_op(problem.op).promoted(problem) else 0
-    return each + beside > 200 or (each < 16 and not _covers(problem, config))
+    _, width = sides(config)
+    beside = width / 2 if get_op(problem.op).promoted(problem) else 0
+    scales = width / 4 if beside and FAMILIES[config.family].swaps_operands else 0
+    if each + beside > 200 or each + beside + scales > 232:
+        return True
+    return each < 16 and not _covers(problem, config)
 
 
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

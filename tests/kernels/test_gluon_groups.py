@@ -1,0 +1,176 @@
+"""Kernels in Gluon for rows in groups (templates/gemm/warp_specialized_groups_body.py.j2): numerics, faults, machine code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from gluon_cases import made, room_for_stages, text_of
+from gluon_groups import assert_groups_exact, group_product, grouped, said_of_groups
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from long_tests import repeats
+from small_gemms import specs_of
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch, triton_target
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.family import FAMILIES, GLUON, sides
+from genkern.kernels.generate import generate
+from genkern.kernels.legality import legal
+from genkern.kernels.source import ast_source, load_module
+
+UPRIGHT, SWAPPED = "warp_specialized", "warp_specialized_swapped"
+BLOCKS, MASKED = ("scales", "blocks"), ("capacity", 110)
+# One more than a tile has, none, less than a tile, whole tiles.
+COUNTS = [0, 65, 0, 30, 64]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int, list[int]]:
+    """Rows in groups, any of which may be empty, a config, and a number of SMs."""
+    family = draw(st.sampled_from([UPRIGHT, SWAPPED]))
+    warps = draw(st.sampled_from([4, 8]))
+    rows = warps * draw(st.sampled_from([16, 32]))
+    step = FAMILIES[family].width_step
+    width = step * draw(st.integers(1, 96 // step))
+    dtype, own = draw(
+        st.sampled_from(
+            [("fp16", []), ("int8", [("scales", "per_token")]), ("fp8e4m3fn", []), ("fp8e4m3fn", [BLOCKS])]
+        )
+    )
+    together = draw(st.sampled_from([1, 2])) * (1 if dtype == "fp16" else 2)
+    buffers = together if dtype == "fp16" else together // 2
+    most = min(5, room_for_stages(family, rows, width, "fp32") // buffers - 1)
+    assume(most >= 2)
+    stages, group = draw(st.integers(2, most)), draw(st.integers(1, 3))
+    config = made(family, rows, width, 1, warps, stages, group, together)
+    counts = draw(st.lists(st.integers(0, 2 * config.BLOCK_SIZE_M), min_size=1, max_size=5))
+    if not sum(counts):
+        counts[0] = 1
+    capacity = draw(st.sampled_from([0, 0, max(counts) + draw(st.integers(0, 9))]))
+    own = sorted([*own, *([("capacity", capacity)] if capacity else [])])
+    n, k = 16 * draw(st.integers(1, 12)), 16 * draw(st.integers(1, 40))
+    problem = grouped(sum(counts), n, k, len(counts), dtype, own, activation=draw(st.sampled_from(["none", "relu"])))
+    assume(not legal(problem, config, gpu_for_arch("sm_90")))
+    return problem, config, draw(st.integers(1, 9)), counts
+
+
+@settings(max_examples=repeats(8, 100), deadline=None)
+@given(case=cases(), seed=st.integers(0, 99))
+def test_any_groups_are_exact(case: tuple[GemmProblem, Config, int, list[int]], seed: int) -> None:
+    """Wherever groups end, in 16 and in 8 bits: every row of C that counts, exactly, and no other one."""
+    assert_groups_exact(group_product(*case, seed))
+
+
+@pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
+def test_more_programs_than_tiles(family: str) -> None:
+    """Those without a tile load nothing, and wait for nothing; groups at the end, and at the beginning, are empty."""
+    assert_groups_exact(group_product(grouped(3, 40, 72, 8), made(family, 64, 48, 1, 4, 3), 9, [0, 0, 1, 0, 1, 0, 1, 0]))
+
+
+WRONG, HANG = "wrong", "a barrier that nobody completes"
+TWICE = "an element of C is written twice"
+MISTAKES = {
+    "the weight of the next group": ("below = group * N", "below = (group + 1) * N", WRONG),
+    "every group has the first weight": ("below = group * N", "below = 0 * N", WRONG),
+    "rows behind the group's are stored": ("if first_m + BLOCK_SIZE_M <= last_m:", "if True:", f"{WRONG}|{TWICE}"),
+    "a row too many": ("mask=(offs_m < last_m)", "mask=(offs_m < last_m + 1)", f"{WRONG}|{TWICE}"),
+    "a row too few": ("mask=(offs_m < last_m)", "mask=(offs_m < last_m - 1)", WRONG),
+    "columns that C does not have": (" & (offs_n < N)", "", f"{WRONG}|{TWICE}|beyond the memory"),
+    "tiles of part of a group are left out": (
+        "here = gl.cdiv(last - first, BLOCK_SIZE_M) * tiles_n",
+        "here = (last - first) // BLOCK_SIZE_M * tiles_n",
+        WRONG,
+    ),
+    "all tiles of a group are its first": ("first + pid_m * BLOCK_SIZE_M", "first + 0 * pid_m", f"{WRONG}|{TWICE}"),
+    "tiles are counted from the first group on": ("before += here", "before += 0", f"{WRONG}|{TWICE}|overwritten"),
+    "the last group is left out": ("while group < 5:", "while group < 4:", f"{WRONG}|that nobody waits for"),
+    "a group begins where the one before it did": ("first = last\n", "first = first\n", f"{WRONG}|{TWICE}"),
+    "the first group's scales": ("group.to(gl.int64) * steps[0]", "0", WRONG),
+    "the first tile's scales": ("first_m, first_n, operands, M, N, K, ROWS", "0, first_n, operands, M, N, K, ROWS", WRONG),
+    "begun copies come again": ("        first_block = 0\n", "", f"{HANG}|{WRONG}"),
+    "not what was begun": ("    first_block = begun\n", "    first_block = 0\n", f"{HANG}|{WRONG}|that nobody waits for"),
+    "a tile is read back too early": ("    else:\n        thread_barrier()\n", "    else:\n", "before all threads have"),
+    "a tile is replaced too early": (
+        "        # All have read it before the next tile comes here.\n        thread_barrier()\n",
+        "",
+        "while other threads read it",
+    ),
+    "no fence": ("<= last_m:\n        fence_async_shared()\n", "<= last_m:\n", "may not see"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_stand_in_notices(mistake: str) -> None:
+    """A kernel with a mistake does not pass: groups of no rows, of whole tiles and of others, scales of blocks."""
+    before, after, message = MISTAKES[mistake]
+    problem = grouped(sum(COUNTS), 72, 272, len(COUNTS), "fp8e4m3fn", [BLOCKS])
+    config = made(UPRIGHT, 64, 48, 1, 4, 2, 2, 2)
+    text = text_of(problem, config)
+    assert before in text, before
+    (said,) = said_of_groups(text.replace(before, after), problem, config, 2, COUNTS, [4])
+    assert re.search(message, said), said
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("first = group * 110", "first = group * 109"),
+        ("last = first + gl.where(", "last = first + 1 + gl.where("),
+        ("gl.where(group < 5, said, 0)", "110"),
+    ],
+    ids=["groups that lie closer", "a row that does not count", "rows that do not count"],
+)
+@pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
+def test_the_stand_in_notices_in_masked_groups(family: str, before: str, after: str) -> None:
+    """Mistakes about where a group's memory begins, and how much of it counts."""
+    problem, config = grouped(sum(COUNTS), 96, 72, len(COUNTS), own=[MASKED]), made(family, 64, 48, 1, 4, 3)
+    text = text_of(problem, config)
+    assert before in text
+    (said,) = said_of_groups(text.replace(before, after), problem, config, 2, COUNTS, [4])
+    assert re.search(f"{WRONG}|{TWICE}", said), said
+
+
+BF16 = GemmProblem(4096, 4096, 7168, "grouped_gemm", own=(("groups", 64),))
+OF_BLOCKS = GemmProblem(512, 4096, 7168, "grouped_gemm", *["fp8e4m3fn"] * 2, "bf16", own=(MASKED, ("groups", 16), BLOCKS))  # type: ignore[arg-type]
+COMPILED = [
+    (BF16, Config(UPRIGHT, 128, 256, 64, 8, 1, 8, 3)),
+    (OF_BLOCKS, Config(SWAPPED, 40, 128, 128, 1, 1, 4, 8)),
+]
+
+
+@pytest.mark.parametrize(("problem", "config"), COMPILED, ids=lambda value: value.name)
+def test_nothing_spills_and_nothing_loops_over_threads(tmp_path: Path, problem: GemmProblem, config: Config) -> None:
+    """What finds groups costs neither registers of the sums nor the one thread that copies; rows go out by 16 bytes."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
+    module = generate(problem, [config], "sm_90")
+    (tmp_path / "module.py").write_text(module.text)
+    (spec,) = specs_of(module, config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+        patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+        kernel = compiler.compile(ast_source(load_module(str(tmp_path / "module.py")), spec), target, dict(spec.options))
+        sass = kernel.asm["sass"]
+    assert not re.search(r"\b(?:STL|LDL)\b", sass)
+    assert "BRA.U.ANY" not in sass
+    rows, width = sides(config)
+    # A group's last rows: 16 bytes of each thread until all of the tile is stored.
+    assert len(re.findall(r"STG\.E\.128", sass)) == rows * width * 2 // (16 * 32 * config.num_warps)
+    # Copies of rows and columns, when the kernel begins and whenever a buffer is free.
+    assert sass.count("UTMALDG.2D") == 2 * (1 + bin(width).count("1"))
+
+
+def test_what_takes_groups() -> None:
+    """Families in Gluon without clusters, rows that lie one behind the other, and weights along K."""
+    problem, h200 = grouped(300, 128, 256, 5), gpu_for_arch("sm_90")
+    tile = made(UPRIGHT, 64, 48, 1, 4, 3)
+    assert {name for name in GLUON if FAMILIES[name].groups} == {UPRIGHT, SWAPPED}
+    assert not legal(problem, tile, h200)
+    assert "rowMajorB: N" in legal(grouped(300, 128, 256, 5, row_major_b=True), tile, h200)
+    assert "not split along K" in legal(problem, made(UPRIGHT, 64, 48, 2, 4, 3), h200)
+    assert "multiples of 16 bytes" in legal(grouped(300, 124, 252, 5), tile, h200)
+    gate = GemmProblem(300, 128, 256, "fused_moe", activation="silu", own=(("experts", 8), ("stage", "gate_up")))
+    assert "not those of tokens anywhere" in legal(gate, tile, h200)
