@@ -177,7 +177,6 @@ FAULTS = (
     Fault("the last tile has no program", r">= tiles_m \* tiles_n:", ">= tiles_m * tiles_n - 1:"),
     Fault("a group's last row is not stored", rf"(tl\.store\(.*offs_m{_OFFSET} < last_row)\)", r"\1 - 1)"),
     Fault("a group's last row is not stored", r"mask=\(offs_m < last_m\)", "mask=(offs_m < last_m - 1)"),
-    Fault("rows behind a group's are stored", r"if first_m \+ BLOCK_SIZE_M <= last_m:", "if first_m < last_m:"),
     Fault("rows of A are not gathered", r"rows_a = slots", "rows_a = offs_m"),
     Fault("up is a column too early", r"\+ N \* ldb", "+ (N - 1) * ldb"),
     Fault("up is a column too early", r"first_n \+ N,", "first_n + N - 1,"),

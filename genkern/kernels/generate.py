@@ -142,9 +142,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "extra_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem)],
         "step_pointers": [f"{operand.name}_ptr" for operand in op.step_operands(problem)],
         # Those of which each group has its own part.
-        "group_pointers": [
-            f"{operand.name}_ptr" for operand in op.extra_operands(problem) if len(operand.shape) == 3
-        ],
+        "group_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem) if len(operand.shape) == 3],
         "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
         # The reduction kernel is the tiled family's way to split K.
         "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),

@@ -13,11 +13,13 @@ from unittest import mock
 import mutant_cases
 import pytest
 from gluon_cases import assert_exact, product
+from gluon_groups import assert_groups_exact, group_product
 from long_tests import spread
 from mutant_cases import Case
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.family import GLUON
+from genkern.ops.op import groups_of
 
 UNITS = 132
 # Whole numbers do not show them: what lies between 0 and 1, and sums that 16 bits hold.
@@ -29,12 +31,13 @@ def cases() -> list[Case]:
     made = mutant_cases.problem_of
 
     def problem_of(family: str, op: str, *more: Any) -> GemmProblem:
-        return replace(made(family, op, *more), dtype_c="fp16" if op == "a16w16" else "fp32")
+        return replace(made(family, op, *more), dtype_c="fp32" if op.startswith("a8w8") else "fp16")
 
     formats = (
         ("a16w16", "fp16", {"bias": True, "activation": "relu"}),
         ("a8w8", "fp8e4m3fn", {}),
         ("a8w8_blockscale", "fp8e4m3fn", {}),
+        ("grouped_gemm", "fp16", {"own": (("groups", 2), ("routing", "skewed"))}),
     )
     with mock.patch.multiple(mutant_cases, problem_of=problem_of, _FORMATS=formats):
         return [case for case in mutant_cases.mutants(GLUON, "sm_90", True) if case.fault not in UNSEEN]
@@ -55,4 +58,17 @@ def test_all_of_them_are_here() -> None:
 def test_a_mutant_computes_wrongly(case: Case) -> None:
     """Or does what would hang, or race, on a GPU."""
     with pytest.raises(AssertionError):
-        assert_exact(product(case.problem, case.config, UNITS, seed=1, text=case.text))
+        if groups_of(case.problem) is None:
+            assert_exact(product(case.problem, case.config, UNITS, seed=1, text=case.text))
+        else:
+            counts = rows_of_groups(case.problem)
+            assert_groups_exact(group_product(case.problem, case.config, UNITS, counts, seed=1, text=case.text))
+
+
+def rows_of_groups(problem: GemmProblem) -> list[int]:
+    """As many as a run on a GPU has."""
+    torch, groups = pytest.importorskip("torch"), groups_of(problem)
+    assert groups is not None
+    ends = groups.values(problem.M, groups.operands(problem.M)[0])
+    counts: list[int] = torch.diff(ends, prepend=ends.new_zeros(1)).tolist()
+    return counts

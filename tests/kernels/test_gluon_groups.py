@@ -36,9 +36,7 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int, list[int]]:
     step = FAMILIES[family].width_step
     width = step * draw(st.integers(1, 96 // step))
     dtype, own = draw(
-        st.sampled_from(
-            [("fp16", []), ("int8", [("scales", "per_token")]), ("fp8e4m3fn", []), ("fp8e4m3fn", [BLOCKS])]
-        )
+        st.sampled_from([("fp16", []), ("int8", [("scales", "per_token")]), ("fp8e4m3fn", []), ("fp8e4m3fn", [BLOCKS])])
     )
     together = draw(st.sampled_from([1, 2])) * (1 if dtype == "fp16" else 2)
     buffers = together if dtype == "fp16" else together // 2
@@ -67,7 +65,9 @@ def test_any_groups_are_exact(case: tuple[GemmProblem, Config, int, list[int]], 
 @pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
 def test_more_programs_than_tiles(family: str) -> None:
     """Those without a tile load nothing, and wait for nothing; groups at the end, and at the beginning, are empty."""
-    assert_groups_exact(group_product(grouped(3, 40, 72, 8), made(family, 64, 48, 1, 4, 3), 9, [0, 0, 1, 0, 1, 0, 1, 0]))
+    assert_groups_exact(
+        group_product(grouped(3, 40, 72, 8), made(family, 64, 48, 1, 4, 3), 9, [0, 0, 1, 0, 1, 0, 1, 0])
+    )
 
 
 WRONG, HANG = "wrong", "a barrier that nobody completes"
@@ -89,10 +89,22 @@ MISTAKES = {
     "the last group is left out": ("while group < 5:", "while group < 4:", f"{WRONG}|that nobody waits for"),
     "a group begins where the one before it did": ("first = last\n", "first = first\n", f"{WRONG}|{TWICE}"),
     "the first group's scales": ("group.to(gl.int64) * steps[0]", "0", WRONG),
-    "the first tile's scales": ("first_m, first_n, operands, M, N, K, ROWS", "0, first_n, operands, M, N, K, ROWS", WRONG),
+    "the first tile's scales": (
+        "first_m, first_n, operands, M, N, K, ROWS",
+        "0, first_n, operands, M, N, K, ROWS",
+        WRONG,
+    ),
     "begun copies come again": ("        first_block = 0\n", "", f"{HANG}|{WRONG}"),
-    "not what was begun": ("    first_block = begun\n", "    first_block = 0\n", f"{HANG}|{WRONG}|that nobody waits for"),
-    "a tile is read back too early": ("    else:\n        thread_barrier()\n", "    else:\n", "before all threads have"),
+    "not what was begun": (
+        "    first_block = begun\n",
+        "    first_block = 0\n",
+        f"{HANG}|{WRONG}|that nobody waits for",
+    ),
+    "a tile is read back too early": (
+        "    else:\n        thread_barrier()\n",
+        "    else:\n",
+        "before all threads have",
+    ),
     "a tile is replaced too early": (
         "        # All have read it before the next tile comes here.\n        thread_barrier()\n",
         "",
@@ -134,7 +146,9 @@ def test_the_stand_in_notices_in_masked_groups(family: str, before: str, after: 
 
 
 BF16 = GemmProblem(4096, 4096, 7168, "grouped_gemm", own=(("groups", 64),))
-OF_BLOCKS = GemmProblem(512, 4096, 7168, "grouped_gemm", *["fp8e4m3fn"] * 2, "bf16", own=(MASKED, ("groups", 16), BLOCKS))  # type: ignore[arg-type]
+OF_BLOCKS = GemmProblem(
+    512, 4096, 7168, "grouped_gemm", *["fp8e4m3fn"] * 2, "bf16", own=(MASKED, ("groups", 16), BLOCKS)
+)  # type: ignore[arg-type]
 COMPILED = [
     (BF16, Config(UPRIGHT, 128, 256, 64, 8, 1, 8, 3)),
     (OF_BLOCKS, Config(SWAPPED, 40, 128, 128, 1, 1, 4, 8)),
@@ -152,7 +166,9 @@ def test_nothing_spills_and_nothing_loops_over_threads(tmp_path: Path, problem: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
         patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-        kernel = compiler.compile(ast_source(load_module(str(tmp_path / "module.py")), spec), target, dict(spec.options))
+        kernel = compiler.compile(
+            ast_source(load_module(str(tmp_path / "module.py")), spec), target, dict(spec.options)
+        )
         sass = kernel.asm["sass"]
     assert not re.search(r"\b(?:STL|LDL)\b", sass)
     assert "BRA.U.ANY" not in sass
