@@ -15,7 +15,6 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op, groups_of
 
-
 # What rows of C hold that no call may write.
 _BEFORE = 7.0
 
@@ -31,9 +30,10 @@ def grouped(
 def group_product(
     problem: GemmProblem, config: Config, units: int, counts: Sequence[int], seed: int = 0, text: str = ""
 ) -> dict[str, NDArray[Any]]:
-    """C of one call with so many rows in each group, with the exact product as `expected`; rows that count are NaN before.
+    """C of one call with so many rows in each group, and the exact product as `expected`.
 
-    A and B are -1, 0 and 1, and rows of A that do not count NaN where the type has it; scales are powers of two.
+    A and B are -1, 0 and 1, and rows of A that do not count NaN where the type has it; scales are powers of two. Rows of
+    C that count are NaN before.
     """
     groups = groups_of(problem)
     assert groups is not None

@@ -1,4 +1,4 @@
-"""Kernels in Gluon for rows in groups (templates/gemm/warp_specialized_groups_body.py.j2): numerics, faults, machine code."""
+"""Kernels in Gluon for rows in groups (gemm/warp_specialized_groups_body.py.j2): numerics, faults, machine code."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """
     if config.family not in GLUON or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
         return False
-    if (groups := groups_of(problem)) is not None and config.BLOCK_SIZE_M >= problem.M * groups.top_k / groups.count:
+    if (groups := groups_of(problem)) is not None and problem.M * groups.top_k / groups.count <= config.BLOCK_SIZE_M:
         return False
     return tiles(problem, config) > _MANY_WAVES * gpu.compute_units
 
