@@ -32,8 +32,8 @@ def group_product(
 ) -> dict[str, NDArray[Any]]:
     """C of one call with so many rows in each group, and the exact product as `expected`.
 
-    A and B are -1, 0 and 1, and rows of A that do not count NaN where the type has it; scales are powers of two. Rows of
-    C that count are NaN before.
+    A and B are -1, 0 and 1, and rows of A that do not count NaN where the type has it; scales are powers of two. Rows
+    of C that count are NaN before.
     """
     groups = groups_of(problem)
     assert groups is not None

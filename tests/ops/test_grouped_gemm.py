@@ -24,7 +24,7 @@ from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import bytes_moved, get_op, groups_of
 from genkern.packing.any_m import reach
-from genkern.search.predict import predict_us, roofline_us
+from genkern.search.predict import predict_us, promising_first, roofline_us
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 from genkern.tuning.check import reduced
@@ -155,6 +155,22 @@ def test_work_and_bytes() -> None:
     assert bytes_moved(problem) == pytest.approx(of_weights + 64 * 2 * (256 + 512) + 64, abs=4)
     assert bytes_moved(masked) == pytest.approx(bytes_moved(problem), abs=4)
     assert roofline_us(problem, H200) <= predict_us(problem, TILED, Resources(), H200) < 1e5
+
+
+def test_tiles_in_gluon_that_fit_groups_come_first() -> None:
+    """Of groups that have about 256 rows half have more: tiles of 136 are two of each, of 128 often three; and groups
+    of 32 rows take swapped tiles only, of no more rows than they have.
+    """
+    space, bf16 = load_space(None, "sm_90", "grouped_gemm"), ("bf16", "bf16", "bf16")
+    few = problem_of(512, 4096, 7168, 16, (FP8[0], FP8[0], "bf16"), (("capacity", 256), ("scales", "blocks")))
+    many = problem_of(1024, 4096, 7168, 4, bf16, (("capacity", 1024),))
+    first, second = (Config("warp_specialized_swapped", m, 128, 64, 1, 1, 4, 4) for m in (136, 128))
+    assert predict_us(many, first, Resources(), H200) < 0.8 * predict_us(many, second, Resources(), H200)
+    order = promising_first(many, prune(space, many, H200).kept, H200)
+    assert {config.family for config in order[:20]} <= {"warp_specialized", "warp_specialized_swapped"}
+    kept = [config for config in prune(space, few, H200).kept if config.family.startswith("warp_specialized")]
+    assert {config.BLOCK_SIZE_M for config in kept if config.family == "warp_specialized"} == {64}
+    assert {32, 40, 48} == {config.BLOCK_SIZE_M for config in kept if config.family != "warp_specialized"}
 
 
 def test_a_plan_serves_every_m() -> None:
