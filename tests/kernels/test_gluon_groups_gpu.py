@@ -1,4 +1,4 @@
-"""Kernels in Gluon for rows in groups on a GPU: the check's rounds, rows that do not count, the same bits in every run."""
+"""Kernels in Gluon for rows in groups on a GPU: the check, rows that do not count, the same bits in every run."""
 
 from __future__ import annotations
 
