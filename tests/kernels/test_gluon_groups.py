@@ -85,7 +85,7 @@ MISTAKES = {
         WRONG,
     ),
     "all tiles of a group are its first": ("first + pid_m * BLOCK_SIZE_M", "first + 0 * pid_m", f"{WRONG}|{TWICE}"),
-    "tiles are counted from the first group on": ("before += here", "before += 0", f"{WRONG}|{TWICE}|overwritten"),
+    "tiles are counted from the first group on": ("tile -= here", "tile -= 0", f"{WRONG}|{TWICE}|overwritten"),
     "the last group is left out": ("while group < 5:", "while group < 4:", f"{WRONG}|that nobody waits for"),
     "a group begins where the one before it did": ("first = last\n", "first = first\n", f"{WRONG}|{TWICE}"),
     "the first group's scales": ("group.to(gl.int64) * steps[0]", "0", WRONG),
