@@ -27,13 +27,21 @@ def grouped(
     return GemmProblem(rows, n, k, "grouped_gemm", *types, own=(("groups", groups), *own), **more)  # type: ignore[arg-type]
 
 
+def experts(
+    tokens: int, n: int, k: int, count: int, top_k: int, dtype: str = "fp16", own: Sequence[tuple[str, object]] = ()
+) -> GemmProblem:
+    """The second stage of so many experts, whose rows go to slots; C is in fp32."""
+    chosen = (("experts", count), *own, ("top_k", top_k))
+    return GemmProblem(tokens, n, k, "fused_moe", dtype, dtype, "fp32", own=chosen)  # type: ignore[arg-type]
+
+
 def group_product(
     problem: GemmProblem, config: Config, units: int, counts: Sequence[int], seed: int = 0, text: str = ""
 ) -> dict[str, NDArray[Any]]:
     """C of one call with so many rows in each group, and the exact product as `expected`.
 
     A and B are -1, 0 and 1, and rows of A that do not count NaN where the type has it; scales are powers of two. Rows
-    of C that count are NaN before.
+    of C that count are NaN before. Where rows go to slots, `c` and `expected` are those of all slots, in order.
     """
     groups = groups_of(problem)
     assert groups is not None
@@ -42,18 +50,21 @@ def group_product(
     firsts = np.arange(groups.count) * groups.capacity if groups.capacity else np.cumsum([0, *counts[:-1]])
     a = draw.integers(-1, 2, (rows, K)).astype(np.float64)
     b = draw.integers(-1, 2, (groups.count, N, K)).astype(np.float64)
-    a_scaled, b_scaled = a, b
+    a_scaled, b_scaled, weights = a, b, np.ones(1)
     operands = {}
     for operand in get_op(problem.op).extra_operands(problem):
         if operand.role == "index":
             said = counts if groups.capacity else np.cumsum(counts)
-            operands[operand.name] = np.asarray(said, np.int32)
+            slots = draw.permutation(rows)
+            operands[operand.name] = np.asarray(slots if operand.name == "slots" else said, np.int32)
             continue
         scales = 2.0 ** draw.integers(-2, 3, operand.shape)
         stored = scales if operand.row_major else scales.T
         operands[operand.name] = (stored if scales.ndim == 3 else stored.ravel()).astype(np.float32)
         if operand.name == "scale_a":
             a_scaled = _spread(scales, (rows, K)) * a
+        elif operand.name == "routing_weights":
+            weights = scales
         else:
             # Of columns [groups, 1, N], of blocks and of all [groups, blocks of columns, blocks of K].
             b_scaled = (scales.transpose(0, 2, 1) if scales.shape[2] == N else _spread(scales, (N, K))) * b
@@ -67,8 +78,14 @@ def group_product(
         held[~counted] = np.nan
     operands |= {"a": held, "b": encoded(b, PTX[problem.dtype_b]).mT}
     operands["c"] = np.where(counted[:, None], np.nan, expected).astype(NUMPY[problem.dtype_c])
-    text = text or text_of(problem, config)
-    return {"expected": expected, **run_module(text, config.name, operands, units, seed)}
+    if groups.summed:
+        operands["c"] = operands["c"][: problem.M]
+    found = run_module(text or text_of(problem, config), config.name, operands, units, seed)
+    if groups.summed:
+        by_slot = np.empty_like(expected)
+        by_slot[operands["slots"]] = expected
+        return {"expected": weights[:, None] * by_slot, "c": found["workspace"].reshape(rows, N)}
+    return {"expected": expected, **found}
 
 
 def _spread(scales: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:

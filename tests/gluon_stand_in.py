@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from gluon_cluster import Cluster
 from gluon_machine import Machine
-from gluon_memory import Descriptor, global_address
+from gluon_memory import Descriptor
+from gluon_operands import Matrix, Pointer, Stacked
 from gluon_ptx import run_ptx
 from gluon_wgmma import Tensor
 from numpy.typing import NDArray
@@ -57,35 +58,6 @@ def _binary(name: str) -> Callable[[Values, Any], Values]:
 
 for _name in ("add", "radd", "mul", "rmul", "floordiv", "mod", "lt", "sub", "and"):
     setattr(Values, f"__{_name}__", _binary(f"__{_name}__"))
-
-
-class Pointer:
-    """A pointer into flat memory; `others_write` where other programs of the same grid do.
-
-    `writes`, where there are any, says which elements are written, each once at most.
-    """
-
-    def __init__(
-        self, memory: NDArray[Any], offset: Any = 0, others_write: bool = False, writes: NDArray[Any] | None = None
-    ) -> None:
-        self.memory, self.offset, self.others_write, self.writes = memory, offset, others_write, writes
-
-    def __add__(self, other: Any) -> Pointer:
-        offset = self.offset + (other.values if isinstance(other, Tensor) else other)
-        return Pointer(self.memory, offset, self.others_write, self.writes)
-
-    __radd__ = __add__
-
-    def __int__(self) -> int:
-        return global_address(self.memory, int(self.offset))
-
-    @property
-    def place(self) -> Any:
-        """The offset, once it is known to be one of this memory."""
-        offset = np.asarray(self.offset)
-        assert offset.min() >= 0, "an offset before the memory"
-        assert offset.max() < len(self.memory), "an offset beyond the memory"
-        return self.offset
 
 
 def _load(pointer: Pointer, mask: Any = None, other: Any = 0.0, cache_modifier: str = "") -> Values:
@@ -175,6 +147,10 @@ class Program:
         self.machine.part([body(*partition) for partition in partitions], warps)
 
 
+# As under the interpreter, which knows no launch that depends on another one.
+_KNOBS = types.SimpleNamespace(runtime=types.SimpleNamespace(interpret=True))
+
+
 class _Running:
     """The program that runs now, by the names of Program and Machine; kernels hold on to bound names."""
 
@@ -252,51 +228,9 @@ def _namespace(now: _Running) -> dict[str, Any]:
         "tl": gl,
         "tma": tma,
         "gluon": types.SimpleNamespace(jit=_jit),
-        "triton": types.SimpleNamespace(jit=_jit, cdiv=gl.cdiv, constexpr_function=_jit),
+        "triton": types.SimpleNamespace(jit=_jit, cdiv=gl.cdiv, constexpr_function=_jit, knobs=_KNOBS),
         "fence_async_shared": now.of_machine("fence"),
     }
-
-
-class _Matrix:
-    """What `launches` asks of an operand; `writes` says which elements are written, where that may be."""
-
-    def __init__(self, values: NDArray[Any], writes: NDArray[Any] | None = None, read_once: bool = False) -> None:
-        self.values, self.writes, self.read_once = values, writes, read_once
-
-    @property
-    def T(self) -> _Matrix:
-        return _Matrix(self.values.T, read_once=self.read_once)
-
-    @property
-    def mT(self) -> _Matrix:
-        return _Matrix(self.values.mT, read_once=self.read_once)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-    def view(self, *shape: int) -> _Matrix:
-        assert self.values.flags.c_contiguous, "matrices that do not lie one below the other"
-        return _Matrix(self.values.reshape(shape), read_once=self.read_once)
-
-    def stride(self) -> tuple[int, ...]:
-        return tuple(bytes_apart // self.values.itemsize for bytes_apart in self.values.strides)
-
-    def __add__(self, offset: Any) -> Pointer:
-        assert self.writes is not None, "memory that only the copy engine reads"
-        return Pointer(self.values.reshape(-1), writes=self.writes.reshape(-1)) + offset
-
-
-class _Stacked(Pointer):
-    """A pointer to matrices, each behind the one before it."""
-
-    def __init__(self, matrices: NDArray[Any]) -> None:
-        super().__init__(matrices.reshape(-1))
-        self.apart = matrices[0].size
-
-    def stride(self, dimension: int) -> int:
-        assert dimension == 0
-        return self.apart
 
 
 _TO_INTEGER = re.compile(r"(\([^()]*\)|[\w.]+(?:\(\w*\))?)\.to\(gl\.int(?:32|64)\)")
@@ -358,15 +292,16 @@ def run_module(
     """Run one call of a config of a generated module; returns C, and the workspace and its counters if there are any.
 
     `operands` are a [M, K], b [K, N], c [M, N] and, with a bias, bias [N]; c is written. Of groups b is [groups, K, N],
-    and what else has three dimensions a matrix for each of them. `units` is the number of SMs.
+    and what else has three dimensions a matrix for each of them; where C's rows are sums of rows of the workspace, they
+    are not made. `units` is the number of SMs.
     """
     now = _Running()
     module = _module(text, now)
     chosen = module["CONFIGS"][config]
-    given: dict[str, Any] = {"a": _Matrix(operands["a"]), "b": _Matrix(operands["b"], read_once=True)}
-    given["c"] = _Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
+    given: dict[str, Any] = {"a": Matrix(operands["a"]), "b": Matrix(operands["b"], read_once=True)}
+    given["c"] = Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
     given |= {
-        name: (_Stacked if values.ndim == 3 else Pointer)(values)
+        name: (Stacked if values.ndim == 3 else Pointer)(values)
         for name, values in operands.items()
         if name not in "abc"
     }
@@ -375,7 +310,12 @@ def run_module(
     if counters:
         made = {"workspace": np.full(elements, np.nan), "counters": np.zeros(counters, np.int64)}
         given |= {name: Pointer(values, others_write=True) for name, values in made.items()}
+    elif elements:
+        made = {"workspace": np.full(elements, np.nan)}
+        given["workspace"] = Pointer(made["workspace"], writes=np.zeros(elements, bool))
     for launch in module["launches"](chosen, given, units):
+        if launch.kernel is module.get("sum_slots"):
+            continue
         programs = list(range(launch.grid[0]))
         if "atomic_cas" not in text:
             random.Random(seed).shuffle(programs)

@@ -22,22 +22,31 @@ from genkern.kernels.family import GLUON
 from genkern.ops.op import groups_of
 
 UNITS = 132
-# Whole numbers do not show them: what lies between 0 and 1, and sums that 16 bits hold.
-UNSEEN = ("activation is another", "cast before the sum")
+# Whole numbers do not show them: what lies between 0 and 1, and sums that 16 bits hold. Nor does the stand-in
+# add slots up.
+UNSEEN = (
+    "activation is another",
+    "cast before the sum",
+    "a slot is not added",
+    "N: the last column of C is not stored",
+)
 
 
 def cases() -> list[Case]:
     """As on an H200, but in the types that the stand-in has."""
     made = mutant_cases.problem_of
 
-    def problem_of(family: str, op: str, *more: Any) -> GemmProblem:
-        return replace(made(family, op, *more), dtype_c="fp32" if op.startswith("a8w8") else "fp16")
+    def problem_of(family: str, op: str, dtype: str, *more: Any) -> GemmProblem:
+        return replace(
+            made(family, op, dtype, *more), dtype_c="fp16" if dtype == "fp16" and op != "fused_moe" else "fp32"
+        )
 
     formats = (
         ("a16w16", "fp16", {"bias": True, "activation": "relu"}),
         ("a8w8", "fp8e4m3fn", {}),
         ("a8w8_blockscale", "fp8e4m3fn", {}),
         ("grouped_gemm", "fp16", {"own": (("groups", 2), ("routing", "skewed"))}),
+        ("fused_moe", "fp16", {"own": (("experts", 5), ("top_k", 2))}),
     )
     with mock.patch.multiple(mutant_cases, problem_of=problem_of, _FORMATS=formats):
         return [case for case in mutant_cases.mutants(GLUON, "sm_90", True) if case.fault not in UNSEEN]

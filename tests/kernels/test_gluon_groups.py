@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gluon_cases import made, room_for_stages, text_of
-from gluon_groups import assert_groups_exact, group_product, grouped, said_of_groups
+from gluon_groups import assert_groups_exact, experts, group_product, grouped, said_of_groups
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from long_tests import repeats
@@ -70,6 +70,36 @@ def test_more_programs_than_tiles(family: str) -> None:
     )
 
 
+@pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
+@pytest.mark.parametrize(
+    ("dtype", "own"), [("fp16", []), ("fp8e4m3fn", [BLOCKS]), ("fp8e4m3fn", [("scales", "per_token")])]
+)
+def test_rows_of_slots_are_exact(family: str, dtype: str, own: list[tuple[str, object]]) -> None:
+    """Each row of an expert, times its weight, where its slot is, wherever that is."""
+    problem = experts(75, 72, 272, 4, 2, dtype, own)
+    config = made(family, 64, 48, 1, 4, 2, 1, 1 if dtype == "fp16" else 2)
+    assert_groups_exact(group_product(problem, config, 3, [0, 65, 64, 21]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("rows = gl.load(slots_ptr + offs_m, mask=offs_m < last_m, other=0)", "rows = offs_m"),
+        ("gl.load(routing_weights_ptr + slots", "gl.load(routing_weights_ptr + offs_m"),
+        ("mask=(offs_m < last_m)", "mask=(offs_m < last_m - 1)"),
+        ("mask=(offs_m < last_m)", "mask=(offs_m < last_m + 1)"),
+    ],
+    ids=["by their order", "another slot's weight", "a row too few", "a row too many"],
+)
+def test_the_stand_in_notices_in_slots(before: str, after: str) -> None:
+    """Mistakes about where rows go, and what they are multiplied by."""
+    problem, config = experts(75, 72, 136, 4, 2), made(SWAPPED, 64, 48, 1, 4, 2)
+    text = text_of(problem, config)
+    assert before in text
+    (said,) = said_of_groups(text.replace(before, after), problem, config, 3, [0, 65, 64, 21], [4])
+    assert re.search(f"{WRONG}|{TWICE}|beyond the memory", said), said
+
+
 WRONG, HANG = "wrong", "a barrier that nobody completes"
 TWICE = "an element of C is written twice"
 MISTAKES = {
@@ -101,12 +131,12 @@ MISTAKES = {
         f"{HANG}|{WRONG}|that nobody waits for",
     ),
     "a tile is read back too early": (
-        "    else:\n        thread_barrier()\n",
-        "    else:\n",
+        "    thread_barrier()\n    for i",
+        "    for i",
         "before all threads have",
     ),
     "a tile is replaced too early": (
-        "        # All have read it before the next tile comes here.\n        thread_barrier()\n",
+        "    # All have read it before the next tile comes here.\n    thread_barrier()\n",
         "",
         "while other threads read it",
     ),

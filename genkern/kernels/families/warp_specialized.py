@@ -36,7 +36,16 @@ from genkern.kernels.families.call import (
     Variant,
     any_config,
 )
-from genkern.kernels.families.common import BINARY_NAME, C_POINTER, GROUP, leading, sizes
+from genkern.kernels.families.common import (
+    BINARY_NAME,
+    C_POINTER,
+    GROUP,
+    leading,
+    sizes,
+    slot_elements,
+    slot_rows,
+    slot_sums,
+)
 from genkern.kernels.families.gluon_tile import (
     BLOCK_BYTES,
     EIGHT,
@@ -162,8 +171,8 @@ def _stored(problem: GemmProblem, config: Config) -> int:
 def _call(product: Product, variant: Variant) -> Call:
     arguments = [*_boxes(product, variant)]
     if product.groups is not None:
-        # Where a group ends inside of a tile C is stored through its pointer.
-        arguments += [C_POINTER, *leading(product, "c")]
+        # Where a group ends inside of a tile C is stored through its pointer; rows of slots always are.
+        arguments += [C_POINTER, slot_rows(product)] if product.groups.summed else [C_POINTER, *leading(product, "c")]
     if variant.split:
         arguments += [Workspace("partial_ptr", product.accumulator), Counters("ready_ptr")]
     arguments += [*product.extra, *sizes(product), GROUP]
@@ -187,7 +196,10 @@ def _call(product: Product, variant: Variant) -> Call:
     if variant.cluster > 1:
         return _launched(variant, arguments, TILES, (*options, ("num_ctas", variant.cluster)))
     if not variant.split:
-        return _launched(variant, arguments, least(UNITS, TILES), options)
+        call = _launched(variant, arguments, least(UNITS, TILES), options)
+        if product.groups is None or not product.groups.summed:
+            return call
+        return replace(call, kernels=(*call.kernels, slot_sums(product)), workspace=slot_elements(product))
     kernel = Kernel(variant, tuple(arguments), (where(TILES > REST, UNITS, SHARERS), 1, 1), options)
     return Call((kernel,), SHARES, SHARERS * BLOCK_SIZE_M * BLOCK_SIZE_N, SHARERS)
 
@@ -217,8 +229,6 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     if (groups := groups_of(problem)) is not None:
         if groups.gathered:
             return "the copy engine of sm_90 brings rows that lie one behind the other, not those of tokens anywhere"
-        if groups.summed:
-            return "this family stores rows where they lie, not by their slots"
         if problem.row_major_b:
             return "of groups TMA reads zeros beyond K only where weights run along K (rowMajorB: N)"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)

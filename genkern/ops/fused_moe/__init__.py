@@ -118,5 +118,6 @@ OP = Op(
     legal=lambda problem, config: grouped_gemm.legal_blocks(problem, own_of(problem).scales, config),
     shared_scale=lambda problem: grouped_gemm.shared_scale(problem, own_of(problem).scales),
     groups=_groups,
+    promotes=True,
     error_beside=_error_beside,
 )
