@@ -176,12 +176,11 @@ def test_the_stand_in_notices_in_masked_groups(family: str, before: str, after: 
 
 
 BF16 = GemmProblem(4096, 4096, 7168, "grouped_gemm", own=(("groups", 64),))
-OF_BLOCKS = GemmProblem(
-    512, 4096, 7168, "grouped_gemm", *["fp8e4m3fn"] * 2, "bf16", own=(MASKED, ("groups", 16), BLOCKS)
-)  # type: ignore[arg-type]
+OF_BLOCKS = ("experts", 64), BLOCKS, ("top_k", 8)
+DOWN = GemmProblem(512, 7168, 2048, "fused_moe", "fp8e4m3fn", "fp8e4m3fn", "bf16", own=OF_BLOCKS)
 COMPILED = [
     (BF16, Config(UPRIGHT, 128, 256, 64, 8, 1, 8, 3)),
-    (OF_BLOCKS, Config(SWAPPED, 40, 128, 128, 1, 1, 4, 8)),
+    (DOWN, Config(SWAPPED, 40, 128, 128, 1, 1, 4, 8)),
 ]
 
 
@@ -192,7 +191,7 @@ def test_nothing_spills_and_nothing_loops_over_threads(tmp_path: Path, problem: 
     target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
     module = generate(problem, [config], "sm_90")
     (tmp_path / "module.py").write_text(module.text)
-    (spec,) = specs_of(module, config)
+    spec = specs_of(module, config)[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
         patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
@@ -210,11 +209,12 @@ def test_nothing_spills_and_nothing_loops_over_threads(tmp_path: Path, problem: 
 
 
 def test_what_takes_groups() -> None:
-    """Families in Gluon without clusters, rows that lie one behind the other, and weights along K."""
+    """Families in Gluon without clusters; rows that lie one behind the other, wherever they go; weights along K."""
     problem, h200 = grouped(300, 128, 256, 5), gpu_for_arch("sm_90")
     tile = made(UPRIGHT, 64, 48, 1, 4, 3)
     assert {name for name in GLUON if FAMILIES[name].groups} == {UPRIGHT, SWAPPED}
     assert not legal(problem, tile, h200)
+    assert not legal(experts(300, 128, 256, 8, 2), tile, h200)
     assert "rowMajorB: N" in legal(grouped(300, 128, 256, 5, row_major_b=True), tile, h200)
     assert "not split along K" in legal(problem, made(UPRIGHT, 64, 48, 2, 4, 3), h200)
     assert "multiples of 16 bytes" in legal(grouped(300, 124, 252, 5), tile, h200)
