@@ -16,6 +16,7 @@ from small_gemms import specs_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.gluon_tile import buffer_bytes, scale_bytes
 from genkern.kernels.family import FAMILIES, GLUON, sides
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
@@ -204,6 +205,11 @@ def test_nothing_spills_and_nothing_loops_over_threads(tmp_path: Path, problem: 
     rows, width = sides(config)
     # A group's last rows: 16 bytes of each thread until all of the tile is stored.
     assert len(re.findall(r"STG\.E\.128", sass)) == rows * width * 2 // (16 * 32 * config.num_warps)
+    # The ring lies first, which PTX takes it to, then the tile; behind them is what the compiler wants for itself.
+    scales = scale_bytes(rows, width, True, 128) if problem is DOWN else 0
+    ring = config.num_stages * (buffer_bytes(rows, width) + scales) + 1024
+    behind = [int(place) for place in re.findall(r"global_smem\+(\d+)\]", kernel.asm["ptx"])]
+    assert min(behind) == ring + rows * width * 2
     # Copies of rows and columns, when the kernel begins and whenever a buffer is free.
     assert sass.count("UTMALDG.2D") == 2 * (1 + bin(width).count("1"))
 
