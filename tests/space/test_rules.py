@@ -57,18 +57,6 @@ def own(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) ->
     return Config(family, m, n, k, **fields)  # type: ignore[arg-type]
 
 
-def in_groups(m: int, groups: int) -> GemmProblem:
-    """So many rows in groups of any size, which are as many to a group on average."""
-    return problem(m, 4096, 7168, op="grouped_gemm", own=(("capacity", m), ("groups", groups)))
-
-
-def turned(m: int, n: int = 128, **fields: object) -> Config:
-    """A config of warp_specialized_swapped."""
-    return own("warp_specialized_swapped", m, n, num_warps=8, **fields)
-
-
-GROUPS_OF_256 = in_groups(1024, 4)
-GROUPS_OF_32 = in_groups(2048, 64)
 GEMV = own("gemv", 1, 4, 512)
 INT8_OPERANDS = problem(64, 64, 64, **INT8)
 COLUMN_A_INT8 = problem(96, 2112, 1008, row_major_a=False, **INT8)
@@ -227,11 +215,6 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("shared_memory_warpgroup", B200, (LARGE, specialized(256, 128, num_stages=4)), (LARGE, specialized(256, 128, num_stages=3))),
     ("group_m_redundant", H200, (problem(256, 64, 64), nv(GROUP_SIZE_M=8)), (problem(256, 64, 64), nv(GROUP_SIZE_M=4))),
     ("group_m_redundant", H200, (problem(257, 9, 9), nv(GROUP_SIZE_M=16)), (problem(257, 9, 9), nv(GROUP_SIZE_M=8))),
-    ("group_m_redundant", H200, (GROUPS_OF_256, turned(128, GROUP_SIZE_M=8)), (GROUPS_OF_256, turned(128, GROUP_SIZE_M=4))),
-    ("group_m_redundant", H200, (GROUPS_OF_256, turned(256, GROUP_SIZE_M=4)), (GROUPS_OF_256, nv(256, GROUP_SIZE_M=4))),
-    ("wgmma_width", H200, (GROUPS_OF_32, turned(56)), (GROUPS_OF_32, turned(48))),
-    ("wgmma_rows", H200, (GROUPS_OF_32, own("warp_specialized", 128, 128)), (GROUPS_OF_256, own("warp_specialized", 128, 128))),
-    ("wgmma_tile_small", H200, (GROUPS_OF_32, turned(24)), (GROUPS_OF_32, turned(48))),
     ("group_m_redundant", H200, (problem(1, 64, 64), nv(GROUP_SIZE_M=2)), (problem(1, 64, 64), nv(GROUP_SIZE_M=1))),
 ]  # fmt: skip
 
