@@ -24,15 +24,16 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
-from genkern.kernels.cute.dense import FORMS
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import Gpu, PreparedCall
 from genkern.runtime.process.own_command import OwnCommand, pack_arguments
 from genkern.runtime.table import Table
+from genkern.space.guide_names import SCHEDULES, in_guide_names
 
 KEYS = ("exact", "power_of_two")
-_SCHEDULES = ("cute_ping_pong", "cute_cooperative")
+# Of the guide's own architecture and of Hopper.
+_SCHEDULES = {"sm_90": SCHEDULES[1::-1], "sm_100": SCHEDULES[2:]}
 # By what the caller's tensors are called in PyTorch.
 _TYPES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items() if name in ("bf16", "fp16")}
 # Runs genkern's command with arguments, its output in a file; raises ResultsError where it fails.
@@ -112,7 +113,8 @@ def autotune_gemm(
     if key not in KEYS:
         raise InputError(f"key is {key!r}, none of {', '.join(KEYS)}")
     problem = problem_of(a, b, c)
-    space = _space(mma_tiler_mn_list, cluster_shape_mn_list, use_2cta_instrs_list, use_tma_store_list)
+    arch = _arch_of(a)
+    space = _space(arch, mma_tiler_mn_list, cluster_shape_mn_list, use_2cta_instrs_list, use_tma_store_list)
     asked = ["--warmup", str(_count("warmup_iterations", warmup_iterations))]
     asked += ["--iters", str(_count("iterations", iterations)), *options]
     root = Path(folder) if folder else cache_folder(None) / "autotune"
@@ -122,7 +124,7 @@ def autotune_gemm(
         return _autotuned(bench, at, row, key, None)
     _, rounded = bench.tuned(_rounded(problem), space, "exact")
     assert rounded.config is not None
-    at, row = bench.tuned(problem, _only(rounded.config), "power_of_two")
+    at, row = bench.tuned(problem, _only(arch, rounded.config), "power_of_two")
     loss = None
     if measure_loss:
         _, best = bench.tuned(problem, space, "exact")
@@ -166,8 +168,21 @@ def _count(name: str, value: int) -> int:
     return value
 
 
-def _space(tilers: object, clusters: object, pairs: object, stores: object) -> dict[str, Any]:
-    """A space file of these lists, for both schedules, with every number of stages that fits."""
+def _arch_of(tensor: Any) -> str:
+    """Of the device that it lies on, sm_90 where that is none. Raises InputError for one without such families."""
+    if not tensor.is_cuda:
+        return "sm_90"
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(tensor.device)
+    arch = f"sm_{major}{minor}"
+    if arch not in _SCHEDULES:
+        raise InputError(f"a lies on {arch}: these families are for {' and '.join(_SCHEDULES)}")
+    return arch
+
+
+def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: object) -> dict[str, Any]:
+    """A space file of these lists, for every schedule, with every number of stages that fits."""
 
     def listed(value: Any) -> list[Any]:
         return [list(item) if isinstance(item, tuple) else item for item in value]
@@ -181,30 +196,21 @@ def _space(tilers: object, clusters: object, pairs: object, stores: object) -> d
         "GROUP_SIZE_M": [1, 4, 8],
     }
     families: list[dict[str, Any]] = []
-    for schedule in _SCHEDULES:
-        # Tiles of 256 rows are the cooperative ones' alone.
-        fit = [pair for pair in entry["mma_tiler_mn"] if schedule != _SCHEDULES[0] or pair[:1] < [256]]
+    for schedule in _SCHEDULES[arch]:
+        # Tiles of 256 rows are no ping-pong's.
+        fit = [pair for pair in entry["mma_tiler_mn"] if schedule != SCHEDULES[1] or pair[:1] < [256]]
         if fit:
             families.append({"family": schedule, **entry, "mma_tiler_mn": fit})
-    return _file(families, ["cute_stages", "cute_cluster_empty", "group_m_redundant"])
+    return _file(arch, families, ["cute_stages", "cute_cluster_empty", "group_m_redundant"])
 
 
-def _only(config: Config) -> dict[str, Any]:
+def _only(arch: str, config: Config) -> dict[str, Any]:
     """A space file of one config."""
-    form = FORMS[config.family]
-    entry = {
-        "family": _SCHEDULES[0 if form.ping_pong else 1],
-        "mma_tiler_mn": [[config.BLOCK_SIZE_M, config.BLOCK_SIZE_N]],
-        "cluster_shape_mn": [[form.cluster_m, form.cluster_n]],
-        "use_tma_store": [form.tma_store],
-        "num_stages": [config.num_stages],
-        "GROUP_SIZE_M": [config.GROUP_SIZE_M],
-    }
-    return _file([entry], [])
+    return _file(arch, [in_guide_names(config)], [])
 
 
-def _file(families: list[dict[str, Any]], rules: list[str]) -> dict[str, Any]:
-    return {"archs": ["sm_90"], "ops": [DEFAULT_OP], "families": families, "rules": rules}
+def _file(arch: str, families: list[dict[str, Any]], rules: list[str]) -> dict[str, Any]:
+    return {"archs": [arch], "ops": [DEFAULT_OP], "families": families, "rules": rules}
 
 
 def _rounded(problem: GemmProblem) -> GemmProblem:

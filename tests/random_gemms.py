@@ -58,6 +58,10 @@ def random_config(random: Random, family: str, arch: str, largest: int = 256) ->
         # As its kernels have it: 16 rows for each warp, or 32.
         num_warps = random.choice([4, 8])
         blocks[1 if facts.swaps_operands else 0] = num_warps * random.choice([16, 32] if num_warps == 4 else [16])
+    if facts.width_step == 32:
+        # tcgen05's tiles have two heights, and are stored by four warps.
+        num_warps = 4
+        blocks[0] = random.choice([facts.least_block_m, facts.most_block_m])
     amd = gpu_for_arch(arch).vendor == "amd"
     placed = facts.places_loads and random.random() < 0.3
     return Config(

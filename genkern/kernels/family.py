@@ -9,6 +9,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute import own
 from genkern.kernels.cute.dense import CUTE_DENSE
+from genkern.kernels.cute.dense_sm100 import CUTE_DENSE_SM100
 from genkern.kernels.families.few_rows import GEMV, SKINNY, SKINNY_DOT
 from genkern.kernels.families.gluon_tile import WIDEST, ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
@@ -42,7 +43,7 @@ FAMILIES = {
             TILED_TMA_SWAPPED,
         ),
         *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE),
-        *CUTE_DENSE,
+        *(*CUTE_DENSE, *CUTE_DENSE_SM100),
     )
 }
 
@@ -70,7 +71,7 @@ PERSISTENT_TMA = ("persistent_tma", "persistent_tma_specialized")
 # Those in Gluon.
 GLUON = tuple(name for name, family in FAMILIES.items() if family.width_step and family.language == "triton")
 # Those of genkern's in CuTe DSL, which is an optional extra.
-CUTE = tuple(family.name for family in CUTE_DENSE)
+CUTE = tuple(family.name for family in (*CUTE_DENSE, *CUTE_DENSE_SM100))
 
 
 def sides(config: Config) -> tuple[int, int]:

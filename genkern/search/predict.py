@@ -21,7 +21,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.gemm.session import Session
-from genkern.kernels.cute.dense import FORMS
+from genkern.kernels.cute.turn import FAMILIES as CUTE_DENSE
 from genkern.kernels.family import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
@@ -102,7 +102,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
     tiles = tiles_m * tiles_n * split_k * problem.batch * columns_of_b(problem)
 
-    if config.family in FORMS:
+    if config.family in CUTE_DENSE:
         unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units * _MATRIX_EFFICIENCY
         tiles_us = programs_us(problem, config, gpu, unit_tflops)
     elif shares:

@@ -3,6 +3,9 @@
 456 launches (114 kernels with up to four group sizes) were timed in shuffled rounds on an H200 at each of 15 sizes (M
 from 1,000 to 8,192, bf16, 2026-11-22). Of the first 20 by this the best is 0.1 % behind the best of all in geomean, 1.3
 at most; of the first 5 it is 0.4 and 2.8 %. The two constants of these kernels were chosen on the same timings.
+
+Of sm_100 NOTHING was measured: the same model with the H200's two constants, and what the data sheet and PTX say of
+tcgen05. There it orders candidates, and its microseconds are worth no more.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense import FORMS, units_in_clusters
+from genkern.kernels.cute.turn import turn_of, units_in_clusters
 
 # Bytes a clock that reach an SM through the copy engine, by which these kernels load alone (H200).
 _LOADED_PER_CLOCK = 64
@@ -19,19 +22,27 @@ _LOADED_PER_CLOCK = 64
 _STORE_US = 1.0
 # What L2 hands out: a row of a box that begins elsewhere takes two.
 _LINE_BYTES = 128
+# Rows of a program's tile that keep tcgen05 busy: with 64 half of tensor memory's lanes are idle (PTX ISA, layout F);
+# two programs with 64 rows each use all of them (layout B).
+_FULL_ROWS = 128
 
 
 def programs_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: float) -> float:
     """Microseconds of all tiles, of a config of these families; `unit_tflops` is what a busy SM multiplies."""
-    form, block_m, block_n = FORMS[config.family], config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    turns = -(-problem.M // (block_m * form.cluster_m)) * -(-problem.N // (block_n * form.cluster_n))
-    at_once = max(1, units_in_clusters(gpu.compute_units, form.cluster) // form.cluster)
+    turn, block_m, block_n = turn_of(config.family), config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+    assert turn is not None
+    turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
+    at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
     waves = -(-turns // at_once)
-    matrix_us = 2 * block_m * block_n * problem.K / unit_tflops * 1e-6
+    rows = max(block_m, _FULL_ROWS) if gpu.arch == "sm_100" else block_m
+    matrix_us = 2 * rows * block_n // turn.programs_of_tile * problem.K / unit_tflops * 1e-6
     # Of what the programs of a cluster have in common each loads a share.
-    loaded = _row_bytes(problem, "a") * block_m / form.cluster_n + _row_bytes(problem, "b") * block_n / form.cluster_m
+    rows_of_a, columns_of_b = block_m / turn.programs_of_tile, block_n / turn.programs_of_tile
+    loaded = (
+        _row_bytes(problem, "a") * rows_of_a / turn.tiles_n + _row_bytes(problem, "b") * columns_of_b / turn.tiles_m
+    )
     load_us = loaded / (_LOADED_PER_CLOCK * gpu.clock_mhz)
-    return waves * max(matrix_us, load_us) + _STORE_US * (1 if form.ping_pong else waves)
+    return waves * max(matrix_us, load_us) + _STORE_US * (1 if turn.hides_stores else waves)
 
 
 def _row_bytes(problem: GemmProblem, operand: str) -> int:

@@ -8,8 +8,10 @@
       num_stages: [4, 5]
       GROUP_SIZE_M: [4, 8]
 
-Such an entry stands for one of each family that a cluster and a way to store make, and of each number of rows: the
-guide lists tiles as pairs, genkern's ranges are a product.
+Such an entry stands for one of each family that a cluster, a way to store and (on sm_100) a number of programs for a
+tile make, and of each number of rows: the guide lists tiles as pairs, genkern's ranges are a product. As in the guide,
+what of the product of the lists does not go together is left out: two programs for a tile of 64 rows, or in a cluster
+of one along M; one for 256 rows.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from collections import defaultdict
 from typing import Any
 
 from genkern.errors import InputError
+from genkern.gemm.config import Config
+from genkern.kernels.cute import dense, dense_sm100
 from genkern.kernels.cute.tile import GROUP_WARPS, groups_of
+from genkern.kernels.cute.tile_sm100 import ROWS, STORING_WARPS
 
 KEYS = ("mma_tiler_mn", "cluster_shape_mn", "use_2cta_instrs", "use_tma_store")
-SCHEDULES = ("cute_cooperative", "cute_ping_pong")
+SCHEDULES = ("cute_cooperative", "cute_ping_pong", dense_sm100.SCHEDULE)
 # Where an entry does not say it: what fits is for legality to say.
 _DEFAULTS: dict[str, list[int]] = {"BLOCK_SIZE_K": [64, 128], "SPLIT_K": [1]}
 _BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
@@ -36,37 +41,77 @@ def in_own_names(entry: object) -> list[object]:
         return [entry]
     family = entry.get("family")
     if family not in SCHEDULES:
-        raise InputError(f"{KEYS[0]} and its like are for {' and '.join(SCHEDULES)}, not for {str(family)[:40]!r}")
+        raise InputError(f"{KEYS[0]} and its like are for {', '.join(SCHEDULES)}, not for {str(family)[:40]!r}")
     for key in KEYS:
         if key not in entry and key != "use_2cta_instrs":
             raise InputError(f"{family}: field {key!r} is missing")
     for key in _BLOCKS:
         if key in entry:
             raise InputError(f"{family}: mma_tiler_mn says {key} already")
-    if any(_flags(family, "use_2cta_instrs", entry.get("use_2cta_instrs", [False]))):
+    pairs = _flags(family, "use_2cta_instrs", entry.get("use_2cta_instrs", [False]))
+    if any(pairs) and family != dense_sm100.SCHEDULE:
         raise InputError(f"{family}: use_2cta_instrs is [false]: wgmma, which it multiplies by, has no such form")
     clusters = _pairs(family, "cluster_shape_mn", entry["cluster_shape_mn"])
+    stores = _flags(family, "use_tma_store", entry["use_tma_store"])
     widths: dict[int, list[int]] = defaultdict(list)
     for rows, columns in _pairs(family, "mma_tiler_mn", entry["mma_tiler_mn"]):
         widths[rows].append(columns)
     rest = {**_DEFAULTS, **{key: value for key, value in entry.items() if key not in (*KEYS, "family")}}
-    return [
+    found = [
         {
-            "family": _name(str(family), cluster, stored),
+            "family": _name(str(family), pair, cluster, stored),
             "BLOCK_SIZE_M": [rows],
             "BLOCK_SIZE_N": columns,
-            "num_warps": [GROUP_WARPS * groups_of(rows, family == SCHEDULES[1])],
+            "num_warps": [_warps(str(family), rows)],
             **rest,
         }
+        for pair in pairs
         for cluster in clusters
-        for stored in _flags(family, "use_tma_store", entry["use_tma_store"])
+        for stored in stores
         for rows, columns in widths.items()
+        if _go_together(str(family), pair, cluster, rows)
     ]
+    if not found:
+        raise InputError(f"{family}: none of these tiles goes with any of these clusters (docs/cute.md)")
+    return list(found)
 
 
-def _name(schedule: str, cluster: tuple[int, int], tma_store: bool) -> str:
+def in_guide_names(config: Config) -> dict[str, Any]:
+    """The entry that stands for one config of these families, its SPLIT_K (1) and num_warps left out."""
+    if form := dense_sm100.FORMS.get(config.family):
+        schedule, pair, shape = dense_sm100.SCHEDULE, form.ctas == 2, (form.cluster_m, form.cluster_n)
+        stored = form.tma_store
+    else:
+        other = dense.FORMS[config.family]
+        schedule, pair, shape = SCHEDULES[other.ping_pong], False, (other.cluster_m, other.cluster_n)
+        stored = other.tma_store
+    return {
+        "family": schedule,
+        "mma_tiler_mn": [[config.BLOCK_SIZE_M, config.BLOCK_SIZE_N]],
+        "cluster_shape_mn": [list(shape)],
+        "use_2cta_instrs": [pair],
+        "use_tma_store": [stored],
+        "num_stages": [config.num_stages],
+        "GROUP_SIZE_M": [config.GROUP_SIZE_M],
+    }
+
+
+def _go_together(schedule: str, pair: bool, cluster: tuple[int, int], rows: int) -> bool:
+    """Whether that is a family, and a tile of its: sm_90's are all tried, and refused by name."""
+    if schedule != dense_sm100.SCHEDULE:
+        return True
+    return not (pair and cluster[0] % 2) and (rows in ROWS[1 + pair] or rows not in ROWS[1] + ROWS[2])
+
+
+def _warps(schedule: str, rows: int) -> int:
+    if schedule == dense_sm100.SCHEDULE:
+        return STORING_WARPS
+    return GROUP_WARPS * groups_of(rows, schedule == SCHEDULES[1])
+
+
+def _name(schedule: str, pair: bool, cluster: tuple[int, int], tma_store: bool) -> str:
     shape = "" if cluster == (1, 1) else f"_{cluster[0]}x{cluster[1]}"
-    return f"{schedule}{shape}" + ("" if tma_store else "_direct")
+    return schedule + "_2cta" * pair + shape + ("" if tma_store else "_direct")
 
 
 def _pairs(family: object, key: str, value: Any) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from genkern.kernels.family import FAMILIES
 from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space
 
 # The shipped spaces of families in CuTe DSL, by architecture: those are added to the default space of it.
-_CUTE_SPACES = {"sm_90": "nvidia_sm90_cute"}
+_CUTE_SPACES = {"sm_90": "nvidia_sm90_cute", "sm_100": "nvidia_sm100_cute"}
 
 
 def space_for_libraries(path: str | None, arch: str, op: str, libraries: Collection[str]) -> Space:

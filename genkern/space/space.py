@@ -6,7 +6,7 @@ import difflib
 import itertools
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ import yaml
 
 from genkern.errors import InputError
 from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
+from genkern.kernels.cute.own import PREFIX
 from genkern.kernels.families.call import Family
 from genkern.kernels.family import FAMILIES, block_problem
 from genkern.ops.op import op_folder, op_names
@@ -243,9 +244,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _unknown(kind: str, given: object, known: Iterable[str]) -> InputError:
+def _unknown(kind: str, given: object, known: Collection[str]) -> InputError:
     near = difflib.get_close_matches(_shown(given).strip("'"), list(known), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
+    # There are dozens of families in CuTe DSL, which differ in their clusters.
+    others = [name for name in known if kind != "family" or not name.startswith(PREFIX)]
+    if len(others) < len(known):
+        others.append(f"one whose name begins with {PREFIX} (docs/cute.md)")
+    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(others)}"
     return InputError(f"unknown {kind} {_shown(given)}: {hint}")
 
 

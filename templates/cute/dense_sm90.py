@@ -31,7 +31,8 @@ from cutlass.cute import runtime
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.cute.nvgpu.common import OperandMajorMode
 
-from genkern.templates.cute.epilogue_sm90 import ROWS, WARP, WARP_ROWS, Epilogue, coordinates
+from genkern.templates.cute.epilogue_sm90 import ROWS, WARP, WARP_ROWS, Epilogue
+from genkern.templates.cute.finish import coordinates
 
 TYPES = {"bf16": BFloat16, "fp16": Float16, "fp8e4m3fn": Float8E4M3FN, "fp8e5m2": Float8E5M2, "fp32": Float32}
 GROUP = 128

@@ -10,12 +10,14 @@ from cutlass import Float32, Int32, Int64, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
 
+from genkern.templates.cute.finish import Finish, coordinates
+
 WARP = 32
 # Rows of one wgmma, and of what one warp holds of them.
 ROWS, WARP_ROWS = 64, 16
 
 
-class Epilogue:
+class Epilogue(Finish):
     """For a kernel that has `block_n` columns of a tile, `groups_of_tile` and `high` wgmmas of each along M, `dtype_c`,
     what the finish does (`scales`, `bias`, `activation`) and how C goes out (`part`, `buffers`): Dense says of each.
     """
@@ -56,22 +58,6 @@ class Epilogue:
         if const_expr(self.activation != "none"):
             for place in range_constexpr(cute.size(sums)):
                 sums[place] = self.activate(sums[place])
-
-    def at(self, pointer, place):
-        return cute.make_tensor(pointer + place, cute.make_layout(1))[0]
-
-    @cute.jit
-    def activate(self, x):
-        result = x
-        if const_expr(self.activation == "relu"):
-            # Not the maximum: that one turns NaN into 0.
-            result = Float32(0.0) if x < 0.0 else x
-        elif const_expr(self.activation == "gelu"):
-            result = 0.5 * x * (1.0 + cute.math.erf(x * 0.7071067811865476))
-        elif const_expr(self.activation == "silu"):
-            # As Triton divides and raises: by the approximations of PTX, whose error the check knows.
-            result = x * cute.arch.rcp_approx(1.0 + cute.math.exp(-x, fastmath=True))
-        return result
 
     @cute.jit
     def store(self, sums, parts, first_row: Int32, first_column: Int32, thread, which, c, sizes):
@@ -123,11 +109,3 @@ class Epilogue:
                         if at < m and column + eight * 8 + beside < n:
                             value = sums[below * 2 + beside, eight, high]
                             line[column + eight * 8 + beside] = value.to(self.dtype_c)
-
-
-def coordinates(rows, columns, along_columns):
-    """Of each element of a matrix what its descriptor counts: first along the side that memory runs along."""
-    if not along_columns:
-        return cute.make_identity_tensor((rows, columns))
-    turned = cute.make_identity_tensor((columns, rows))
-    return cute.make_tensor(turned.iterator, cute.select(turned.layout, mode=[1, 0]))

@@ -219,6 +219,10 @@ def expected(size: GemmProblem, config: Config, arch: str) -> bool:
         turns = DTYPES[a.dtype].size_bytes == 2 or (a.row_major and not b.row_major)
         known = not FAMILIES[config.family].in_clusters or triton_release() < (3, 8)
         return arch == "sm_90" and known and turns and DTYPES[a.dtype].size_bytes < 4 and on_16_bytes(a, b, c)
+    if config.family.startswith("cute_tcgen05"):
+        alike = DTYPES[a.dtype].size_bytes == 2 and a.dtype == b.dtype
+        stored = (a, b) if config.family.endswith("_direct") else (a, b, c)
+        return arch == "sm_100" and (alike or DTYPES[a.dtype].is_float8) and on_16_bytes(*stored)
     if config.family.startswith("cute_"):
         wide = DTYPES[a.dtype].size_bytes == 2 and a.dtype == b.dtype
         narrow = DTYPES[a.dtype].is_float8 and a.row_major and not b.row_major
@@ -246,7 +250,7 @@ def test_a_space_without_rules_keeps_what_is_legal() -> None:
     random = Random(14)
     kept_families = set()
     for number in range(200):
-        arch = random.choice([*known_archs(), *["sm_90"] * 9])
+        arch = random.choice([*known_archs(), *["sm_90", "sm_100"] * 9])
         gpu, size = gpu_for_arch(arch), random_problem(random, arch)
         configs = [[random_config(random, family, arch) for _ in range(4)] for family in FAMILIES]
         pruned = prune(space_of(configs), size, gpu)

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_device
+from genkern.gemm.gpus import gpu_for_arch, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
+from genkern.kernels.cute.dense_sm100 import FORMS
 from genkern.search.predict import predict_us, promising_first, roofline_us
 from genkern.search.predict_cute import programs_us
 
@@ -89,3 +90,24 @@ def test_it_is_no_less_than_the_roofline() -> None:
     for size in MEASURED:
         problem = GemmProblem(*size)
         assert predict_us(problem, PING_PONG, Resources(), H200) >= roofline_us(problem, H200)
+
+
+def test_on_sm_100_two_programs_load_half() -> None:
+    """Never measured there: of a tile that two programs share each loads half of A and of B."""
+    b200 = gpu_for_arch("sm_100")
+    alone = Config("cute_tcgen05", 128, 256, 64, 8, 1, 4, 4)
+    pair = Config("cute_tcgen05_2cta_2x1", 256, 256, 64, 8, 1, 4, 6)
+    assert programs_us(LARGE, pair, b200, 100.0) < 0.8 * programs_us(LARGE, alone, b200, 100.0)
+    # Where products are, nothing is gained; 64 rows leave half of the lanes idle.
+    tflops = 5.0
+    assert programs_us(LARGE, pair, b200, tflops) == pytest.approx(programs_us(LARGE, alone, b200, tflops), rel=0.05)
+    low = replace(alone, BLOCK_SIZE_M=64)
+    assert programs_us(LARGE, low, b200, tflops) > 1.8 * programs_us(LARGE, alone, b200, tflops)
+
+
+def test_on_sm_100_something_is_chosen() -> None:
+    """Every family has a finite time that is no less than the roofline."""
+    b200 = gpu_for_arch("sm_100")
+    for form in FORMS.values():
+        config = Config(form.name, 128, 128, 64, 8, 1, 4, 4)
+        assert roofline_us(LARGE, b200) <= predict_us(LARGE, config, Resources(), b200) < 1e4

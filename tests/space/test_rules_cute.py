@@ -12,7 +12,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.space.rules import cute
 from genkern.space.rules.registry import RULES
 
-H200 = gpu_for_arch("sm_90")
+H200, B200 = gpu_for_arch("sm_90"), gpu_for_arch("sm_100")
 LARGE = GemmProblem(4096, 6144, 4096)
 
 
@@ -54,6 +54,34 @@ def test_rule(rule: str, dropped: tuple[GemmProblem, Config], kept: tuple[GemmPr
     """It drops the one, and keeps the other."""
     assert RULES[rule](*dropped, H200) is True
     assert RULES[rule](*kept, H200) is False
+
+
+def one(m: int, n: int, form: str = "", stages: int = 4) -> Config:
+    return Config(f"cute_tcgen05{form}", m, n, 64, 8, 1, 4, stages)
+
+
+# The same of tcgen05's.
+SM_100 = [
+    # Few rows keep the lowest tiles there are; of two programs, twice as many.
+    ("cute_rows", (problem(64, 4096), one(128, 128)), (problem(1, 4096), one(64, 128))),
+    ("cute_rows", (problem(128, 4096), one(256, 128, "_2cta_2x1")), (problem(1, 4096), one(128, 128, "_2cta_2x1"))),
+    ("cute_width", (problem(512, 96), one(128, 128)), (problem(512, 97), one(128, 128))),
+    # 128x64 a program, in 4 waves of 148 programs and one more.
+    ("cute_tile_small", (problem(4096, 2432), one(256, 64, "_2cta_2x1")), (problem(4096, 1152), one(256, 64, "_2cta_2x1"))),
+    ("cute_tile_small", (problem(4096, 2432), one(256, 64, "_2cta_2x1")), (problem(4096, 2432), one(256, 128, "_2cta_2x1"))),
+    ("cute_stages", (LARGE, one(128, 256, "", 3)), (LARGE, one(128, 256, "", 4))),
+    # 160 tiles of pairs in three waves of 74; 224 in four are nearly all.
+    ("cute_wave", (problem(4096, 1600), one(256, 160, "_2cta_2x1")), (problem(4096, 1600), one(256, 128, "_2cta_2x1"))),
+    ("cute_cluster_empty", (problem(256, 4096), one(256, 128, "_2cta_4x1")), (problem(257, 4096), one(256, 128, "_2cta_4x1"))),
+    ("cute_direct", (problem(4096, 6144, dtype_c="fp32"), one(128, 128, "_direct")), (problem(4096, 6145), one(128, 128, "_direct"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "dropped", "kept"), SM_100, ids=[f"{r}-{n}" for n, (r, *_) in enumerate(SM_100)])
+def test_rule_on_sm_100(rule: str, dropped: tuple[GemmProblem, Config], kept: tuple[GemmProblem, Config]) -> None:
+    """It drops the one, and keeps the other."""
+    assert RULES[rule](*dropped, B200) is True
+    assert RULES[rule](*kept, B200) is False
 
 
 @pytest.mark.parametrize("rule", sorted({rule for rule, *_ in CASES}))

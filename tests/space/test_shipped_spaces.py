@@ -13,8 +13,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.cute import dense_sm100
+from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.families.limits import has_tma
-from genkern.kernels.family import CUTE, FAMILIES, GLUON
+from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.legality import legal_compiled, legal_problem, legal_run_time
 from genkern.ops.op import get_op
 from genkern.space.rules.registry import rule_for
@@ -24,11 +26,12 @@ SPACES = {name: read_space(SHIPPED_SPACES / f"{name}.yaml") for name in shipped_
 # tune_gemm v2's own space and rules, whose kernel has no mask along K: nothing is left for most K.
 REPRODUCTIONS = {"amd_v2"}
 # Added to a default space where CuTe DSL may win: for sizes that have rows for its tiles.
-ADDITIONS = {"nvidia_sm90_cute"}
+ADDITIONS = {"nvidia_sm90_cute", "nvidia_sm100_cute"}
 # Below, at and beyond the smallest blocks, and M and N from 2048 on, where some rules begin; even and odd.
 M_AND_N = (1, 16, 17, 100, 2048, 4097)
 K = (1, 16, 32, 33, 65, 1000, 4096)
 WGMMA_ONLY = {arch: "wgmma is Hopper's: no other target has it" for arch in known_archs() if arch != "sm_90"}
+TCGEN05_ONLY = {arch: "tcgen05 is Blackwell's" for arch in known_archs() if arch != "sm_100"}
 # By family, the targets that compile it and still have it in no space, and why.
 NOT_SHIPPED = {
     "persistent_tma_specialized": {
@@ -39,7 +42,8 @@ NOT_SHIPPED = {
         "gfx90a": "float additions are compare-and-swap loops: atomic_compare_and_swap leaves int8 only",
         "gfx1100": "as on gfx90a",
     },
-    **dict.fromkeys((*GLUON, *CUTE), WGMMA_ONLY),
+    **dict.fromkeys((*GLUON, *FORMS), WGMMA_ONLY),
+    **dict.fromkeys(dense_sm100.FORMS, TCGEN05_ONLY),
     "skinny_dot": dict.fromkeys(known_archs(), "it multiplies weights of fewer bits than A's, not a16w16"),
 }
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile
+from genkern.kernels.cute.product import finish_limit, operands_limit, scales_of
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
     BLOCK_SIZE_K,
@@ -38,7 +38,6 @@ from genkern.kernels.families.call import (
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
-from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
 # Clusters of four leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 at a time, by
@@ -47,9 +46,6 @@ _UNITS_LOST_TO_FOURS = 12
 _TURNS = name("turns")
 # Of any alignment: one binary serves all sizes.
 _SIZES = (Integer("M", M), Integer("N", N), Integer("K", K))
-# Types that wgmma takes here, by the bytes of their elements.
-_TYPES = {2: ("bf16", "fp16"), 1: ("fp8e4m3fn", "fp8e5m2")}
-_OUTPUTS = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ def _call(product: Product, variant: Variant) -> Call:
         "dtype_c": problem.dtype_c,
         "k_major_a": int(problem.row_major_a),
         "k_major_b": int(not problem.row_major_b),
-        "scales": _scales(problem) or "none",
+        "scales": scales_of(problem) or "none",
         "bias": int(problem.bias),
         "activation": problem.activation,
         "block_m": BLOCK_SIZE_M,
@@ -162,34 +158,14 @@ def _block(product: Product, operand: str, k_major: bool, rows: Value, of_k: int
     return Map(f"{operand}_desc", operand, box, transposed, tile.SWIZZLE_128)
 
 
-def _scales(problem: GemmProblem) -> str | None:
-    """How the finish scales: "none", by one scale of A and one of B ("whole"), by one a row and a column ("each").
-
-    None where it is something else.
-    """
-    operands: tuple[Operand, ...] = get_op(problem.op).finish_operands(problem)
-    scales = {operand.scales: operand.shape for operand in operands if operand.role == "scale"}
-    if not scales:
-        return "none"
-    found = {(("a", (1,)), ("b", (1,))): "whole", (("a", (problem.M, 1)), ("b", (1, problem.N))): "each"}
-    return found.get(tuple(sorted(scales.items())))  # type: ignore[arg-type]
-
-
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     if gpu is not None and gpu.arch != "sm_90":
         return "this family is written for wgmma, which sm_90 alone has"
-    types = _TYPES.get(DTYPES[problem.dtype_a].size_bytes, ())
-    if problem.dtype_a not in types or problem.dtype_b not in types:
-        return "this family multiplies bf16, fp16 or fp8 operands"
-    if problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1:
-        return "an instruction of this family multiplies operands of one type"
+    if reason := operands_limit(problem):
+        return reason
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
-    if problem.dtype_c not in _OUTPUTS:
-        return f"this family writes {', '.join(_OUTPUTS)}"
-    if not get_op(problem.op).plain_finish or _scales(problem) is None:
-        return "this family's finish is scales of A and B, bias and activation only"
-    return tma_operands_limit(problem, gpu)
+    return finish_limit(problem) or tma_operands_limit(problem, gpu)
 
 
 def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:

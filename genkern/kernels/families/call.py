@@ -102,6 +102,7 @@ class Variant:
     bring the columns of a tile, `column_boxes`, and how many take parts of it to C, `c_parts`, each by a descriptor of
     its own. The `cluster` programs of a cluster make one
     tile, or have tiles of their own: `down` of them along the rows that wgmma goes along, `across` along the columns.
+    Of these `ctas` share one (tcgen05.mma's cta_group).
     """
 
     name: str
@@ -121,6 +122,7 @@ class Variant:
     c_parts: int = 0
     specialized: bool = False
     part: int = 0
+    ctas: int = 1
 
     @property
     def side_by_side(self) -> bool:

@@ -1,7 +1,8 @@
 """Pruning rules of the families in CuTe DSL.
 
 A rule returns True for a config to drop. Where a rule says H200, its figures come from timing these families there
-(docs/cute.md).
+(docs/cute.md). On sm_100 nothing has been timed: the rules that nvidia_sm100_cute.yaml names are those whose reason is
+no measurement.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense import FORMS, shared_bytes
+from genkern.kernels.cute.dense import FORMS
+from genkern.kernels.cute.turn import FAMILIES, shared_bytes, turn_of
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
 
@@ -28,38 +30,38 @@ _DEEP_RING = 8
 _LINE_BYTES = 128
 
 
-def _form_of(config: Config) -> tuple[int, int]:
-    """The cluster along M and along N."""
-    form = FORMS[config.family]
-    return form.cluster_m, form.cluster_n
-
-
 def cute_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile whose rows are mostly beyond M, or any of them with at most 32 rows of A.
+    """CuTe tile whose rows are mostly beyond M, or on sm_90 any of them with at most 32 rows of A.
 
-    genkern: as wgmma_rows; these families have the 64 rows of wgmma along M only.
+    genkern: as wgmma_rows; these families have the 64 rows of wgmma along M only. Those of tcgen05 have no upright
+    sibling for few rows, and keep theirs of 64, or of 128 for two programs.
     """
-    if config.family not in FORMS:
+    if config.family not in FAMILIES:
         return False
-    return problem.M <= _FEW_ROWS or max(64, covering_block(problem.M)) < config.BLOCK_SIZE_M
+    turn = turn_of(config.family)
+    least = 64 * turn.programs_of_tile if turn else 0
+    few = config.family in FORMS and problem.M <= _FEW_ROWS
+    return few or max(least, covering_block(problem.M)) < config.BLOCK_SIZE_M
 
 
 def cute_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile that is wider than N, rounded up to a multiple of 8.
+    """CuTe tile that is wider than N, rounded up to what widths are multiples of.
 
     genkern: the columns beyond it are multiplied for nothing.
     """
-    return config.family in FORMS and max(16, -(-problem.N // 8) * 8) < config.BLOCK_SIZE_N
+    turn = turn_of(config.family)
+    return turn is not None and max(16, _rounded(problem.N, turn.width_step)) < config.BLOCK_SIZE_N
 
 
 def cute_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile of fewer elements than 128x128 in over four waves of them.
+    """CuTe tile of fewer elements a program than 128x128 in over four waves of them.
 
     genkern: as wgmma_tile_small: fewer and larger tiles read less, and are no harder to deal out.
     """
-    if config.family not in FORMS or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
+    turn = turn_of(config.family)
+    if turn is None or _SQUARE_TILE * turn.programs_of_tile <= config.BLOCK_SIZE_M * config.BLOCK_SIZE_N:
         return False
-    return tiles(problem, config) > _MANY_WAVES * gpu.compute_units
+    return tiles(problem, config) * turn.programs_of_tile > _MANY_WAVES * gpu.compute_units
 
 
 def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -67,7 +69,7 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: stages hide the latency of memory, and shared memory is of no other use to a program that has its SM alone.
     """
-    if config.family not in FORMS or config.num_stages >= _DEEP_RING:
+    if config.family not in FAMILIES or config.num_stages >= _DEEP_RING:
         return False
     return shared_bytes(problem, replace(config, num_stages=config.num_stages + 1)) <= gpu.shared_bytes_per_block
 
@@ -77,24 +79,28 @@ def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: as width_fills_nothing, by clusters: such widths are there to cut C to fill the SMs, or to cover N.
     """
-    width = config.BLOCK_SIZE_N
-    if config.family not in FORMS or width & (width - 1) == 0 or width == -(-problem.N // 8) * 8:
+    width, turn = config.BLOCK_SIZE_N, turn_of(config.family)
+    if turn is None or width & (width - 1) == 0 or width == _rounded(problem.N, turn.width_step):
         return False
-    along_m, along_n = _form_of(config)
-    turns = -(-problem.M // (config.BLOCK_SIZE_M * along_m)) * -(-problem.N // (width * along_n))
-    at_once = gpu.compute_units // (along_m * along_n)
+    turns = -(-problem.M // (config.BLOCK_SIZE_M * turn.tiles_m)) * -(-problem.N // (width * turn.tiles_n))
+    at_once = gpu.compute_units // turn.programs
     return turns < _LEAST_FILL * -(-turns // at_once) * at_once
 
 
 def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe cluster with more programs along M or N than there are tiles.
+    """CuTe cluster with more tiles along M or N than there are.
 
     genkern: the others would load and multiply what lies beyond C.
     """
-    if config.family not in FORMS:
+    turn = turn_of(config.family)
+    if turn is None:
         return False
-    along_m, along_n = _form_of(config)
-    return along_m > -(-problem.M // config.BLOCK_SIZE_M) or along_n > -(-problem.N // config.BLOCK_SIZE_N)
+    along_m, along_n = -(-problem.M // config.BLOCK_SIZE_M), -(-problem.N // config.BLOCK_SIZE_N)
+    return turn.tiles_m > along_m or turn.tiles_n > along_n
+
+
+def _rounded(size: int, step: int) -> int:
+    return -(-size // step) * step
 
 
 def cute_cluster_of_four(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -115,6 +121,8 @@ def cute_direct(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: it writes 4 bytes of each of 8 rows at a time; NVIDIA's guide tries both (use_tma_store).
     """
-    if config.family not in FORMS or FORMS[config.family].tma_store:
+    turn = turn_of(config.family)
+    if turn is None or turn.tma_store:
         return False
-    return DTYPES[problem.dtype_c].size_bytes == 2 and not tma_output_limit(problem)
+    able = 2 if config.family in FORMS else DTYPES[problem.dtype_c].size_bytes
+    return DTYPES[problem.dtype_c].size_bytes == able and not tma_output_limit(problem)

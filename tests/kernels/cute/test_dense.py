@@ -44,7 +44,7 @@ def launch_of(of: GemmProblem, config: Config) -> Launch:
 
 def test_the_families() -> None:
     """Two schedules, four clusters, two ways to store C."""
-    assert set(FORMS) == set(CUTE)
+    assert set(FORMS) < set(CUTE)
     assert len(FORMS) == 16
     assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_ping_pong_1x2_direct"} < set(FORMS)
 

@@ -1,0 +1,297 @@
+"""The families in CuTe DSL for sm_100 (templates/cute/dense_sm100.py): a persistent GEMM by TMA and tcgen05.mma.
+
+Compiled only: nothing of genkern has run on such a GPU.
+
+What tells them apart are three of the four names that NVIDIA's guide to autotuning CuTe DSL GEMMs tunes:
+cluster_shape_mn, programs that load for one another; use_2cta_instrs, whether two neighbours along M make a tile
+together; use_tma_store, C by the copy engine or from registers (`direct`). The fourth, mma_tiler_mn, is BLOCK_SIZE_M
+and BLOCK_SIZE_N: the tile of one instruction, with use_2cta_instrs that of both programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
+from genkern.kernels.cute import tile_sm100 as tile
+from genkern.kernels.cute.product import finish_limit, operands_limit, scales_of
+from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
+from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
+from genkern.kernels.families.call import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    UNITS,
+    Call,
+    Family,
+    K,
+    Kernel,
+    M,
+    N,
+    Product,
+    Variant,
+)
+from genkern.kernels.families.common import BINARY_NAME, GROUP
+from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
+
+TEMPLATE = "cute/dense_sm100.py"
+SCHEDULE = "cute_tcgen05"
+# Clusters of one program a tile, and of two. The guide tries (4, 4) as well: clusters of more than eight are launched
+# only by those that ask for it (cudaFuncAttributeNonPortableClusterSizeAllowed), which genkern's launch does not.
+_CLUSTERS = {
+    1: ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)),
+    2: ((2, 1), (2, 2), (4, 1), (4, 2), (2, 4)),
+}
+# Clusters of more than two leave SMs over, as a processing cluster has 16 to 20 of them. How many a B200 runs at a time
+# nobody has asked one: this is as if each had 18, of which 16 are used. One too many would begin when all others end.
+_USED, _OF = 16, 18
+_TURNS = name("turns")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What tells the families apart: programs that share a tile, the cluster along M and N, and how C is stored."""
+
+    ctas: int
+    cluster_m: int
+    cluster_n: int
+    tma_store: bool
+
+    @property
+    def cluster(self) -> int:
+        """Programs of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def tiles_m(self) -> int:
+        """Tiles of a cluster along M."""
+        return self.cluster_m // self.ctas
+
+    @property
+    def name(self) -> str:
+        """Of the family."""
+        together = "_2cta" if self.ctas == 2 else ""
+        cluster = f"_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
+        return f"{SCHEDULE}{together}{cluster}" + ("" if self.tma_store else "_direct")
+
+
+def _forms() -> Iterator[Form]:
+    for ctas, clusters in _CLUSTERS.items():
+        for cluster_m, cluster_n in clusters:
+            for tma_store in (True, False):
+                yield Form(ctas, cluster_m, cluster_n, tma_store)
+
+
+def _part(problem: GemmProblem, config: Config) -> int:
+    """Columns of C that go out at a time by TMA, 0 where none do."""
+    form = FORMS[config.family]
+    halves = 2 if form.ctas == 2 and config.BLOCK_SIZE_M == 128 else 1
+    size = DTYPES[problem.dtype_c].size_bytes
+    return tile.part_of(config.BLOCK_SIZE_N // halves, size) if form.tma_store else 0
+
+
+def _variant(problem: GemmProblem, config: Config) -> Variant:
+    form, part = FORMS[config.family], _part(problem, config)
+    return Variant(
+        f"matmul_{form.name}" + (f"_p{part}" if part else ""),
+        TEMPLATE,
+        cluster=form.cluster,
+        part=part,
+        down=form.cluster_m,
+        across=form.cluster_n,
+        ctas=form.ctas,
+    )
+
+
+def _call(product: Product, variant: Variant) -> Call:
+    problem, ctas, tma_store = product.problem, variant.ctas, variant.part > 0
+    element_bytes = DTYPES[product.by_name["c"].dtype].size_bytes
+    # As in tile_sm100, whose functions are for numbers.
+    warp_rows = least(32, BLOCK_SIZE_M // 4)
+    used = where(64 * ctas < BLOCK_SIZE_M, BLOCK_SIZE_N * tile.ACCUMULATORS, BLOCK_SIZE_N)
+    columns: Value = tile.LEAST_COLUMNS
+    for power in (32, 64, 128, 256):
+        columns = where(used > power, 2 * power, columns)
+    before = NUM_STAGES * ((BLOCK_SIZE_M + BLOCK_SIZE_N) // ctas * BLOCK_BYTES) + BARRIER_BYTES
+    part_bytes = warp_rows * (tile.STORING_WARPS * variant.part * element_bytes)
+    buffers = where(before + part_bytes * MOST_BUFFERS > SHARED_BYTES, 1, MOST_BUFFERS)
+    spare = most(0, (part_bytes * buffers + before) * -1 + tile.ALONE_BYTES)
+    c: Argument = Pointer("c_ptr", "c")
+    if tma_store:
+        swizzle = tile.SWIZZLE_128 if variant.part * element_bytes == tile.PART_BYTES else tile.SWIZZLE_64
+        c = Map("c_desc", "c", (warp_rows, variant.part), False, swizzle)
+    arguments = (
+        _block(product, "a", problem.row_major_a, BLOCK_SIZE_M // ctas),
+        _block(product, "b", not problem.row_major_b, BLOCK_SIZE_N // ctas),
+        c,
+        *product.extra,
+        *(Integer("M", M), Integer("N", N), Integer("K", K)),
+        GROUP,
+        *(() if tma_store else (Leading("ldc", "c"),)),
+    )
+    constants: dict[str, Value | str] = {
+        "dtype_a": problem.dtype_a,
+        "dtype_b": problem.dtype_b,
+        "dtype_c": problem.dtype_c,
+        "k_major_a": int(problem.row_major_a),
+        "k_major_b": int(not problem.row_major_b),
+        "scales": scales_of(problem) or "none",
+        "bias": int(problem.bias),
+        "activation": problem.activation,
+        "block_m": BLOCK_SIZE_M,
+        "block_n": BLOCK_SIZE_N,
+        "block_k": BLOCK_SIZE_K,
+        "cluster_m": variant.down,
+        "cluster_n": variant.across,
+        "ctas": ctas,
+        "stages": NUM_STAGES,
+        "columns": columns,
+        "tma_store": int(tma_store),
+        "part": variant.part or tile.DIRECT_PART,
+        "buffers": buffers,
+        "spare_bytes": spare,
+        "shared_bytes": part_bytes * buffers + before + spare,
+        "warps": tile.STORING_WARPS + tile.HELPER_WARPS,
+    }
+    kernel = Kernel(
+        variant,
+        (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
+        (least(most(1, _in_clusters(variant.cluster) // variant.cluster), _TURNS), 1, 1),
+        (("num_ctas", variant.cluster),),
+    )
+    turns = cdiv(M, BLOCK_SIZE_M * (variant.down // ctas)) * cdiv(N, BLOCK_SIZE_N * variant.across)
+    return Call((kernel,), (("turns", turns),))
+
+
+def _in_clusters(cluster: int) -> Expression:
+    return UNITS if cluster <= 2 else UNITS * _USED // _OF
+
+
+def units_in_clusters(units: int, cluster: int) -> int:
+    """SMs that clusters of so many programs have at a time, of so many: what a plan counts on."""
+    return units if cluster <= 2 else units * _USED // _OF
+
+
+def _block(product: Product, operand: str, k_major: bool, rows: Value) -> Map:
+    """The descriptor of A or B: a program's rows by 128 bytes of K, or 128 bytes of rows by as much of K."""
+    square = BLOCK_BYTES // DTYPES[product.by_name[operand].dtype].size_bytes
+    box: tuple[Value, Value] = (rows, square) if k_major else (square, square)
+    return Map(f"{operand}_desc", operand, box, not product.by_name[operand].row_major, SWIZZLE_128)
+
+
+def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+    if gpu is not None and gpu.arch != "sm_100":
+        return "this family is written for tcgen05, which sm_100 alone has"
+    return operands_limit(problem) or finish_limit(problem) or tma_operands_limit(problem, gpu)
+
+
+def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
+    return _takes(problem, gpu) or tma_output_limit(problem)
+
+
+def instruction_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The tile is that of one tcgen05.mma: 64 or 128 rows, or of two programs (cta_group::2) 128 or 256.
+
+    PTX ISA, tcgen05.mma, shapes of kind::f16 and kind::f8f6f4. Their N goes by 8 to 32; here, as in the guide's
+    example, by 32, so that parts of C have whole rows of 64 bytes; by 64 where two programs have 64 rows each, as then
+    the columns lie in two halves. K of a block is what 128 bytes hold, four instructions.
+    """
+    ctas = FORMS[config.family].ctas
+    if config.BLOCK_SIZE_M not in tile.ROWS[ctas]:
+        said = "tiles of two programs (2cta)" if ctas == 2 else "tiles of one program"
+        return f"{said} have {' or '.join(map(str, tile.ROWS[ctas]))} rows"
+    if ctas == 2 and config.BLOCK_SIZE_M == 128 and config.BLOCK_SIZE_N % 64:
+        return "tiles of two programs with 64 rows each go by 64 columns, as these lie in two halves"
+    if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != BLOCK_BYTES:
+        return f"BLOCK_SIZE_K is what {BLOCK_BYTES} bytes hold, as they are swizzled"
+    return ""
+
+
+def copies_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """What a program loads of an operand that memory does not run along K of is whole squares of 128 bytes a side.
+
+    The narrower swizzles that tcgen05 would take as well are left out.
+    """
+    ctas = FORMS[config.family].ctas
+    for k_major, side in (
+        (problem.row_major_a, config.BLOCK_SIZE_M),
+        (not problem.row_major_b, config.BLOCK_SIZE_N),
+    ):
+        square = BLOCK_BYTES // DTYPES[problem.dtype_a].size_bytes
+        if not k_major and side // ctas % square:
+            return f"of an operand that does not run along K a program copies {square} rows or columns at a time"
+    return ""
+
+
+def tensor_memory_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """Two accumulators fit tensor memory, 512 columns of 128 lanes of 32 bits (PTX ISA, tcgen05, tensor memory)."""
+    columns = tile.columns_of(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, FORMS[config.family].ctas)
+    if columns > tile.MEMORY_COLUMNS:
+        return f"{tile.ACCUMULATORS} accumulators take more than the {tile.MEMORY_COLUMNS} columns of tensor memory"
+    return ""
+
+
+def shared_memory_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """Stages and parts of C fit the shared memory that a program may have (CUDA programming guide, 10.0: 227 KiB)."""
+    if not 2 <= config.num_stages <= tile.MOST_STAGES:
+        return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
+    if gpu is not None and shared_bytes(problem, config) > gpu.shared_bytes_per_block:
+        return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
+    return ""
+
+
+def warps_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """Four warps bring C, as each may read a quarter of tensor memory's lanes (PTX ISA, tcgen05.ld)."""
+    if config.num_warps != tile.STORING_WARPS:
+        return f"num_warps is {tile.STORING_WARPS}: those that bring C; two more load and multiply"
+    return ""
+
+
+LIMITS: tuple[Callable[[GemmProblem, Config, Gpu | None], str], ...] = (
+    instruction_limit,
+    warps_limit,
+    copies_limit,
+    tensor_memory_limit,
+    shared_memory_limit,
+)
+
+
+def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The first of the limits that says why not. Which clusters go with two programs a tile the families' names say."""
+    return next((reason for limit in LIMITS if (reason := limit(problem, config, gpu))), "")
+
+
+def shared_bytes(problem: GemmProblem, config: Config) -> int:
+    """Shared memory of one program, in bytes; the constant of that name in its kernel says the same."""
+    sides = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, FORMS[config.family].ctas
+    element_bytes = DTYPES[problem.dtype_c].size_bytes
+    _, used = tile.buffers_and_bytes(*sides, config.num_stages, _part(problem, config), element_bytes)
+    return max(used, tile.ALONE_BYTES)
+
+
+FORMS = {form.name: form for form in _forms()}
+CUTE_DENSE_SM100 = tuple(
+    Family(
+        form.name,
+        _variant,
+        _call,
+        takes=_takes_tma_store if form.tma_store else _takes,
+        legal=_legal,
+        uses_tma=True,
+        stores_tma=form.tma_store,
+        interpreted=False,
+        steps=False,
+        width_step=32,
+        helper_warps=tile.HELPER_WARPS,
+        least_block_m=tile.ROWS[form.ctas][0],
+        most_block_m=tile.ROWS[form.ctas][1],
+        language="cute",
+    )
+    for form in FORMS.values()
+)

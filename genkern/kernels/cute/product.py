@@ -1,0 +1,44 @@
+"""What the dense kernels in CuTe DSL multiply, and how their finish scales it: the same on every architecture."""
+
+from __future__ import annotations
+
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.operand import Operand
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import get_op
+
+# Types that the instructions take, by the bytes of their elements.
+_TYPES = {2: ("bf16", "fp16"), 1: ("fp8e4m3fn", "fp8e5m2")}
+_OUTPUTS = ("bf16", "fp16", "fp32")
+
+
+def scales_of(problem: GemmProblem) -> str | None:
+    """How the finish scales: "none", by one scale of A and one of B ("whole"), by one a row and a column ("each").
+
+    None where it is something else.
+    """
+    operands: tuple[Operand, ...] = get_op(problem.op).finish_operands(problem)
+    scales = {operand.scales: operand.shape for operand in operands if operand.role == "scale"}
+    if not scales:
+        return "none"
+    found = {(("a", (1,)), ("b", (1,))): "whole", (("a", (problem.M, 1)), ("b", (1, problem.N))): "each"}
+    return found.get(tuple(sorted(scales.items())))  # type: ignore[arg-type]
+
+
+def operands_limit(problem: GemmProblem) -> str:
+    """For the types of A and B."""
+    types = _TYPES.get(DTYPES[problem.dtype_a].size_bytes, ())
+    if problem.dtype_a not in types or problem.dtype_b not in types:
+        return "this family multiplies bf16, fp16 or fp8 operands"
+    if problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1:
+        return "an instruction of this family multiplies operands of one type"
+    return ""
+
+
+def finish_limit(problem: GemmProblem) -> str:
+    """For the type of C and what is done to sums before."""
+    if problem.dtype_c not in _OUTPUTS:
+        return f"this family writes {', '.join(_OUTPUTS)}"
+    if not get_op(problem.op).plain_finish or scales_of(problem) is None:
+        return "this family's finish is scales of A and B, bias and activation only"
+    return ""
