@@ -82,7 +82,9 @@ class Epilogue(Finish):
             self.finish(values, first_row + row, first_column + column, extras, sizes)
             if const_expr(self.tma_store):
                 corner = first_column + number * self.part
-                self.store(values, parts, first_row, corner, thread, number, c, sizes)
+                # The first of a tile goes where the last of the tile before it came from, if they are an odd number.
+                again = number == 0 and count % self.buffers != 0
+                self.store(values, parts, first_row, corner, thread, number % self.buffers, again, c, sizes)
             else:
                 self.write(values, first_row + row, first_column + column, c, sizes)
 
@@ -107,16 +109,18 @@ class Epilogue(Finish):
             values[place] = self.activate(value)
 
     @cute.jit
-    def store(self, values, parts, first_row: Int32, first_column: Int32, thread, number, c, sizes):
-        """A part to C through shared memory, by TMA: each warp its rectangle, from a buffer of its own."""
+    def store(self, values, parts, first_row: Int32, first_column: Int32, thread, buffer, again, c, sizes):
+        """A part to C through shared memory, by TMA: each warp its rectangle, from a buffer of its own.
+
+        `again`: the part before this one came from the same buffer.
+        """
         warp, lane = cute.arch.make_warp_uniform(thread // WARP), thread % WARP
         own = cute.local_tile(parts, (self.warp_rows, self.part, self.buffers), (warp, 0, 0))
         row, column = lane, 0
         if const_expr(self.warp_rows < WARP):
             row, column = lane % self.warp_rows, cute.assume(lane // self.warp_rows * self.run, divby=self.run)
-        buffer = number % self.buffers
         # Of this warp's copies all but those of its other buffers have read what they store.
-        cute.arch.cp_async_bulk_wait_group(self.buffers - 1, read=True)
+        cute.arch.cp_async_bulk_wait_group(0 if again else self.buffers - 1, read=True)
         cute.arch.sync_warp()
         atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype_c, num_bits_per_copy=VECTOR)
         wide = VECTOR // self.dtype_c.width

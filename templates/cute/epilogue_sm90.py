@@ -75,7 +75,9 @@ class Epilogue(Finish):
             at_row = first_row + high * self.groups_of_tile * ROWS + warp * WARP_ROWS
             for number in range_constexpr(len(firsts)):
                 buffer = (high * len(firsts) + number) % self.buffers
-                cute.arch.cp_async_bulk_wait_group(self.buffers - 1, read=True)
+                # The first of a tile goes where the last of the tile before it came from, if they are an odd number.
+                again = high == 0 and number == 0 and self.high * len(firsts) % self.buffers != 0
+                cute.arch.cp_async_bulk_wait_group(0 if again else self.buffers - 1, read=True)
                 cute.arch.sync_warp()
                 for piece in range_constexpr(self.part // width):
                     values = cute.make_rmem_tensor(cute.make_layout(width // 2), self.dtype_c)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 import types
@@ -12,25 +13,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cute_binary import compiled as compiled_text
 from cute_stand_in import cubin, needs_dsl, parameter_bytes
 
 from genkern.errors import BugError
 from genkern.farm import cute_compiler
 from genkern.farm.cache import BinaryCache, Failure, read_spec
-from genkern.farm.code_object import read_parameter_bytes
+from genkern.farm.code_object import read_parameter_bytes, read_resources
 from genkern.farm.compiler import CompileJob, CompileProcess, compile_kernel
 from genkern.farm.farm import Farm
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.cute.dense_sm100 import FORMS, shared_bytes
 from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
 
-H200, SM_90 = gpu_for_arch("sm_90"), Target("cuda", 90, 32)
+SM_90 = Target("cuda", 90, 32)
 SPEC = KernelSpec(
     "kernel",
     "0" * 64,
@@ -218,21 +221,89 @@ REAL = [
         "cute_cooperative_2x1_direct_BM128_BN40_BK64_GM8_SK1_nW8_nS3",
     ),
 ]
+TOKENS = {**FP8, "own": (("scales", "per_token"),)}
+TURNED = {"row_major_a": False, "row_major_b": True}
+# For sm_100: both numbers of programs for a tile, all heights, ways to store, types and layouts, with neighbours and
+# without. And what each is made of: copies of A and B, and how many of them are for others too.
+REAL_SM_100 = [
+    (GemmProblem(4096, 6144, 4096), "cute_tcgen05_BM128_BN256_BK64_GM8_SK1_nW4_nS4", (2, 0)),
+    (
+        GemmProblem(512, 512, 512, bias=True, activation="relu"),
+        "cute_tcgen05_1x2_BM64_BN96_BK64_GM8_SK1_nW4_nS8",
+        (2, 1),
+    ),
+    (GemmProblem(512, 512, 512, **TURNED), "cute_tcgen05_2x2_direct_BM128_BN128_BK64_GM8_SK1_nW4_nS6", (4, 4)),
+    (GemmProblem(4096, 6144, 4096), "cute_tcgen05_2cta_2x1_BM256_BN256_BK64_GM8_SK1_nW4_nS6", (2, 0)),
+    (
+        GemmProblem(512, 512, 512, **TOKENS, bias=True, activation="silu"),
+        "cute_tcgen05_2cta_4x2_BM128_BN192_BK128_GM8_SK1_nW4_nS8",
+        (2, 2),
+    ),
+    (
+        GemmProblem(512, 512, 512, **FP8, **TURNED, dtype_c="fp32"),
+        "cute_tcgen05_2cta_2x2_BM256_BN256_BK128_GM8_SK1_nW4_nS5",
+        (2, 1),
+    ),
+    (
+        GemmProblem(512, 513, 512, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16", activation="gelu"),
+        "cute_tcgen05_2cta_4x1_direct_BM256_BN96_BK64_GM8_SK1_nW4_nS8",
+        (2, 1),
+    ),
+]
 
 
 @needs_dsl
-@pytest.mark.parametrize(("problem", "name"), REAL, ids=[name for _, name in REAL])
-def test_the_kernels_compile(tmp_path: Path, problem: GemmProblem, name: str) -> None:
-    """For sm_90, by the farm's own workers, into binaries that take what their plans give."""
-    config, op = Config.parse(name), get_op(problem.op)
-    module = generate(problem, [config], "sm_90", H200)
-    (spec,) = kernel_specs(problem, config, op, module.source_sha256, "sm_90")
-    farm = Farm(BinaryCache(tmp_path), SM_90, "3.7.1", jobs=1, timeout_s=120.0)
+@pytest.mark.parametrize(
+    ("arch", "problem", "name"),
+    [*(("sm_90", *case) for case in REAL), *(("sm_100", *case[:2]) for case in REAL_SM_100[3:5])],
+    ids=[name for _, name in REAL] + [name for _, name, _ in REAL_SM_100[3:5]],
+)
+def test_the_kernels_compile(tmp_path: Path, arch: str, problem: GemmProblem, name: str) -> None:
+    """By the farm's own workers, into binaries that take what their plans give."""
+    config, op, gpu = Config.parse(name), get_op(problem.op), gpu_for_arch(arch)
+    module = generate(problem, [config], arch, gpu)
+    (spec,) = kernel_specs(problem, config, op, module.source_sha256, arch)
+    farm = Farm(BinaryCache(tmp_path), Target("cuda", int(arch[3:]), 32), "3.7.1", jobs=1, timeout_s=120.0)
     (result,) = farm.compile("", [spec])
     farm.close()
     assert isinstance(result, Binary), result
-    (launch,) = launch_plan(product_of(problem, op, "sm_90"), config, H200).launches
+    (launch,) = launch_plan(product_of(problem, op, arch), config, gpu).launches
     image = (Path(result.path) / "kernel.cubin").read_bytes()
     assert result.symbol == launch.symbol
     assert read_parameter_bytes(image, "cuda", launch.symbol) == tuple(parameter_bytes(launch))
     assert result.resources.spills == 0
+
+
+@needs_dsl
+@pytest.mark.parametrize(("problem", "name", "copies"), REAL_SM_100, ids=[name for _, name, _ in REAL_SM_100])
+def test_what_sm_100s_kernels_are_made_of(
+    tmp_path: Path, problem: GemmProblem, name: str, copies: tuple[int, int]
+) -> None:
+    """Nothing has run there, so what can be read is held: instructions, shared memory, spills, descriptors."""
+    config = Config.parse(name)
+    made = compiled_text(problem, config, "sm_100", tmp_path)
+    form, constants = FORMS[config.family], dict(made.spec.constants)
+    kind = "f16" if config.BLOCK_SIZE_K == 64 else "f8f6f4"
+    products = re.findall(r"tcgen05\.mma\.cta_group::(\d)\.kind::(\w+)", made.ptx)
+    assert products == [(str(form.ctas), kind)] * 4
+    assert f"cta_group::{3 - form.ctas}" not in made.ptx
+    assert ("cp.async.bulk.tensor.2d.global" in made.ptx) is form.tma_store
+    loads = re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared\S*", made.ptx)
+    assert (len(loads), sum("multicast" in load for load in loads)) == copies
+    assert all(("cta_group::2" in load) is (form.ctas == 2) for load in loads)
+    # A phase of the leader's barrier has the bytes of both programs.
+    (armed,) = re.findall(r"mov\.b32 \t%r\d+, (\d+);\s+mbarrier\.arrive\.expect_tx", made.ptx)
+    assert int(armed) == (config.BLOCK_SIZE_M + config.BLOCK_SIZE_N) * 128
+    assert made.boxes == made.planned_boxes
+    assert constants["shared_bytes"] == shared_bytes(problem, config)
+    assert f"constant({constants['shared_bytes']} : i64)" in made.ir
+    assert read_parameter_bytes(made.image, "cuda", made.symbol) == tuple(parameter_bytes(made.launch))
+    assert read_resources(made.image, "cuda", 0).spills == 0
+
+
+@needs_dsl
+def test_descriptors_of_kernels_that_have_run(tmp_path: Path) -> None:
+    """What is read of boxes above is so: sm_90's plans, by which an H200 has computed, say the same."""
+    problem, name = REAL[0]
+    made = compiled_text(problem, Config.parse(name), "sm_90", tmp_path)
+    assert made.boxes == made.planned_boxes == [(128, 64, 3), (168, 64, 3), (16, 56, 0)]

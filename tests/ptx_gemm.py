@@ -1,0 +1,89 @@
+"""A GEMM by the machine of ptx_machine: what a kernel for sm_100 leaves in C, and what it should."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+from cute_binary import Compiled
+from ptx_machine import Machine
+from ptx_tensor import E4M3, E5M2, TensorMap, numbers
+from ptx_text import read_program
+from ptx_warp import LANES, to_bf16
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Constant, Integer, Leading, Map, Pointer
+from genkern.ops.op import get_op
+
+
+def stored(values: Any, dtype: str) -> Any:
+    """Bytes [rows, bytes] of float32 [rows, columns], to the nearest number of the type."""
+    values = np.ascontiguousarray(values, np.float32)
+    if dtype in ("fp8e4m3fn", "fp8e5m2"):
+        table = E4M3 if dtype == "fp8e4m3fn" else E5M2
+        far = np.abs(np.where(np.isnan(table), np.inf, table) - values.reshape(-1, 1))
+        return far.argmin(axis=1).astype(np.uint8).reshape(values.shape)
+    if dtype == "bf16":
+        return to_bf16(values).view(np.uint8)
+    return values.astype(np.float16 if dtype == "fp16" else np.float32).view(np.uint8)
+
+
+def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int, units: int) -> tuple[Any, Any]:
+    """C as the kernel leaves it on a device of so many SMs, and as it should be: of small integers, to the bit.
+
+    What lies around and what C was before is NaN. Scales are powers of two.
+    """
+    rng = np.random.default_rng(seed)
+    a = rng.integers(-2, 3, (problem.M, problem.K)).astype(np.float32)
+    b = rng.integers(-2, 3, (problem.K, problem.N)).astype(np.float32)
+    wanted = a @ b
+    c = np.full((problem.M, problem.N * DTYPES[problem.dtype_c].size_bytes), 0xFF, np.uint8)
+    matrices = {
+        "a": stored(a if problem.row_major_a else a.T, problem.dtype_a),
+        "b": stored(b if problem.row_major_b else b.T, problem.dtype_b),
+        "c": c,
+    }
+    memory, address = {1 << 33: c.reshape(-1)}, {"c": 1 << 33}
+    for number, operand in enumerate(get_op(problem.op).operands(problem)[3:], 2):
+        address[operand.name] = number << 33
+        if operand.role == "scale":
+            scale = (2.0 ** rng.integers(-1, 2, operand.shape)).astype(np.float32)
+            wanted, raw = wanted * scale, stored(scale.reshape(1, -1), "fp32")
+        else:
+            bias = rng.integers(-3, 4, (1, problem.N)).astype(np.float32)
+            wanted, raw = wanted + bias, stored(bias, problem.dtype_c)
+        memory[address[operand.name]] = raw.reshape(-1)
+    if problem.activation == "relu":
+        wanted = np.maximum(wanted, 0)
+    sizes = {"M": problem.M, "N": problem.N, "K": problem.K, "GROUP_SIZE_M": config.GROUP_SIZE_M}
+    arguments: list[Any] = []
+    for argument in made.launch.arguments:
+        if isinstance(argument, Map):
+            size = DTYPES[getattr(problem, f"dtype_{argument.operand}")].size_bytes
+            rows, columns = (int(side) for side in argument.box)  # type: ignore[arg-type]
+            arguments.append(TensorMap(matrices[argument.operand], rows, columns * size, size, argument.swizzle))
+        elif isinstance(argument, Pointer):
+            arguments.append(address[argument.operand])
+        elif isinstance(argument, Leading):
+            arguments.append(problem.N)
+        elif isinstance(argument, Integer):
+            arguments.append(sizes[argument.name])
+        else:
+            assert isinstance(argument, Constant)
+    program, cluster = read_program(made.ptx), made.launch.cluster
+    programs = made.launch.programs({"units": units})[0] * cluster
+    for first in range(0, programs, cluster):
+        Machine(
+            program,
+            arguments,
+            cluster=cluster,
+            first=first,
+            programs=programs,
+            threads=LANES * int(dict(made.spec.constants)["warps"]),
+            memory=memory,
+            random=Random(f"{seed} {first}"),
+        ).run()
+    return numbers(c, problem.dtype_c), numbers(stored(wanted, problem.dtype_c), problem.dtype_c)
