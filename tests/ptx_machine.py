@@ -1,11 +1,9 @@
 """A machine for tests that runs the PTX of kernels for sm_100, a cluster at a time: no GPU has run these.
 
-Everything that is asynchronous on a GPU is so here, and takes a time that chance decides: copies (each destination by
-itself), products (in order, behind whoever issues them), commits, stores. Warps go on in turns that chance decides,
-too. What a barrier must not see (more arrivals than it has, a phase that nobody ends), and whatever reaches a CTA that
-has left, is an error; so is a machine in which nobody can go on.
-
-What it knows of the hardware is what the PTX ISA says; it shares no line with the kernel or with its compiler.
+What is asynchronous on a GPU takes a time here that chance decides: copies (each destination by itself), products (in
+order), commits, stores. So do the turns of warps. What a barrier must not see (more arrivals than it has, a phase that
+nobody ends), and whatever reaches a CTA that has left, is an error; so is a machine in which nobody can go on. What it
+knows of the hardware is what the PTX ISA says; it shares no line with the kernel or with its compiler.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from ptx_warp import LANES, Warp
 _OFFSET, _RANK = 0xFFFFFF, 24
 # Where dynamic shared memory begins; a CTA's own addresses have its rank above.
 _DYNAMIC = 1024
-# Share of the warps that are slow, and of their turns that they take.
-_SLOW, _PACE = 0.2, 0.02
-# What may be lazy: it then comes only when no warp can go on.
+# Share of the warps that are slow, and of their turns that they take while anything else may happen.
+_SLOW, _PACE = 0.3, 0.001
+# What may be lazy: it then comes only when no warp can go on, or the slow ones alone.
 _KINDS = ("copy", "signal", "store", "product")
 
 
@@ -55,7 +53,9 @@ class Machine:
         # What comes in any order, and by CTA the products and commits that come in theirs.
         self.events: list[tuple[str, Callable[[], None]]] = []
         self.lazy = {kind for kind in _KINDS if random.random() < 0.5}
-        self.newest_first = random.random() < 0.5
+        self.newest_first, self.laziest = random.random() < 0.5, random.random() < 0.5
+        # Arrivals at others' barriers, by who made them.
+        self.unseen: dict[Callable[[], None], Warp] = {}
         self.products: list[list[Callable[[], None]]] = [[] for _ in range(cluster)]
         self.stores: dict[Warp, list[list[list[bool]]]] = {}
         self.cluster_met: set[Warp] = set()
@@ -66,6 +66,7 @@ class Machine:
             for number in range(threads // LANES):
                 special: dict[str, Any] = {
                     "%tid.x": np.arange(LANES) + LANES * number,
+                    "%laneid": np.arange(LANES),
                     "%ctaid.x": first + rank,
                     "%nctaid.x": programs,
                     "__dynamic_shmem__0": rank << _RANK | _DYNAMIC,
@@ -82,9 +83,11 @@ class Machine:
         slow = {warp for warp in warps if self.random.random() < self.random.choice((0, _SLOW))}
         for _ in range(most_turns):
             ready = [warp for warp in warps if warp not in stuck]
-            quick = [warp for warp in ready if warp not in slow or self.random.random() < _PACE] or ready
-            events = [one for one in self.events if not ready or one[0] not in self.lazy]
-            orders = [order for order in self.products if order and (not ready or "product" not in self.lazy)]
+            quick = [warp for warp in ready if warp not in slow or self.random.random() < _PACE]
+            before = ready if self.laziest else quick
+            events = [one for one in self.events if not before or one[0] not in self.lazy]
+            orders = [order for order in self.products if order and (not before or "product" not in self.lazy)]
+            quick = quick if quick or events or orders else ready
             if not quick and not events and not orders:
                 assert not warps, "nobody can go on"
                 assert all(cta.tensor_memory.taken == 0 for cta in self.ctas), "tensor memory is still taken"
@@ -192,13 +195,19 @@ class Machine:
         self.ctas[self.rank_of[warp]].barriers[place] = Barrier(count, count)
 
     def _arrive(self, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:
-        assert active.sum() == 1
-        address = int(warp.address(given[1])[active][0])
-        more = warp.uniform(given[2], active)
-        if ".expect_tx" in opcode:
-            self.barrier(address).change(1, more)
-        else:
-            self.barrier(address).change(more, 0)
+        """Each lane at its barrier, of whatever CTA; with the bytes that it expects. Other CTAs learn of it later."""
+        more = warp.uniform(given[-1], active)
+        for address in warp.address(given[-2])[active]:
+            change = (more, 0) if ".expect_tx" not in opcode else (int(opcode.startswith("mbarrier.arrive")), more)
+            signal = self._signal(int(address), *change)
+            if int(address) >> _RANK == self.rank_of[warp]:
+                signal()
+            else:
+                self.events.append(("signal", signal))
+                self.unseen[signal] = warp
+
+    def _signal(self, address: int, arrivals: int, more_bytes: int) -> Callable[[], None]:
+        return lambda: self.barrier(address).change(arrivals, more_bytes)
 
     def _try_wait(self, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> bool:
         address, parity = int(warp.address(given[1])[0]), warp.uniform(given[2], active)
@@ -208,8 +217,8 @@ class Machine:
         return False
 
     def _mapa(self, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:
-        rank = warp.get(given[2], np.uint32)
-        warp.put(given[0], (warp.get(given[1], np.uint32) & np.uint32(_OFFSET)) | rank << np.uint32(_RANK), active)
+        place, rank = (warp.get(each, np.uint32) for each in given[1:])
+        warp.put(given[0], (place & np.uint32(_OFFSET)) | rank << np.uint32(_RANK), active)
 
     def _sync_cta(self, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> bool:
         cta = self.ctas[self.rank_of[warp]]
@@ -226,6 +235,10 @@ class Machine:
 
     def _cluster_arrive(self, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:
         assert active.all()
+        # It releases: what the warp has signalled to others is there before anyone passes this barrier.
+        for event in [event for event in self.events if self.unseen.get(event[1]) is warp]:
+            self.events.remove(event)
+            event[1]()
         self.waits_for[warp] = self.cluster_rounds
         self.cluster_met.add(warp)
         if len(self.cluster_met) == len(self.rank_of):
@@ -318,12 +331,11 @@ class Machine:
             mask = warp.uniform(given[1], active, np.uint16)
             ranks = [each for each in range(16) if mask >> each & 1]
 
-        def arrive_at(rank: int) -> Callable[[], None]:
-            return lambda: self.barrier(rank << _RANK | address & _OFFSET).change(1, 0)
-
         # Complete once all before it is; each signal then takes its own time.
         self.products[self.rank_of[warp]].append(
-            lambda: self.events.extend(("signal", arrive_at(rank)) for rank in ranks)
+            lambda: self.events.extend(
+                ("signal", self._signal(rank << _RANK | address & _OFFSET, 1, 0)) for rank in ranks
+            )
         )
 
     def _load_tensor(self, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:
@@ -341,7 +353,7 @@ class Machine:
         else:
             assert lane % 32 == 0
         for number, register in enumerate(registers):
-            warp.put(register, cells[lanes, columns + number].view(np.uint32), active)
+            warp.put(register, cells[lanes, columns + number], active)
         warp.on_the_way.update(registers)
 
     def _allocate(self, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:
@@ -370,6 +382,7 @@ _DOES: dict[str, Callable[..., Any]] = {
     "st.global": Machine._store_global,
     "mbarrier.init": Machine._init,
     "mbarrier.arrive": Machine._arrive,
+    "mbarrier.expect_tx": Machine._arrive,
     "mbarrier.try_wait.parity": Machine._try_wait,
     "mapa": Machine._mapa,
     "bar.sync": Machine._sync_cta,

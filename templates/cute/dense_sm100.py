@@ -189,7 +189,7 @@ class Dense(Epilogue):
         if warp == LOADS:
             with cute.arch.elect_one():
                 for stage in range_constexpr(self.stages):
-                    cute.arch.mbarrier_init(full + stage, 1)
+                    cute.arch.mbarrier_init(full + stage, self.sharing.arrivals)
                     cute.arch.mbarrier_init(empty + stage, self.sharing.readers)
                 for which in range_constexpr(ACCUMULATORS):
                     cute.arch.mbarrier_init(made + which, 1)
@@ -271,9 +271,7 @@ class Dense(Epilogue):
             for block in cutlass.range(cute.ceil_div(k, self.block_k), unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 arrived = full + stage
-                if half == 0:
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes * self.ctas)
+                self.announce(arrived, half, pair_m, rank_n)
                 if const_expr(self.cluster_n == 1):
                     cute.copy(load_a, from_a[None, tile_m, block], to_a[None, stage], tma_bar_ptr=arrived)
                 elif loaded % self.cluster_n == rank_n:
@@ -295,6 +293,29 @@ class Dense(Epilogue):
             if stage == self.stages:
                 stage = Int32(0)
                 phase ^= 1
+
+    @cute.jit
+    def announce(self, barrier, half: Int32, pair_m: Int32, rank_n: Int32):
+        """Say that this CTA's stage is free: to its pair with how much comes, to every other pair that reads of it."""
+        if const_expr(self.sharing.readers == 1):
+            if half == 0:
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(barrier, self.stage_bytes * self.ctas)
+        else:
+            if half == 0:
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_expect_tx(barrier, self.stage_bytes * self.ctas)
+            cute.arch.sync_warp()
+            # Each lane to the leader of another pair: those of the row, then the others of the column.
+            lane = cute.arch.lane_idx()
+            leader = pair_m * self.ctas + lane * self.cluster_m
+            if lane >= self.cluster_n:
+                other = lane - self.cluster_n
+                if other >= pair_m:
+                    other += 1
+                leader = other * self.ctas + rank_n * self.cluster_m
+            if lane < self.sharing.readers:
+                cute.arch.mbarrier_arrive(barrier, leader)
 
     def copies(self, load, stages, blocks):
         """The stages that copies go to, and blocks as their descriptor counts, [.., tile, K-block]."""

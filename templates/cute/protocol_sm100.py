@@ -3,16 +3,21 @@
 Why it should be right, barrier by barrier ("full", "empty": one each for a stage; "made", "read": for an accumulator).
 A wait for phase p returns once the barrier has completed phase p, and at the beginning for 1.
 
-full, 1 arrival and `stage_bytes` of each CTA of the pair. The loading warp of the leader arrives and says how many
-  bytes come; copies of both CTAs count towards the leader's barrier (the copy with cta_group::2 drops the bit of the
-  odd rank from the address). A copy of the other CTA, or of a neighbour, may land before the leader has armed this
-  phase: bytes are then negative for a while, and the phase cannot end, as its arrival is outstanding. It cannot land a
+full, of the leader alone: `stage_bytes` of each CTA of the pair, of which its loading warp says how many come, and 1
+  arrival of the loading warp of every CTA that `empty` below names, that one has found its own stage free; with one
+  pair in the cluster only the leader's. Copies of both CTAs count towards the leader's barrier (the copy with
+  cta_group::2 drops the bit of the odd rank from the address). A copy of the other CTA, or of a neighbour, may land
+  before the leader has armed this phase: bytes are then negative for a while, and the phase cannot end, as the leader's
+  own arrival is outstanding. A copy cannot land a
   phase early, since whoever issues it has waited for its own `empty`, at which the pairs that it writes to arrive after
   this phase's forerunner. Waited for by the leader's multiplying warp, from phase 0.
 empty, 1 arrival from each pair of the cluster that reads what this CTA loads: the pairs of its row (its A) and of its
   column (its B), its own once: pairs_m + cluster_n - 1. The arrival is a tcgen05.commit of that pair's leader, after
   the products that read the stage, multicast to both CTAs of all such pairs. That set is symmetric: x is in the row or
   the column of y if y is in x's. Waited for by the loading warp, from phase 1, so that the first round finds all free.
+  No pair arrives twice in a phase, in the place of one that is late: its next products in this stage wait for `full`,
+  at which every CTA arrives that it would tell, behind that CTA's own wait for `empty`. (Without these arrivals it
+  might: in a cluster of 2x2 a CTA may have all that it needs from itself, while its neighbour still waits for another.)
 made, 1 arrival: the commit of the leader after a tile's last product, multicast to the pair. Waited for by the four
   storing warps of both CTAs, from phase 0.
 read, of the leader alone, 4 arrivals of each CTA of the pair: one thread of each warp, once the sums are in registers.
@@ -73,3 +78,8 @@ class Sharing:
     def readers(self):
         """Pairs that read what one CTA loads, its own once: those of its row and of its column."""
         return self.pairs_m + self.cluster_n - 1
+
+    @property
+    def arrivals(self):
+        """At `full`: of all CTAs that load something for a pair, or of the leader of the only one."""
+        return self.ctas * self.readers if self.readers > 1 else 1

@@ -292,7 +292,7 @@ def test_what_sm_100s_kernels_are_made_of(
     assert (len(loads), sum("multicast" in load for load in loads)) == copies
     assert all(("cta_group::2" in load) is (form.ctas == 2) for load in loads)
     # A phase of the leader's barrier has the bytes of both programs.
-    (armed,) = re.findall(r"mov\.b32 \t%r\d+, (\d+);\s+mbarrier\.arrive\.expect_tx", made.ptx)
+    (armed,) = re.findall(r"mov\.b32 \t%r\d+, (\d+);\s+mbarrier\.(?:arrive\.)?expect_tx\S*", made.ptx)
     assert int(armed) == (config.BLOCK_SIZE_M + config.BLOCK_SIZE_N) * 128
     assert made.boxes == made.planned_boxes
     assert constants["shared_bytes"] == shared_bytes(problem, config)

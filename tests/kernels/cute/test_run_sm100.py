@@ -37,6 +37,8 @@ def problem(m: int, n: int, k: int, **fields: object) -> GemmProblem:
 CASES = [
     (problem(200, 160, 136, bias=True, activation="relu"), "cute_tcgen05_BM64_BN96_BK64_GM2_SK1_nW4_nS3"),
     (problem(304, 160, 136, **HALF, **TURNED), "cute_tcgen05_2x2_BM128_BN64_BK64_GM2_SK1_nW4_nS3"),
+    # A ring so short that a program might be a round ahead of one that it shares nothing with.
+    (problem(43, 304, 560), "cute_tcgen05_2x2_BM64_BN96_BK64_GM1_SK1_nW4_nS2"),
     (problem(300, 161, 136, **HALF), "cute_tcgen05_1x2_direct_BM128_BN64_BK64_GM2_SK1_nW4_nS3"),
     (problem(300, 168, 136, dtype_c="fp32"), "cute_tcgen05_1x4_BM64_BN32_BK64_GM2_SK1_nW4_nS3"),
     (problem(300, 160, 136), "cute_tcgen05_2cta_2x1_BM128_BN64_BK64_GM2_SK1_nW4_nS3"),
@@ -59,12 +61,13 @@ def made_of(of: GemmProblem, name: str, folder: Path) -> tuple[Config, Compiled]
 def test_the_kernel_computes(of: GemmProblem, name: str, tmp_path: Path) -> None:
     """Every element of C, and nothing besides; nobody waits for ever, and nobody leaves too early."""
     config, made = made_of(of, name, tmp_path)
-    got, wanted = computed(of, config, made, seed=1, units=4)
-    np.testing.assert_array_equal(got, wanted)
+    for seed in range(2):
+        got, wanted = computed(of, config, made, seed=seed, units=4)
+        np.testing.assert_array_equal(got, wanted)
 
 
 # Two clusters of two pairs, several tiles for each: whatever is left out shows in one run or in the next.
-JUDGED = CASES[5]
+JUDGED = CASES[6]
 
 
 def without_wait(number: int) -> Callable[[str], str]:
@@ -88,7 +91,7 @@ FAULTS: dict[str, Callable[[str], str]] = {
     "the copy engine reads what is not there yet": lambda text: text.replace("fence.proxy.async.shared::cta;", ""),
     "sums are used before they are loaded": lambda text: text.replace("tcgen05.wait::ld.sync.aligned;", "", 1),
     "half of the bytes are waited for": lambda text: re.sub(
-        r"mov\.b32 (\s*%r\d+), (\d+);(\s+mbarrier\.arrive\.expect_tx)",
+        r"mov\.b32 (\s*%r\d+), (\d+);(\s+mbarrier\.(?:arrive\.)?expect_tx)",
         lambda found: f"mov.b32 {found[1]}, {int(found[2]) // 2};{found[3]}",
         text,
     ),
@@ -96,10 +99,10 @@ FAULTS: dict[str, Callable[[str], str]] = {
 
 
 def is_found(of: GemmProblem, config: Config, made: Compiled) -> bool:
-    for seed in range(6):
+    for seed in range(30):
         try:
             got, wanted = computed(of, config, made, seed=seed, units=4)
-        except (AssertionError, KeyError):
+        except (AssertionError, KeyError, IndexError):
             return True
         if not np.array_equal(got, wanted):
             return True
@@ -124,6 +127,7 @@ SHARED = (problem(600, 128, 136), "cute_tcgen05_2cta_4x2_BM256_BN64_BK64_GM1_SK1
     [
         ("readers", property(lambda self: self.pairs_m + self.cluster_n)),
         ("readers", property(lambda self: self.pairs_m + self.cluster_n - 2)),
+        ("arrivals", property(lambda self: self.ctas * self.readers - 1)),
         ("with_same_a", lambda self, pair_m, half: 1 << (pair_m * self.ctas + half)),
         ("with_same_b", lambda self, rank_n, half: 1 << (rank_n * self.cluster_m)),
         ("loaders", lambda self, pair_m, rank_n: self.pair_of(pair_m * self.ctas + rank_n * self.cluster_m)),
