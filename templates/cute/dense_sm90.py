@@ -86,6 +86,8 @@ class Dense(Epilogue):
         self.cluster = cluster_m * cluster_n
         # CTAs that write into another's stages: those of its row and of its column.
         self.sharers = cluster_m + cluster_n - 1
+        # Then those that write to this CTA and those that write to its neighbour are not the same, see `announce`.
+        self.both = cluster_m > 1 and cluster_n > 1
         self.ping_pong, self.stages = bool(ping_pong), stages
         self.part, self.tma_store, self.swizzled = part, part > 0, bool(swizzled)
         self.buffers = buffers
@@ -166,7 +168,7 @@ class Dense(Epilogue):
         if warp == 0:
             with cute.arch.elect_one():
                 for stage in range_constexpr(self.stages):
-                    cute.arch.mbarrier_init(full + stage, 1)
+                    cute.arch.mbarrier_init(full + stage, self.sharers if self.both else 1)
                     cute.arch.mbarrier_init(empty + stage, GROUP // WARP * self.groups_of_tile * self.sharers)
             cute.arch.mbarrier_init_fence()
             cpasync.prefetch_descriptor(load_a)
@@ -248,8 +250,7 @@ class Dense(Epilogue):
             tile_m, tile_n = self.tile_at(turn, walk)
             for block in cutlass.range(cute.ceil_div(k, self.block_k), unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(full + stage, self.stage_bytes)
+                self.announce(full + stage, rank_m, rank_n)
                 arrived = full + stage
                 if const_expr(self.cluster_n == 1):
                     cute.copy(load_a, from_a[None, tile_m, block], to_a[None, stage], tma_bar_ptr=arrived)
@@ -332,6 +333,23 @@ class Dense(Epilogue):
                 self.write(flat, row, tile_n * self.block_n, thread % GROUP, c, sizes)
         if const_expr(self.tma_store):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def announce(self, barrier, rank_m, rank_n):
+        """Say that this program's stage is free, and how much comes; in a cluster along both sides to others, too.
+
+        There a program may have all that it needs from itself, and a round later say a second time to a neighbour that
+        it has read the stage, in the place of a third program that has not: its stage is full only once all those
+        neighbours have gone on.
+        """
+        with cute.arch.elect_one():
+            if const_expr(self.both):
+                cute.arch.mbarrier_expect_tx(barrier, self.stage_bytes)
+            else:
+                cute.arch.mbarrier_arrive_and_expect_tx(barrier, self.stage_bytes)
+        if const_expr(self.both):
+            cute.arch.sync_warp()
+            self.release(barrier, cute.arch.lane_idx(), rank_m, rank_n)
 
     @cute.jit
     def release(self, barrier, lane, rank_m, rank_n):
