@@ -18,7 +18,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile
-from genkern.kernels.cute.product import finish_limit, operands_limit, scales_of
+from genkern.kernels.cute.dense_product import finish_limit, operands_limit, scales_of
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
     BLOCK_SIZE_K,

@@ -19,7 +19,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile_sm100 as tile
-from genkern.kernels.cute.product import finish_limit, operands_limit, scales_of
+from genkern.kernels.cute.dense_product import finish_limit, operands_limit, scales_of
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
 from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (

@@ -1,11 +1,11 @@
-"""Tests of genkern.kernels.cute.product: what is multiplied and how it is finished, on every architecture."""
+"""Tests of genkern.kernels.cute.dense_product: what is multiplied and how it is finished, on every architecture."""
 
 from __future__ import annotations
 
 import pytest
 
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.product import finish_limit, operands_limit, scales_of
+from genkern.kernels.cute.dense_product import finish_limit, operands_limit, scales_of
 
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 
