@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from genkern.ops.op import op_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,9 +24,11 @@ def generic() -> Iterator[Path]:
                 yield path
 
 
-@pytest.mark.parametrize("path", list(generic()), ids=lambda path: str(path.relative_to(ROOT)))
-def test_generic_code_names_no_format(path: Path) -> None:
+def test_generic_code_names_no_format() -> None:
     """So that the next format is one folder in genkern/ops and one in templates."""
-    text = path.read_text(encoding="utf-8")
-    named = [name for name in op_names() if name in text]
-    assert named == ALLOWED.get(str(path.relative_to(ROOT)), [])
+    found = {}
+    for path in generic():
+        text = path.read_text(encoding="utf-8")
+        found[str(path.relative_to(ROOT))] = [name for name in op_names() if name in text]
+    assert len(found) > 200
+    assert {path: named for path, named in found.items() if named} == ALLOWED

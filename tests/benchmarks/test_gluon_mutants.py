@@ -63,7 +63,7 @@ def test_all_of_them_are_here() -> None:
     assert all(fault.startswith("scale of ") for fault in missing)
 
 
-@pytest.mark.parametrize("case", spread(CASES, 10), ids=lambda case: f"{case.config.family}-{case.fault}")
+@pytest.mark.parametrize("case", spread(CASES, 20), ids=lambda case: f"{case.config.family}-{case.fault}")
 def test_a_mutant_computes_wrongly(case: Case) -> None:
     """Or does what would hang, or race, on a GPU."""
     with pytest.raises(AssertionError):

@@ -19,7 +19,7 @@ from tiny_space import TINY_AMD
 LINE = "genkern: stopped; run the same command again to go on\n"
 
 
-# One in four of these has each signal, each number of devices, and a moment at the start, within a size and later.
+# One in five of these has each signal, each number of devices, and a moment at the start, within a size and later.
 MOMENTS = [
     (gpus, moment, number)
     for gpus, moment in ((1, 1), (2, 30), (1, 100), (1, 30), (2, 1))
@@ -61,7 +61,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> Ran:
     return ended(process)
 
 
-@pytest.mark.parametrize(("gpus", "moment", "number"), spread(MOMENTS, 4))
+@pytest.mark.parametrize(("gpus", "moment", "number"), spread(MOMENTS, 5))
 def test_stopped_while_measuring(
     number: signal.Signals, gpus: int, moment: int, undisturbed: tuple[str, int], tmp_path: Path, cache_dir: Path
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from command import environment, run, start
-from long_tests import repeats
+from long_tests import repeats, spread
 from machines import machine
 from processes import assert_gone, until
 from tiny_space import FASTER, NAMES, tiny_command
@@ -129,7 +129,7 @@ def times_in(journal: Path) -> dict[str, dict[str, dict[str, float]]]:
     return times
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("gpus", spread([2, 1], 2))
 def test_killed_while_compiling(gpus: int, tmp_path: Path) -> None:
     """SIGKILL with a cold cache leaves the compilers' files behind; the next run removes them.
 

@@ -14,7 +14,7 @@ import pytest
 import triton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from long_tests import repeats
+from long_tests import LONG, repeats
 from small_gemms import SPLIT, TILED, make_module, specs_of
 from triton.backends.compiler import GPUTarget
 from triton_matmul import compile_matmul
@@ -33,6 +33,11 @@ AMD = ["gfx942", "gfx950", "gfx1201"]
 NVIDIA = ["sm_80", "sm_90", "sm_100"]
 
 
+def each_of(archs: list[str]) -> list[tuple[str, tuple[int, int, int]]]:
+    """Both blocks for one of these, and the second, which tells more, for the others; in `make test-long` both."""
+    return [(arch, block) for arch in archs for block in BLOCKS if LONG or block == BLOCKS[1] or arch == archs[1]]
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Compile for (arch, block), each once, in a cache of this module's own."""
@@ -49,8 +54,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield get
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("arch", AMD)
+@pytest.mark.parametrize(("arch", "block"), each_of(AMD))
 def test_code_object_agrees_with_assembly(compiled: Any, arch: str, block: tuple[int, int, int]) -> None:
     """The note in the code object says what the metadata block of the assembly text says."""
     kernel = compiled(arch, block)
@@ -68,8 +72,7 @@ def test_code_object_agrees_with_assembly(compiled: Any, arch: str, block: tuple
     assert found.registers > 32
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("arch", NVIDIA)
+@pytest.mark.parametrize(("arch", "block"), each_of(NVIDIA))
 def test_cubin_agrees_with_cuobjdump(compiled: Any, arch: str, block: tuple[int, int, int], tmp_path: Path) -> None:
     """Registers and stack of the cubin are those that cuobjdump prints."""
     kernel = compiled(arch, block)

@@ -77,7 +77,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     return compile_one
 
 
-each_compiled = pytest.mark.parametrize("config", COMPILED, ids=lambda config: config.name)
+# Every second one has upright and swapped tiles, and both kinds of clusters.
+each_compiled = pytest.mark.parametrize("config", spread(COMPILED, 2), ids=lambda config: config.name)
 
 
 def down_across(config: Config) -> tuple[int, int]:
