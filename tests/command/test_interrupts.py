@@ -95,7 +95,7 @@ def test_stopped_while_measuring(
     assert len(lines) == len(set(lines)) == 1 + measurements
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", spread([signal.SIGTERM, signal.SIGINT, signal.SIGKILL], 2))
 def test_stopped_while_compiling(number: signal.Signals, tmp_path: Path) -> None:
     """With a cold cache, when the first binary is there: the workers end too, and what is compiled stays so."""
     cache = tmp_path / "cache"

@@ -24,7 +24,7 @@ from genkern.journal.batch import measurements_of
 from genkern.journal.line import entry_of
 
 # `make test-long` kills 50 times.
-KILLS = repeats(4, 50)
+KILLS = repeats(3, 50)
 SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in (16, 32, 64, 128))
 # How long processes below a killed command may live on; a busy machine included.
 GONE_S = 10.0

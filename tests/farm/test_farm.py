@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from long_tests import spread
 from small_gemms import AMD, AMD_SPLIT, TRITON_VERSION, specs_of, target_of, write_module
 from trouble_kernels import trouble_spec
 
@@ -233,7 +234,7 @@ def test_no_pytorch_and_no_gpu(trouble: Path, hostile_path: Path) -> None:
     assert not (hostile_path / "imported").exists()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+@pytest.mark.parametrize("how", spread([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], 2), ids=lambda how: how.name)
 def test_nothing_outlives_the_driver(trouble: Path, hostile_path: Path, how: signal.Signals) -> None:
     """Ctrl-C, SIGTERM and kill -9, in the middle of two compiles that hang, leave no process behind."""
     mark = uuid.uuid4().hex

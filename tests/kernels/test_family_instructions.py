@@ -295,7 +295,7 @@ def test_specialized_loops_are_for_sm_100(
 @pytest.mark.parametrize(
     ("config", "dtype"),
     [
-        *((config, "bf16") for config in spread(GLUON_CONFIGS, 2)),
+        *((config, "bf16") for config in spread(GLUON_CONFIGS, 4)),
         *((config, "fp16") for config in spread(GLUON_CONFIGS[1::6], 2)),
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -320,7 +320,7 @@ def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], co
 @pytest.mark.parametrize(
     ("config", "dtype_c"),
     [
-        *((config, "bf16") for config in spread(GLUON_CONFIGS, 2)),
+        *((config, "bf16") for config in spread(GLUON_CONFIGS, 4)),
         *((config, "fp32") for config in spread(GLUON_CONFIGS[3::4], 2)),
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -360,8 +360,10 @@ def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., A
     assert [legal(replace(problem, dtype_c=c), config, None) for c in ("bf16", "fp32")] == ["", RING_SMALLER]
 
 
-@pytest.mark.parametrize("split_k", [1, 2])
-@pytest.mark.parametrize("family", ["warp_specialized", "warp_specialized_swapped"])
+@pytest.mark.parametrize(
+    ("family", "split_k"),
+    spread([(f"warp_specialized{way}", split_k) for split_k in (1, 2) for way in ("", "_swapped")], 3),
+)
 def test_gluon_loader_begins_a_turn_where_the_kernel_left_off(
     gluon_kernel: Callable[..., Any], family: str, split_k: int
 ) -> None:

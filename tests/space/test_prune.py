@@ -254,7 +254,9 @@ def test_8_bit_types_keep_something(dtype: str, arch: str) -> None:
     assert space.name == "amd" or min(config.BLOCK_SIZE_K for config in kept) >= 32
 
 
-@pytest.mark.parametrize("size", [(1, 4096, 4096), (64, 2112, 7168), (1024, 1280, 8192), (4096, 4096, 14336)])
+@pytest.mark.parametrize(
+    "size", spread([(1, 4096, 4096), (4096, 4096, 14336), (64, 2112, 7168), (1024, 1280, 8192)], 2)
+)
 @pytest.mark.parametrize(
     ("name", "arch"),
     [

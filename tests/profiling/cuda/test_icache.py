@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_tests import spread
 
 from genkern.errors import ProfilerError
 from genkern.profiling.cuda.icache import KERNEL, MULTIPLY_ADDS, InstructionCacheFlush, evicting_ptx
@@ -20,7 +21,7 @@ def test_no_two_instructions_are_equal() -> None:
     assert len(lines) == len(set(lines)) == MULTIPLY_ADDS
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", spread(["sm_90", "sm_80"], 2))
 def test_the_code_is_larger_than_the_caches(arch: str, tmp_path: Path) -> None:
     """NVIDIA's assembler takes it, and leaves more than 512 KiB of code."""
     ptxas = pytest.importorskip("triton").knobs.nvidia.ptxas.path
