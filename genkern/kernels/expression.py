@@ -144,7 +144,8 @@ def spelled(value: Value, spell: Callable[[str], str], outer: int = 0) -> str:
         return f"{function}({', '.join(spelled(operand, spell) for operand in value.operands)})"
     binding = _BINDING[value.operation]
     left, right = value.operands
-    text = f"{spelled(left, spell, binding)} {value.operation} {spelled(right, spell, binding + 1)}"
+    # Python chains comparisons: a > b > c would say something else.
+    text = f"{spelled(left, spell, binding + (binding == 1))} {value.operation} {spelled(right, spell, binding + 1)}"
     return f"({text})" if binding < outer else text
 
 

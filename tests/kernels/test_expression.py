@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from genkern.errors import InputError
@@ -59,6 +59,7 @@ def test_folding_first_changes_nothing(value: Value, known: dict[str, int], firs
 
 
 @given(VALUES, KNOWN)
+@example(Expression(">", (Expression(">", (name("M"), 2)), 1)), {"M": 3})
 def test_python_means_the_same(value: Value, known: dict[str, int]) -> None:
     """What a generated module computes is what the plan says."""
     assert int(eval(spelled(value, str), {"triton": _Triton, **known})) == evaluate(value, dict(known))

@@ -124,7 +124,9 @@ def test_rows_are_ordered_as_pytorch_does(context: Context, rows: int, dtype: st
 
 @pytest.mark.parametrize("scales", ["per_token", "blocks"])
 def test_rows_are_quantised_as_pytorch_does(context: Context, scales: str) -> None:
-    """By the bundle's kernel: PyTorch multiplies by 1 / 448 on a GPU, so that a last bit of a scale may differ."""
+    """By the bundle's kernel. PyTorch multiplies by 1 / 448 on a GPU: a scale may differ in its last bit, and what lies
+    half-way between two fp8 numbers then goes the other way. By equal scales rows are equal.
+    """
     import torch
 
     x = torch.randn(33, 720, device="cuda").bfloat16() * torch.logspace(-4, 4, 33, device="cuda")[:, None].bfloat16()
@@ -133,8 +135,10 @@ def test_rows_are_quantised_as_pytorch_does(context: Context, scales: str) -> No
     assert quantize.__name__ == "call"
     (found, scale), (wanted, of_torch) = quantize(x), quantized(x, torch.float8_e4m3fn, scales)
     torch.testing.assert_close(scale, of_torch, rtol=2e-7, atol=0)
-    assert (found.float() != wanted.float()).float().mean() < 1e-3
     torch.testing.assert_close(found.float(), wanted.float(), rtol=2**-3, atol=2**-9)
+    same = (scale == of_torch).repeat_interleave(128 if scales == "blocks" else 720, 1)[:, :720]
+    assert same.float().mean() > 0.2
+    assert torch.equal(found.float()[same], wanted.float()[same])
 
 
 @pytest.mark.parametrize("scales", ["per_token", "blocks"])
@@ -155,8 +159,9 @@ def test_a_mixture_in_8_bits(context: Context, scales: str) -> None:
     wanted = by_loop(x, gate_up, down, weights, ids)
     found = moe(x, *narrow, weights, ids, *of)
     assert (found.float() - wanted).norm() < 2**-3.5 * wanted.norm()
+    # Rounded otherwise where it lies half-way (above), x moves numbers between the products over fp8's steps as well.
     x8, x_scale = quantized(x, torch.float8_e4m3fn, scales)
-    assert (moe(x8, *narrow, weights, ids, *of, x_scale=x_scale) - found).norm() < 2**-6 * found.norm()
+    assert (moe(x8, *narrow, weights, ids, *of, x_scale=x_scale) - found).norm() < 2**-5 * found.norm()
 
 
 def test_a_compiled_mixture(context: Context) -> None:
