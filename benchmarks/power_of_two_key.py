@@ -86,7 +86,7 @@ def drawn(seed: int, count: int) -> list[GemmProblem]:
     found: dict[GemmProblem, None] = {}
     while len(found) < count:
         m, n, k = (round(exp(random.uniform(log(_LEAST), log(_MOST)))) for _ in range(3))
-        problem = GemmProblem(m, *(round(size / _STEP) * _STEP for size in (n, k)))
+        problem = GemmProblem(m, round(n / _STEP) * _STEP, round(k / _STEP) * _STEP)
         if problem != rounded_up(problem):
             found[problem] = None
     return list(found)
@@ -192,13 +192,12 @@ def main(argv: Sequence[str]) -> None:
     data = DataFile(arguments.output)
     with workbench(arguments) as bench_of:
         for pair in until(arguments.seconds, spread_order(pairs, arguments.limit)):
-            if known := untimed(pair, bench_of.setting.target.gpu):
-                found.append(known)
-            else:
-                with bench_of.open(pair.problem, [pair.own, pair.by_key]) as bench, said(pair.problem.size):
-                    found.append(race(bench, pair))
-            if found:
-                data.add(asdict(found[-1]))
+            one = untimed(pair, bench_of.setting.target.gpu)
+            if one is None:
+                with said(pair.problem.size), bench_of.open(pair.problem, [pair.own, pair.by_key]) as bench:
+                    one = race(bench, pair)
+            found.append(one or _found(pair, why=NOT_TIMED))
+            data.add(asdict(found[-1]))
         print(report(found))
         print(versions_line(bench_of))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,6 +162,41 @@ def test_the_report() -> None:
     assert lines[-2] == "pow2_key_loss: 0.166 (worst 0.440; 3 sizes, 2 lose over 0.05, for 1 both are one config)"
     assert lines[-1] == "not legal for the exact size: 1; computes something else or not timed: 1"
     assert "pow2_key_loss" not in key.report([])
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_every_pair_is_in_the_table_and_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one whose size cannot be opened, which costs itself only."""
+    samples = {OWN.name: [10.0], OTHER.name: [12.0]}
+
+    @contextlib.contextmanager
+    def open_(problem: GemmProblem, configs: object) -> Iterator[StandInBench]:
+        if problem.M == 301:
+            raise MemoryError("full")
+        yield StandInBench({OWN.name: 2.0, OTHER.name: 2.0}, samples)
+
+    @contextlib.contextmanager
+    def workbench(arguments: object) -> Iterator[SimpleNamespace]:
+        target = SimpleNamespace(gpu=gpu_for_arch("sm_90"))
+        yield SimpleNamespace(open=open_, setting=SimpleNamespace(target=target))
+
+    monkeypatch.setattr(key, "workbench", workbench)
+    monkeypatch.setattr(key, "versions_line", lambda _bench: "an H200")
+    results, data = tmp_path / "r.yaml", tmp_path / "full.jsonl"
+    made = winner(config=OWN, device="NVIDIA H200", arch="sm_90", problem=EXACT)
+    others = [replace(made, problem=replace(EXACT, M=301)), replace(made, problem=ROUNDED, config=OTHER)]
+    write_results(results, [made, *others], 132)
+    key.main([str(results), "-o", str(data)])
+    said = capsys.readouterr()
+    assert "pow2_key_loss: 0.200 (worst 0.200; 1 sizes, 1 lose over 0.05, for 0 both are one config)" in said.out
+    assert "301x3000x1000: MemoryError: full" in said.err
+    entries = [json.loads(line) for line in data.read_text().splitlines()]
+    assert [(entry["size"], entry["why"]) for entry in entries] == [
+        ("300x3000x1000", ""),
+        ("301x3000x1000", key.NOT_TIMED),
+    ]
 
 
 @pytest.mark.parametrize(
