@@ -24,6 +24,7 @@ from figures import DataFile, geomean, table
 from moe_layer import Layer, LayerOnDevice, layers_of, vllm_configs
 from workbench import Bench, Workbench, argument_parser, rows_of, said, say, until, versions_line, workbench
 
+from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
@@ -214,7 +215,8 @@ def main() -> None:
     with workbench(arguments) as bench_of:
         rows = rows_of(arguments)
         grouped = [row for row in rows if row.problem.op == "grouped_gemm" and row.config is not None]
-        for item in until(arguments.seconds, [*layers_of(rows), *grouped]):  # type: ignore[list-item]
+        both: list[Layer | TunedRow] = [*layers_of(rows), *grouped]
+        for item in until(arguments.seconds, both):
             if isinstance(item, Layer):
                 with said(item.what):
                     races.append(race_layer(bench_of, item))

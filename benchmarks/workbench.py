@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from figures import spread_order
 
@@ -33,6 +34,7 @@ from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Finals, Rounds, run_finals
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 
+Item = TypeVar("Item")
 # As in the measured process (profiling/server.py): a sample of about so long, of so many calls at most.
 SAMPLE_US = 100.0
 MOST_REPEATS = 32
@@ -123,12 +125,15 @@ class Workbench:
                 torch.cuda.empty_cache()
 
 
-def argument_parser(doc: str | None, *, sizes: bool = False) -> argparse.ArgumentParser:
-    """A parser with what all benchmarks on a GPU take; with `sizes`, a list of sizes comes first."""
+def argument_parser(doc: str | None, *, sizes: bool = False, optional: bool = False) -> argparse.ArgumentParser:
+    """A parser with what all benchmarks on a GPU take; with `sizes`, a list of sizes comes first.
+
+    `optional`: the results may be left out.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if sizes:
         parser.add_argument("sizes", help="list of sizes")
-    parser.add_argument("results", help="results file of genkern, YAML")
+    parser.add_argument("results", nargs="?" if optional else None, help="results file of genkern, YAML")
     parser.add_argument("-o", "--output", help="full data as JSON lines")
     parser.add_argument("--cache_dir", help="genkern's --cache_dir")
     parser.add_argument("--limit", type=int, help="so many sizes, spread over the file")
@@ -154,8 +159,8 @@ def rows_of(arguments: argparse.Namespace) -> list[TunedRow]:
         return spread_order(read_results(arguments.results), arguments.limit)
 
 
-def until(seconds: float, rows: Sequence[TunedRow]) -> Iterator[TunedRow]:
-    """The rows one by one, until the time is used up."""
+def until(seconds: float, rows: Sequence[Item]) -> Iterator[Item]:
+    """The rows, or whatever else there is one of for a size, one by one, until the time is used up."""
     started_s = time.monotonic()
     for number, row in enumerate(rows):
         if time.monotonic() - started_s > seconds:

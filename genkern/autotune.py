@@ -122,14 +122,14 @@ def autotune_gemm(
     if key == "exact":
         at, row = bench.tuned(problem, space, "exact")
         return _autotuned(bench, at, row, key, None)
-    _, rounded = bench.tuned(_rounded(problem), space, "exact")
+    _, rounded = bench.tuned(rounded_up(problem), space, "exact")
     assert rounded.config is not None
     at, row = bench.tuned(problem, _only(arch, rounded.config), "power_of_two")
     loss = None
     if measure_loss:
         _, best = bench.tuned(problem, space, "exact")
         loss = _loss(row, best)
-        write_whole(str(at / "loss.json"), json.dumps({"power_of_two_loss": loss, **asdict(_rounded(problem))}))
+        write_whole(str(at / "loss.json"), json.dumps({"power_of_two_loss": loss, **asdict(rounded_up(problem))}))
     return _autotuned(bench, at, row, key, loss)
 
 
@@ -213,7 +213,8 @@ def _file(arch: str, families: list[dict[str, Any]], rules: list[str]) -> dict[s
     return {"archs": [arch], "ops": [DEFAULT_OP], "families": families, "rules": rules}
 
 
-def _rounded(problem: GemmProblem) -> GemmProblem:
+def rounded_up(problem: GemmProblem) -> GemmProblem:
+    """What the key "power_of_two" tunes for `problem`: M, N and K each the next power of two that is no less."""
     m, n, k = (1 << (size - 1).bit_length() for size in (problem.M, problem.N, problem.K))
     return replace(problem, M=m, N=n, K=k)
 

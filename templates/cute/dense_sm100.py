@@ -16,31 +16,17 @@ Why it should be right, barrier by barrier, is in protocol_sm100, with who loads
 from __future__ import annotations
 
 import cutlass
-from cutlass import (
-    BFloat16,
-    Float8E4M3FN,
-    Float8E5M2,
-    Float16,
-    Float32,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    const_expr,
-    cute,
-    range_constexpr,
-)
+from cutlass import Float32, Int8, Int16, Int32, Int64, const_expr, cute, range_constexpr
 from cutlass._mlir.dialects import nvvm
-from cutlass.cute import runtime
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.cute.nvgpu.common import OperandMajorMode
 from cutlass.utils import blackwell_helpers
 
+from genkern.templates.cute.arguments import TYPES, arguments_of
 from genkern.templates.cute.epilogue_sm100 import WARP, Epilogue
 from genkern.templates.cute.finish import coordinates
 from genkern.templates.cute.protocol_sm100 import Sharing
 
-TYPES = {"bf16": BFloat16, "fp16": Float16, "fp8e4m3fn": Float8E4M3FN, "fp8e5m2": Float8E5M2, "fp32": Float32}
 # Warps 0 to 3 bring C: a warp may read the lanes of tensor memory of its number modulo 4.
 STORING, MULTIPLIES, LOADS = 4, 4, 5
 # Tiles that may be in tensor memory at once.
@@ -53,22 +39,7 @@ def build(symbol, constants):
     `constants` are what the family says of a config (genkern/kernels/cute/dense_sm100.py), by name.
     """
     kernel = Dense(symbol, **constants)
-    extras = tuple(_pointer(dtype) for dtype in kernel.extra_types()) or None
-    a, b = _matrix(kernel.dtype_a, kernel.k_major_a), _matrix(kernel.dtype_b, kernel.k_major_b)
-    c = _matrix(kernel.dtype_c, True) if kernel.tma_store else _pointer(kernel.dtype_c)
-    sizes = (Int32(1),) * (4 if kernel.tma_store else 5)
-    return kernel, (a, b, c, extras, sizes, Int32(1), runtime.make_fake_stream())
-
-
-def _matrix(dtype, along_columns):
-    """A matrix of any size whose rows are 16 bytes apart, or a multiple of it."""
-    pitch = cute.sym_int64(divisibility=128 // dtype.width)
-    strides = (pitch, 1) if along_columns else (1, pitch)
-    return runtime.make_fake_tensor(dtype, (cute.sym_int(), cute.sym_int()), strides, assumed_align=16)
-
-
-def _pointer(dtype):
-    return runtime.make_ptr(dtype, 16, cute.AddressSpace.gmem, assumed_align=16)
+    return kernel, arguments_of(kernel)
 
 
 class Dense(Epilogue):
@@ -102,10 +73,6 @@ class Dense(Epilogue):
         self.group = tcgen05.CtaGroup.TWO if ctas == 2 else tcgen05.CtaGroup.ONE
         self.stage_bytes = (self.rows * self.dtype_a.width + block_n // ctas * self.dtype_b.width) * block_k // 8
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
-
-    def extra_types(self):
-        """Of what the finish reads, in the order of parameters."""
-        return [Float32, Float32] * (self.scales != "none") + [self.dtype_c] * self.bias
 
     def tiled_mma(self):
         major = {True: OperandMajorMode.K, False: OperandMajorMode.MN}

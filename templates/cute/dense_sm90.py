@@ -14,27 +14,14 @@ fills with zeros and does not store.
 from __future__ import annotations
 
 import cutlass
-from cutlass import (
-    BFloat16,
-    Float8E4M3FN,
-    Float8E5M2,
-    Float16,
-    Float32,
-    Int16,
-    Int32,
-    Int64,
-    const_expr,
-    cute,
-    range_constexpr,
-)
-from cutlass.cute import runtime
+from cutlass import Float32, Int16, Int32, Int64, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.cute.nvgpu.common import OperandMajorMode
 
+from genkern.templates.cute.arguments import TYPES, arguments_of
 from genkern.templates.cute.epilogue_sm90 import ROWS, WARP, WARP_ROWS, Epilogue
 from genkern.templates.cute.finish import coordinates
 
-TYPES = {"bf16": BFloat16, "fp16": Float16, "fp8e4m3fn": Float8E4M3FN, "fp8e5m2": Float8E5M2, "fp32": Float32}
 GROUP = 128
 # Registers of a thread that loads, and of one that multiplies where one group does, or two: 64 Ki are an SM's.
 LOADING, MULTIPLYING = 40, {1: 240, 2: 232}
@@ -48,22 +35,7 @@ def build(symbol, constants):
     `constants` are what the family says of a config (genkern/kernels/cute/dense.py), by name.
     """
     kernel = Dense(symbol, **constants)
-    extras = tuple(_pointer(dtype) for dtype in kernel.extra_types()) or None
-    a, b = _matrix(kernel.dtype_a, kernel.k_major_a), _matrix(kernel.dtype_b, kernel.k_major_b)
-    c = _matrix(kernel.dtype_c, True) if kernel.tma_store else _pointer(kernel.dtype_c)
-    sizes = (Int32(1),) * (4 if kernel.tma_store else 5)
-    return kernel, (a, b, c, extras, sizes, Int32(1), runtime.make_fake_stream())
-
-
-def _matrix(dtype, along_columns):
-    """A matrix of any size whose rows are 16 bytes apart, or a multiple of it."""
-    pitch = cute.sym_int64(divisibility=128 // dtype.width)
-    strides = (pitch, 1) if along_columns else (1, pitch)
-    return runtime.make_fake_tensor(dtype, (cute.sym_int(), cute.sym_int()), strides, assumed_align=16)
-
-
-def _pointer(dtype):
-    return runtime.make_ptr(dtype, 16, cute.AddressSpace.gmem, assumed_align=16)
+    return kernel, arguments_of(kernel)
 
 
 class Dense(Epilogue):
@@ -98,10 +70,6 @@ class Dense(Epilogue):
         self.high = block_m // (ROWS * self.groups_of_tile)
         self.stage_bytes = (block_m * self.dtype_a.width + block_n * self.dtype_b.width) * block_k // 8
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
-
-    def extra_types(self):
-        """Of what the finish reads, in the order of parameters."""
-        return [Float32, Float32] * (self.scales != "none") + [self.dtype_c] * self.bias
 
     def operand_layout(self, dtype, rows, k_major, stages):
         """Of a block of A or B in shared memory, with 128-byte swizzle; of all stages, where there are any."""

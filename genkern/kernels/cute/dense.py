@@ -18,10 +18,9 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile
-from genkern.kernels.cute.dense_product import finish_limit, operands_limit, scales_of
+from genkern.kernels.cute.dense_product import finish_limit, operands_limit, product_constants
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
-    BLOCK_SIZE_K,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
     NUM_STAGES,
@@ -113,21 +112,8 @@ def _call(product: Product, variant: Variant) -> Call:
     part_bytes = groups * (tile.ROWS * variant.part * DTYPES[product.by_name["c"].dtype].size_bytes)
     buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > tile.SHARED_BYTES, 1, tile.MOST_BUFFERS)
     constants: dict[str, Value | str] = {
-        "dtype_a": problem.dtype_a,
-        "dtype_b": problem.dtype_b,
-        "dtype_c": problem.dtype_c,
-        "k_major_a": int(problem.row_major_a),
-        "k_major_b": int(not problem.row_major_b),
-        "scales": scales_of(problem) or "none",
-        "bias": int(problem.bias),
-        "activation": problem.activation,
-        "block_m": BLOCK_SIZE_M,
-        "block_n": BLOCK_SIZE_N,
-        "block_k": BLOCK_SIZE_K,
-        "cluster_m": variant.down,
-        "cluster_n": variant.across,
+        **product_constants(problem, variant),
         "ping_pong": int(ping_pong),
-        "stages": NUM_STAGES,
         "part": variant.part,
         "buffers": buffers,
         "swizzled": int(swizzle == tile.SWIZZLE_128),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.expression import Value
+from genkern.kernels.families.call import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, Variant
 from genkern.ops.op import get_op
 
 # Types that the instructions take, by the bytes of their elements.
@@ -42,3 +44,23 @@ def finish_limit(problem: GemmProblem) -> str:
     if not get_op(problem.op).plain_finish or scales_of(problem) is None:
         return "this family's finish is scales of A and B, bias and activation only"
     return ""
+
+
+def product_constants(problem: GemmProblem, variant: Variant) -> dict[str, Value | str]:
+    """Of a kernel, as `Dense` in templates/cute names them: types and layouts, finish, block, stages, cluster."""
+    return {
+        "dtype_a": problem.dtype_a,
+        "dtype_b": problem.dtype_b,
+        "dtype_c": problem.dtype_c,
+        "k_major_a": int(problem.row_major_a),
+        "k_major_b": int(not problem.row_major_b),
+        "scales": scales_of(problem) or "none",
+        "bias": int(problem.bias),
+        "activation": problem.activation,
+        "block_m": BLOCK_SIZE_M,
+        "block_n": BLOCK_SIZE_N,
+        "block_k": BLOCK_SIZE_K,
+        "stages": NUM_STAGES,
+        "cluster_m": variant.down,
+        "cluster_n": variant.across,
+    }

@@ -19,11 +19,10 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile_sm100 as tile
-from genkern.kernels.cute.dense_product import finish_limit, operands_limit, scales_of
+from genkern.kernels.cute.dense_product import finish_limit, operands_limit, product_constants
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
 from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
-    BLOCK_SIZE_K,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
     NUM_STAGES,
@@ -136,21 +135,8 @@ def _call(product: Product, variant: Variant) -> Call:
         *(() if tma_store else (Leading("ldc", "c"),)),
     )
     constants: dict[str, Value | str] = {
-        "dtype_a": problem.dtype_a,
-        "dtype_b": problem.dtype_b,
-        "dtype_c": problem.dtype_c,
-        "k_major_a": int(problem.row_major_a),
-        "k_major_b": int(not problem.row_major_b),
-        "scales": scales_of(problem) or "none",
-        "bias": int(problem.bias),
-        "activation": problem.activation,
-        "block_m": BLOCK_SIZE_M,
-        "block_n": BLOCK_SIZE_N,
-        "block_k": BLOCK_SIZE_K,
-        "cluster_m": variant.down,
-        "cluster_n": variant.across,
+        **product_constants(problem, variant),
         "ctas": ctas,
-        "stages": NUM_STAGES,
         "columns": columns,
         "tma_store": int(tma_store),
         "part": variant.part or tile.DIRECT_PART,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense_product import finish_limit, operands_limit, scales_of
+from genkern.kernels.cute import dense, dense_sm100
+from genkern.kernels.cute.dense_product import finish_limit, operands_limit, product_constants, scales_of
+from genkern.kernels.cute.source_file import path_of
+from genkern.kernels.families.call import Variant
 
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 
@@ -44,3 +49,18 @@ def test_finish() -> None:
     assert finish_limit(problem(bias=True, activation="silu", dtype_c="fp32")) == ""
     blocks = problem(op="a8w8_blockscale", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn")
     assert "scales of A and B, bias and activation only" in finish_limit(blocks)
+
+
+@pytest.mark.parametrize("template", [dense.TEMPLATE, dense_sm100.TEMPLATE])
+def test_kernels_take_what_is_said_of_the_product(template: str) -> None:
+    """By the names of the parameters of `Dense`, on every architecture."""
+    fields = {**FP8, "own": (("scales", "per_token"),), "bias": True, "activation": "silu", "row_major_b": True}
+    said = product_constants(problem(**fields), Variant("matmul", template, down=2, across=1))
+    types = ("fp8e4m3fn", "fp8e5m2", "bf16", 1, 0, "each", 1, "silu")
+    assert tuple(said.values())[: len(types)] == types
+    assert (said["cluster_m"], said["cluster_n"]) == (2, 1)
+    (dense_class,) = (
+        node for node in ast.walk(ast.parse(path_of(template).read_text())) if getattr(node, "name", "") == "Dense"
+    )
+    (made,) = (node for node in dense_class.body if getattr(node, "name", "") == "__init__")
+    assert set(said) <= {each.arg for each in made.args.kwonlyargs}

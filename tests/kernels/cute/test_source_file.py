@@ -35,3 +35,21 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     """Of a user's error."""
     with pytest.raises(InputError, match=r"gone\.py: cannot read this kernel: No such file"):
         sha256_of(str(tmp_path / "gone.py"))
+
+
+def test_what_the_kernels_share_is_in_their_digest(tmp_path: Path) -> None:
+    """A change in any file of templates/cute makes all of their binaries others."""
+    folder = path_of(TEMPLATE).parent
+    for file in folder.glob("*.py"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    kernel = str(tmp_path / path_of(TEMPLATE).name)
+    digests = {sha256_of(TEMPLATE), sha256_of(kernel)}
+    assert len(digests) == 1
+    shared = ("arguments.py", "finish.py", "epilogue_sm90.py")
+    for name in shared:
+        with open(tmp_path / name, "a") as file:
+            file.write("# another\n")
+        sha256_of.cache_clear()
+        digests.add(sha256_of(kernel))
+    sha256_of.cache_clear()
+    assert len(digests) == 1 + len(shared)
