@@ -57,10 +57,17 @@ class ScriptedFarm(Farm):
         self.code = code
         self.modules: list[str] = []
         self.from_outside = False
+        self.in_turn = False
 
     def compile(
-        self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never
+        self,
+        module_path: str,
+        specs: Iterable[KernelSpec],
+        enough: Callable[[], bool] = never,
+        *,
+        in_turn: bool = False,
     ) -> Iterator[Binary | Failure]:
+        self.in_turn = in_turn
         self.modules.append(Path(module_path).read_text())
         for spec in self.order(list(specs)):
             if enough():
@@ -122,9 +129,9 @@ def test_a_candidate_comes_with_its_last_binary(
     original = farm.compile
 
     def compile_and_note(
-        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool]
+        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool], *, in_turn: bool
     ) -> Iterator[Binary | Failure]:
-        for result in original(module_path, specs, enough):
+        for result in original(module_path, specs, enough, in_turn=in_turn):
             arrived.append(result.key)
             yield result
 
@@ -304,6 +311,19 @@ def test_what_is_not_compiled_is_left_out(make_workshop: Callable[..., Workshop]
         (config.name for config in CONFIGS if config.name not in ready), Outcome.PREDICTED_OUT
     )
     assert job.unfit
+
+
+@pytest.mark.parametrize("patience", [0, 9])
+def test_the_cache_waits_where_patience_counts(
+    make_workshop: Callable[..., Workshop], tmp_path: Path, patience: int
+) -> None:
+    """What happens to be in the cache would else use it up before anything that promises more is compiled."""
+    farm = ScriptedFarm(tmp_path, lambda specs: specs)
+    workshop = make_workshop(farm)
+    workshop.budget = Budget(patience=patience)
+    with workshop.open(PROBLEM, CONFIGS, 0) as job:
+        list(job.candidates)
+    assert farm.in_turn == bool(patience)
 
 
 def test_every_config_ends_somewhere(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
