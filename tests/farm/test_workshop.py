@@ -57,17 +57,12 @@ class ScriptedFarm(Farm):
         self.code = code
         self.modules: list[str] = []
         self.from_outside = False
-        self.in_turn = False
+        self.options: dict[str, bool] = {}
 
     def compile(
-        self,
-        module_path: str,
-        specs: Iterable[KernelSpec],
-        enough: Callable[[], bool] = never,
-        *,
-        in_turn: bool = False,
+        self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never, **options: bool
     ) -> Iterator[Binary | Failure]:
-        self.in_turn = in_turn
+        self.options = options
         self.modules.append(Path(module_path).read_text())
         for spec in self.order(list(specs)):
             if enough():
@@ -129,9 +124,9 @@ def test_a_candidate_comes_with_its_last_binary(
     original = farm.compile
 
     def compile_and_note(
-        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool], *, in_turn: bool
+        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool], **options: bool
     ) -> Iterator[Binary | Failure]:
-        for result in original(module_path, specs, enough, in_turn=in_turn):
+        for result in original(module_path, specs, enough, **options):
             arrived.append(result.key)
             yield result
 
@@ -142,6 +137,7 @@ def test_a_candidate_comes_with_its_last_binary(
             assert {binary.key for binary in candidate.binaries} <= set(arrived)
             assert arrived[-1] in {binary.key for binary in candidate.binaries}
             seen.append(candidate.config)
+    assert farm.options == {"in_turn": False}
     assert len(arrived) == 5
     assert sorted(seen) == sorted(CONFIGS)
 
@@ -298,32 +294,25 @@ def test_real_copies_are_found(make_workshop: Callable[..., Workshop], cache_dir
 
 
 def test_what_is_not_compiled_is_left_out(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
-    """Once it is enough, all configs whose binaries are not there yet are predicted_out, and no others."""
+    """Once it is enough, all configs whose binaries are not there yet are predicted_out, and no others.
+
+    With patience, what happens to be in the cache is not to use it up before what promises more is compiled.
+    """
     farm = ScriptedFarm(tmp_path, lambda specs: specs)
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+    workshop = make_workshop(farm)
+    workshop.budget = Budget(patience=9)
+    with workshop.open(PROBLEM, CONFIGS, 0) as job:
         ready = set()
         for candidate in job.candidates:
             ready.add(candidate.config.name)
             job.enough = True
+    assert farm.options == {"in_turn": True}
     # Those of its binary, which are there at once, are candidates too.
     assert {CONFIGS[0].name, CONFIGS[1].name} <= ready == {*job.ready}
     assert {name: unfit.outcome for name, unfit in job.unfit.items()} == dict.fromkeys(
         (config.name for config in CONFIGS if config.name not in ready), Outcome.PREDICTED_OUT
     )
     assert job.unfit
-
-
-@pytest.mark.parametrize("patience", [0, 9])
-def test_the_cache_waits_where_patience_counts(
-    make_workshop: Callable[..., Workshop], tmp_path: Path, patience: int
-) -> None:
-    """What happens to be in the cache would else use it up before anything that promises more is compiled."""
-    farm = ScriptedFarm(tmp_path, lambda specs: specs)
-    workshop = make_workshop(farm)
-    workshop.budget = Budget(patience=patience)
-    with workshop.open(PROBLEM, CONFIGS, 0) as job:
-        list(job.candidates)
-    assert farm.in_turn == bool(patience)
 
 
 def test_every_config_ends_somewhere(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
