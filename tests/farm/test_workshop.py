@@ -57,7 +57,6 @@ class ScriptedFarm(Farm):
         self.code = code
         self.modules: list[str] = []
         self.from_outside = False
-        self.options: dict[str, bool] = {}
 
     def compile(
         self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never, **options: bool
@@ -137,8 +136,7 @@ def test_a_candidate_comes_with_its_last_binary(
             assert {binary.key for binary in candidate.binaries} <= set(arrived)
             assert arrived[-1] in {binary.key for binary in candidate.binaries}
             seen.append(candidate.config)
-    assert farm.options == {"in_turn": False}
-    assert len(arrived) == 5
+    assert (len(arrived), farm.options) == (5, {"in_turn": False})
     assert sorted(seen) == sorted(CONFIGS)
 
 
@@ -294,10 +292,7 @@ def test_real_copies_are_found(make_workshop: Callable[..., Workshop], cache_dir
 
 
 def test_what_is_not_compiled_is_left_out(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
-    """Once it is enough, all configs whose binaries are not there yet are predicted_out, and no others.
-
-    With patience, what happens to be in the cache is not to use it up before what promises more is compiled.
-    """
+    """Once it is enough, all configs without binaries yet are predicted_out; the cache does not use patience up."""
     farm = ScriptedFarm(tmp_path, lambda specs: specs)
     workshop = make_workshop(farm)
     workshop.budget = Budget(patience=9)
