@@ -262,8 +262,9 @@ def _search(group: argparse._ArgumentGroup) -> None:
         "--patience",
         type=_positive,
         metavar="N",
-        help="compile and measure a size's kernels, the most promising first, until N in a row brought nothing faster; "
-        "the rest is predicted_out (default: all)",
+        help="compile and measure a size's kernels, the first four of each family and then the most promising first, "
+        "until N in a row brought nothing faster; the rest is predicted_out; a run that is resumed counts anew "
+        "(default: all)",
     )
     group.add_argument(
         "--deterministic",

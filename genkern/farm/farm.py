@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -73,14 +74,23 @@ class Farm:
         return spec.key(self.target, self.triton_version, self._environment)
 
     def compile(
-        self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never
+        self,
+        module_path: str,
+        specs: Iterable[KernelSpec],
+        enough: Callable[[], bool] = never,
+        *,
+        in_turn: bool = False,
     ) -> Iterator[Binary | Failure]:
         """Yield one result per distinct spec, what the cache has first, then the rest in any order.
 
-        Once `enough`, which any thread may ask, nothing is begun any more; what was under way still comes.
+        With `in_turn` what the cache has comes no sooner than if it were compiled: behind as many results of compiles
+        as there are specs before it that must be compiled. Once `enough`, which any thread may ask, nothing is begun
+        any more; what was under way still comes.
         Raises OutputError when the cache cannot be written, BugError as `compile_kernel` does.
         """
         missing: list[CompileJob] = []
+        # What the cache has, with how many results of compiles come before it.
+        behind: deque[tuple[int, Binary | Failure]] = deque()
         seen: set[str] = set()
         for spec in specs:
             if enough():
@@ -91,13 +101,21 @@ class Farm:
             seen.add(key)
             self.counts.wanted += 1
             if (known := self.cache.get(key)) is not None:
-                self.counts.cached += 1
-                yield known
+                if in_turn and missing:
+                    behind.append((len(missing), known))
+                else:
+                    self.counts.cached += 1
+                    yield known
             else:
                 folders = str(self.cache.folder), self.timeout_s, self.scratch_dir
                 missing.append(CompileJob(key, module_path, spec, self.target, *folders))
         if missing:
-            yield from self.compile_jobs(missing, enough)
+            with contextlib.closing(self.compile_jobs(missing, enough)) as results:
+                for made, result in enumerate(results, 1):
+                    yield result
+                    while behind and behind[0][0] <= made and not enough():
+                        self.counts.cached += 1
+                        yield behind.popleft()[1]
 
     def compile_jobs(
         self, missing: Sequence[CompileJob], enough: Callable[[], bool] = never

@@ -139,7 +139,7 @@ class Workshop:
             if config.name in never:
                 continue
             # Asking for the specs of each config would take longer than all the rest.
-            what = _compiled(config)
+            what = compiled_of(config)
             if what not in sharers:
                 made_of = kernel_specs(problem, config, op, module.source_sha256, module.arch)
                 needed = {self.farm.key(spec): spec for spec in made_of}
@@ -151,7 +151,9 @@ class Workshop:
         results: dict[str, Binary | Failure] = {}
         with self._lock:
             cached_before = self.farm.counts.cached
-            for result in self.farm.compile(kernels_path, specs.values(), lambda: job.enough):
+            # Patience counts what brought nothing in the order of promise, in which the cache may have the last.
+            in_turn = self.budget.patience > 0
+            for result in self.farm.compile(kernels_path, specs.values(), lambda: job.enough, in_turn=in_turn):
                 results[result.key] = result
                 for these in waiting.pop(result.key):
                     these.missing -= 1
@@ -231,7 +233,7 @@ _COMPILED_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name 
 _LAUNCH_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in COMPILER_FIELDS))
 
 
-def _compiled(config: Config) -> Hashable:
+def compiled_of(config: Config) -> Hashable:
     """What `kernel_specs` looks at: equal for configs that share their binaries."""
     return *_COMPILED_FIELDS(config), config.SPLIT_K > 1
 

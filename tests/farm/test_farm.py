@@ -105,6 +105,34 @@ def test_nothing_is_begun_once_it_is_enough(
     assert len(pools) == 1
 
 
+def test_what_the_cache_has_waits_for_its_turn(
+    make_farm: Callable[..., Farm], trouble: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes first, or in turn, behind what promised more; what is left at the end is neither begun nor counted."""
+    compiled(make_farm(), trouble, cached := [PLAIN[0], PLAIN[2], PLAIN[3]])
+    names = [PLAIN[0], "a", PLAIN[2], "b", "c", PLAIN[3], "d"]
+
+    def results_of(jobs: Iterable[CompileJob], workers: int) -> Iterator[Failure]:
+        yield from (Failure(job.key, Outcome.COMPILE_FAILED, "no") for job in jobs)
+
+    monkeypatch.setattr("genkern.farm.pool.results_of", results_of)
+    key_of = make_farm().key
+    name_of = {key_of(trouble_spec(name)): name for name in names}
+
+    def order(most: int = len(names), **options: bool) -> list[str]:
+        farm, found = make_farm(), list[str]()
+        specs = map(trouble_spec, names)
+        for result in farm.compile(str(trouble), specs, lambda: len(found) >= most, **options):
+            found.append(name_of[result.key])
+        assert farm.counts.cached == len({*found} & {*cached})
+        return found
+
+    assert order() == [*cached, "a", "b", "c", "d"]
+    assert order(in_turn=True) == names
+    assert order(4, in_turn=True) == names[:4]
+    assert order(5, in_turn=True) == names[:5]
+
+
 def test_sizes_share_binaries(make_farm: Callable[..., Farm], hostile_path: Path) -> None:
     """The second size with the same overhang compiles nothing, though its module is another file."""
     farm = make_farm()

@@ -59,8 +59,9 @@ class ScriptedFarm(Farm):
         self.from_outside = False
 
     def compile(
-        self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never
+        self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never, **options: bool
     ) -> Iterator[Binary | Failure]:
+        self.options = options
         self.modules.append(Path(module_path).read_text())
         for spec in self.order(list(specs)):
             if enough():
@@ -122,9 +123,9 @@ def test_a_candidate_comes_with_its_last_binary(
     original = farm.compile
 
     def compile_and_note(
-        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool]
+        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool], **options: bool
     ) -> Iterator[Binary | Failure]:
-        for result in original(module_path, specs, enough):
+        for result in original(module_path, specs, enough, **options):
             arrived.append(result.key)
             yield result
 
@@ -135,7 +136,7 @@ def test_a_candidate_comes_with_its_last_binary(
             assert {binary.key for binary in candidate.binaries} <= set(arrived)
             assert arrived[-1] in {binary.key for binary in candidate.binaries}
             seen.append(candidate.config)
-    assert len(arrived) == 5
+    assert (len(arrived), farm.options) == (5, {"in_turn": False})
     assert sorted(seen) == sorted(CONFIGS)
 
 
@@ -291,13 +292,16 @@ def test_real_copies_are_found(make_workshop: Callable[..., Workshop], cache_dir
 
 
 def test_what_is_not_compiled_is_left_out(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
-    """Once it is enough, all configs whose binaries are not there yet are predicted_out, and no others."""
+    """Once it is enough, all configs without binaries yet are predicted_out; the cache does not use patience up."""
     farm = ScriptedFarm(tmp_path, lambda specs: specs)
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
+    workshop = make_workshop(farm)
+    workshop.budget = Budget(patience=9)
+    with workshop.open(PROBLEM, CONFIGS, 0) as job:
         ready = set()
         for candidate in job.candidates:
             ready.add(candidate.config.name)
             job.enough = True
+    assert farm.options == {"in_turn": True}
     # Those of its binary, which are there at once, are candidates too.
     assert {CONFIGS[0].name, CONFIGS[1].name} <= ready == {*job.ready}
     assert {name: unfit.outcome for name, unfit in job.unfit.items()} == dict.fromkeys(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from genkern.search.patience import Patience
+from genkern.gemm.config import Config
+from genkern.search.patience import Patience, families_first
 
 
 def test_binaries_in_a_row_are_counted() -> None:
@@ -27,3 +28,18 @@ def test_without_patience_all_are_tried(duration_us: float | None) -> None:
     """Zero is no number of binaries."""
     patience = Patience(0)
     assert not any(patience.ends(str(number), duration_us) for number in range(1000))
+
+
+def test_no_family_goes_untried() -> None:
+    """Four binaries of each come before all others, with all that share them; otherwise the order stays."""
+
+    def configs(family: str, stages: range) -> list[Config]:
+        return [Config(family, 64, 64, 64, group, num_stages=each) for each in stages for group in (8, 1)]
+
+    order = [*configs("tiled", range(2, 9)), *configs("skinny", range(2, 4)), *configs("tiled_tma", range(2, 7))]
+    expected = [*configs("tiled", range(2, 6)), *configs("skinny", range(2, 4)), *configs("tiled_tma", range(2, 6))]
+    expected += [*configs("tiled", range(6, 9)), *configs("tiled_tma", range(6, 7))]
+    assert families_first(order) == expected
+    # One that shares a binary of the first four is there with it, however late it stands.
+    late = Config("tiled", 64, 64, 64, 4, num_stages=3)
+    assert families_first([*order, late]) == [*expected[:20], late, *expected[20:]]

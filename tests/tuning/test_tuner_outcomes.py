@@ -304,7 +304,7 @@ def test_what_did_not_compile_stays_out_of_the_race(
     compiled = workshop.farm.compile
 
     def compile_some(
-        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool]
+        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool], *, in_turn: bool
     ) -> Iterator[Binary | Failure]:
         wanted = list(specs)
         asked.update(map(workshop.farm.key, wanted))
@@ -312,7 +312,7 @@ def test_what_did_not_compile_stays_out_of_the_race(
         if refusing and refused in asked:
             yield Failure(refused, Outcome.COMPILE_TIMED_OUT, "no result after 60 s")
             wanted = [spec for spec in wanted if workshop.farm.key(spec) != refused]
-        yield from compiled(module_path, wanted, enough)
+        yield from compiled(module_path, wanted, enough, in_turn=in_turn)
 
     monkeypatch.setattr(workshop.farm, "compile", compile_some)
     whole = tuned(workshop, tmp_path / "whole", Scripted({}, {}, set()))
