@@ -69,6 +69,16 @@ DEEPSEEK: dict[str, Any] = {
     "torch_dtype": "bfloat16",
 }
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+FP8_TOKENS = {
+    "quant_method": "compressed-tensors",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
+            "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+        }
+    },
+}
 FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 
 
@@ -106,6 +116,28 @@ def test_the_shipped_lists_again(
     batches = {(each.M, each.batch, each.N, each.K) for each in found if each.batch > 1}
     latent = {(m, 16, n, k) for m in (1, 16, 64, 256) for n, k in ((512, 128), (128, 512))}
     assert batches == (latent if config is DEEPSEEK else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("deepseek-v3_a8w8_blockscale", {**DEEPSEEK, "quantization_config": FP8_BLOCKS}),
+        ("llama-3.1-70b_a8w8", {**LLAMA, "quantization_config": FP8_TOKENS}),
+        (
+            "llama-3.1-70b_a16w4",
+            {**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}},
+        ),
+    ],
+)
+def test_the_shipped_lists_of_quantised_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, config: dict[str, Any]
+) -> None:
+    """They are the quantised products of a list made so for 8 GPUs, comments and all, without what stays in 16 bits."""
+    found, text, _ = shapes(tmp_path, capsys, config, "--tp", 8)
+    shipped = read_sizes(str(SHIPPED / f"{name}.yaml"), GemmDefaults(), "sm_90").problems
+    assert shipped == tuple(each for each in found if each.op == name.partition("_")[2])
+    lines = (SHIPPED / f"{name}.yaml").read_text().splitlines()
+    assert {line for line in lines if line.startswith(("- ", "# model."))} <= set(text.splitlines())
 
 
 def test_each_size_stands_under_its_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,8 +237,11 @@ STORED = {
         {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {**COMPRESSED, "type": "int"}}}},
         ("a16w8", "int8", {}),
     ),
-    "four bits": ({**FOUR_BITS, "quant_method": "gptq"}, ("a16w4", "int8", {"group": 128})),
-    "four bits, AWQ": ({**FOUR_BITS, "quant_method": "awq", "zero_point": False}, ("a16w4", "int8", {"group": 128})),
+    "four bits": ({**FOUR_BITS, "quant_method": "gptq"}, ("a16w4", "int8", {"group": 128, "scale_type": "bf16"})),
+    "four bits, AWQ": (
+        {**FOUR_BITS, "quant_method": "awq", "zero_point": False},
+        ("a16w4", "int8", {"group": 128, "scale_type": "bf16"}),
+    ),
     "zero points, AWQ": ({**FOUR_BITS, "quant_method": "awq"}, ("a16w16", "bf16", {})),
     "zero points": ({**FOUR_BITS, "quant_method": "gptq", "sym": False}, ("a16w16", "bf16", {})),
     "rows in another order": ({**FOUR_BITS, "quant_method": "gptq", "desc_act": True}, ("a16w16", "bf16", {})),
