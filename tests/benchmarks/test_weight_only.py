@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from humming_peer import Weights, packed, weights_of
-from weight_only import HUMMING, OURS, TORCH, Race, report, weights_said, wide_weights
+from weight_only import HUMMING, OURS, TORCH, Race, report, torch_call, weights_said, wide_weights
+from workbench import Bench
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import generate
@@ -25,6 +27,20 @@ def made(problem: GemmProblem, folder: Any) -> Any:
     """The generated module of a problem."""
     (folder / "gemm.py").write_text(generate(problem, [], "sm_90").text)
     return load_module(str(folder / "gemm.py"))
+
+
+def bench_of(problem: GemmProblem, folder: Any) -> Any:
+    """A bench on the CPU, without candidates."""
+    module = made(problem, folder)
+    operands = module.make_operands("cpu", 3)
+    budget = SimpleNamespace(rotating_mb=0.1)
+    gemm = SimpleNamespace(
+        operands=operands,
+        operands_of=lambda copy: operands,
+        module=module,
+        session=SimpleNamespace(problem=problem, budget=budget),
+    )
+    return Bench(problem, gemm, {}, None, None)  # type: ignore[arg-type]
 
 
 def as_humming_reads(kind: Weights, weight: Any, scale: Any) -> Any:
@@ -55,6 +71,15 @@ def test_everyone_has_the_same_weights(name: str, tmp_path: Any) -> None:
     weight, scale = packed(kind, operands["b"], operands["scale_b"])
     assert (weight.dtype, weight.is_contiguous(), scale.is_contiguous()) == (torch.int32, True, True)
     assert torch.equal(as_humming_reads(kind, weight, scale).to(torch.bfloat16), wide)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_torch_computes_the_same_product(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of weights in bf16, whichever copy is used; it stays in the race."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    bench = bench_of(ALL[name], tmp_path)
+    call = torch_call(bench)
+    assert list(bench.agreeing({TORCH: call, "third copy": lambda copy: call(2)})) == [TORCH, "third copy"]
 
 
 @pytest.mark.parametrize(
