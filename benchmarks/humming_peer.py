@@ -149,7 +149,11 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(__doc__)
     with errors_end():
         problems = read_sizes(argv[0], GemmDefaults(), "sm_90").problems
-    say(f"Humming has {compile_kernels(problems)} of {len(problems)} kernels")
+    try:
+        compiled = compile_kernels(problems)
+    except ImportError as error:
+        raise SystemExit(f"Humming is not there: {error}") from None
+    say(f"Humming has the kernels of {compiled} of {len(problems)} sizes")
 
 
 if __name__ == "__main__":

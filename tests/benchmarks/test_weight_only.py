@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import humming_peer
 import pytest
 from humming_peer import Weights, packed, weights_of
 from weight_only import HUMMING, OURS, TORCH, Race, report, torch_call, weights_said, wide_weights
@@ -96,6 +98,14 @@ def test_what_humming_is_not_compared_on(problem: GemmProblem, why: str) -> None
     """Said before anything is laid out."""
     with pytest.raises(ValueError, match=why):
         weights_of(replace(problem, dtype_a="bf16", dtype_c="bf16"))
+
+
+def test_compiling_without_the_wheel_is_one_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Humming is optional: what is missing is said."""
+    monkeypatch.setitem(sys.modules, "humming", None)
+    (tmp_path / "sizes.yaml").write_text("- {M: 1, N: 64, K: 64, op: a16w8, scale_type: bf16}\n")
+    with pytest.raises(SystemExit, match="Humming is not there: "):
+        humming_peer.main([str(tmp_path / "sizes.yaml")])
 
 
 def test_what_a_row_is_called() -> None:
