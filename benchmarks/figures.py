@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TypeVar
 
-__all__ = ["DataFile", "geomean", "median", "percentile", "spread_order", "summary", "table"]
+__all__ = ["DataFile", "figure", "geomean", "median", "percentile", "spread_order", "summary", "table"]
 
 Item = TypeVar("Item")
 
@@ -38,6 +38,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def figure(key: str, ratios: Sequence[float], least: str = "") -> list[str]:
+    """A headline figure as lines: by its key the mean of the ratios, by `least` the least of them. None of none."""
+    if not ratios:
+        return []
+    lines = [f"{key}: {geomean(ratios):.3f} (least {min(ratios):.3f}, {len(ratios)} of them)"]
+    return [*lines, f"{least}: {min(ratios):.3f}"] if least else lines
 
 
 def spread_order(items: Sequence[Item], limit: int | None = None) -> list[Item]:

@@ -1,6 +1,6 @@
 """genkern's grouped products and mixtures of experts against others', in the same rounds on one GPU.
 
-    python benchmarks/moe.py RESULTS.yaml [--limit N] [--seconds S] [-o FULL.jsonl]
+    python benchmarks/moe.py RESULTS.yaml [--skewed] [--limit N] [--seconds S] [-o FULL.jsonl]
 
 Of each row of grouped_gemm: the winner, torch._grouped_mm, and DeepGEMM's contiguous or masked kernel (the wheel
 sgl-deep-gemm with apache-tvm-ffi; nvcc compiles on first use). Contiguous groups have equal rows here, multiples of the
@@ -10,7 +10,9 @@ Of each pair of fused_moe rows (gate_up and down of the same tokens): the whole 
 the winners, by the same kernels with the configs that vLLM ships (moe_peers.yaml), by torch._grouped_mm, and by a loop
 over experts whose lists of tokens are known beforehand, which flatters it. For gate_up vLLM's BLOCK_SIZE_N is halved:
 its tile has gate and up side by side, so that a program does the same work. All are timed by genkern's finals, and
-only who computes the same is in the table; with 8-bit weights torch's ways have the weights in bf16.
+only who computes the same is in the table; with 8-bit weights torch's ways have the weights in bf16. With `--skewed`
+each layer is timed on skewed routing instead, where few experts have most of the tokens: by winners tuned on that where
+RESULTS.yaml has them (moe_skewed_sizes.yaml), and by those of balanced routing beside them.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from figures import DataFile, geomean, table
-from moe_layer import Layer, LayerOnDevice, layers_of, vllm_configs
+from figures import DataFile, figure, table
+from moe_layer import Layer, LayerOnDevice, layers_of, skewed_layers, vllm_configs
 from workbench import Bench, Workbench, argument_parser, rows_of, said, say, until, versions_line, workbench
 
 from genkern.formats.tuned_row import TunedRow
@@ -29,12 +31,13 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.session import VENDOR
-from genkern.gemm.statistics import estimate
 from genkern.ops.op import groups_of
 from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
 
 OURS, DEEP_GEMM, VLLM, GROUPED_MM, LOOP = "genkern", "DeepGEMM", "vLLM's configs", "torch._grouped_mm", "loop"
+# Winners on balanced routing, where it is skewed.
+BALANCED = "genkern, tuned on balanced"
 ROUNDS = Rounds(9, 40, 1.2, 1)
 # DeepGEMM's groups begin at multiples of this (get_m_alignment_for_contiguous_layout).
 ALIGNED_ROWS = 128
@@ -143,21 +146,15 @@ def race_grouped(bench: Bench, winner: Config) -> Race:
                 right[name] = call
             else:
                 say(f"{bench.problem.name} {name}: {error:.1%} of the elements are wrong")
-    return Race(bench.problem.name, "grouped", timed(bench, right))
-
-
-def timed(bench: Bench, calls: Mapping[str, Call]) -> dict[str, float]:
-    """Medians in microseconds, of the same rounds."""
-    finals = bench.race(bench.samplers(calls), ROUNDS)
-    return {name: estimate(samples).median_us for name, samples in finals.samples_us.items() if samples}
+    return Race(bench.problem.name, "grouped", bench.times_us(right, ROUNDS))
 
 
 def race_layer(bench_of: Workbench, layer: Layer) -> Race:
     """The layer by everyone who computes the same as a loop in float32; 8 bits cost what three bits of fp8 cost."""
     import torch
 
-    peers = vllm_configs(layer)
-    configs = [layer.configs, *([peers] if peers else [])]
+    peers, balanced = vllm_configs(layer), layer.balanced
+    configs = [pair for pair in (layer.configs, peers, balanced) if pair]
     first, second = ([pair[stage] for pair in configs] for stage in (0, 1))
     with bench_of.open(layer.gate_up, first) as one, bench_of.open(layer.down, second) as two:
         on_device = LayerOnDevice(layer, one, two)
@@ -166,6 +163,7 @@ def race_layer(bench_of: Workbench, layer: Layer) -> Race:
         made = {
             OURS: lambda: on_device.by_kernels(layer.configs),
             **({VLLM: lambda: on_device.by_kernels(peers)} if peers else {}),
+            **({BALANCED: lambda: on_device.by_kernels(balanced)} if balanced not in (None, layer.configs) else {}),
             GROUPED_MM: on_device.by_grouped_mm,
             LOOP: on_device.by_loop,
         }
@@ -180,7 +178,7 @@ def race_layer(bench_of: Workbench, layer: Layer) -> Race:
                     calls[name] = call
                 else:
                     say(f"{layer.what} {name}: off by {error:.2g} of the result")
-        return Race(layer.what, "layer", timed(one, calls))
+        return Race(layer.what, "layer", one.times_us(calls, ROUNDS))
 
 
 def report(races: Sequence[Race]) -> str:
@@ -194,28 +192,32 @@ def report(races: Sequence[Race]) -> str:
         if not here:
             continue
         rows, ratios = [], []
+        also = [BALANCED] if any(BALANCED in race.times_us for race in here) else []
         counted = (DEEP_GEMM,) if kind == "grouped" else others
         for race in here:
-            cells = [f"{race.times_us[name]:.1f}" if name in race.times_us else "" for name in (OURS, *others)]
+            cells = [f"{race.times_us[name]:.1f}" if name in race.times_us else "" for name in (OURS, *also, *others)]
             ratio = race.over_best(others)
             rows.append((race.what, *cells, f"{ratio:.3f}" if ratio else ""))
             if (of_key := race.over_best(counted)) is not None:
                 ratios.append(of_key)
-        head = (kind, *(f"{name} us" for name in (OURS, *others)), "best other / genkern")
+        head = (kind, *(f"{name} us" for name in (OURS, *also, *others)), "best other / genkern")
         lines += [table(head, rows), ""]
         if ratios:
-            lines += [f"{key}: {geomean(ratios):.3f} (least {min(ratios):.3f}, {len(ratios)} of them)", ""]
+            lines += [*figure(key, ratios), ""]
     return "\n".join(lines)
 
 
 def main() -> None:
-    arguments = argument_parser(__doc__).parse_args()
+    parser = argument_parser(__doc__)
+    parser.add_argument("--skewed", action="store_true", help="layers on skewed routing, and no grouped products")
+    arguments = parser.parse_args()
     races: list[Race] = []
     data = DataFile(arguments.output)
     with workbench(arguments) as bench_of:
         rows = rows_of(arguments)
         grouped = [row for row in rows if row.problem.op == "grouped_gemm" and row.config is not None]
-        both: list[Layer | TunedRow] = [*layers_of(rows), *grouped]
+        layers = layers_of(rows)
+        both: list[Layer | TunedRow] = [*skewed_layers(layers)] if arguments.skewed else [*layers, *grouped]
         for item in until(arguments.seconds, both):
             if isinstance(item, Layer):
                 with said(item.what):

@@ -13,7 +13,7 @@ from workbench import Bench
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import GemmProblem, Own
 from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.source import load_module
 from genkern.ops.op import groups_of
@@ -27,11 +27,14 @@ PEERS = Path(__file__).with_name("moe_peers.yaml")
 
 @dataclass(frozen=True)
 class Layer:
-    """Both products of a mixture of experts, for the same tokens, and their winners."""
+    """Both products of a mixture of experts, for the same tokens, and their winners; of one on skewed routing also the
+    winners on `balanced` routing.
+    """
 
     gate_up: GemmProblem
     down: GemmProblem
     configs: tuple[Config, Config]
+    balanced: tuple[Config, Config] | None = None
 
     @property
     def what(self) -> str:
@@ -52,6 +55,24 @@ def layers_of(rows: Sequence[TunedRow]) -> list[Layer]:
         if own != p.own and down is not None and row.config and down.config:
             found.append(Layer(p, down.problem, (row.config, down.config)))
     return found
+
+
+def skewed_layers(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers on skewed routing: tokens go to experts as 1 / rank (genkern/ops/groups.py).
+
+    With winners tuned on that where there are, else with those of the balanced layer, whose kernels are the same.
+    """
+    tuned = {layer.gate_up: layer for layer in layers}
+    found: dict[GemmProblem, Layer] = {}
+    for layer in sorted(layers, key=lambda layer: layer.gate_up.own == _skewed(layer.gate_up.own)):
+        gate_up, down = (replace(p, own=_skewed(p.own)) for p in (layer.gate_up, layer.down))
+        balanced = layer.configs if gate_up != layer.gate_up else None
+        found.setdefault(gate_up, Layer(gate_up, down, tuned.get(gate_up, layer).configs, balanced))
+    return list(found.values())
+
+
+def _skewed(own: Own) -> Own:
+    return tuple(sorted({**dict(own), "routing": "skewed"}.items()))
 
 
 def vllm_configs(layer: Layer) -> tuple[Config, Config] | None:

@@ -1,10 +1,14 @@
 """Tuned results against the vendor library, from the times that one run took of all, round by round.
 
-    python benchmarks/vs_vendor.py results/nvidia_h200/anchors_bf16.yaml [--brief]
+    python benchmarks/vs_vendor.py RESULTS.yaml... [--brief] [--key NAME [--least NAME] [--over torch]]
 
 A table of sizes and one of geometric means by M for each file. Of several files, whose sizes may be the same, a last
 table has each distinct size once, as the last file has it. "library" is the library's best call, in rows from before
 algorithms were raced PyTorch's. "called" is what won: genkern's kernel, or where that is no faster the library's call.
+
+With a key a last line has by it what the library's best takes over genkern's own kernel, or with `--over torch` what
+PyTorch's call takes, over the distinct sizes of all files; and one says how many of the library's calls are algorithms
+of cuBLASLt.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from figures import geomean, table
+from figures import figure, geomean, table
 from workbench import errors_end
 
 from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.libraries import CUBLASLT, library_of
 from genkern.gemm.problem import GemmProblem
 
 
@@ -84,10 +89,26 @@ def _mean_and_least(ratios: Sequence[float]) -> tuple[str, str]:
     return (f"{geomean(ratios):.3f}", f"{min(ratios):.3f}") if ratios else ("-", "-")
 
 
+def key_lines(compared: Sequence[Compared], key: str, least: str, over_torch: bool) -> list[str]:
+    """A headline figure, and whose calls genkern's kernels were set against."""
+    with_times = [(each, each.torch_us if over_torch else each.library_us) for each in compared]
+    ratios = [us / each.genkern_us for each, us in with_times if us]
+    if over_torch:
+        return figure(key, ratios, least)
+    of_lt = sum(library_of(each.row.vendor) == CUBLASLT for each in compared)
+    return [
+        *figure(key, ratios, least),
+        f"the library's call: an algorithm of cuBLASLt for {of_lt} sizes, PyTorch's own for {len(compared) - of_lt}",
+    ]
+
+
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", help="results files of genkern, YAML")
     parser.add_argument("--brief", action="store_true", help="without the tables of sizes")
+    parser.add_argument("--key", help="print the mean of the ratios by this key")
+    parser.add_argument("--least", default="", help="and the least of them by this one")
+    parser.add_argument("--over", choices=("library", "torch"), default="library", help="whose time a key is of")
     options = parser.parse_args(argv)
     distinct: dict[GemmProblem, TunedRow] = {}
     with errors_end():
@@ -98,10 +119,11 @@ def main(argv: Sequence[str]) -> None:
             sizes = "" if options.brief else f"{sizes_table(compared)}\n\n"
             print(f"{path}\n\n{sizes}{means_table(compared)}\n")
             distinct |= {each.row.problem: each.row for each in compared}
+    together = compared_of(distinct.values())
     if len(options.results) > 1:
-        print(
-            f"{len(options.results)} files, each distinct size once\n\n{means_table(compared_of(distinct.values()))}\n"
-        )
+        print(f"{len(options.results)} files, each distinct size once\n\n{means_table(together)}\n")
+    if options.key:
+        print("\n".join(key_lines(together, options.key, options.least, options.over == "torch")))
 
 
 if __name__ == "__main__":

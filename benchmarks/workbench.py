@@ -29,6 +29,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate
 from genkern.gemm.session import VENDOR
+from genkern.gemm.statistics import estimate
+from genkern.ops.op import get_op
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Finals, Rounds, run_finals
@@ -60,9 +62,9 @@ class Bench:
     timer: Timer
     guard: ThrottleGuard
 
-    def calls(self) -> dict[str, Call]:
-        """A call for each candidate, and one for the vendor library; without those that cannot be launched."""
-        binds: dict[str, Callable[[], Call]] = {VENDOR: self.gemm.vendor}
+    def calls(self, library: bool = True) -> dict[str, Call]:
+        """A call for each candidate and, with `library`, the vendor library's; without what cannot be launched."""
+        binds: dict[str, Callable[[], Call]] = {VENDOR: self.gemm.vendor} if library else {}
         for name, candidate in self.candidates.items():
             paths = tuple(binary.path for binary in candidate.binaries)
             binds[name] = partial(self.gemm.bind, Launchable(name, paths, candidate.plan))
@@ -87,6 +89,32 @@ class Bench:
     def race(self, samplers: Mapping[str, Sampler], rounds: Rounds) -> Finals:
         """genkern's finals among these."""
         return run_finals(samplers, rounds, self.guard)
+
+    def agreeing(self, calls: Mapping[str, Call]) -> dict[str, Call]:
+        """Those that compute the same product, within what winners of the format may be off; others are said."""
+        import torch
+
+        from genkern.profiling.checking.accuracy import worst_row_error
+
+        c, expected = self.gemm.operands["c"], self.gemm.module.reference(self.gemm.operands_of(0))
+        limit = get_op(self.problem.op).worst_row_limit(self.problem)
+        right = {}
+        for name, call in calls.items():
+            c.fill_(float("nan"))
+            with said(f"{self.problem.size} {name}"):
+                call(0)
+                torch.cuda.synchronize()
+                error = worst_row_error(c, expected)
+                if error <= limit:
+                    right[name] = call
+                else:
+                    say(f"{self.problem.size} {name}: computes something else: a row is off by {error:.2g} of it")
+        return right
+
+    def times_us(self, calls: Mapping[str, Call], rounds: Rounds) -> dict[str, float]:
+        """Medians in microseconds, of the same rounds."""
+        finals = self.race(self.samplers(calls), rounds)
+        return {name: estimate(samples).median_us for name, samples in finals.samples_us.items() if samples}
 
 
 class Workbench:

@@ -97,6 +97,7 @@ OTHER_PROGRAMS |= {
     "--bounds",
     "--inplace",
     "--brief",
+    *("--key", "--least", "--over", "--vllm", "--skewed"),
     *("--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--tuned", "--seconds", "--seed"),
 }

@@ -245,6 +245,9 @@ def _in_groups(size: object, plain: Stored) -> Stored | None:
     if not isinstance(size, int) or size not in _GROUPS:
         return None
     own: Own = () if size == _GROUPS[0] else (("group", size),)
+    # Their scales are fp16; servers take them in the model's type (vLLM: params_dtype), and a16w4 has none in fp16.
+    if plain.dtype_a == "bf16":
+        own = (*own, ("scale_type", "bf16"))
     return Stored("a16w4", plain.dtype_a, "int8", plain.dtype_c, own)
 
 

@@ -51,3 +51,10 @@ def test_data_file_is_whole_after_every_size(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "full.jsonl").read_text()) == {"size": "1x2x3", "us": 1.5}
     figures.DataFile(None).add({"size": "1x2x3"})
     assert [path.name for path in tmp_path.iterdir()] == ["full.jsonl"]
+
+
+def test_figures_by_their_keys() -> None:
+    """A mean with the least beside it, the least by a key of its own, and nothing of nothing."""
+    assert figures.figure("mean", [4.0, 1.0]) == ["mean: 2.000 (least 1.000, 2 of them)"]
+    assert figures.figure("mean", [4.0, 1.0], "least")[1:] == ["least: 1.000"]
+    assert figures.figure("mean", [], "least") == []

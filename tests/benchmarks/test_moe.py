@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from moe import DEEP_GEMM, GROUPED_MM, OURS, VLLM, Race, even_rows, report, written_error
-from moe_layer import layers_of, spread, vllm_configs
+from moe import BALANCED, DEEP_GEMM, GROUPED_MM, OURS, VLLM, Race, even_rows, report, written_error
+from moe_layer import layers_of, skewed_layers, spread, vllm_configs
 
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
@@ -65,6 +65,24 @@ def test_what_vllm_ships_is_found_and_legal() -> None:
             assert not legal(problem, config, gpu_for_arch("sm_90"))
 
 
+def test_layers_on_skewed_routing() -> None:
+    """By winners tuned on it, beside those of balanced routing; by these where there are no others."""
+    other = replace(CONFIG, BLOCK_SIZE_M=32)
+    bf16 = "bf16", "bf16", "bf16"
+    tuned = [replace(row, config=other) for row in stages(64, 8, 2, 256, 512, bf16, ("routing", "skewed"))]
+    alone = stages(2, 8, 2, 256, 512, bf16, ("routing", "skewed"))
+    layers = layers_of([*tuned, *alone, *stages(64, 8, 2, 256, 512, bf16), *stages(1, 8, 2, 256, 512, bf16)])
+    found = {layer.gate_up.M: layer for layer in skewed_layers(layers)}
+    assert len(layers) == 4
+    assert {m: (layer.configs[0], layer.balanced) for m, layer in found.items()} == {
+        64: (other, (CONFIG, CONFIG)),
+        1: (CONFIG, (CONFIG, CONFIG)),
+        2: (CONFIG, None),
+    }
+    assert (found[64].gate_up, found[64].down) == (tuned[0].problem, tuned[1].problem)
+    assert all(layer.what.endswith("bf16, skewed") for layer in found.values())
+
+
 def test_even_rows() -> None:
     """All rows are some group's, and DeepGEMM's groups begin where it asks for."""
     problem = GemmProblem(1024, 64, 64, "grouped_gemm", own=(("groups", 4),))
@@ -103,3 +121,5 @@ def test_report() -> None:
     assert "fused_moe_over_best_peer: 1.200 (least 1.200, 1 of them)" in text
     assert "| D |" not in text
     assert report([]) == ""
+    races.append(Race("E", "layer", {OURS: 50.0, BALANCED: 55.0, VLLM: 60.0}))
+    assert "| E | 50.0 | 55.0 | 60.0 |  |  | 1.200 |" in report(races)

@@ -48,3 +48,20 @@ def test_results_without_the_library_are_refused(tmp_path: Path, capsys: pytest.
         vs_vendor.main([str(path)])
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"{path}: no size has the vendor library's time; tune again with a GPU\n"
+
+
+def test_keys_are_of_genkerns_own_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The mean and the least by their names, over the library's best or PyTorch's call, and whose calls these are."""
+    path = tmp_path / "a.yaml"
+    algorithm = f"cublaslt 130100 {'0a' * 64}"
+    rows = [
+        winner(16, 10.0, vendor_us=8.0, torch_us=16.0, vendor=algorithm, choice="vendor"),
+        winner(32, 10.0, vendor_us=18.0, torch_us=18.0, vendor="torch"),
+    ]
+    write_results(path, rows)
+    vs_vendor.main([str(path), "--brief", "--key", "over", "--least", "least"])
+    said = capsys.readouterr().out
+    assert "over: 1.200 (least 0.800, 2 of them)\nleast: 0.800\n" in said
+    assert "an algorithm of cuBLASLt for 1 sizes, PyTorch's own for 1\n" in said
+    vs_vendor.main([str(path), "--brief", "--key", "over", "--over", "torch"])
+    assert capsys.readouterr().out.endswith("over: 1.697 (least 1.600, 2 of them)\n")

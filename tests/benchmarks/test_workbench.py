@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import workbench
 from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.errors import ResultsError
+from genkern.gemm.problem import GemmProblem
 
 
 @given(st.floats(0.5, 1e5), st.integers(1, 300), st.integers(1, 16))
@@ -39,3 +43,38 @@ def test_errors_of_genkern_end_with_one_line(capsys: pytest.CaptureFixture[str])
         raise ResultsError("a.yaml: no such file")
     assert ended.value.code == 2
     assert capsys.readouterr().err == "a.yaml: no such file\n"
+
+
+def test_who_computes_something_else_is_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Within what a winner may be off; a wrong element, one that is not written, or a failure costs the contender."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    product = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
+    c = torch.empty(4, 64, dtype=torch.bfloat16)
+    gemm: Any = SimpleNamespace(
+        operands={"c": c},
+        operands_of=lambda copy: {"c": c},
+        module=SimpleNamespace(reference=lambda operands: product),
+    )
+    bench = workbench.Bench(GemmProblem(4, 64, 64), gemm, {}, None, None)  # type: ignore[arg-type]
+    wrong = product.clone()
+    wrong[1, 2] += 1
+
+    def fails(copy: int) -> None:
+        raise ValueError("refused")
+
+    calls = {
+        "rounded": lambda copy: c.copy_(product.half()),
+        "wrong": lambda copy: c.copy_(wrong),
+        "one row": lambda copy: c[:3].copy_(product[:3]),
+        "fails": fails,
+    }
+    assert list(bench.agreeing(calls)) == ["rounded"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("4x64x64 wrong: computes something else: a row is off by 0.")
+    assert said[1:] == [
+        "4x64x64 one row: computes something else: a row is off by inf of it",
+        "4x64x64 fails: ValueError: refused",
+    ]

@@ -179,7 +179,7 @@ def test_later_held_out_sizes_are_new(file: str) -> None:
     held_out = read(file)
     assert {(p.M, p.N, p.K) for p in held_out} == {(m, n, k) for m in (3, 17, 100, 500, 3000) for n, k in weights}
     assert len(held_out) == 30
-    others = {path.name for path in FOLDER.glob("*.yaml")} - {file}
+    others = {path.name for path in FOLDER.glob("*.yaml") if "_a" not in path.name} - {file}
     assert not weights & {(p.N, p.K) for name in others for p in read(name)}
 
 
@@ -201,9 +201,28 @@ def test_every_file_is_tn_and_covered() -> None:
     covered = {f"{name}_tp{tp}.yaml" for name, tp in DENSE_FILES}
     covered |= {"gpt-oss-120b_tp1.yaml", "gpt-oss-120b_tp8.yaml", "deepseek-v3_tp8.yaml"}
     covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "large_m.yaml", "held_out.yaml", *HELD_OUT}
-    assert names == covered
-    for name in names:
+    # Compared with what `genkern shapes` makes in tests/packing/test_shapes.py.
+    quantised = {"deepseek-v3_a8w8_blockscale.yaml", "llama-3.1-70b_a8w8.yaml", "llama-3.1-70b_a16w4.yaml"}
+    assert names == covered | quantised
+    for name in covered:
         assert all(problem.row_major_a and not problem.row_major_b for problem in read(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "op"),
+    [
+        ("deepseek-v3_a8w8_blockscale.yaml", "deepseek-v3_tp8.yaml", "a8w8_blockscale"),
+        ("llama-3.1-70b_a8w8.yaml", "llama-3.1-70b_tp8.yaml", "a8w8"),
+        ("llama-3.1-70b_a16w4.yaml", "llama-3.1-70b_tp8.yaml", "a16w4"),
+    ],
+)
+def test_quantised_lists_have_their_models_sizes(name: str, of: str, op: str) -> None:
+    """All in one format, and all sizes of the model's other list but for the router and the head."""
+    problems = read_sizes(str(FOLDER / name), GemmDefaults(), "sm_90").problems
+    assert {problem.op for problem in problems} == {op}
+    plain = {(256, 7168), (129280 // 8, 7168), (128256 // 8, 8192)}
+    assert triples(problems) == {each for each in triples(read(of)) if each[1:] not in plain}
+    assert len(problems) == len(triples(problems))
 
 
 def test_readme_states_the_dimensions() -> None:

@@ -8,68 +8,13 @@ from typing import Any
 
 import pytest
 from command import run_here
+from model_configs import DEEPSEEK, FP8_BLOCKS, FP8_TOKENS, GPT_OSS, LLAMA, MIXTRAL, QWEN3
 
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
 
 SHIPPED = Path(__file__).resolve().parents[2] / "input_sizes"
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 8192,
-    "intermediate_size": 28672,
-    "num_attention_heads": 64,
-    "num_hidden_layers": 80,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "torch_dtype": "bfloat16",
-}
-QWEN3 = {
-    **LLAMA,
-    "model_type": "qwen3",
-    "hidden_size": 5120,
-    "intermediate_size": 25600,
-    "num_hidden_layers": 64,
-    "head_dim": 128,
-    "vocab_size": 151936,
-}
-GPT_OSS = {
-    "model_type": "gpt_oss",
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "num_hidden_layers": 36,
-    "num_local_experts": 128,
-    "num_experts_per_tok": 4,
-    "attention_bias": True,
-    "vocab_size": 201088,
-    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},
-}
-DEEPSEEK: dict[str, Any] = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_attention_heads": 128,
-    "num_hidden_layers": 61,
-    "first_k_dense_replace": 3,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-    "torch_dtype": "bfloat16",
-}
-MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 
 
 def shapes(
@@ -106,6 +51,28 @@ def test_the_shipped_lists_again(
     batches = {(each.M, each.batch, each.N, each.K) for each in found if each.batch > 1}
     latent = {(m, 16, n, k) for m in (1, 16, 64, 256) for n, k in ((512, 128), (128, 512))}
     assert batches == (latent if config is DEEPSEEK else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("deepseek-v3_a8w8_blockscale", {**DEEPSEEK, "quantization_config": FP8_BLOCKS}),
+        ("llama-3.1-70b_a8w8", {**LLAMA, "quantization_config": FP8_TOKENS}),
+        (
+            "llama-3.1-70b_a16w4",
+            {**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}},
+        ),
+    ],
+)
+def test_the_shipped_lists_of_quantised_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, config: dict[str, Any]
+) -> None:
+    """They are the quantised products of a list made so for 8 GPUs, comments and all, without what stays in 16 bits."""
+    found, text, _ = shapes(tmp_path, capsys, config, "--tp", 8)
+    shipped = read_sizes(str(SHIPPED / f"{name}.yaml"), GemmDefaults(), "sm_90").problems
+    assert shipped == tuple(each for each in found if each.op == name.partition("_")[2])
+    lines = (SHIPPED / f"{name}.yaml").read_text().splitlines()
+    assert {line for line in lines if line.startswith(("- ", "# model."))} <= set(text.splitlines())
 
 
 def test_each_size_stands_under_its_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,8 +172,11 @@ STORED = {
         {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {**COMPRESSED, "type": "int"}}}},
         ("a16w8", "int8", {}),
     ),
-    "four bits": ({**FOUR_BITS, "quant_method": "gptq"}, ("a16w4", "int8", {"group": 128})),
-    "four bits, AWQ": ({**FOUR_BITS, "quant_method": "awq", "zero_point": False}, ("a16w4", "int8", {"group": 128})),
+    "four bits": ({**FOUR_BITS, "quant_method": "gptq"}, ("a16w4", "int8", {"group": 128, "scale_type": "bf16"})),
+    "four bits, AWQ": (
+        {**FOUR_BITS, "quant_method": "awq", "zero_point": False},
+        ("a16w4", "int8", {"group": 128, "scale_type": "bf16"}),
+    ),
     "zero points, AWQ": ({**FOUR_BITS, "quant_method": "awq"}, ("a16w16", "bf16", {})),
     "zero points": ({**FOUR_BITS, "quant_method": "gptq", "sym": False}, ("a16w16", "bf16", {})),
     "rows in another order": ({**FOUR_BITS, "quant_method": "gptq", "desc_act": True}, ("a16w16", "bf16", {})),
