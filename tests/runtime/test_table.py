@@ -178,7 +178,7 @@ def test_what_the_library_takes_at_least() -> None:
 
 
 def test_the_rule_by_times() -> None:
-    """The one that takes least, where the library takes over 2 % longer at either M; the larger of two that take as long."""
+    """The one that takes least, where the library takes over 2 % longer at either M; of two alike the larger one."""
     few, many = option(16, 8.0, library=9.0), option(64, 9.0)
     assert by_times(16, [few, many]) is few
     assert by_times(32, [few, many]) is None

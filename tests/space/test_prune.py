@@ -167,11 +167,11 @@ def test_amd_tuned_large_sizes(size: tuple[int, int, int], arch: str) -> None:
 
 @pytest.mark.parametrize("size", spread([(4096, 6144, 4096), (4096, 4096, 14336)], 2), ids=str)
 def test_sm90_large_sizes(size: tuple[int, int, int]) -> None:
-    """Large bf16 sizes keep at least 15,000 configs on sm_90, in under 1,000 binaries; tiles have 64 rows for wgmma."""
+    """Large bf16 sizes keep thousands of configs on sm_90, in hundreds of binaries; tiles have 64 rows for wgmma."""
     result = pruned(size, "sm_90")
-    assert len(result.kept) >= 15_000
-    assert 500 <= main_kernels(result.kept) <= result.binaries < 1_000
-    assert {config.family for config in result.kept} == {"tiled", "persistent_tma", *ALONE}
+    assert len(result.kept) >= 7_000
+    assert 300 <= main_kernels(result.kept) <= result.binaries < 600
+    assert {config.family for config in result.kept} == {"persistent_tma", *ALONE}
     swapped = [config for config in result.kept if FAMILIES[config.family].swaps_operands]
     assert min(config.BLOCK_SIZE_M for config in result.kept if config not in swapped) == 64
     assert min(config.BLOCK_SIZE_N for config in swapped) == 64
@@ -203,10 +203,10 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
 @pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize(("m", "clusters"), [(64, [2, 4]), (256, [2])])
 def test_sm90_medium_m(m: int, clusters: list[int]) -> None:
-    """Medium M keeps all families that multiply tiles, and clusters that fit the SMs; and a choice of tiles for M."""
+    """Medium M keeps the families that multiply tiles, and clusters that fit the SMs; and a choice of tiles for M."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert 1_000 < len(result.kept) < 25_000
-    families = {"tiled", "tiled_tma", "persistent_tma", *ALONE}
+    families = {"tiled_tma", "persistent_tma", *ALONE} | ({"tiled"} if m == 64 else set())
     families |= {f"warp_specialized_swapped_cluster{size}" for size in clusters}
     swapped = {"tiled_swapped", "tiled_tma_swapped"} if m == 64 else set()
     assert {config.family for config in result.kept} == families | swapped

@@ -88,6 +88,7 @@ RULES: dict[str, Rule] = {
         families.gemv_registers,
         families.gemv_over_problem,
         families.tma_many_waves,
+        families.tiled_beside_tma,
         small_m.dot_for_one_row,
         small_m.skinny_rows,
         small_m.skinny_dot_rows,
