@@ -166,6 +166,8 @@ def test_what_is_asked_for_is_stronger_than_a_name(tmp_path: Path) -> None:
     assert read(tmp_path, "- {M: 1, N: 2, K: 3, op: a16w16}\n", "a4w4.yaml").problems[0].op == "a16w16"
     agreed = read(tmp_path, "- {M: 1, N: 2, K: 3, op: a8w8_blockscale}\n", "a8w8_blockscale.yaml")
     assert not any("asked for" in note for note in agreed.notes)
+    closer = read(tmp_path, "- {M: 1, N: 2, K: 32, op: a4w4_blockscale}\n", "a4w4.yaml")
+    assert not any("asked for" in note for note in closer.notes)
     assert "bpreshuffle" in refusal(tmp_path, "M,N,K,bpreshuffle\n1,2,3,True\n", "a.csv", op="a8w8")
 
 
