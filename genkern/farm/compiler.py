@@ -67,9 +67,9 @@ def use_quiet_triton(scratch: str) -> None:
 
 
 def _leave_triton_unread() -> None:
-    """Spare Triton the hash of its own library, 460 MB and 0.4 s once a process, which it names folders of its cache by.
+    """Spare Triton the hash of its own library: 460 MB, and 0.4 s of each process.
 
-    That cache is gone with the kernel, and genkern's own has the release in its keys.
+    It names folders of its cache, which is gone with the kernel; genkern's own has the release in its keys.
     """
     from triton.runtime import cache
 
