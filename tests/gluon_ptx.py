@@ -5,13 +5,11 @@ Threads go on alone after a branch and meet again where they may; a register tha
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from gluon_arithmetic import ARITHMETIC
+from gluon_arithmetic import ARITHMETIC, has_32_bits
 from gluon_machine import Agent, Machine
 from gluon_memory import Descriptor, at_global, is_global
 from gluon_text import Instruction, Text, parse
@@ -32,12 +30,6 @@ _SUMS = {"f32": np.float32, "s32": np.int32}
 Mask = NDArray[np.bool_]
 
 
-@functools.lru_cache
-def _has_32_bits(name: str) -> bool:
-    bits = re.search(r"\D(32|64)$", name)
-    return bits is not None and bits[1] == "32" and ".wide" not in name
-
-
 class _Threads:
     """Threads of a partition that run a text together, in whole warps.
 
@@ -56,8 +48,7 @@ class _Threads:
         self.everyone = np.ones(len(self.threads), bool)
         self.products = Products(machine, group, accs)
         self.named: dict[str, NDArray[Any]] = {}
-        # Inputs and numbers that the text names, for each thread.
-        self.given: dict[str, NDArray[Any]] = {}
+        self.given: dict[str, NDArray[Any]] = {}  # inputs and numbers, for each thread
         self.written: dict[str, Mask] = {}
         # By instruction, who has tried a wait before.
         self.tried: dict[int, Mask] = {}
@@ -108,7 +99,7 @@ class _Threads:
         return self.given[name]
 
     def number(self, name: str) -> Any:
-        """What is no register: an input, a special register, or a number that the text names."""
+        """An input, a special register, or a number that the text names."""
         # Grids have one dimension.
         special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address, "%ctaid.y": 0}
         if name.startswith("$"):
@@ -192,7 +183,7 @@ class _Threads:
             self.wgmma(name, fields, taken)
         elif name in ARITHMETIC:
             result = ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
-            if result.dtype != bool and _has_32_bits(name):
+            if result.dtype != bool and has_32_bits(name):
                 result = result & 0xFFFFFFFF
             self.write(fields[0], result, taken)
         elif name == "mov.b64" and not fields[1].startswith("{"):
