@@ -23,11 +23,14 @@ def compile_here(job: CompileJob, folder: Path) -> Binary:
 
     Raises AssertionError with the compiler's words where it refuses.
     """
+    from triton.runtime import cache
+
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TRITON_CACHE_DIR", "TRITON_STORE_BINARY_ONLY", "TRITON_DISABLE_LINE_INFO", "TMPDIR"):
             patch.setenv(name, str(folder))
         patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
         patch.setattr(tempfile, "tempdir", tempfile.tempdir)
+        patch.setattr(cache, "triton_key", cache.triton_key)
         result = compile_kernel(job, str(folder))
     assert isinstance(result, Binary), (job.spec.function, result)
     return result

@@ -97,13 +97,6 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def forked_checks() -> Iterator[ForkedChecks]:
-    """One process for all checks under the interpreter that are made in a fork."""
-    with contextlib.closing(ForkedChecks()) as checks:
-        yield checks
-
-
-@pytest.fixture(scope="session")
 def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
     """One process with Triton's interpreter for all cases of all tests: it takes two seconds to start."""
     with contextlib.closing(Interpreter(tmp_path_factory.mktemp("interpreted"))) as running:
@@ -111,9 +104,9 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interprete
 
 
 @pytest.fixture
-def fast_checks(forked_checks: ForkedChecks, monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_checks(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check under the interpreter costs a fork, for tests that ask for it; tuning/test_check.py has its process."""
-    monkeypatch.setattr("genkern.tuning.check.run_supervised", forked_checks.run)
+    monkeypatch.setattr("genkern.tuning.check.run_supervised", ForkedChecks(interpreter).run)
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,3 +34,10 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "setp.lt.u32": operator.lt,
     "setp.ne.and.u32": lambda a, b, c: (a != b) & c,
 }
+
+
+@functools.lru_cache
+def has_32_bits(name: str) -> bool:
+    """Whether what the instruction of this name makes is cut to 32 bits."""
+    bits = re.search(r"\D(32|64)$", name)
+    return bits is not None and bits[1] == "32" and ".wide" not in name

@@ -105,6 +105,8 @@ class Machine:
 
     def __init__(self, seed: int, warps: int, cluster: Cluster | None = None) -> None:
         self.allocations: list[Allocation] = []
+        # By how many allocations there are.
+        self._largest_of: dict[int, Allocation] = {}
         self.running = Agent([0] * warps, self, np.arange(32 * warps))
         self.cluster = cluster or Cluster(seed)
         self.rank = len(self.cluster.machines)
@@ -136,12 +138,18 @@ class Machine:
         """The allocation that the kernel takes for the one at the first address, and a place in it."""
         assert address >> _RANK_BIT == self.rank, "an address of another program"
         place = (address & ((1 << _RANK_BIT) - 1)) - FIRST_ADDRESS
-        sizes = sorted(each.bytes.size for each in self.allocations)
-        assert len(sizes) == 1 or sizes[-2] < sizes[-1], "which allocation comes first is not certain"
-        largest = next(each for each in self.allocations if each.bytes.size == sizes[-1])
-        assert 0 <= place < sizes[-1], "an address outside the ring"
+        largest = self._largest()
+        assert 0 <= place < largest.bytes.size, "an address outside the ring"
         largest.by_address = True
         return largest, place
+
+    def _largest(self) -> Allocation:
+        if (found := self._largest_of.get(len(self.allocations))) is None:
+            sizes = sorted(each.bytes.size for each in self.allocations)
+            assert len(sizes) == 1 or sizes[-2] < sizes[-1], "which allocation comes first is not certain"
+            found = next(each for each in self.allocations if each.bytes.size == sizes[-1])
+            self._largest_of[len(self.allocations)] = found
+        return found
 
     def make(self, address: int, count: int, thread: int) -> None:
         """A barrier that `count` arrive at, made by this thread."""

@@ -5,12 +5,11 @@ Threads go on alone after a branch and meet again where they may; a register tha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from gluon_arithmetic import ARITHMETIC
+from gluon_arithmetic import ARITHMETIC, has_32_bits
 from gluon_machine import Agent, Machine
 from gluon_memory import Descriptor, at_global, is_global
 from gluon_text import Instruction, Text, parse
@@ -49,6 +48,7 @@ class _Threads:
         self.everyone = np.ones(len(self.threads), bool)
         self.products = Products(machine, group, accs)
         self.named: dict[str, NDArray[Any]] = {}
+        self.given: dict[str, NDArray[Any]] = {}  # inputs and numbers, for each thread
         self.written: dict[str, Mask] = {}
         # By instruction, who has tried a wait before.
         self.tried: dict[int, Mask] = {}
@@ -94,19 +94,21 @@ class _Threads:
             written = self.written[name]
             assert written is self.everyone or (written | ~taken).all(), f"{name} is used before it is written"
             return self.named[name]
-        if name == "%tid.x":
-            return self.threads
+        if name not in self.given:
+            self.given[name] = self.threads if name == "%tid.x" else np.full(self.threads.shape, self.number(name))
+        return self.given[name]
+
+    def number(self, name: str) -> Any:
+        """An input, a special register, or a number that the text names."""
         # Grids have one dimension.
         special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address, "%ctaid.y": 0}
         if name.startswith("$"):
             assert int(name[1:]) in self.inputs, f"{name} is not an input"
-            number = self.inputs[int(name[1:])]
-        elif name in special:
-            number = special[name]
-        else:
-            assert name not in self.text.registers, f"{name} is used before it is written"
-            number = int(name, 0)
-        return np.full(self.threads.shape, number, np.int64)
+            return np.int64(self.inputs[int(name[1:])])
+        if name in special:
+            return np.int64(special[name])
+        assert name not in self.text.registers, f"{name} is used before it is written"
+        return np.int64(int(name, 0))
 
     def uniform(self, name: str, taken: Mask) -> int:
         values = self.value(name, taken)[taken]
@@ -124,7 +126,9 @@ class _Threads:
 
     def write(self, name: str, values: Any, taken: Mask) -> None:
         assert name in self.text.registers or name.startswith("$"), f"{name} is not declared"
-        new = np.broadcast_to(np.asarray(values), self.threads.shape)
+        new = np.asarray(values)
+        if new.shape != self.threads.shape:
+            new = np.broadcast_to(new, self.threads.shape)
         if taken is self.everyone:
             self.named[name], self.written[name] = new, taken
             return
@@ -133,6 +137,8 @@ class _Threads:
         self.written[name] = self.written.get(name, np.zeros(taken.shape, bool)) | taken
 
     def whole_warps(self, name: str, taken: Mask) -> None:
+        if taken is self.everyone:
+            return
         warps = taken.reshape(-1, 32)
         assert np.all(warps.all(axis=1) == warps.any(axis=1)), f"{name} by a part of a warp"
 
@@ -177,8 +183,7 @@ class _Threads:
             self.wgmma(name, fields, taken)
         elif name in ARITHMETIC:
             result = ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
-            bits = re.search(r"\D(32|64)$", name)
-            if result.dtype != bool and bits and bits[1] == "32" and ".wide" not in name:
+            if result.dtype != bool and has_32_bits(name):
                 result = result & 0xFFFFFFFF
             self.write(fields[0], result, taken)
         elif name == "mov.b64" and not fields[1].startswith("{"):

@@ -39,10 +39,21 @@ class Tensor:
 
     def element(self, number: int, threads: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Row and column of what each of these threads holds as this one of its elements, as wgmma leaves them."""
-        half, within = divmod(number, 4)
-        warp, lane = threads // 32, threads % 32
-        rows = (half * self.warps + warp) * 16 + within // 2 * 8 + lane // 4
-        return rows, lane % 4 * 2 + within % 2
+        return _element(number, self.warps, int(threads[0]), len(threads))
+
+
+@functools.lru_cache(maxsize=16_384)
+def _element(number: int, warps: int, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    threads = np.arange(first, first + count)
+    half, within = divmod(number, 4)
+    warp, lane = threads // 32, threads % 32
+    rows = (half * warps + warp) * 16 + within // 2 * 8 + lane // 4
+    return rows, lane % 4 * 2 + within % 2
+
+
+@functools.lru_cache(maxsize=1024)
+def _numbers(registers: str) -> tuple[int, ...]:
+    return tuple(int(part.strip(" $")) for part in registers.strip("{}").split(","))
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class _Product:
     kinds: tuple[str, str]
     more: bool
 
-    @property
+    @functools.cached_property
     def chunks(self) -> list[tuple[Tensor, int]]:
         """Of each 8 columns the tensor, and the first of the 64 rows in it that the registers belong to."""
         each = self.accs[0].registers
@@ -199,7 +210,7 @@ class Products:
         assert (*kinds, match[2], match[3]) in _FORMS, f"unknown PTX: {name}"
         assert kinds[0] != "s8" or int(match[1]) <= 32 or int(match[1]) % 16 == 0, "a width that int8 has not"
         assert self.fenced, "products without a wgmma.fence before them"
-        numbers = tuple(int(part.strip(" $")) for part in registers.strip("{}").split(","))
+        numbers = _numbers(registers)
         width = int(match[1])
         assert len(numbers) == width // 2
         if self.agent.open_group[self.group] is None:

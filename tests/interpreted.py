@@ -1,4 +1,4 @@
-"""Generated kernels under Triton's interpreter, for tests: a process that runs cases, and cases for any family."""
+"""Generated kernels under Triton's interpreter, for tests: a process that runs cases, and problems for any family."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -45,6 +46,7 @@ class Interpreter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cases = 0
+        self._lock = threading.Lock()
         self._running: subprocess.Popen[str] | None = None
 
     @property
@@ -88,6 +90,19 @@ class Interpreter:
         values = asdict(problem)
         return self._say(problem, config, {"problem": values, "units": UNITS.get(config.family, 3)}, fault, arch)
 
+    def fork(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stdout_path: str | os.PathLike[str],
+        stderr_path: str | os.PathLike[str],
+    ) -> int:
+        """The exit status of a program in a fork of the process: a script, or `genkern.profiling.interpret`."""
+        files = {"out": os.fspath(stdout_path), "errors": os.fspath(stderr_path)}
+        said = self._ask({"argv": list(argv), "environment": dict(env), **files})
+        assert isinstance(said, int), said
+        return os.waitstatus_to_exitcode(said)
+
     def _say(
         self,
         problem: GemmProblem,
@@ -102,17 +117,21 @@ class Interpreter:
         right, wrong = fault
         assert right in text
         path.write_text(text.replace(right, wrong) if right else text, encoding="utf-8")
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps({"path": str(path), "config": config.name, **case}) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        if not line:
-            process.wait()
-        said = json.loads(line or '"the interpreter has died"')
+        said = self._ask({"path": str(path), "config": config.name, **case})
         assert isinstance(said, dict), said
         return said
+
+    def _ask(self, asked: Mapping[str, object]) -> object:
+        with self._lock:
+            process = self._process
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            if not line:
+                process.wait()
+            return json.loads(line or '"the interpreter has died"')
 
     def close(self) -> None:
         if self._running is not None:

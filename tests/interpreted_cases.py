@@ -1,12 +1,15 @@
-"""Runs configs of generated modules under Triton's interpreter, for tests/interpreted.py.
+"""Runs configs of generated modules, and whole programs, under Triton's interpreter, for tests/interpreted.py.
 
 A line of standard input is a case, JSON; a line of standard output is its answer, or its traceback as text.
-One process for many, since importing Triton and PyTorch takes longer than a case.
+One process for many, since importing Triton and PyTorch takes longer than a case. A line with "argv" is a program,
+which is run in a fork of this process: its answer is a wait status.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import runpy
 import sys
 import traceback
 from dataclasses import asdict
@@ -18,8 +21,8 @@ from fast_interpreter import make_interpreter_fast
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
+from genkern.profiling import interpret
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
-from genkern.profiling.interpret import verdict_on
 
 # What a workspace holds that nobody has written.
 _GARBAGE = 12345
@@ -56,7 +59,7 @@ def answer(case: dict[str, Any]) -> dict[str, object]:
     """What the config computes, against the module's reference, and against float64 where that is asked for."""
     module = load_module(case["path"])
     if "problem" in case:
-        return asdict(verdict_on(module, case["config"], GemmProblem(**case["problem"]), case["units"]))
+        return asdict(interpret.verdict_on(module, case["config"], GemmProblem(**case["problem"]), case["units"]))
     operands = module.make_operands("cpu", case["seed"])
     if case["positive"]:
         # Sums in which nothing cancels: the relative error is that of the summation.
@@ -92,12 +95,38 @@ def answer(case: dict[str, Any]) -> dict[str, object]:
     return found
 
 
+def forked(argv: list[str], environment: dict[str, str], out: str, errors: str) -> int:
+    """The wait status of a program, what it printed in files: a script, or interpret.py with these arguments."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    status = 1
+    try:
+        for number, path in enumerate((os.devnull, out, errors)):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if number else os.O_RDONLY
+            os.dup2(os.open(path, flags, 0o600), number)
+        os.environ.clear()
+        os.environ.update(environment)
+        if argv[0] == interpret.__name__:
+            interpret.main(argv[1:])
+        else:
+            runpy.run_path(argv[0], run_name="__main__")
+        status = 0
+    except BaseException:  # as the interpreter itself does at its end
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
 def main() -> None:
     make_interpreter_fast()
     for line in sys.stdin:
         said: object
         try:
-            said = answer(json.loads(line))
+            asked = json.loads(line)
+            said = forked(**asked) if "argv" in asked else answer(asked)
         except Exception:  # whatever a kernel raises is the answer: the test that asked shows it and fails
             said = traceback.format_exc()
         print(json.dumps(said), flush=True)

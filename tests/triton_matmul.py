@@ -25,7 +25,9 @@ def matmul(a_ptr, b_ptr, c_ptr, K, stride_a, stride_b, stride_c, BM: tl.constexp
     tl.store(c_ptr + rows[:, None] * stride_c + columns[None, :], total.to(tl.bfloat16))
 
 
-def compile_matmul(target: tuple[str, str | int, int], block: tuple[int, int, int], num_warps: int = 4) -> Any:
+def compile_matmul(
+    target: tuple[str, str | int, int], block: tuple[int, int, int], num_warps: int = 4, **options: int
+) -> Any:
     """Return Triton's compiled kernel for `target` (backend, arch, warp size) and block (BM, BN, BK)."""
     pointers = dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), "*bf16")
     integers = dict.fromkeys(("K", "stride_a", "stride_b", "stride_c"), "i32")
@@ -36,4 +38,6 @@ def compile_matmul(target: tuple[str, str | int, int], block: tuple[int, int, in
         constexprs={(7 + index,): value for index, value in enumerate(block)},
         attrs={(index,): [["tt.divisibility", 16]] for index in range(7)},
     )
-    return triton.compile(source, target=GPUTarget(*target), options={"num_warps": num_warps, "num_stages": 2})
+    return triton.compile(
+        source, target=GPUTarget(*target), options={"num_warps": num_warps, "num_stages": 2, **options}
+    )

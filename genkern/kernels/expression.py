@@ -6,6 +6,7 @@ Python in generated modules.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
@@ -16,6 +17,17 @@ from genkern.errors import InputError
 Value = Union[int, "Expression"]
 # How many operands each operation takes.
 OPERATIONS = {"+": 2, "-": 2, "*": 2, "//": 2, "%": 2, ">": 2, "cdiv": 2, "min": 2, "max": 2, "if": 3}
+_RESULTS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    ">": lambda left, right: int(left > right),
+    "cdiv": lambda left, right: -(-left // right),
+    "min": min,
+    "max": max,
+}
 # How tightly Python binds the operators; the others are calls, or stand in brackets.
 _BINDING = {">": 1, "+": 2, "-": 2, "*": 3, "//": 3, "%": 3}
 # Nothing that a family says is nested deeper; bounds the recursion on what a file says.
@@ -109,18 +121,7 @@ def evaluate(value: Value, known: Mapping[str, Value]) -> int:
 def _computed(operation: str, left: int, right: int) -> int:
     if operation in ("//", "%", "cdiv") and right < 1:
         raise InputError(f"{left} {operation} {right}: sizes are divided by 1 or more only")
-    results: dict[str, Callable[[], int]] = {
-        "+": lambda: left + right,
-        "-": lambda: left - right,
-        "*": lambda: left * right,
-        "//": lambda: left // right,
-        "%": lambda: left % right,
-        ">": lambda: int(left > right),
-        "cdiv": lambda: -(-left // right),
-        "min": lambda: min(left, right),
-        "max": lambda: max(left, right),
-    }
-    return results[operation]()
+    return _RESULTS[operation](left, right)
 
 
 def names_in(value: Value) -> frozenset[str]:

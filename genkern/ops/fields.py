@@ -8,6 +8,7 @@ them, and what reads or writes problems needs to know no field by name.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -58,6 +59,8 @@ def number(default: int, least: int, most: int, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
+# Pruning asks it of every config.
+@functools.lru_cache(maxsize=64)
 def fields_of(kind: type) -> tuple[Field, ...]:
     """The fields that a format's dataclass declares."""
     declared: Iterable[Any] = dataclasses.fields(kind)

@@ -29,6 +29,8 @@ def environment_of(outside: tuple[tuple[str, Path], ...]) -> jinja2.Environment:
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader("genkern.templates", ""), jinja2.PrefixLoader(others)]),
         undefined=jinja2.StrictUndefined,
         bytecode_cache=_Compiled(),
+        # Nobody changes them under a process that runs, and each module asks for thirty.
+        auto_reload=False,
         **_WHITESPACE,
     )
 

@@ -99,8 +99,8 @@ class Block(NamedTuple):
 
     def config(self, split_k: int, group_size_m: int) -> Config:
         """The config of this block with these run-time arguments."""
-        tile, rest = self.compiled_in[:3], self.compiled_in[3:]
-        return Config(self.family, *tile, group_size_m, split_k, *rest)  # type: ignore[arg-type, call-arg]
+        block_m, block_n, block_k, *rest = self.compiled_in
+        return Config(self.family, block_m, block_n, block_k, group_size_m, split_k, *rest)  # type: ignore[arg-type]
 
     def configs(self) -> Iterator[Config]:
         """All of them; GROUP_SIZE_M varies fastest."""

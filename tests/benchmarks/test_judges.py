@@ -26,12 +26,18 @@ def mutant(text: str) -> Case:
 
 
 def test_how_a_mutant_was_found_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that dies, one that hangs, a refusal, a text that is none; each costs itself only."""
+    """A process that dies, one that hangs, a refusal, a text that is none; each costs itself only.
+
+    A sound kernel has a process without mutants: what one wrote where it should not makes no kernel look wrong.
+    """
     judge_ = Judge(tmp_path / "judge", "sm_90", False)
     try:
-        first, second = (judge_.judged(mutant(WHO)) for _ in range(2))
+        # What the first one leaves behind would end the sound kernel.
+        harm = "import torch; torch.allclose = torch.equal = torch.full = None; " + WHO
+        first, second = (judge_.judged(mutant(text)) for text in (harm, WHO))
         assert (first.outcome, first.message) == ("refused", second.message)
         assert judge_.judged(mutant("no_such_name")).outcome == "invalid"
+        assert judge_.judged(SOUND) == Judged(SOUND, "passed", "")
         died = judge_.judged(mutant("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
         assert died.outcome == "fault"
         assert "SIGSEGV" in died.message
@@ -42,25 +48,19 @@ def test_how_a_mutant_was_found_is_told_apart(tmp_path: Path, monkeypatch: pytes
         judge_.close()
 
 
-def test_a_sound_kernel_has_a_process_without_mutants(tmp_path: Path) -> None:
-    """What a mutant wrote where it should not cannot make a kernel look wrong that is not."""
-    judge_ = Judge(tmp_path / "judge", "sm_90", False)
-    try:
-        # What this one leaves behind would end the sound kernel.
-        harm = "import torch; torch.allclose = torch.equal = torch.full = None; " + WHO
-        assert judge_.judged(mutant(harm)).outcome == "refused"
-        assert judge_.judged(SOUND) == Judged(SOUND, "passed", "")
-    finally:
-        judge_.close()
-
-
 def test_nothing_begins_after_the_limit() -> None:
     """What was begun before it is waited for, and the rest is left."""
     assert list(judge([SOUND], "sm_90", False, 1, time.monotonic())) == []
 
 
-def test_a_wait_is_told() -> None:
+def test_a_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no verdict comes for a while there is a sign of it; then the verdict comes."""
+
+    def judged(self: Judge, case: Case) -> Judged:
+        time.sleep(0.5)
+        return Judged(case, "passed", "")
+
+    monkeypatch.setattr(Judge, "judged", judged)
     *waits, last = judge([SOUND], "sm_90", False, 2, float("inf"), tick_s=0.1)
     assert set(waits) == {None}
     assert last == Judged(SOUND, "passed", "")

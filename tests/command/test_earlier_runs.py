@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import SMALL, Ran, run_here
+from tiny_space import TINY_AMD
 
 from genkern.journal.header import SCHEMA
 
@@ -34,7 +35,7 @@ def here(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         cache_dir,
     ]
 
-    def tune(*options: object, space: str = "amd_quick", results: str = "r.yaml") -> Ran:
+    def tune(*options: object, space: object = TINY_AMD, results: str = "r.yaml") -> Ran:
         return run_here(capsys, *quick, "--space", space, "-o", results, *options)
 
     return tune
@@ -88,7 +89,7 @@ def test_results_of_another_space_are_not_passed_off_as_done(here: Here, tmp_pat
         other = notes(here("--errRatio", "0.01", results=results, space="mine.yaml"))
         assert other == [
             already,
-            "note: 3 of these were tuned otherwise: the search space of a16w16 was amd_quick, is mine; "
+            "note: 3 of these were tuned otherwise: the search space of a16w16 was tiny_amd, is mine; "
             "errRatio was 1.0, is 0.01 (--all tunes them again)",
         ]
     assert notes(here("--all", space="mine.yaml")) == []

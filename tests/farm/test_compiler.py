@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from command import environment
+from compiled import compile_all
 from long_tests import covering
 from small_gemms import (
     AMD,
@@ -127,6 +128,12 @@ def test_compiles_for_every_target(
         assert result.resources.shared_bytes is not None
         assert read_spec(result.path) == spec
         assert getattr(loaded, spec.function).arg_names == [name for name, _ in (*spec.signature, *spec.constants)]
+
+
+def test_triton_is_not_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process reads 460 MB of Triton's library, for names of folders that are gone with the kernel."""
+    monkeypatch.setattr("triton.runtime.cache.triton_key", None)
+    assert compile_all(tmp_path, GemmProblem(64, 64, 256), [TILED], "sm_90")
 
 
 @pytest.mark.parametrize(("arch", "config"), [("gfx942", AMD), ("sm_90", TILED)])

@@ -188,7 +188,7 @@ def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> N
 @pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
 def test_tiled_semaphore(compiled: Callable[..., Texts], arch: str) -> None:
     """Matrix instructions, and partial sums that the last program of a tile can see."""
-    texts = compiled(arch, PROBLEM, Config("tiled_semaphore", 64, 64, 64, 1, 4, 4, 2))
+    texts = compiled(arch, PROBLEM, Config("tiled_semaphore", 64, 64, 32, 1, 4, 4, 2))
     assert len(texts) == 1
     assert re.search(MATRIX[arch], main_text(texts))
     assert counts_arrivals(main_text(texts), arch)
@@ -197,7 +197,7 @@ def test_tiled_semaphore(compiled: Callable[..., Texts], arch: str) -> None:
 @pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
 def test_stream_k(compiled: Callable[..., Texts], arch: str) -> None:
     """Matrix instructions inside the loop over tiles, and partial sums that the last program can see."""
-    texts = compiled(arch, PROBLEM, Config("stream_k", 64, 64, 64, 1, 1, 4, 2))
+    texts = compiled(arch, PROBLEM, Config("stream_k", 64, 64, 32, 1, 1, 4, 2))
     assert len(texts) == 1
     assert re.search(MATRIX[arch], main_text(texts))
     assert counts_arrivals(main_text(texts), arch)
@@ -207,14 +207,14 @@ def test_stream_k(compiled: Callable[..., Texts], arch: str) -> None:
 def test_stream_k_with_float32_out(compiled: Callable[..., Texts], arch: str) -> None:
     """C in float32 needs the accumulators in another layout, also where they come from one of two places."""
     problem = GemmProblem(13, 512, 4096, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32", bias=True)
-    text = main_text(compiled(arch, problem, Config("stream_k", 64, 64, 64, 4, 1, 4, 3)))
+    text = main_text(compiled(arch, problem, Config("stream_k", 64, 64, 32, 4, 1, 4, 3)))
     assert counts_arrivals(text, arch)
 
 
 @pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
 def test_tiled_atomic(compiled: Callable[..., Texts], arch: str) -> None:
     """Additions in hardware, four floats at a time from sm_90 on, and no compare-and-swap but on gfx90a (a rule)."""
-    texts = compiled(arch, PROBLEM, Config("tiled_atomic", 64, 64, 64, 1, 4, 4, 2))
+    texts = compiled(arch, PROBLEM, Config("tiled_atomic", 64, 64, 32, 1, 4, 4, 2))
     assert list(texts) == ["zero_fill", "matmul_tiled_atomic_mask_m", "reduce_splits"]
     wanted = r"global_atomic_add_f32"
     if arch == "gfx90a":
@@ -225,13 +225,13 @@ def test_tiled_atomic(compiled: Callable[..., Texts], arch: str) -> None:
     assert ("cmpswap" in main_text(texts)) == (arch == "gfx90a")
     sums = GemmProblem(13, 512, 4096, dtype_c="fp32")
     if arch == "sm_90":
-        assert "reduce_splits" not in compiled(arch, sums, Config("tiled_atomic", 64, 64, 64, 1, 4, 4, 2))
+        assert "reduce_splits" not in compiled(arch, sums, Config("tiled_atomic", 64, 64, 32, 1, 4, 4, 2))
 
 
 @pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
 def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
     """16 rows of A are the short side of the matrix instruction: wgmma on sm_90, tcgen05 on sm_100."""
-    text = main_text(compiled(arch, PROBLEM, Config("tiled_swapped", 16, 64, 64, 1, 4, 4, 3)))
+    text = main_text(compiled(arch, PROBLEM, Config("tiled_swapped", 16, 64, 32, 1, 4, 4, 3)))
     assert re.search(MATRIX[arch], text)
     assert counts_arrivals(text, arch)
 

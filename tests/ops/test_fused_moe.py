@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,14 +51,6 @@ def problem_of(
     activation = "silu" if stage == "gate_up" else "none"
     fields = tuple((name, value) for name, value in sorted(own.items()) if (name, value) != ("top_k", 1))
     return GemmProblem(tokens, n, k, "fused_moe", *types, activation=activation, own=fields)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 CASES = [

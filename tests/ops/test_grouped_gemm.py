@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,14 +41,6 @@ def problem_of(
 ) -> GemmProblem:
     """Rows of so many groups; `more` are own fields besides."""
     return GemmProblem(m, n, k, "grouped_gemm", *types, own=(("groups", groups), *more))  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 @needs_interpreter

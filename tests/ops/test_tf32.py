@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,14 +85,6 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
         problem = problem_of(100, 208, 320, rowMajorB=row_major_b)
         assert compile_all(tmp_path, problem, [TILED, SWAPPED, TILED_TMA_SPLIT], arch)
     assert compile_all(tmp_path, problem_of(1, 208, 320), [GEMV], arch)
-
-
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
-    """One process for all cases."""
-    running = Interpreter(tmp_path_factory.mktemp("cases"))
-    yield running
-    running.close()
 
 
 @needs_interpreter

@@ -109,8 +109,8 @@ def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_member_is_not_unpacked_beyond_its_size(tmp_path: Path) -> None:
-    """A file of 40 KB does not take 256 MB, whatever its directory says of it."""
-    body = archive_of(bytes(2**28))
+    """A small file does not take 128 MB, whatever its directory says of it."""
+    body = archive_of(bytes(2**27))
     for at in (22, body.index(b"PK\1\2") + 24):
         body[at : at + 4] = (100).to_bytes(4, "little")
     data = sealed(tmp_path / "bomb.genkern", bytes(body)).read_bytes()
@@ -121,7 +121,7 @@ def test_a_member_is_not_unpacked_beyond_its_size(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 2**27
+    assert peak < 3 * 2**25
 
 
 def _winner(data: dict[str, Any]) -> dict[str, Any]:

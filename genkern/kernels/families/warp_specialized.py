@@ -8,6 +8,7 @@ taken by the first two, in a kernel of its own that finds the group of each tile
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
@@ -147,6 +148,7 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
     return rows, Descriptors(columns, variant.column_boxes, width // variant.down), parts
 
 
+@lru_cache(maxsize=64)
 def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
     """Columns that go to C at a time: all, or so many that two buffers of them leave room for the ring."""
     width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
@@ -164,8 +166,13 @@ def _stored(problem: GemmProblem, config: Config) -> int:
     facts = _BY_NAME[config.family]
     if facts.side_by_side == (1, 1):
         return WIDEST
-    known: dict[str, Value] = {name: getattr(config, name) for name in _SHAPE}
-    return evaluate(_most_stored(problem, facts.swaps_operands), known)
+    return _stored_in_tile(problem, facts.swaps_operands, tuple(getattr(config, name) for name in _SHAPE))
+
+
+# Once for all families, group sizes and copies of a tile: a space asks for each of its tiles many times.
+@lru_cache(maxsize=16_384)
+def _stored_in_tile(problem: GemmProblem, swapped: bool, shape: tuple[int, ...]) -> int:
+    return evaluate(_most_stored(problem, swapped), dict(zip(_SHAPE, shape, strict=True)))
 
 
 def _call(product: Product, variant: Variant) -> Call:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
-
 import sys
 from pathlib import Path
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from compiled import compile_here
+from interpreted import Interpreter
 from recording_gpu import FakeGpu
 from small_gemms import TRITON_VERSION, needs_interpreter, target_of
 
@@ -23,11 +23,11 @@ MIXTURE = ("experts", 8), ("scales", "per_token"), ("top_k", 2)
 
 
 @needs_interpreter
-def test_what_they_compute_is_what_pytorch_does() -> None:
+def test_what_they_compute_is_what_pytorch_does(interpreter: Interpreter, tmp_path: Path) -> None:
     """Every slot in its place, and scales to the bit, also where blocks of a program end within a row."""
-    script = Path(__file__).with_name("interpreted_rows.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
+    script, said, errors = Path(__file__).with_name("interpreted_rows.py"), tmp_path / "said", tmp_path / "errors"
+    status = interpreter.fork([str(script)], {**os.environ, "TRITON_INTERPRET": "1"}, said, errors)
+    assert (said.read_text(), status) == ("done\n", 0), errors.read_text()
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "sm_100"])
