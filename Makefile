@@ -31,11 +31,12 @@ tune: $(RUN)
 # Hundreds of processes are started, in each of which Python would compile all of genkern anew where it keeps nothing.
 test test-long: export PYTHONDONTWRITEBYTECODE =
 
+# A worker more than the two cores of CI: tests that wait for programs of their own leave a fifth of them idle.
 test: $(DEV)
-	$(PY) -m pytest -m "not gpu" -n 2 --dist worksteal $(ARGS)
+	$(PY) -m pytest -m "not gpu" -n 3 --dist worksteal $(ARGS)
 
 test-long: $(DEV)
-	GENKERN_LONG_TESTS=1 $(PY) -m pytest -m "not gpu" -n 2 --dist worksteal $(ARGS)
+	GENKERN_LONG_TESTS=1 $(PY) -m pytest -m "not gpu" -n 3 --dist worksteal $(ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .
