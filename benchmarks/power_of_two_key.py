@@ -18,7 +18,7 @@ binaries are those of the tuning run: where CuTe DSL is not installed, its cache
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
 from random import Random
@@ -36,9 +36,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
-from genkern.profiling.checking.accuracy import error_ratio
 from genkern.profiling.finals import Rounds
-from genkern.profiling.loaded_gemm import Call
 
 _LEAST, _MOST = 256, 8192
 # Elements of 16 bits that 16 bytes hold.
@@ -116,28 +114,15 @@ def race(bench: Bench, pair: Pair) -> Found:
     calls = {name: call for name, call in bench.calls().items() if name in both}
     if len(calls) < len(both):
         return _found(pair, why=NOT_TIMED)
-    if not _agree(bench, calls, both):
+    if len(right := bench.agreeing(calls)) < len(both):
         return _found(pair, why=WRONG)
-    samples = bench.race(bench.samplers(calls), ROUNDS).samples_us
+    samples = bench.race(bench.samplers(right), ROUNDS).samples_us
     own, by_key = (samples[name] for name in both)
     # Who is clearly beaten drops out: of the other those samples count that are of the same rounds.
     rounds = min(len(own), len(by_key))
     if not rounds:
         return _found(pair, why=NOT_TIMED)
     return _found(pair, own_us=median(own[:rounds]), key_us=median(by_key[:rounds]))
-
-
-def _agree(bench: Bench, calls: Mapping[str, Call], names: tuple[str, str]) -> bool:
-    """Whether two configs compute the same, but for the order of additions; the first was proved right when it won."""
-    import torch
-
-    c, results = bench.gemm.operands["c"], []
-    for name in names:
-        c.fill_(float("nan"))
-        calls[name](0)
-        torch.cuda.synchronize()
-        results.append(c.float())
-    return error_ratio(results[1], results[0]) <= 0.01
 
 
 def _found(pair: Pair, own_us: float | None = None, key_us: float | None = None, why: str = "") -> Found:

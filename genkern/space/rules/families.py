@@ -57,8 +57,8 @@ def tma_many_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def tiled_beside_tma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """tiled of 16-bit operands that TMA loads, C that it stores, from 256 rows and columns and 2**30 products on.
 
-    genkern: of 18 such sizes that nobody chose it took 1.13 times the best of TMA's families or more (H200), and it won
-    none of those in results/nvidia_h200.
+    genkern: of 11 such sizes that nobody chose, with 50 to 860 of its configs measured, it took 1.13 to 3.1 times the
+    best of TMA's families (H200), and it won none of the 199 such sizes in results/nvidia_h200.
     """
     if config.family != "tiled" or problem.batch > 1 or DTYPES[problem.dtype_a].size_bytes != 2:
         return False
