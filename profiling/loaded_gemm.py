@@ -11,7 +11,7 @@ from typing import Any
 from genkern.farm.cache import read_spec
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.session import Session
-from genkern.kernels.argument import Argument, Constant, Counters, Descriptor, Integer, Leading, Pointer, Stride
+from genkern.kernels.argument import Argument, Constant, Copied, Counters, Descriptor, Integer, Leading, Pointer, Stride
 from genkern.kernels.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
 from genkern.kernels.plan import Launch, LaunchPlan
@@ -176,6 +176,9 @@ def arguments_of(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str,
 def _given(argument: Argument, tensors: Mapping[str, Any], known: Mapping[str, int]) -> Any:
     if isinstance(argument, Pointer):
         return tensors[argument.operand]
+    if isinstance(argument, Copied):
+        matrix = tensors[argument.operand]
+        return _descriptor(argument, _copy_of(argument, matrix, tensors["workspace"], known))
     if isinstance(argument, Descriptor):
         return _descriptor(argument, tensors[argument.operand])
     if isinstance(argument, Integer):
@@ -188,6 +191,13 @@ def _given(argument: Argument, tensors: Mapping[str, Any], known: Mapping[str, i
     if isinstance(argument, Constant):
         return argument.value
     return tensors["counters" if isinstance(argument, Counters) else "workspace"]
+
+
+def _copy_of(argument: Copied, matrix: Any, workspace: Any, known: Mapping[str, int]) -> Any:
+    """The operand's copy in the workspace, as a matrix that lies as the operand does."""
+    first, pitch = evaluate(argument.first, known), evaluate(argument.pitch, known)
+    strides = (1, pitch) if argument.transposed else (pitch, 1)
+    return workspace.view(matrix.dtype)[first:].as_strided(matrix.shape, strides)
 
 
 def _descriptor(argument: Descriptor, tensor: Any) -> Any:

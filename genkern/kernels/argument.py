@@ -46,6 +46,18 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
+class Copied(Descriptor):
+    """TMA descriptor as in Descriptor, of the operand's copy that an earlier launch has left in the workspace.
+
+    Rows of the copy are `pitch` elements apart and as long as the operand's; it begins `first` elements behind the
+    workspace's address. Elements are the operand's.
+    """
+
+    first: Value = 0
+    pitch: Value = 0
+
+
+@dataclass(frozen=True)
 class Map:
     """TMA descriptor as in Descriptor, by itself: the 128 bytes, without the sizes and strides that Triton adds.
 
@@ -133,7 +145,7 @@ class Constant:
     value: Value | str
 
 
-# In what follows `expanded`, the values of Integers may hang on the number of units; no other argument's do.
+# In what follows `expanded`, the values of Integers may hang on the number of units, and where copies lie on M.
 Argument = Pointer | Descriptor | Map | Descriptors | Integer | Leading | Stride | Workspace | Counters | Constant
 
 
@@ -173,8 +185,10 @@ def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: 
             parts = parts_of(evaluate(argument.width, known), argument.owners, evaluate(argument.most, known))
             for number, (_, _, columns) in enumerate(parts):
                 box = _box(each, {**known, "WIDTH": columns})
-                yield replace(each, name=f"{each.name}_{number}", box=box)
-        elif isinstance(argument, (Descriptor, Map)):
+                yield _placed(replace(each, name=f"{each.name}_{number}", box=box), known)
+        elif isinstance(argument, Descriptor):
+            yield _placed(replace(argument, box=_box(argument, known)), known)
+        elif isinstance(argument, Map):
             yield replace(argument, box=_box(argument, known))
         elif isinstance(argument, Integer):
             yield replace(argument, value=fold(argument.value, known))
@@ -187,6 +201,12 @@ def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: 
 def _box(descriptor: Descriptor | Map, known: Mapping[str, Value]) -> tuple[int, int]:
     outer, inner = descriptor.box
     return evaluate(outer, known), evaluate(inner, known)
+
+
+def _placed(descriptor: Descriptor, known: Mapping[str, Value]) -> Descriptor:
+    if not isinstance(descriptor, Copied):
+        return descriptor
+    return replace(descriptor, first=fold(descriptor.first, known), pitch=fold(descriptor.pitch, known))
 
 
 def triton_type(argument: Argument, operands: Mapping[str, Operand]) -> str:

@@ -14,6 +14,7 @@ from genkern.kernels.families.few_rows import GEMV, SKINNY, SKINNY_DOT
 from genkern.kernels.families.gluon_tile import WIDEST, ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
+from genkern.kernels.families.realigned import REALIGNED
 from genkern.kernels.families.semaphore import TILED_SEMAPHORE, TILED_SWAPPED
 from genkern.kernels.families.stream_k import STREAM_K
 from genkern.kernels.families.tiled import TILED
@@ -43,7 +44,7 @@ FAMILIES = {
             TILED_TMA_SWAPPED,
         ),
         *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE),
-        *(*CUTE_DENSE, *CUTE_DENSE_SM100),
+        *(*REALIGNED, *CUTE_DENSE, *CUTE_DENSE_SM100),
     )
 }
 
@@ -68,8 +69,8 @@ for _file in own.files():
 
 # One program per SM, operands and C through the copy engine: the same text but for who does what.
 PERSISTENT_TMA = ("persistent_tma", "persistent_tma_specialized")
-# Those in Gluon.
-GLUON = tuple(name for name, family in FAMILIES.items() if family.width_step and family.language == "triton")
+# Those with kernels of their own in Gluon.
+GLUON = tuple(name for name, family in FAMILIES.items() if family.in_gluon and not family.realigns)
 # Those of genkern's in CuTe DSL, which is an optional extra.
 CUTE = tuple(family.name for family in (*CUTE_DENSE, *CUTE_DENSE_SM100))
 

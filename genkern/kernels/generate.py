@@ -23,7 +23,8 @@ from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.families.call import Kernel, product_of, starts_early
 from genkern.kernels.families.common import REDUCE, SUM_SLOTS
 from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
-from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.families.realigned import copied_operands
+from genkern.kernels.family import FAMILIES
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
 from genkern.kernels.specs import call_of, wide_operands
@@ -150,7 +151,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "has_gemv": "gemv" in families,
         "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma or FAMILIES[name].aligned_rows],
         "tma_stores": [name for name in sorted(families) if FAMILIES[name].stores_tma],
-        "has_tma_in_triton": any(FAMILIES[name].uses_tma and name not in GLUON for name in families),
+        "has_tma_in_triton": any(FAMILIES[name].uses_tma and not FAMILIES[name].in_gluon for name in families),
+        # Of these families some copy the operands that are not aligned, all of them the same.
+        "copied": [*copied_operands(problem)] if any(FAMILIES[name].realigns for name in families) else [],
         "has_gluon": any(not FAMILIES[name].interpreted for name in families),
         "clusters": any(FAMILIES[name].in_clusters for name in families),
         **_gluon_context(problem, accumulator),
@@ -223,6 +226,7 @@ def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
 _HELPERS = (
     "gemm/order.py.j2",
     "gemm/activation.py.j2",
+    "gemm/copy_block.py.j2",
     "gemm/xcd_order.py.j2",
     "gemm/split_offsets.py.j2",
     "gemm/beside.py.j2",

@@ -10,6 +10,7 @@ from genkern.kernels.argument import (
     BINARY,
     Argument,
     Constant,
+    Copied,
     Counters,
     Descriptor,
     Descriptors,
@@ -151,6 +152,8 @@ def _given(argument: Argument, stacked: frozenset[str]) -> str:
 
 def _descriptor(descriptor: Descriptor, stacked: frozenset[str]) -> str:
     matrix = f'operands["{descriptor.operand}"]' + ".T" * descriptor.transposed
+    if isinstance(descriptor, Copied):
+        matrix = f'_copy_of({matrix}, operands["workspace"], {_text(descriptor.first)}, {_text(descriptor.pitch)})'
     if descriptor.operand in stacked:
         matrix = f"_as_one({matrix.replace('.T', '.mT')})"
     outer, inner = map(_text, descriptor.box)

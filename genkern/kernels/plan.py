@@ -16,6 +16,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import (
     Argument,
     Constant,
+    Copied,
     Counters,
     Descriptor,
     Integer,
@@ -106,6 +107,7 @@ class LaunchPlan:
 _KINDS: dict[str, type[Argument]] = {
     "pointer": Pointer,
     "descriptor": Descriptor,
+    "copied": Copied,
     "map": Map,
     "integer": Integer,
     "leading": Leading,
@@ -114,6 +116,8 @@ _KINDS: dict[str, type[Argument]] = {
     "counters": Counters,
     "constant": Constant,
 }
+# Which fields of theirs may hang on what is known when the plan is used.
+_VALUES: dict[type[Argument], tuple[str, ...]] = {Integer: ("value",), Copied: ("first", "pitch")}
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
@@ -156,10 +160,10 @@ def _argument(data: Any) -> Argument:
     for name, value in values.items():
         said, holds = ("a number or a name", _is_constant) if kind is Constant and name == "value" else _FIELDS[name]
         _checked(value, said, holds)
-    if kind in (Descriptor, Map):
+    if "box" in values:
         values["box"] = tuple(values["box"])
-    if kind is Integer:
-        values["value"] = from_json(values["value"], _FREE)
+    for name in _VALUES.get(kind, ()):
+        values[name] = from_json(values[name], _FREE)
     return kind(**values)
 
 
@@ -186,7 +190,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "cluster": ("a number from 1", _is_count),
     "swizzle": ("a number from 0 to 3", lambda value: not isinstance(value, bool) and value in range(4)),
     "dtype": ("a dtype", lambda value: isinstance(value, str) and value in DTYPES),
-    "value": ("a value", lambda value: True),
+    **dict.fromkeys(("value", "first", "pitch"), ("a value", lambda value: True)),
 }
 
 

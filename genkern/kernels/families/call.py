@@ -13,6 +13,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import (
     Argument,
     Constant,
+    Copied,
     Counters,
     Descriptor,
     Integer,
@@ -42,11 +43,24 @@ Options = tuple[tuple[str, Value], ...]
 
 
 @dataclass(frozen=True)
+class Copy:
+    """An operand's copy in the workspace, as it is stored: `rows` of `columns` elements, `pitch` apart, the first one
+    `first` elements behind the workspace's address.
+    """
+
+    operand: str
+    rows: Value
+    columns: Value
+    pitch: Value
+    first: Value
+
+
+@dataclass(frozen=True)
 class Product:
     """A GEMM as kernels see it: `operands` are A, B, C and the others in the order in which kernels take them.
 
     `accumulator` is "fp32" or "int32". `sums_are_c`: accumulators need no epilogue, and C has their type.
-    `starts_early`: as the function of that name says of the architecture.
+    `starts_early`: as the function of that name says of the architecture. Descriptors are of `copies` where they are.
     """
 
     problem: GemmProblem
@@ -54,6 +68,7 @@ class Product:
     accumulator: str
     sums_are_c: bool
     starts_early: bool
+    copies: tuple[Copy, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, Operand]:
@@ -91,7 +106,9 @@ class Product:
         facts = self.by_name[operand]
         outer, inner = box if facts.row_major else (box[1], box[0])
         packed = cdiv(inner, facts.packed) if facts.packed > 1 else inner
-        return Descriptor(name, operand, (outer, packed), not facts.row_major, swizzled, cluster)
+        said = name, operand, (outer, packed), not facts.row_major, swizzled, cluster
+        copy = next((copy for copy in self.copies if copy.operand == operand), None)
+        return Descriptor(*said) if copy is None else Copied(*said, copy.first, copy.pitch)
 
 
 @dataclass(frozen=True)
@@ -102,7 +119,7 @@ class Variant:
     bring the columns of a tile, `column_boxes`, and how many take parts of it to C, `c_parts`, each by a descriptor of
     its own. The `cluster` programs of a cluster make one
     tile, or have tiles of their own: `down` of them along the rows that wgmma goes along, `across` along the columns.
-    Of these `ctas` share one (tcgen05.mma's cta_group).
+    Of these `ctas` share one (tcgen05.mma's cta_group). `copies`: the operands that realign copies, by letters.
     """
 
     name: str
@@ -123,6 +140,7 @@ class Variant:
     specialized: bool = False
     part: int = 0
     ctas: int = 1
+    copies: str = ""
 
     @property
     def side_by_side(self) -> bool:
@@ -280,7 +298,8 @@ class Family:
     `cluster`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
     `side_by_side`: programs of a cluster along M and along N that have tiles of their own, and load for one another.
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
-    `kernels_before`: kernels that it launches before its main one.
+    `kernels_before`: kernels that it launches before its main one. `realigns`: what it copies first has rows that start
+    anywhere; it has the kernel of the family of that name on the copies.
     `language`: what its kernels are written in, "triton" (Gluon too) or "cute"; what is not Triton's is no part of a
     generated module, and `Variant.template` names its file.
     `batches`: its kernels find the product of a batch that they are for (`for_batch`).
@@ -318,6 +337,7 @@ class Family:
     most_block_m: int = 1024
     most_block_k: int = 1024
     kernels_before: int = 0
+    realigns: str = ""
     batches: bool = False
     groups: bool = False
     gathers: bool = False
@@ -327,6 +347,11 @@ class Family:
     def in_clusters(self) -> bool:
         """Whether several programs are a cluster, for whatever reason."""
         return self.cluster > 1 or self.side_by_side != (1, 1)
+
+    @property
+    def in_gluon(self) -> bool:
+        """Whether its kernel that multiplies is written in Gluon, for wgmma."""
+        return bool(self.width_step) and self.language == "triton"
 
 
 def _pointers(operands: Iterable[Operand]) -> tuple[Argument, ...]:

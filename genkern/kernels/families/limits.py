@@ -33,7 +33,7 @@ _WGMMA_OTHER_REGISTERS = 26
 _TENSOR_MEMORY_COLUMNS = 512
 # Rows in memory must start at multiples of this, and what one copy brings of a row must be as long at least
 # (cuTensorMapEncodeTiled in the CUDA driver API: globalStrides, boxDim[0] without interleaving).
-_TMA_BYTES = 16
+TMA_BYTES = 16
 
 
 def tiles(problem: GemmProblem, config: Config) -> int:
@@ -117,14 +117,14 @@ def tma_operands_limit(problem: GemmProblem, gpu: Gpu | None) -> str:
     row_a = problem.K if problem.row_major_a else problem.M
     row_b = problem.N if problem.row_major_b else problem.K
     for name, row, size in zip("AB", (row_a, row_b), element_bytes(problem), strict=True):
-        if row * size % _TMA_BYTES:
+        if row * size % TMA_BYTES:
             return f"rows of {name} do not start at multiples of 16 bytes, as TMA needs"
     return ""
 
 
 def tma_output_limit(problem: GemmProblem) -> str:
     """For C through TMA."""
-    if problem.N * DTYPES[problem.dtype_c].size_bytes % _TMA_BYTES:
+    if problem.N * DTYPES[problem.dtype_c].size_bytes % TMA_BYTES:
         return "rows of C do not start at multiples of 16 bytes, as TMA needs"
     return ""
 
@@ -138,6 +138,6 @@ def tma_box_limit(problem: GemmProblem, config: Config) -> str:
     row_a = config.BLOCK_SIZE_K if problem.row_major_a else config.BLOCK_SIZE_M
     row_b = config.BLOCK_SIZE_N if problem.row_major_b else config.BLOCK_SIZE_K
     for row, size in zip((row_a, row_b), element_bytes(problem), strict=True):
-        if row * size < _TMA_BYTES:
+        if row * size < TMA_BYTES:
             return "a row of a tile is shorter than the 16 bytes that TMA copies at least"
     return ""

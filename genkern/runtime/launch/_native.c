@@ -48,7 +48,7 @@ typedef struct {
     uint64_t addresses[WAYS];
     unsigned char (*maps)[MAP_BYTES]; /* WAYS of them, at multiples of 64 bytes */
     int used, next, element_type, swizzle, clears_bit;
-    uint64_t sizes[2], pitch_bytes;
+    uint64_t sizes[2], pitch_bytes, offset_bytes;
     uint32_t box[2];
 } Descriptor;
 
@@ -102,10 +102,10 @@ static void launches_dealloc(Launches *self) {
 
 static Descriptor *make_descriptor(PyObject *form, Py_ssize_t *slot) {
     int kind, element_type, swizzle, clears_bit;
-    unsigned long long rows, columns, pitch;
+    unsigned long long rows, columns, pitch, offset;
     unsigned int box_rows, box_columns;
-    if (!PyArg_ParseTuple(form, "iniKKKIIip", &kind, slot, &element_type, &rows, &columns, &pitch, &box_rows,
-                          &box_columns, &swizzle, &clears_bit))
+    if (!PyArg_ParseTuple(form, "iniKKKIIipK", &kind, slot, &element_type, &rows, &columns, &pitch, &box_rows,
+                          &box_columns, &swizzle, &clears_bit, &offset))
         return NULL;
     Descriptor *made = PyMem_Calloc(1, sizeof(Descriptor));
     if (!made || posix_memalign((void **)&made->maps, 64, WAYS * MAP_BYTES)) {
@@ -119,6 +119,7 @@ static Descriptor *make_descriptor(PyObject *form, Py_ssize_t *slot) {
     made->sizes[0] = columns;
     made->sizes[1] = rows;
     made->pitch_bytes = pitch;
+    made->offset_bytes = offset;
     made->box[0] = box_columns;
     made->box[1] = box_rows;
     return made;
@@ -220,8 +221,9 @@ static PyObject *launches_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return (PyObject *)self;
 }
 
-/* The map of the matrix at this address, encoded unless it is among the last few; NULL with the status otherwise. */
-static void *map_at(Launches *self, Descriptor *descriptor, uint64_t address, int *status) {
+/* The map of the matrix in the tensor at this address, encoded unless it is among the last few; NULL with the status otherwise. */
+static void *map_at(Launches *self, Descriptor *descriptor, uint64_t tensor, int *status) {
+    uint64_t address = tensor + descriptor->offset_bytes;
     for (int way = 0; way < descriptor->used; ++way)
         if (descriptor->addresses[way] == address)
             return descriptor->maps[way];

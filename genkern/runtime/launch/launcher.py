@@ -81,7 +81,8 @@ def native_launches(driver: Driver, launches: Sequence[Launch], slots: Mapping[s
         layout, encoding = parameter.layout, parameter.encoding
         sizes = layout.rows, layout.columns, layout.pitch * layout.element_bytes
         clears = driver.clears_bit(parameter)
-        return 2, slots[parameter.tensor], encoding.element_type, *sizes, *encoding.box, encoding.swizzle, clears
+        encoded = encoding.element_type, *sizes, *encoding.box, encoding.swizzle, clears
+        return 2, slots[parameter.tensor], *encoded, parameter.offset_bytes
 
     def of(launch: Launch) -> tuple[object, ...]:
         shape = launch.shape
@@ -135,15 +136,16 @@ class _Launcher:
         for value, slot in arguments.addresses:
             value.value = addresses[slot]
         for number, (room, slot, form) in enumerate(arguments.maps):
-            if arguments.mapped[number] == addresses[slot]:
+            address = addresses[slot] + form.offset_bytes
+            if arguments.mapped[number] == address:
                 continue
-            key = number, addresses[slot]
+            key = number, address
             if (encoded := self._maps.get(key)) is None:
                 if len(self._maps) >= _KEPT_MAPS * len(arguments.maps):
                     self._maps.clear()
-                encoded = self._maps[key] = self._driver.tensor_map(form, addresses[slot])
+                encoded = self._maps[key] = self._driver.tensor_map(form, address)
             ctypes.memmove(room, encoded, TENSOR_MAP_BYTES)
-            arguments.mapped[number] = addresses[slot]
+            arguments.mapped[number] = address
         if status := arguments.launch(stream):
             raise LaunchError(f"a launch failed: {self._driver.error_text(status)}")
 

@@ -14,6 +14,7 @@ from genkern.errors import ResultsError
 from genkern.kernels.argument import (
     Argument,
     Constant,
+    Copied,
     Counters,
     Descriptor,
     Integer,
@@ -84,12 +85,13 @@ class Number:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map of the matrix at a tensor's address."""
+    """A tensor map of the matrix so many bytes behind a tensor's address."""
 
     tensor: str
     encoding: Encoding
     layout: Layout
     size_bytes: int = TENSOR_MAP_BYTES
+    offset_bytes: int = 0
 
 
 Parameter = Address | Number | TensorMap
@@ -128,7 +130,7 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
         step = layouts[argument.operand].step
         if step >= 2**31 or (argument.aligns and step % ALIGNMENT):
             return f"matrices of {argument.operand} are {step} elements apart, no multiple of {ALIGNMENT} of 32 bits"
-    if isinstance(argument, (Leading, Descriptor, Map)):
+    if isinstance(argument, (Leading, Descriptor, Map)) and not isinstance(argument, Copied):
         layout = layouts[argument.operand]
         between, unit = layout.pitch, "elements"
         if isinstance(argument, (Descriptor, Map)):
@@ -163,7 +165,12 @@ def _passed(
     layout = replace(layout, rows=layout.batch * layout.rows, batch=1)
     if not encodings:
         raise ResultsError(f"its binary has fewer descriptors than its plan ({argument.name})")
-    tensor_map = TensorMap(argument.operand, encodings.pop(0), layout)
+    if isinstance(argument, Copied):
+        layout = replace(layout, pitch=evaluate(argument.pitch, known))
+        first_bytes = evaluate(argument.first, known) * layout.element_bytes
+        tensor_map = TensorMap(WORKSPACE, encodings.pop(0), layout, offset_bytes=first_bytes)
+    else:
+        tensor_map = TensorMap(argument.operand, encodings.pop(0), layout)
     if isinstance(argument, Map):
         return (tensor_map,)
     return (

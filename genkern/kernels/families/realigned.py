@@ -1,0 +1,159 @@
+"""realigned_*: families that load through TMA, for rows of A or B that start where TMA cannot load them.
+
+A first kernel copies each operand whose pitch is no multiple of 16 bytes into the workspace, with rows at a pitch of
+whole cache lines; then the base family's own kernel multiplies the copies. Both are part of the config's time. B's copy
+comes first, so that where they lie does not depend on M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Argument, Constant, Integer, Pointer, Workspace
+from genkern.kernels.expression import Value, cdiv, evaluate, name
+from genkern.kernels.families.call import Call, Copy, Family, K, Kernel, M, N, Options, Product, Variant, any_config
+from genkern.kernels.families.limits import INT32, TMA_BYTES, has_tma, tma_output_limit
+from genkern.kernels.families.tiled_tma import TILED_TMA
+from genkern.kernels.families.warp_specialized import WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
+
+# Of a cache line, which a row of a copy begins with; and of the elements that are copied.
+_LINE_BYTES = 128
+_ELEMENT_BYTES = 2
+# What a program copies: two elements a lane of four rows at a time, and 16 bytes of each row a lane when it stores.
+BLOCK_ROWS, BLOCK_COLUMNS = 32, 128
+_OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
+
+
+def copied_operands(problem: GemmProblem) -> str:
+    """The letters of those of A and B whose rows do not start at multiples of 16 bytes: "", "a", "b" or "ab"."""
+    row_a = problem.K if problem.row_major_a else problem.M
+    row_b = problem.N if problem.row_major_b else problem.K
+    sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
+    off = (row * size % TMA_BYTES for row, size in zip((row_a, row_b), sizes, strict=True))
+    return "".join(letter for letter, is_off in zip("ab", off, strict=True) if is_off)
+
+
+def copies_of(problem: GemmProblem) -> tuple[Copy, ...]:
+    """The copies that are made. Their pitches are names, which `definitions` explains."""
+    stored: dict[str, tuple[Value, Value]] = {
+        "b": (K, N) if problem.row_major_b else (N, K),
+        "a": (M, K) if problem.row_major_a else (K, M),
+    }
+    copied = copied_operands(problem)
+    copies: list[Copy] = []
+    for operand in (operand for operand in stored if operand in copied):
+        rows, columns = stored[operand]
+        first = copies[-1].rows * copies[-1].pitch if copies else 0
+        copies.append(Copy(operand, rows, columns, name(f"pitch_{operand}"), first))
+    return tuple(copies)
+
+
+def definitions(copies: tuple[Copy, ...]) -> tuple[tuple[str, Value], ...]:
+    """The pitches by name: whole cache lines."""
+    line = _LINE_BYTES // _ELEMENT_BYTES
+    return tuple((f"pitch_{copy.operand}", cdiv(copy.columns, line) * line) for copy in copies)
+
+
+def elements_of(copies: tuple[Copy, ...]) -> Value:
+    """Elements of all copies together."""
+    last = copies[-1]
+    return last.rows * last.pitch + last.first if last.first else last.rows * last.pitch
+
+
+def _copy_kernel(product: Product, copies: tuple[Copy, ...]) -> Kernel:
+    """A program for each block of each copy, those of the first one first."""
+    letters = "".join(copy.operand for copy in copies)
+    arguments: list[Argument] = [Pointer(f"{letter}_ptr", letter) for letter in letters]
+    arguments.append(Workspace("copies_ptr", product.accumulator))
+    for copy in copies:
+        letter = copy.operand
+        arguments += [
+            Integer(f"rows_{letter}", copy.rows),
+            Integer(f"columns_{letter}", copy.columns),
+            product.leading(f"ld{letter}", letter),
+            Integer(f"pitch_{letter}", copy.pitch, aligns=True),
+            Integer(f"first_{letter}", copy.first, aligns=True),
+        ]
+    arguments += [
+        Constant("BINARY", f"B{BLOCK_ROWS}x{BLOCK_COLUMNS}"),
+        Constant("BLOCK_ROWS", BLOCK_ROWS),
+        Constant("BLOCK_COLUMNS", BLOCK_COLUMNS),
+    ]
+    variant = Variant(f"realign_{letters}", "gemm/realign.py.j2", copies=letters)
+    first, *others = (cdiv(copy.rows, BLOCK_ROWS) * cdiv(copy.pitch, BLOCK_COLUMNS) for copy in copies)
+    return Kernel(variant, tuple(arguments), (sum(others, first), 1, 1), _OPTIONS)
+
+
+def _call_on_copies(base: Family) -> Callable[[Product, Variant], Call]:
+    def call(product: Product, variant: Variant) -> Call:
+        copies = copies_of(product.problem)
+        made = base.call(replace(product, copies=copies), variant)
+        return replace(
+            made,
+            kernels=(_copy_kernel(product, copies), *made.kernels),
+            definitions=(*made.definitions, *definitions(copies)),
+            workspace=cdiv(elements_of(copies) * _ELEMENT_BYTES, DTYPES[product.accumulator].size_bytes),
+        )
+
+    return call
+
+
+def _variant_of(base: Family) -> Callable[[GemmProblem, Config], Variant]:
+    return lambda problem, config: base.variant(problem, replace(config, family=base.name))
+
+
+def _legal_of(base: Family) -> Callable[[GemmProblem, Config, Gpu | None], str]:
+    return lambda problem, config, gpu: base.legal(problem, replace(config, family=base.name), gpu)
+
+
+def _takes_by(base: Family) -> Callable[[GemmProblem, Gpu | None], str]:
+    def takes(problem: GemmProblem, gpu: Gpu | None) -> str:
+        """Operands of 16 bits with rows that TMA cannot load, C that the base can store, and offsets of 32 bits."""
+        if not has_tma(gpu):
+            return "this family needs TMA, which came with sm_90"
+        if base.in_gluon and gpu is not None and gpu.arch != "sm_90":
+            return "this family is written for wgmma, which sm_90 alone has"
+        if {DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes} != {_ELEMENT_BYTES}:
+            return "this family copies operands of 16 bits"
+        if not copied_operands(problem):
+            return "rows of A and B start at multiples of 16 bytes: there is nothing to realign"
+        copies = copies_of(problem)
+        # The last block may overhang by so many rows.
+        known: dict[str, Value] = {letter: getattr(problem, letter) + BLOCK_ROWS for letter in "MNK"}
+        for pitch, value in definitions(copies):
+            known[pitch] = evaluate(value, known)
+        if evaluate(elements_of(copies), known) >= INT32:
+            return "copies of A and B have more elements than 32 bits count"
+        return tma_output_limit(problem) if base.stores_tma else ""
+
+    return takes
+
+
+REALIGNED = tuple(
+    replace(
+        base,
+        name=f"realigned_{base.name}",
+        variant=_variant_of(base),
+        call=_call_on_copies(base),
+        takes=_takes_by(base),
+        legal=_legal_of(base),
+        # The workspace holds copies, and no sums.
+        shares=any_config,
+        splits_k=False,
+        split_apart=False,
+        has_semaphore=False,
+        steps=False,
+        promotes=False,
+        kernels_before=1,
+        realigns=base.name,
+        batches=False,
+        groups=False,
+        gathers=False,
+    )
+    for base in (TILED_TMA, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
+)
