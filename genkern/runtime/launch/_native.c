@@ -102,9 +102,9 @@ static void launches_dealloc(Launches *self) {
 
 static Descriptor *make_descriptor(PyObject *form, Py_ssize_t *slot) {
     int kind, element_type, swizzle, clears_bit;
-    unsigned long long rows, columns, pitch, offset;
+    unsigned long long rows, columns, pitch, offset = 0;
     unsigned int box_rows, box_columns;
-    if (!PyArg_ParseTuple(form, "iniKKKIIipK", &kind, slot, &element_type, &rows, &columns, &pitch, &box_rows,
+    if (!PyArg_ParseTuple(form, "iniKKKIIip|K", &kind, slot, &element_type, &rows, &columns, &pitch, &box_rows,
                           &box_columns, &swizzle, &clears_bit, &offset))
         return NULL;
     Descriptor *made = PyMem_Calloc(1, sizeof(Descriptor));

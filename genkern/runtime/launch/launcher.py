@@ -82,7 +82,9 @@ def native_launches(driver: Driver, launches: Sequence[Launch], slots: Mapping[s
         sizes = layout.rows, layout.columns, layout.pitch * layout.element_bytes
         clears = driver.clears_bit(parameter)
         encoded = encoding.element_type, *sizes, *encoding.box, encoding.swizzle, clears
-        return 2, slots[parameter.tensor], *encoded, parameter.offset_bytes
+        # Said where there is one only, so that an extension that was built before copies knows all other maps.
+        offset = (parameter.offset_bytes,) if parameter.offset_bytes else ()
+        return 2, slots[parameter.tensor], *encoded, *offset
 
     def of(launch: Launch) -> tuple[object, ...]:
         shape = launch.shape
