@@ -156,6 +156,8 @@ def fitted(problem: GemmProblem, config: Config) -> GemmProblem:
         {"row_major_a": True, "row_major_b": False},
         {"M": 1},
         {"op": "a16w16", "dtype_a": "fp16", "dtype_b": "fp16"},
+        # What is there to be realigned.
+        {"K": problem.K + 1, "row_major_a": True},
     )
     for count in range(len(repairs) + 1):
         for chosen in combinations(repairs, count):

@@ -23,7 +23,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
-from genkern.kernels.family import FAMILIES, GLUON, block_problem
+from genkern.kernels.family import FAMILIES, block_problem
 from genkern.ops.op import get_op, groups_of, operands_of
 from genkern.triton_release import triton_release
 
@@ -94,7 +94,7 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
         if not problem.row_major_a or a.packed > 1:
             return "rows in groups lie along K (rowMajorA: T), and are not packed"
     mixed = problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1
-    if mixed and family in GLUON:
+    if mixed and FAMILIES[family].in_gluon:
         return "an instruction of this family multiplies operands of one type"
     return FAMILIES[family].takes(problem, gpu)
 
@@ -127,7 +127,7 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
     if b.together > 1 and config.BLOCK_SIZE_K % b.piece:
         return f"BLOCK_SIZE_K is no multiple of the {b.piece} elements of a row that are stored side by side"
     hook = _hook(problem.op)
-    if hook and family in GLUON:
+    if hook and FAMILIES[family].in_gluon:
         # Their step is one buffer of the ring, however many are filled together.
         config = replace(config, BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
     return hook(problem, config) if hook else ""

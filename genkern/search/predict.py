@@ -25,6 +25,7 @@ from genkern.kernels.cute.turn import FAMILIES as CUTE_DENSE
 from genkern.kernels.family import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
+from genkern.search.predict_copies import realigning_us
 from genkern.search.predict_cute import programs_us
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
 from genkern.search.predict_splits import (
@@ -120,7 +121,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
             tiles_us += _round_us(problem, config, resources, gpu, rest, steps)
 
     kernel_us = KERNEL_US + max(tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit))
-    return kernel_us + splitting_us(problem, config, gpu)
+    return kernel_us + splitting_us(problem, config, gpu) + realigning_us(problem, config, gpu)
 
 
 def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu, resident: int, steps: int) -> float:

@@ -6,7 +6,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import sums_are_c
-from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.family import FAMILIES
 
 # Share of the stated bandwidth that a copy kernel sustains (BabelStream: 0.80 to 0.93 on HBM parts).
 MEMORY_EFFICIENCY = 0.88
@@ -34,7 +34,7 @@ def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
     shared = tiles % gpu.compute_units
     if config.family == "stream_k" and shared:
         return gpu.compute_units
-    if config.family in GLUON and config.SPLIT_K > 1:
+    if FAMILIES[config.family].in_gluon and config.SPLIT_K > 1:
         return min(gpu.compute_units, shared * config.SPLIT_K)
     return 0
 
@@ -44,31 +44,31 @@ def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     elements = problem.batch * problem.M * problem.N * _SUM_BYTES
     if config.family == "tiled_atomic":
         # The zero-fill, the additions, and the conversion where C does not hold the sums.
-        around = GAP_US + KERNEL_US + _moved_us(elements, gpu)
+        around = GAP_US + KERNEL_US + moved_us(elements, gpu)
         kernels = 1 if sums_are_c(problem) else 2
-        return kernels * around + _moved_us(_ATOMIC_FACTOR * config.SPLIT_K * elements, gpu)
+        return kernels * around + moved_us(_ATOMIC_FACTOR * config.SPLIT_K * elements, gpu)
     tile_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * _SUM_BYTES
     tiles = problem.batch * -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
     if shares := sharers(problem, config, gpu):
         shared = tiles % gpu.compute_units
         owners = -(-shares // shared) + 1
-        return _fix_up_us(owners, gpu) + _moved_us(2 * (shares + shared) * tile_bytes, gpu)
+        return _fix_up_us(owners, gpu) + moved_us(2 * (shares + shared) * tile_bytes, gpu)
     if (cluster := FAMILIES[config.family].cluster) > 1:
         # Each sum but those of a program's own columns goes to another SM once, at most as slowly as by way of L2.
-        return _L2_LATENCY_US + _moved_us((cluster - 1) * tiles * tile_bytes, gpu)
-    if config.SPLIT_K == 1 or config.family in GLUON:
+        return _L2_LATENCY_US + moved_us((cluster - 1) * tiles * tile_bytes, gpu)
+    if config.SPLIT_K == 1 or FAMILIES[config.family].in_gluon:
         return 0.0
     if FAMILIES[config.family].has_semaphore:
-        return _fix_up_us(config.SPLIT_K, gpu) + _moved_us(2 * config.SPLIT_K * tiles * tile_bytes, gpu)
+        return _fix_up_us(config.SPLIT_K, gpu) + moved_us(2 * config.SPLIT_K * tiles * tile_bytes, gpu)
     # Partial sums [SPLIT_K, M, N] written and read again by a second kernel.
-    return GAP_US + KERNEL_US + _moved_us(2 * config.SPLIT_K * elements, gpu)
+    return GAP_US + KERNEL_US + moved_us(2 * config.SPLIT_K * elements, gpu)
 
 
 def _fix_up_us(summands: int, gpu: Gpu) -> float:
     return _FIX_UP_LATENCIES * LATENCY_US[gpu.vendor] + summands * _L2_LATENCY_US
 
 
-def _moved_us(bytes_moved: int, gpu: Gpu) -> float:
+def moved_us(bytes_moved: int, gpu: Gpu) -> float:
     """Time to move so many bytes, through L2 while half of them, what was written, fits there."""
     if bytes_moved / 2 <= gpu.l2_mib * 2**20:
         return bytes_moved / (L2_BYTES_PER_CLOCK[gpu.vendor] * gpu.clock_mhz * gpu.compute_units)

@@ -52,6 +52,8 @@ _OF_FAMILIES = {
     "warp_specialized_1x2": (104, Config("warp_specialized_1x2", 64, 48, 64, 1, 1, 4, 6)),
     "warp_specialized_swapped_2x1": (104, Config("warp_specialized_swapped_2x1", 48, 64, 64, 1, 1, 4, 6)),
     "warp_specialized_swapped_1x2": (104, Config("warp_specialized_swapped_1x2", 112, 64, 64, 1, 1, 4, 6)),
+    "realigned_warp_specialized": (104, Config("realigned_warp_specialized", 64, 112, 64, 3, 1, 4, 6)),
+    "realigned_warp_specialized_swapped": (104, Config("realigned_warp_specialized_swapped", 48, 64, 64, 3, 1, 4, 6)),
     **{
         f"warp_specialized_swapped_cluster{size}": (
             48,
@@ -68,6 +70,8 @@ def kernels_of_family(name: str) -> str:
     rows, config = _OF_FAMILIES.get(name, default)
     arch = "sm_100" if name == "persistent_tma_specialized" else "sm_90"
     problem = GemmProblem(rows, 200, 520, bias=True, activation="relu")
+    if FAMILIES[name].realigns:
+        problem = replace(problem, K=523)
     if name == "skinny_dot":
         problem = replace(problem, op="a16w4", dtype_b="int8", K=544)
     return generate(problem, [config], arch).kernels_text

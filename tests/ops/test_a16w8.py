@@ -16,6 +16,7 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.realigned import REALIGNED
 from genkern.kernels.family import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal_problem
 from genkern.ops.op import bytes_moved, get_op
@@ -104,7 +105,7 @@ def test_families_that_multiply_what_they_load_are_refused() -> None:
     """wgmma has both operands of one type."""
     where = gpu_for_arch("sm_90")
     refused = {name for name in FAMILIES if legal_problem(problem_of(1, 128, 1024), name, where)}
-    assert refused == {*GLUON, *CUTE}
+    assert refused == {*GLUON, *CUTE, *(family.name for family in REALIGNED)}
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])

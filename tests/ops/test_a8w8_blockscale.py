@@ -15,6 +15,7 @@ from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, n
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.realigned import REALIGNED
 from genkern.kernels.family import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
@@ -106,6 +107,7 @@ def test_families_that_leave_the_scales_out_are_refused() -> None:
         "skinny_dot",
         *GLUON,
         *CUTE,
+        *(family.name for family in REALIGNED),
     }
     side_by_side = {name for name in GLUON if FAMILIES[name].side_by_side != (1, 1)}
     assert {name for name, family in FAMILIES.items() if family.promotes} == set(GLUON) - side_by_side

@@ -12,7 +12,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES, GLUON, PERSISTENT_TMA
+from genkern.kernels.family import FAMILIES, PERSISTENT_TMA
 from genkern.ops.op import columns_of_b, element_bytes, operands_of
 from genkern.space.rules.tiles import covering_block
 from genkern.triton_release import triton_release
@@ -37,7 +37,7 @@ def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> float:
     size_a, size_b = element_bytes(problem)
     a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * size_a
     b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b * columns_of_b(problem)
-    if config.family not in (*PERSISTENT_TMA, *GLUON):
+    if config.family not in PERSISTENT_TMA and not FAMILIES[config.family].in_gluon:
         return (a + b) * buffers + (_BARRIER_BYTES if FAMILIES[config.family].uses_tma else 0)
     c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     between_groups = config.family == "persistent_tma_specialized" and _GROUP_BARRIER_BYTES * config.num_stages

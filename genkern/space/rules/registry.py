@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import GLUON
+from genkern.kernels.family import FAMILIES
 from genkern.ops.op import groups_of
 from genkern.space.rules import amd, cute, families, nvidia, small_m, splits, tiles, tune_gemm, wgmma
 from genkern.space.rules.tiles import tiles_m
@@ -32,7 +32,7 @@ def group_m_redundant(group_sizes: Sequence[int]) -> Rule:
         go from group of rows to group, and have so many tiles in each as few groups have more of.
         """
         smaller, rows = below[config.GROUP_SIZE_M], tiles_m(problem, config)
-        if config.family in GLUON and (groups := groups_of(problem)) is not None:
+        if FAMILIES[config.family].in_gluon and (groups := groups_of(problem)) is not None:
             rows = -(-groups.usual_rows(problem.M) // config.BLOCK_SIZE_M)
         return bool(smaller) and smaller[-1] >= rows
 

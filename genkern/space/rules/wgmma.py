@@ -11,7 +11,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
-from genkern.kernels.family import FAMILIES, GLUON, sides, together
+from genkern.kernels.family import FAMILIES, sides, together
 from genkern.ops.op import get_op, groups_of
 from genkern.space.rules.tiles import covering_block, tiles
 
@@ -59,7 +59,7 @@ def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: with at most 32 rows of A the tensor cores are idle anyway, so an upright tile of 64 is left to them by
     warp_specialized_swapped.
     """
-    if config.family not in GLUON:
+    if not FAMILIES[config.family].in_gluon:
         return False
     rows, _ = sides(config)
     along, _ = _sized(problem, config)
@@ -71,7 +71,7 @@ def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the columns beyond it are multiplied for nothing.
     """
-    if config.family not in GLUON:
+    if not FAMILIES[config.family].in_gluon:
         return False
     _, width = sides(config)
     step = FAMILIES[config.family].width_step
@@ -84,7 +84,7 @@ def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: fewer and larger tiles read less, and are no harder to deal out (H200: no winner of 88 sizes was smaller).
     Tiles of all rows of a group read each weight once as it is.
     """
-    if config.family not in GLUON or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
+    if not FAMILIES[config.family].in_gluon or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
         return False
     if (groups := groups_of(problem)) is not None and problem.M * groups.top_k / groups.count <= config.BLOCK_SIZE_M:
         return False
@@ -98,7 +98,7 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     addresses. Below 16, waiting for a buffer takes longer than multiplying it. Where products are promoted, those of 64
     rows are beside the sums, and where columns are rows of A two scales for each eight of them, which fit up to 232.
     """
-    if config.family not in GLUON:
+    if not FAMILIES[config.family].in_gluon:
         return False
     each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
     _, width = sides(config)
@@ -117,7 +117,7 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     at least (six buffers filled four at a time: 16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer
     for C and, in a cluster, the sums of other programs.
     """
-    if config.family not in GLUON:
+    if not FAMILIES[config.family].in_gluon:
         return False
     rows, width = sides(config)
     swapped = FAMILIES[config.family].swaps_operands
@@ -142,7 +142,11 @@ def wgmma_together(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: buffers are filled together so that memory is asked for neighbours at the same time. That tells where
     nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
     """
-    return config.family in GLUON and together(config, _element_bytes(problem)) > 1 and not _covers(problem, config)
+    return (
+        FAMILIES[config.family].in_gluon
+        and together(config, _element_bytes(problem)) > 1
+        and not _covers(problem, config)
+    )
 
 
 def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -151,7 +155,12 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: such widths are there to cut C to fit the SMs, or to cover a dimension with no more than it needs.
     """
     _, width = sides(config)
-    if config.family not in GLUON or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
+    if (
+        not FAMILIES[config.family].in_gluon
+        or width & (width - 1) == 0
+        or config.SPLIT_K > 1
+        or _covers(problem, config)
+    ):
         # Shares of the rest (SPLIT_K) leave nobody idle, whatever the width.
         return False
     count = tiles(problem, config)
@@ -197,7 +206,7 @@ def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     where such tiles exist, leave over 10 % of their wave idle, follow four full waves at most, and keep 85 % of the SMs
     busy when shared; a SPLIT_K beyond what gives every SM a share changes nothing.
     """
-    if config.family not in GLUON or config.SPLIT_K == 1:
+    if not FAMILIES[config.family].in_gluon or config.SPLIT_K == 1:
         return False
     units = gpu.compute_units
     whole, rest = divmod(tiles(problem, config), units)

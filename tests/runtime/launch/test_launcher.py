@@ -42,6 +42,7 @@ parameters: st.SearchStrategy[Parameter] = st.one_of(
         st.sampled_from(NAMES),
         st.builds(Encoding, st.integers(0, 10), st.sampled_from([1, 2]), st.just((64, 32)), st.integers(0, 3)),
         st.builds(Layout, st.integers(1, 99), st.integers(1, 99), st.integers(100, 200), st.just(2)),
+        offset_bytes=st.sampled_from([0, 0, 128, 2**33]),
     ),
 )
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(1))

@@ -1,0 +1,21 @@
+"""What a kernel costs that copies operands before the one that multiplies, for the predictor."""
+
+from __future__ import annotations
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.realigned import copied_operands
+from genkern.kernels.family import FAMILIES
+from genkern.ops.op import get_op
+from genkern.search.predict_splits import GAP_US, KERNEL_US, moved_us
+
+
+def realigning_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
+    """Microseconds in which the operands that the config copies are read and written; 0 where it copies none."""
+    if not FAMILIES[config.family].realigns:
+        return 0.0
+    a, b, *_ = get_op(problem.op).operands(problem)
+    copied = copied_operands(problem)
+    copied_bytes = sum(operand.size_bytes for operand in (a, b) if operand.name in copied)
+    return GAP_US + KERNEL_US + moved_us(2 * copied_bytes, gpu)

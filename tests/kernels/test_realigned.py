@@ -1,0 +1,148 @@
+"""Tests of genkern.kernels.families.realigned: copies where TMA can load them, and the base's kernel on these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gluon_cases import assert_exact, fp16_problem, product
+from interpreted import Interpreter
+from small_gemms import needs_interpreter
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Copied, Descriptor
+from genkern.kernels.families.call import product_of
+from genkern.kernels.families.realigned import REALIGNED, copied_operands
+from genkern.kernels.family import FAMILIES
+from genkern.kernels.generate import generate
+from genkern.kernels.legality import legal, legal_problem
+from genkern.kernels.plan import LaunchPlan
+from genkern.kernels.specs import launch_plan, main_variant
+from genkern.ops.op import get_op
+
+H200 = gpu_for_arch("sm_90")
+TILED = Config("realigned_tiled_tma", 32, 32, 32, 3, 1, 4, 3)
+UPRIGHT = Config("realigned_warp_specialized", 64, 48, 64, 2, 1, 4, 3)
+SWAPPED = Config("realigned_warp_specialized_swapped", 40, 64, 64, 2, 1, 4, 3)
+# One of each set of operands that are off 16 bytes, and every layout.
+PROBLEMS = [
+    (GemmProblem(104, 200, 523, bias=True, activation="relu"), "ab"),
+    (GemmProblem(37, 61, 96, row_major_b=True), "b"),
+    (GemmProblem(37, 64, 96, row_major_a=False, row_major_b=False), "a"),
+    (GemmProblem(37, 61, 97, row_major_a=False, row_major_b=True), "ab"),
+    (GemmProblem(1, 61, 97), "ab"),
+]
+
+
+def plan_of(problem: GemmProblem, config: Config, any_m: bool = False) -> LaunchPlan:
+    return launch_plan(product_of(problem, get_op(problem.op), "sm_90"), config, H200, any_m=any_m)
+
+
+@pytest.mark.parametrize(("problem", "copied"), PROBLEMS, ids=lambda x: getattr(x, "name", x))
+def test_only_what_is_off_16_bytes_is_copied(problem: GemmProblem, copied: str) -> None:
+    """The others are loaded where they lie; copies begin and go on at whole cache lines, and do not overlap."""
+    assert copied_operands(problem) == copied
+    plan = plan_of(problem, TILED)
+    assert plan.launches[0].symbol.startswith(f"realign_{copied[::-1]}_")
+    found = {each.operand: each for each in plan.launches[1].arguments if isinstance(each, Descriptor)}
+    assert "".join(name for name, each in sorted(found.items()) if isinstance(each, Copied)) == copied
+    operands = {operand.name: operand for operand in get_op(problem.op).operands(problem)}
+    end = 0
+    for name in sorted(copied, reverse=True):
+        each, (rows, columns) = found[name], operands[name].storage_shape
+        assert isinstance(each, Copied)
+        assert isinstance(each.pitch, int)
+        assert each.first == end
+        assert (each.pitch % 64, each.pitch >= columns, each.pitch < columns + 64) == (0, True, True)
+        end += rows * each.pitch
+    # Of two bytes an element, in elements of four.
+    assert plan.workspace_elements({}) == (end // 2, 0)
+    assert LaunchPlan.from_json(plan.to_json()) == plan
+
+
+def test_copies_lie_where_no_m_moves_them() -> None:
+    """A plan for any M says where they begin as a number; programs and workspace follow from M."""
+    problem, _ = PROBLEMS[0]
+    plan = plan_of(problem, TILED, any_m=True)
+    for m in (1, 104, 1000):
+        own, known = plan_of(replace(problem, M=m), TILED), {"M": m}
+        assert plan.workspace_elements(known) == own.workspace_elements({})
+        assert [launch.programs(known) for launch in plan.launches] == [launch.programs({}) for launch in own.launches]
+    of_a, of_b = (each for each in plan.launches[1].arguments if isinstance(each, Copied))
+    assert (of_a.first, of_a.pitch, of_b.first, of_b.pitch) == (200 * 576, 576, 0, 576)
+
+
+def test_refusals() -> None:
+    """Each in one line: nothing to copy, C that cannot be stored, other types, more than one product, other devices."""
+    families = [family.name for family in REALIGNED]
+    off, rows_of_c = GemmProblem(64, 64, 67), GemmProblem(64, 67, 64, row_major_b=True)
+    assert not any(legal_problem(off, family, H200) for family in families)
+    for family in families:
+        assert "nothing to realign" in legal_problem(GemmProblem(64, 64, 64), family, H200)
+        assert "16 bits" in legal_problem(replace(off, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32"), family, H200)
+        assert "TMA" in legal_problem(off, family, gpu_for_arch("sm_80"))
+        assert "TMA" in legal_problem(off, family, gpu_for_arch("gfx942"))
+        batch = replace(off, op="batched_a16w16", own=(("batch_size", 3),))
+        assert "batch" in legal_problem(batch, family, H200)
+        refused = legal_problem(rows_of_c, family, H200)
+        assert ("rows of C" in refused) is FAMILIES[family].stores_tma
+        huge = GemmProblem(2**20, 64, 2**12 - 1)
+        assert "32 bits" in legal_problem(huge, family, H200)
+    assert "does not split K" in legal(off, replace(TILED, SPLIT_K=2), H200)
+    assert "sm_90 alone" in legal_problem(off, UPRIGHT.family, gpu_for_arch("sm_100"))
+    # What the base refuses of a config, in its words.
+    assert "shared memory" in legal(off, replace(UPRIGHT, BLOCK_SIZE_M=128, num_stages=11), H200)
+
+
+@pytest.mark.parametrize("config", [TILED, UPRIGHT, SWAPPED], ids=lambda config: config.family)
+def test_the_kernel_is_the_bases_own(config: Config) -> None:
+    """To the letter, so that a binary of one is the other's."""
+    off = GemmProblem(128, 192, 130)
+    aligned = replace(off, K=136)
+    base = replace(config, family=FAMILIES[config.family].realigns)
+    variant = main_variant(off, config)
+    assert variant == main_variant(aligned, base)
+    found = generate(off, [config], "sm_90").source_sha256
+    assert found[variant.name] == generate(aligned, [base], "sm_90").source_sha256[variant.name]
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("problem", "copied"), PROBLEMS, ids=lambda x: getattr(x, "name", x))
+def test_right_under_the_interpreter(interpreter: Interpreter, problem: GemmProblem, copied: str) -> None:
+    """Whatever lies in the workspace before, in slices of larger matrices too, at whatever pitch."""
+    limit = get_op(problem.op).worst_row_limit(problem)
+    extra = {name: 3 if name in copied else 16 for name in "ab"} | {"c": 7}
+    for more in (None, extra):
+        answer = interpreter.run(problem, TILED, extra=more)
+        assert (answer.worst_row_error <= limit, answer.again) == (True, ""), more
+    assert answer.around_is_untouched
+    verdict = interpreter.check(problem, TILED)
+    assert (verdict["passed"], verdict["message"]) == (True, "")
+
+
+@needs_interpreter
+def test_the_check_sees_a_copy_that_is_short(interpreter: Interpreter) -> None:
+    """Columns left out, rows left out, a wrong place: none passes."""
+    problem, _ = PROBLEMS[0]
+    for right, wrong in (
+        ("(offs_column[None, :] < columns)", "(offs_column[None, :] < columns - 1)"),
+        ("(offs_row[:, None] < rows)", "(offs_row[:, None] < rows - 1)"),
+        ("mask=(offs_row[:, None, None] < rows)", "mask=(offs_row[:, None, None] < rows - 1)"),
+        ("to_ptr = copies_ptr.to(a_ptr.dtype) + first_a", "to_ptr = copies_ptr.to(a_ptr.dtype)"),
+        ("block -= blocks_b", "block -= blocks_b + 1"),
+    ):
+        assert not interpreter.check(problem, TILED, (right, wrong), "sm_90")["passed"], wrong
+
+
+@pytest.mark.parametrize("config", [UPRIGHT, SWAPPED], ids=lambda config: config.family)
+@pytest.mark.parametrize(("row_major_a", "row_major_b"), [(True, False), (False, False), (True, True), (False, True)])
+def test_exact_in_gluon(config: Config, row_major_a: bool, row_major_b: bool) -> None:
+    """On the stand-in for an SM: sizes that end anywhere in a box, with anything between the rows of the copies."""
+    for m, n, k in ((101, 104, 131), (83, 56, 65)):
+        problem = fp16_problem(m, n, k, row_major_a=row_major_a, row_major_b=row_major_b, bias=True)
+        if not legal(problem, config, H200):
+            assert_exact(product(problem, config, units=3, seed=m))
+            continue
+        assert (row_major_a, row_major_b) == (True, True)

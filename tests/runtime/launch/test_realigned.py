@@ -1,0 +1,135 @@
+"""Tests of launches on copies in the workspace: bundles, calls by C and through ctypes, and the measured process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recording_gpu import Encoded, FakeGpu
+from small_bundle import pack_here, row
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Copied
+from genkern.profiling.loaded_gemm import arguments_of
+from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+from genkern.runtime.packed import PackedWinner
+
+pytest.importorskip("triton")
+
+# K off 16 bytes, and in the second only the rows of B along N, whose product is stored through pointers.
+ROWS = [
+    row(GemmProblem(100, 200, 523), Config("realigned_tiled_tma", 64, 64, 64, 1, 1, 4, 3)),
+    row(GemmProblem(100, 331, 512, row_major_b=True), Config("realigned_tiled_tma", 64, 64, 64, 1, 1, 4, 3)),
+    row(GemmProblem(100, 264, 523), Config("realigned_warp_specialized", 64, 96, 64, 1, 1, 4, 3)),
+]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Bundle:
+    return read_bundle(pack_here(tmp_path_factory.mktemp("realigned"), ROWS, cache_dir))
+
+
+def operands(problem: GemmProblem, m: int, longer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [M, K] and the weight [N, K] as a model has them, of rows that are `longer` than the problem's."""
+    x = torch.randn(m, problem.K + longer).bfloat16()[:, : problem.K]
+    if problem.row_major_b:
+        return x, torch.randn(problem.K, problem.N + longer).bfloat16()[:, : problem.N].t()
+    return x, torch.randn(problem.N, problem.K + longer).bfloat16()[:, : problem.K]
+
+
+def number(parameter: bytes) -> int:
+    return int.from_bytes(parameter, "little")
+
+
+@pytest.mark.parametrize("place", range(len(ROWS)))
+@pytest.mark.parametrize("m", [100, 97])
+@pytest.mark.parametrize("longer", [0, 5])
+def test_calls_copy_and_multiply_the_copies(bundle: Bundle, gpu: FakeGpu, place: int, m: int, longer: int) -> None:
+    """Operands at any pitch, of the M that was tuned and of others: copies where the maps of the second launch are."""
+    problem = ROWS[place].problem
+    if longer and problem.row_major_b:
+        # x is loaded where it lies, so that its rows may not.
+        longer = 16
+    x, weight = operands(problem, m, longer)
+    gemm = Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu))
+    for _ in range(2):
+        gemm(x, weight)
+    copy, main, *again = gpu.driver.launched
+    assert copy.symbol.startswith("realign_")
+    assert main.symbol.startswith("matmul_")
+    assert [launched.parameters for launched in again][0] == copy.parameters
+    copied = [name for name in "ba" if f"{name}" in copy.symbol.removeprefix("realign_").partition("_")[0]]
+    addresses = {"a": x.data_ptr(), "b": weight.data_ptr()}
+    pointers, rest = copy.parameters[: len(copied)], copy.parameters[len(copied) :]
+    assert [*map(number, pointers)] == [addresses[name] for name in copied]
+    workspace, *numbers = map(number, rest)
+    stored = {"a": x, "b": weight.t() if problem.row_major_b else weight}
+    maps: list[Encoded] = [gpu.driver.map_in(each) for each in main.parameters if len(each) == 128][:2]
+    for at, name in enumerate(copied):
+        rows, columns, ld, pitch, first = numbers[5 * at : 5 * at + 5]
+        assert ((rows, columns), ld) == (tuple(stored[name].shape), stored[name].stride(0))
+        (found,) = (each for each in maps if each.address == workspace + 2 * first)
+        assert (found.sizes, found.pitch_bytes) == ((columns, rows), 2 * pitch)
+        assert (found.address % 128, found.pitch_bytes % 128) == (0, 0)
+    whole = {each.address for each in maps} - {workspace + 2 * numbers[5 * at + 4] for at in range(len(copied))}
+    assert whole == {addresses[name] for name in "ab" if name not in copied}
+
+
+def winner_of(bundle: Bundle, place: int) -> PackedWinner:
+    return next(winner for winner in bundle.winners if winner.problem == ROWS[place].problem)
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_the_measured_process_gives_the_same(bundle: Bundle, place: int) -> None:
+    """Its descriptors are of the same places of the workspace, which may be a part of a larger one."""
+    winner = winner_of(bundle, place)
+    problem, plan = winner.problem, winner.calls[0].plan
+    x, weight = operands(problem, problem.M)
+    known = {"units": 132, "M": problem.M}
+    elements, _ = plan.workspace_elements(known)
+    tensors: dict[str, Any] = {"a": x, "b": weight.t(), "c": torch.empty(problem.M, problem.N).bfloat16()}
+    tensors |= {"workspace": torch.empty(elements + 4)[4:], "counters": torch.zeros(4, dtype=torch.int32)}
+    launch = plan.launches[1]
+    seen = 0
+    for argument, given in zip(launch.arguments, arguments_of(launch, tensors, known), strict=True):
+        if not isinstance(argument, Copied):
+            continue
+        seen += 1
+        stored = tensors[argument.operand].mT if argument.transposed else tensors[argument.operand]
+        assert given.base.data_ptr() == tensors["workspace"].data_ptr() + 2 * int(str(argument.first))
+        assert tuple(given.shape) == tuple(stored.shape)
+        assert tuple(given.strides) == (int(str(argument.pitch)), 1)
+    assert seen == (2, 1)[place]
+
+
+def test_a_captured_call_copies_into_the_graphs_own_memory(bundle: Bundle, gpu: FakeGpu) -> None:
+    """Its maps are of the temporary workspace, whose address is known while the graph is made."""
+    problem = ROWS[0].problem
+    x, weight = operands(problem, 100)
+    gemm = Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu))
+    gemm(x, weight)
+    eager = number(gpu.driver.launched[0].parameters[2])
+    gpu.driver.launched.clear()
+    gpu.driver.capturing = 7
+    gemm(x, weight)
+    copy, main = gpu.driver.launched
+    captured = number(copy.parameters[2])
+    assert captured != eager
+    first = gpu.driver.map_in(main.parameters[0])
+    assert first.address == captured + 2 * number(copy.parameters[-3 if len(copy.parameters) > 13 else -1])
+
+
+def test_an_operand_off_16_bytes_is_the_librarys(bundle: Bundle, gpu: FakeGpu) -> None:
+    """The copying kernel relies on addresses as all kernels do: only pitches are free."""
+    problem = ROWS[0].problem
+    x, weight = operands(replace(problem, M=101), 101)
+    gemm = Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu))
+    out = gemm(x[1:], weight)
+    assert not gpu.driver.launched
+    assert torch.equal(out, torch.nn.functional.linear(x[1:], weight))
