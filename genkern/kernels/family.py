@@ -15,8 +15,7 @@ from genkern.kernels.families.gluon_tile import WIDEST, ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
 from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.families.semaphore import TILED_SEMAPHORE, TILED_SWAPPED
-from genkern.kernels.families.stream_k import STREAM_K
+from genkern.kernels.families.semaphore import STREAM_K, TILED_SEMAPHORE, TILED_SWAPPED
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
 from genkern.kernels.families.tiled_tma import TILED_TMA, TILED_TMA_SWAPPED

@@ -22,7 +22,7 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
-from genkern.kernels.expression import Value, cdiv, least, name
+from genkern.kernels.expression import Expression, Value, cdiv, least, name
 from genkern.ops.groups import Groups
 from genkern.ops.op import Op, get_op, groups_of
 
@@ -49,9 +49,9 @@ class Copy:
     """
 
     operand: str
-    rows: Value
-    columns: Value
-    pitch: Value
+    rows: Expression
+    columns: Expression
+    pitch: Expression
     first: Value
 
 

@@ -7,7 +7,7 @@ comes first, so that where they lie does not depend on M.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from genkern.gemm.config import Config
@@ -24,7 +24,7 @@ from genkern.kernels.families.warp_specialized import WARP_SPECIALIZED, WARP_SPE
 # Of a cache line, which a row of a copy begins with; and of the elements that are copied.
 _LINE_BYTES = 128
 _ELEMENT_BYTES = 2
-# What a program copies: two elements a lane of four rows at a time, and 16 bytes of each row a lane when it stores.
+# What a program copies: 8 KB, of which a warp loads 64 bytes of a row at a time, and a lane stores 16.
 BLOCK_ROWS, BLOCK_COLUMNS = 32, 128
 _OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
 
@@ -40,7 +40,7 @@ def copied_operands(problem: GemmProblem) -> str:
 
 def copies_of(problem: GemmProblem) -> tuple[Copy, ...]:
     """The copies that are made. Their pitches are names, which `definitions` explains."""
-    stored: dict[str, tuple[Value, Value]] = {
+    stored = {
         "b": (K, N) if problem.row_major_b else (N, K),
         "a": (M, K) if problem.row_major_a else (K, M),
     }
@@ -48,8 +48,7 @@ def copies_of(problem: GemmProblem) -> tuple[Copy, ...]:
     copies: list[Copy] = []
     for operand in (operand for operand in stored if operand in copied):
         rows, columns = stored[operand]
-        first = copies[-1].rows * copies[-1].pitch if copies else 0
-        copies.append(Copy(operand, rows, columns, name(f"pitch_{operand}"), first))
+        copies.append(Copy(operand, rows, columns, name(f"pitch_{operand}"), elements_of(copies)))
     return tuple(copies)
 
 
@@ -59,10 +58,10 @@ def definitions(copies: tuple[Copy, ...]) -> tuple[tuple[str, Value], ...]:
     return tuple((f"pitch_{copy.operand}", cdiv(copy.columns, line) * line) for copy in copies)
 
 
-def elements_of(copies: tuple[Copy, ...]) -> Value:
+def elements_of(copies: Sequence[Copy]) -> Value:
     """Elements of all copies together."""
-    last = copies[-1]
-    return last.rows * last.pitch + last.first if last.first else last.rows * last.pitch
+    sizes = [copy.pitch * copy.rows for copy in copies]
+    return sum(sizes[1:], sizes[0]) if sizes else 0
 
 
 def _copy_kernel(product: Product, copies: tuple[Copy, ...]) -> Kernel:

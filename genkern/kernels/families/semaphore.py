@@ -1,11 +1,26 @@
-"""tiled_semaphore and tiled_swapped: a program for each tile of C and split of K; a tile's last one adds them up."""
+"""tiled_semaphore and tiled_swapped: a program for each tile of C and split of K; a tile's last one adds them up.
+
+stream_k: as many programs as the device has units; those tiles that make no full wave are shared by all.
+"""
 
 from __future__ import annotations
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import SPLIT_K, TILES, TILES_OF_C, Call, Family, Product, Variant
+from genkern.kernels.expression import name, where
+from genkern.kernels.families.call import (
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    SPLIT_K,
+    TILES,
+    TILES_OF_C,
+    UNITS,
+    Call,
+    Family,
+    Product,
+    Variant,
+)
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
@@ -19,7 +34,9 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.limits import dot_limit, grid_limit, splits_limit, tiles
+from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, splits_limit, tiles
+
+SHARED = name("shared")
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -32,6 +49,22 @@ def _call(product: Product, variant: Variant) -> Call:
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     swapped = config.family == TILED_SWAPPED.name
     return dot_limit(problem, config, gpu, swapped=swapped) or grid_limit(tiles(problem, config), config.num_warps, gpu)
+
+
+def _stream_k_call(product: Product, variant: Variant) -> Call:
+    pointers = (*POINTERS, C_POINTER, *sums(product), *product.extra)
+    kernel = main_kernel(variant, (*pointers, *sizes(product), *leading(product, "abc"), GROUP), UNITS)
+    # Each program has a piece of two of the shared tiles at most.
+    elements = where(SHARED, (UNITS + SHARED) * BLOCK_SIZE_M * BLOCK_SIZE_N, 0)
+    return Call((kernel,), (TILES_OF_C, ("shared", TILES % UNITS)), elements, SHARED)
+
+
+def _stream_k_shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The K-blocks of the tiles beyond the last full wave are numbered."""
+    if gpu is None:
+        return ""
+    blocks = tiles(problem, config) % gpu.compute_units * -(-problem.K // config.BLOCK_SIZE_K)
+    return "more K-blocks to share than 32 bits count" if blocks >= INT32 else ""
 
 
 TILED_SEMAPHORE = Family(
@@ -57,4 +90,7 @@ TILED_SWAPPED = Family(
     swaps_operands=True,
     least_block_m=8,
     batches=True,
+)
+STREAM_K = Family(
+    "stream_k", masked_variant, _stream_k_call, legal=dot_limit, shares=_stream_k_shares, runs_on_amd=True
 )
