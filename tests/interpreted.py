@@ -157,7 +157,7 @@ def fitted(problem: GemmProblem, config: Config) -> GemmProblem:
         {"M": 1},
         {"op": "a16w16", "dtype_a": "fp16", "dtype_b": "fp16"},
         # What is there to be realigned.
-        {"K": problem.K + 1, "row_major_a": True},
+        {"M": problem.M | 1, "row_major_a": False},
     )
     for count in range(len(repairs) + 1):
         for chosen in combinations(repairs, count):

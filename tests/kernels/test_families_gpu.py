@@ -76,6 +76,12 @@ CONFIGS = [
     Config("warp_specialized_swapped_1x2", 112, 64, 64, 2, 1, 4, 6),
     Config("warp_specialized_swapped_1x2", 192, 128, 64, 4, 1, 8, 3),
     Config("warp_specialized_swapped_1x2", 128, 128, 64, 1, 1, 4, 3),
+    Config("realigned_tiled_tma", 128, 128, 64, 8, 1, 8, 4),
+    Config("realigned_tiled_tma", 64, 256, 64, 4, 1, 4, 3),
+    Config("realigned_warp_specialized", 128, 160, 64, 4, 1, 8, 3),
+    Config("realigned_warp_specialized", 64, 112, 64, 4, 1, 4, 6),
+    Config("realigned_warp_specialized_swapped", 184, 128, 64, 1, 1, 8, 3),
+    Config("realigned_warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 6),
     Config("gemv", 1, 4, 512, 1, 1, 4, 1),
     Config("gemv", 1, 1, 8192, 1, 1, 8, 1),
     Config("tiled_semaphore", 64, 64, 64, 4, 3, 4, 3),
@@ -109,6 +115,8 @@ TYPES = [("a16w16", "bf16", "bf16"), ("a16w16", "fp16", "fp32"), ("a8w8", "int8"
 # Weights as they usually lie for every size, the other layouts for one.
 LAYOUTS = [(size, (True, False)) for size in SIZES]
 LAYOUTS += [((96, 2112, 1008), layout) for layout in ((True, True), (False, False), (False, True))]
+# Rows of A and B off 16 bytes, those of C not.
+LAYOUTS += [((96, 2112, 1009), (True, False))]
 
 
 def arch() -> str:
@@ -174,6 +182,11 @@ LAID_OUT = [
     GemmProblem(100, 1024, 1152, "a8w8_blockscale_bpreshuffle", *FP8),
     *(GemmProblem(m, 1000, 1208, dtype_a="fp16", dtype_b="bf16", dtype_c="fp16") for m in (1, 12, 100)),
     GemmProblem(100, 1000, 1208, dtype_a="bf16", dtype_b="fp16", row_major_b=True, bias=True),
+    # Rows of A, of B or of both off 16 bytes, which are copied before they are multiplied.
+    *(GemmProblem(805, n, 4177, bias=True, activation="gelu") for n in (520, 1009)),
+    GemmProblem(300, 1008, 1009, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32", row_major_a=False),
+    GemmProblem(301, 1008, 1009, row_major_a=False, row_major_b=True),
+    GemmProblem(300, 1009, 1008, row_major_b=True),
     *(GemmProblem(m, 520, 1008, "grouped_gemm", own=(("groups", 7),)) for m in (1, 300, 2000)),
     GemmProblem(500, 520, 1008, "grouped_gemm", own=(("capacity", 300), ("groups", 7), ("routing", "skewed"))),
     *(GemmProblem(300, 520, 1008, "grouped_gemm", *FP8, own=(("groups", 7), *more)) for more in SCALES),

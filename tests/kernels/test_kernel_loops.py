@@ -27,6 +27,7 @@ PROBLEM = GemmProblem(256, 512, 1024, bias=True, activation="gelu")
 CLUSTERS = [
     Config(name, 64, 64, 64, num_warps=4, num_stages=3) for name, family in FAMILIES.items() if family.in_clusters
 ]
+REALIGNING = [Config(name, 64, 64, 64, num_stages=3) for name, family in FAMILIES.items() if family.realigns]
 # For weights of fewer bits than A alone.
 FEWER_BITS = (GemmProblem(8, 512, 1024, "a16w4", dtype_b="int8"), Config("skinny_dot", 8, 16, 512, num_stages=1))
 
@@ -175,7 +176,8 @@ def modules() -> list[tuple[GemmProblem, Config]]:
     chosen = {
         (config.family, config.SPLIT_K > 1): config for config in [*taking(PROBLEM), *CLUSTERS] if not config.is_amd
     }
-    return [*((PROBLEM, config) for config in chosen.values()), (replace(PROBLEM, M=1), GEMV), FEWER_BITS]
+    found = [*((PROBLEM, config) for config in chosen.values()), (replace(PROBLEM, M=1), GEMV), FEWER_BITS]
+    return found + [(replace(PROBLEM, K=1025), config) for config in REALIGNING]
 
 
 @pytest.mark.parametrize(("problem", "config"), modules(), ids=lambda value: value.name)

@@ -229,6 +229,12 @@ def expected(size: GemmProblem, config: Config, arch: str) -> bool:
         stored = (a, b) if config.family.endswith("_direct") else (a, b, c)
         copied = config.family.endswith("_direct") or DTYPES[c.dtype].size_bytes == 2
         return arch == "sm_90" and (wide or narrow) and copied and on_16_bytes(*stored)
+    if config.family.startswith("realigned_"):
+        off = [o.stored_shape for o in (a, b) if not on_16_bytes(o)]
+        copied = sum(rows * -(-columns // 64) * 64 for rows, columns in off)
+        of_16_bits = all(DTYPES[o.dtype].size_bytes == 2 for o in (a, b))
+        archs = ("sm_90", "sm_100", "sm_120") if config.family.endswith("_tma") else ("sm_90",) * on_16_bytes(c)
+        return arch in archs and of_16_bits and 0 < copied < 2**31
     if "_tma" in config.family:
         stored = (a, b, c) if config.family.startswith("persistent") else (a, b)
         return arch in ("sm_90", "sm_100", "sm_120") and on_16_bytes(*stored)

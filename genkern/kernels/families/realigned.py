@@ -8,7 +8,8 @@ comes first, so that where they lie does not depend on M.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
@@ -102,12 +103,27 @@ def _call_on_copies(base: Family) -> Callable[[Product, Variant], Call]:
     return call
 
 
+@dataclass(frozen=True)
+class _OfBase:
+    """A config as one of the base family, of which no more is read than the base reads."""
+
+    config: Config
+    family: str
+
+    def __getattr__(self, field: str) -> Any:
+        return getattr(self.config, field)
+
+
+def _of_base(config: Config, base: Family) -> Config:
+    return cast(Config, _OfBase(config, base.name))
+
+
 def _variant_of(base: Family) -> Callable[[GemmProblem, Config], Variant]:
-    return lambda problem, config: base.variant(problem, replace(config, family=base.name))
+    return lambda problem, config: base.variant(problem, _of_base(config, base))
 
 
 def _legal_of(base: Family) -> Callable[[GemmProblem, Config, Gpu | None], str]:
-    return lambda problem, config, gpu: base.legal(problem, replace(config, family=base.name), gpu)
+    return lambda problem, config, gpu: base.legal(problem, _of_base(config, base), gpu)
 
 
 def _takes_by(base: Family) -> Callable[[GemmProblem, Gpu | None], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from genkern.profiling.loaded_gemm import arguments_of
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
+from genkern.runtime.launch import launcher
+from genkern.runtime.launch.gpu import TorchGpu
 from genkern.runtime.packed import PackedWinner
 
 pytest.importorskip("triton")
@@ -133,3 +136,37 @@ def test_an_operand_off_16_bytes_is_the_librarys(bundle: Bundle, gpu: FakeGpu) -
     out = gemm(x[1:], weight)
     assert not gpu.driver.launched
     assert torch.equal(out, torch.nn.functional.linear(x[1:], weight))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", ["native", "ctypes"])
+def test_right_on_a_gpu(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """To the bit, eager and in a graph that is replayed with other contents, for the M that was tuned and another."""
+    if how == "ctypes":
+        monkeypatch.setattr(launcher, "_native", None)
+    elif launcher._native is None:
+        pytest.skip("the C extension was not built")
+    identity = TorchGpu(0).identity
+    here = [replace(each, device=identity.name, compute_units=identity.compute_units) for each in ROWS]
+    packed = read_bundle(pack_here(tmp_path, here, cache_dir))
+    gemm = Gemm("a16w16", Context(lambda op: [packed], lambda index: TorchGpu(index) if index >= 0 else None))
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda *_: pytest.fail("the library served"))
+    for place, m in itertools.product(range(len(ROWS)), (100, 97)):
+        problem = ROWS[place].problem
+        x, weight = (each.cuda() for each in operands(problem, m))
+        if problem.row_major_b:
+            weight = weight.t().contiguous().t()
+        graph = torch.cuda.CUDAGraph()
+        for seed in range(3):
+            torch.manual_seed(seed)
+            x.copy_(torch.randint(-3, 4, x.shape))
+            weight.copy_(torch.randint(-3, 4, weight.shape))
+            wanted = (x.double() @ weight.double().T).bfloat16()
+            assert torch.equal(gemm(x, weight), wanted), (problem.name, m)
+            if seed == 0:
+                with torch.cuda.graph(graph):
+                    out = gemm(x, weight)
+            out.fill_(0)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out, wanted), (problem.name, m)
