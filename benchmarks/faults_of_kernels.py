@@ -71,7 +71,10 @@ FAULTS = (
     Fault("A stays at its first K-block", r"a_ptr \+ offs_k \+ k\b", "a_ptr + offs_k"),
     # Splits and shares.
     Fault("a split is dropped", r"for split in range\(SPLIT_K\)", "for split in range(SPLIT_K - 1)"),
-    Fault("a split is dropped", r"for other in range\(SPLIT_K\)", "for other in range(SPLIT_K - 1)"),
+    # On copies there is one split.
+    Fault(
+        "a split is dropped", r"for other in range\(SPLIT_K\)", "for other in range(SPLIT_K - 1)", unless="copies_ptr"
+    ),
     Fault(
         "a split is dropped",
         r"range\(first_owner, first_owner \+ owners\)",
@@ -81,11 +84,21 @@ FAULTS = (
         "a split is dropped", r"range\(first_other, gl\.program_id\(0\)\)", "range(first_other + 1, gl.program_id(0))"
     ),
     Fault("a split is dropped", r"for _ in range\(cluster - 1\):", "for _ in range(cluster - 2):"),
-    Fault("a split is added twice", r"^( +)(acc|c) \+= (tl\.load\((?:first|partial_ptr) .*)$", r"\1\2 += 2 * \3"),
+    Fault(
+        "a split is added twice",
+        r"^( +)(acc|c) \+= (tl\.load\((?:first|partial_ptr) .*)$",
+        r"\1\2 += 2 * \3",
+        unless="copies_ptr",
+    ),
     Fault("a split is added twice", r"accs\[i\] \+ gl\.load\(theirs", "accs[i] + 2.0 * gl.load(theirs"),
     Fault("a split is added twice", r"^( +)(tl\.atomic_add\(sum_ptrs, .*)$", r"\1\2\n\1\2"),
     Fault("the sum's matrix keeps an element", r"(tl\.store\(sum_ptr \+ .*mask=offs < M \* N)\)", r"\1 - 1)"),
-    Fault("counters are left as they are", r"tl\.store\(arrived_ptr \+ tile, 0\)", "tl.store(arrived_ptr + tile, 1)"),
+    Fault(
+        "counters are left as they are",
+        r"tl\.store\(arrived_ptr \+ tile, 0\)",
+        "tl.store(arrived_ptr + tile, 1)",
+        unless="copies_ptr",
+    ),
     # Where splits are added by atomics there is one partial sum.
     Fault("a partial sum lies one too early", r"split \* elements", "split * (elements - 1)", unless="tl.atomic_add"),
     Fault("shares overlap", r"(last = gl\.minimum\(program \+ 1, SHARERS\) \* shared // SHARERS)", r"\1 + 1"),
@@ -162,6 +175,11 @@ FAULTS = (
     Fault("stride of A is wrong by one", r"\* lda\b", "* (lda + 1)"),
     Fault("stride of B is wrong by one", r"\* ldb\b", "* (ldb + 1)"),
     Fault("stride of C is wrong by one", r"_leading\(operands\[\"c\"\]\)", '_leading(operands["c"]) + 1'),
+    # Operands that are copied first.
+    Fault("a copy's last column is not loaded", r"(offs_column\[None, :\] < columns)\)", r"\1 - 1)"),
+    Fault("a copy's last row is not stored", r"(mask=\(offs_row\[:, None, None\] < rows)\)", r"\1 - 1)"),
+    Fault("a copy lies where the other does", r"(to_ptr = .*) \+ first_a$", r"\1"),
+    Fault("the first block of a copy is left out", r"block -= blocks_b$", "block -= blocks_b - 1"),
     # Rows in groups, and mixtures of experts.
     Fault("a group's weight is the next one's", r"b_ptr \+= group\.to", "b_ptr += (group + 1).to"),
     Fault("a group's weight is the next one's", r"\[group \* N \+", "[(group + 1) * N +"),

@@ -84,6 +84,9 @@ def problem_of(family: str, op: str, dtype: str, fields: dict[str, object], on_g
     # Off the blocks, on the copy engine's 16 bytes, and no square of tiles, which in another order are the same tiles.
     # On a GPU K is so long that rings of buffers come round.
     columns, depth = (232, 1040) if on_gpu else (80, 272)
+    if FAMILIES[family].realigns:
+        # Off the 16 bytes.
+        depth += 3
     if op == "a16w4":
         # Whole pieces of 16 bytes of four bits each.
         return GemmProblem(min(rows, 16), columns, depth + 16, op, dtype, "int8", "bf16", **fields)  # type: ignore[arg-type]
