@@ -40,6 +40,8 @@ WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
 WARP_SPECIALIZED_SPLIT = Config("warp_specialized", 128, 112, 64, 4, 3, 8, 4)
 WARP_SPECIALIZED_SWAPPED = Config("warp_specialized_swapped", 104, 128, 64, 4, 1, 4, 3)
 WARP_SPECIALIZED_SWAPPED_SPLIT = Config("warp_specialized_swapped", 24, 64, 128, 1, 3, 4, 3)
+ON_COPIES = Config("realigned_tiled_tma", 64, 32, 64, 4, 1, 4, 3)
+WARP_SPECIALIZED_ON_COPIES = Config("realigned_warp_specialized", 64, 176, 64, 4, 1, 4, 3)
 CLUSTER = Config("warp_specialized_swapped_cluster2", 24, 64, 64, 1, 1, 4, 4)
 AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1)
 AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, 2, 16, 1)
@@ -54,6 +56,7 @@ def taking(problem: GemmProblem) -> list[Config]:
     configs += [FEW_ROWS, SWAPPED, STREAM_K]
     configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
     configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT]
+    configs += [ON_COPIES, WARP_SPECIALIZED_ON_COPIES]
     return [config for config in (*configs, CLUSTER, GEMV) if not legal(problem, config, gpu)]
 
 

@@ -119,11 +119,12 @@ def test_farm_compiles_what_is_launched(tmp_path: Path, op: str, dtype: str, dty
         GemmProblem(48, 33, 64, "batched_a16w16", own=(("batch_size", 3),)),
         GemmProblem(1, 48, 4096, "batched_a8w8", "int8", "int8", own=(("batch_size", 3),)),
         GemmProblem(17, 112, 96, "a8w8_bpreshuffle", "int8", "int8", own=(("layout", "n8k16"),)),
+        GemmProblem(17, 104, 97),
     ],
     ids=lambda problem: problem.name,
 )
 def test_so_it_is_where_operands_lie_otherwise(tmp_path: Path, problem: GemmProblem) -> None:
-    """Batches, whose operands have strides of their own, and weights whose rows are together."""
+    """Batches, whose operands have strides of their own, weights whose rows are together, and copies."""
     _one_for_all(tmp_path, problem)
 
 
