@@ -1,7 +1,7 @@
 """The families in CuTe DSL for sm_90 (templates/cute/dense_sm90.py): a persistent GEMM by TMA and wgmma.
 
 In the cooperative ones two warpgroups share a tile; in ping-pong each has its own, and while one multiplies the other
-brings its sums to C. Programs of a cluster of two or four have tiles beside each other, and load for one another.
+brings its sums to C. Programs of a cluster of two to eight have tiles beside each other, and load for one another.
 `direct` ones store C from registers, for rows of C off 16 bytes and for float32; the others by TMA.
 
 NVIDIA's guide to autotuning CuTe DSL GEMMs calls this cluster_shape_mn and use_tma_store, and the blocks mma_tiler_mn.
@@ -39,9 +39,10 @@ from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
 
 TEMPLATE = "cute/dense_sm90.py"
-# Clusters of four leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 at a time, by
-# cuOccupancyMaxActiveClusters. One that had to wait for a place would begin when all others end.
-_UNITS_LOST_TO_FOURS = 12
+# Larger clusters leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 of four and 14 of eight
+# at a time, by cuOccupancyMaxActiveClusters. One that had to wait for a place would begin when all others end.
+_UNITS_LOST = {4: 12, 8: 20}
+_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _TURNS = name("turns")
 # Of any alignment: one binary serves all sizes.
 _SIZES = (Integer("M", M), Integer("N", N), Integer("K", K))
@@ -71,7 +72,7 @@ class Form:
 
 def _forms() -> Iterator[Form]:
     for ping_pong in (False, True):
-        for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        for cluster_m, cluster_n in _CLUSTERS:
             for tma_store in (True, False):
                 yield Form(ping_pong, cluster_m, cluster_n, tma_store)
 
@@ -121,7 +122,7 @@ def _call(product: Product, variant: Variant) -> Call:
         "warps": groups * tile.GROUP_WARPS + tile.LOADING_WARPS,
     }
     options: Options = (("num_ctas", variant.cluster),)
-    units = UNITS - _UNITS_LOST_TO_FOURS if variant.cluster == 4 else UNITS
+    units = UNITS - _UNITS_LOST.get(variant.cluster, 0)
     kernel = Kernel(
         variant,
         (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
@@ -134,7 +135,7 @@ def _call(product: Product, variant: Variant) -> Call:
 
 def units_in_clusters(units: int, cluster: int) -> int:
     """SMs that clusters of so many programs have at a time, of so many."""
-    return units - _UNITS_LOST_TO_FOURS if cluster == 4 else units
+    return units - _UNITS_LOST.get(cluster, 0)
 
 
 def _block(product: Product, operand: str, k_major: bool, rows: Value, of_k: int) -> Map:

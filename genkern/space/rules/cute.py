@@ -104,9 +104,9 @@ def _rounded(size: int, step: int) -> int:
 
 
 def cute_cluster_of_four(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe cluster of four where rows of A and B begin on 128 bytes.
+    """CuTe cluster of four or eight where rows of A and B begin on 128 bytes.
 
-    genkern: an H200 runs 30 such clusters at a time, 120 of 132 SMs. What they save counts where a box of the copy
+    genkern: an H200 runs 30 of four at a time, 120 of 132 SMs, and fewer of eight. What they save counts where a box of the copy
     engine asks for two lines of L2 where it needs one.
     """
     if config.family not in FORMS or FORMS[config.family].cluster < 4:

@@ -43,10 +43,10 @@ def launch_of(of: GemmProblem, config: Config) -> Launch:
 
 
 def test_the_families() -> None:
-    """Two schedules, four clusters, two ways to store C."""
+    """Two schedules, eight clusters, two ways to store C."""
     assert set(FORMS) < set(CUTE)
-    assert len(FORMS) == 16
-    assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_ping_pong_1x2_direct"} < set(FORMS)
+    assert len(FORMS) == 32
+    assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_cooperative_4x2", "cute_ping_pong_1x2_direct"} < set(FORMS)
 
 
 # Problem, config, why not ("" where it can).
