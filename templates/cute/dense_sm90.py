@@ -7,9 +7,10 @@ A CTA has a warpgroup that loads and `groups` that multiply. Cooperative: all of
 Ping-pong: each has a tile of its own, and while one multiplies the other brings its sums to C. The programs of a
 cluster have tiles beside each other; what they have in common is loaded once, by each in turn, for all that need it.
 
-wgmma has 64 rows for a group, and any multiple of 8 columns. Upright its rows are C's. Swapped, it computes C^T = B^T A^T:
-its rows are columns of C, and the side of a tile along M is the free one. Loads are the same; whose rows come first to
-the product, and what is done with sums (epilogue_sm90), differ. `height` and `width` are wgmma's sides of a tile.
+wgmma has 64 rows for a group, and any multiple of 8 columns. Upright its rows are C's. Swapped, it computes
+C^T = B^T A^T: its rows are columns of C, and the side of a tile along M is the free one. Loads are the same; which
+operand comes first to the product, and what is done with sums (epilogue_sm90), differ. `height` and `width` are a
+tile's sides along wgmma's rows and columns.
 
 M, N, K and GROUP_SIZE_M are run-time arguments, so that one binary serves every size. Whatever lies beyond them TMA
 fills with zeros and does not store.
@@ -47,8 +48,8 @@ class Dense(Epilogue, Walk):
     """The kernel for one choice of constants.
 
     `part`: how much of the width goes out at a time by TMA, `swizzled` by 128 bytes or not at all; 0: from registers.
-    Upright these are columns of C, by each warp for its rows; swapped rows of C, by each group for its 64 columns. There
-    may be as many on their way as there are `buffers`.
+    Upright these are columns of C, by each warp for its rows; swapped rows of C, by each group for its 64 columns. As
+    many may be on their way as there are `buffers`.
     `shared_bytes` is what a launch gives it: what the allocator below comes to.
     """
 
@@ -277,7 +278,7 @@ class Dense(Epilogue, Walk):
             self.release(empty + before, thread % WARP, rank_m, rank_n)
             tile_m, tile_n = self.tile_at(turn, walk)
             tile_row, tile_column = self.in_order(tile_m, tile_n)
-            # What wgmma's first row and column are of C: rows, or columns, above the group's, of those that a tile takes.
+            # Where the group's first wgmma of the tile has its first row, along M or N, and its first column.
             row = tile_row * self.height + (0 if self.ping_pong else which * ROWS)
             column = tile_column * self.width
             flat = cute.make_tensor(

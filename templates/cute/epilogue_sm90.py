@@ -1,9 +1,9 @@
 """What becomes of complete sums in the kernels for sm_90: scales, bias, activation; to C by TMA, or from registers.
 
 Here a group is a warpgroup, whose threads hold 64 rows for each wgmma that it makes of a tile along its height. Upright
-these are rows of C: each warp brings its 16 by itself. Swapped they are columns of C, 128 bytes of a row, and the rows
-that are stored in shared memory and by the copy engine are wgmma's columns: stmatrix transposes 8 x 8 sums, and the four
-warps of a group fill a part together, so that they wait for one another before it is sent, and before the next is written.
+these are rows of C: each warp brings its 16 by itself. Swapped they are columns of C, 128 bytes of each of its rows,
+which are wgmma's columns: stmatrix transposes 8 x 8 sums on their way to shared memory, and the four warps of a group
+fill a part together, so that they wait for one another before it is sent, and before another is written over it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FILLING = 3
 
 
 class Epilogue(Finish):
-    """For a kernel that has `width` columns of a tile, `groups_of_tile` and `high` wgmmas of each along its height, which
-    is along M or, `swapped`, along N; `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how C goes out
-    (`box` by `box`, of which one side is `part`, from `buffers`): Dense says of each.
+    """For a kernel that has `width` columns of a tile, `groups_of_tile` and `high` wgmmas of each along its height, that
+    is along M or, `swapped`, along N; `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how C goes
+    out (`box` by `box`, of which one side is `part`, from `buffers`): Dense says of each.
     """
 
     def places(self, first_row, first_column, thread):
@@ -60,7 +60,7 @@ class Epilogue(Finish):
                 sums[place] = self.activate(sums[place])
 
     def along_sides(self, sums, first_row, first_column, thread, extras, sizes):
-        """What rows and columns of C have of their own: A's scales, then B's, then the bias; beyond C the last one's."""
+        """What rows and columns of C have of their own: A's scales, B's, and the bias; beyond C the last one's."""
         rows, columns = self.places(first_row, first_column, thread)
         along_m, along_n = self.in_order(rows, columns)
         if self.scales == "each":
@@ -81,8 +81,8 @@ class Epilogue(Finish):
 
     @cute.jit
     def store(self, sums, parts, first_row: Int32, first_column: Int32, thread, which, c, sizes):
-        """Sums to C through shared memory, by TMA, `part` of wgmma's columns at a time: of each warp for its 16 rows, or,
-        swapped, of the group.
+        """Sums to C through shared memory, by TMA, `part` of wgmma's columns at a time: each warp its 16 rows, or,
+        swapped, the group its 64.
         """
         warp, lane = cute.arch.make_warp_uniform(thread // WARP), thread % WARP
         share = which if self.swapped else which * 4 + warp
@@ -118,7 +118,7 @@ class Epilogue(Finish):
                 cute.arch.fence_view_async_shared()
                 self.gather(which)
                 corner = self.corner(at_row, first_column + firsts[number])
-                if const_expr(not self.swapped):
+                if const_expr(not self.swapped):  # noqa: SIM114  this is known when it is compiled, the other is not
                     self.send(own, buffer, corner, c, sizes)
                 elif warp == 0:
                     self.send(own, buffer, corner, c, sizes)

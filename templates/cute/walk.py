@@ -7,8 +7,8 @@ from cutlass import Int32, const_expr, cute
 
 
 class Walk:
-    """For a kernel whose tiles are `block_m` x `block_n`, by clusters of `cluster` programs, `cluster_m` of them along M,
-    that have `tiles_m` x `cluster_n` tiles at a time: Dense says of each.
+    """For a kernel whose tiles are `block_m` x `block_n`, by clusters of `cluster` programs, `cluster_m` of them along
+    M, that have `tiles_m` x `cluster_n` tiles at a time: Dense says of each.
     """
 
     def walk(self, program, sizes):

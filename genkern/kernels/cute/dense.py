@@ -40,8 +40,8 @@ from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
 
 TEMPLATE = "cute/dense_sm90.py"
-# Larger clusters leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 of four and 14 of eight
-# at a time, by cuOccupancyMaxActiveClusters. One that had to wait for a place would begin when all others end.
+# Larger clusters leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 of four and 14 of
+# eight at a time, by cuOccupancyMaxActiveClusters. One that had to wait for a place would begin when all others end.
 _UNITS_LOST = {4: 12, 8: 20}
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _TURNS = name("turns")

@@ -92,7 +92,7 @@ def dense_family(
     helper_warps: int,
     swapped: bool = False,
 ) -> Family:
-    """A family that loads by TMA and, with `tma_store`, stores so; `block_m` is its least and its largest BLOCK_SIZE_M."""
+    """A family that loads by TMA and, with `tma_store`, stores so; `block_m`: its least and its most BLOCK_SIZE_M."""
     return Family(
         name,
         variant,
