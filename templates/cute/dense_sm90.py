@@ -100,7 +100,7 @@ class Dense(Epilogue, Walk):
         return cute.make_layout(shape, stride=(self.part, 1, rows * self.part)[: len(shape)])
 
     def in_order(self, along_m, along_n):
-        """What is of M and of N, as that of wgmma's rows and that of its columns."""
+        """What is of M and of N, as that of wgmma's rows and that of its columns; or the other way round."""
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
     def tiled_mma(self):

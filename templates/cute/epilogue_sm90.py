@@ -23,13 +23,14 @@ FILLING = 3
 
 
 class Epilogue(Finish):
-    """For a kernel that has `width` columns of a tile, `groups_of_tile` and `high` wgmmas of each along its height, that
-    is along M or, `swapped`, along N; `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how C goes
-    out (`box` by `box`, of which one side is `part`, from `buffers`): Dense says of each.
+    """For a kernel that has `width` columns of a tile, `groups_of_tile` and `high` wgmmas of each along its height, along
+    M or, `swapped`, along N (`in_order`); `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how C
+    goes out (`box` by `box`, one side of which is `part`, from `buffers`): Dense says of each.
     """
 
     def places(self, first_row, first_column, thread):
-        """Of the rows, and of the columns, of wgmma that a thread has sums of: where they are along C, and a place.
+        """Of the rows, and of the columns, of wgmma that a thread has sums of: where the first one is along C, and of
+        each how much further it is, with a place.
 
         The place of a sum is that of its row and that of its column, added. A thread has of each 8 columns two
         neighbouring ones, in its row and in the one 8 below: sums[0:2] and sums[2:4].
@@ -37,14 +38,12 @@ class Epilogue(Finish):
         row = first_row + thread // WARP * WARP_ROWS + thread % WARP // 4
         column = first_column + thread % 4 * 2
         rows = [
-            (row + high * self.groups_of_tile * ROWS + below * 8, (below * 2, 0, high))
+            (high * self.groups_of_tile * ROWS + below * 8, (below * 2, 0, high))
             for high in range(self.high)
             for below in range(2)
         ]
-        columns = [
-            (column + eight * 8 + beside, (beside, eight, 0)) for eight in range(self.width // 8) for beside in range(2)
-        ]
-        return rows, columns
+        columns = [(eight * 8 + beside, (beside, eight, 0)) for eight in range(self.width // 8) for beside in range(2)]
+        return (row, rows), (column, columns)
 
     @cute.jit
     def finish(self, sums, first_row: Int32, first_column: Int32, thread, extras, sizes):
@@ -61,15 +60,14 @@ class Epilogue(Finish):
 
     def along_sides(self, sums, first_row, first_column, thread, extras, sizes):
         """What rows and columns of C have of their own: A's scales, B's, and the bias; beyond C the last one's."""
-        rows, columns = self.places(first_row, first_column, thread)
-        along_m, along_n = self.in_order(rows, columns)
+        (first_m, along_m), (first_n, along_n) = self.in_order(*self.places(first_row, first_column, thread))
         if self.scales == "each":
-            for at, one in along_m:
-                scale = self.at(extras[0], cutlass.min(at, sizes[0] - 1))
+            for further, one in along_m:
+                scale = self.at(extras[0], cutlass.min(first_m + further, sizes[0] - 1))
                 for _, other in along_n:
                     sums[_added(one, other)] *= scale
-        for at, one in along_n:
-            at = cutlass.min(at, sizes[1] - 1)
+        for further, one in along_n:
+            at = cutlass.min(first_n + further, sizes[1] - 1)
             scale = self.at(extras[1], at) if self.scales == "each" else None
             more = self.at(extras[len(extras) - 1], at).to(Float32) if self.bias else None
             for _, other in along_m:
@@ -117,15 +115,11 @@ class Epilogue(Finish):
                     cute.copy(atom, values, cute.make_tensor(at.iterator, cute.make_layout(step // 2)))
                 cute.arch.fence_view_async_shared()
                 self.gather(which)
-                corner = self.corner(at_row, first_column + firsts[number])
+                corner = self.in_order(at_row, first_column + firsts[number])
                 if const_expr(not self.swapped):  # noqa: SIM114  this is known when it is compiled, the other is not
                     self.send(own, buffer, corner, c, sizes)
                 elif warp == 0:
                     self.send(own, buffer, corner, c, sizes)
-
-    def corner(self, at_row, at_column):
-        """Row and column of C where wgmma's are these."""
-        return (at_column, at_row) if self.swapped else (at_row, at_column)
 
     @cute.jit
     def gather(self, which):
@@ -150,15 +144,14 @@ class Epilogue(Finish):
     def write(self, sums, first_row: Int32, first_column: Int32, thread, c, sizes):
         """Sums to C from registers, element by element: for rows of C off 16 bytes, and types of 32 bits."""
         m, n, pitch = sizes[0], sizes[1], sizes[4]
-        rows, columns = self.places(first_row, first_column, thread)
-        along_m, along_n = self.in_order(rows, columns)
+        (first_m, along_m), (first_n, along_n) = self.in_order(*self.places(first_row, first_column, thread))
         for number_m in range_constexpr(len(along_m)):
-            at_m, of_m = along_m[number_m]
-            line = cute.make_tensor(c + Int64(at_m) * pitch, cute.make_layout(n))
+            below, of_m = along_m[number_m]
+            line = cute.make_tensor(c + Int64(first_m + below) * pitch, cute.make_layout(n))
             for number_n in range_constexpr(len(along_n)):
-                at_n, of_n = along_n[number_n]
-                if at_m < m and at_n < n:
-                    line[at_n] = sums[_added(of_m, of_n)].to(self.dtype_c)
+                beside, of_n = along_n[number_n]
+                if first_m + below < m and first_n + beside < n:
+                    line[first_n + beside] = sums[_added(of_m, of_n)].to(self.dtype_c)
 
 
 def _added(one, other):
