@@ -62,6 +62,9 @@ def random_config(random: Random, family: str, arch: str, largest: int = 256) ->
         # tcgen05's tiles have two heights, and are stored by four warps.
         num_warps = 4
         blocks[0] = random.choice([facts.least_block_m, facts.most_block_m])
+    if facts.language == "cute" and random.random() < 0.8:
+        # 128 bytes of K, of 16-bit types.
+        blocks[2] = 64
     amd = gpu_for_arch(arch).vendor == "amd"
     placed = facts.places_loads and random.random() < 0.3
     return Config(

@@ -41,20 +41,22 @@ def problem_of(m: int, n: int, k: int, kind: tuple[str, str, str, Own], **more: 
     )
 
 
-def config_of(m: int, rows: int = 32, warps: int = 4) -> Config:
+def config_of(m: int, rows: int = 32, warps: int = 4, stages: int = 1) -> Config:
     """A config whose tile has M as far as one can."""
-    return Config("skinny_dot", min(64, max(8, 1 << (m - 1).bit_length())), rows, 128 * warps, 1, 1, warps, 1)
+    return Config("skinny_dot", min(64, max(8, 1 << (m - 1).bit_length())), rows, 128 * warps, 1, 1, warps, stages)
 
 
-# Each kind with one number of rows, but for `make test-long`.
+# Each kind with one number of rows and of stages, but for `make test-long`.
 @pytest.mark.parametrize(
-    ("kind", "rows"), [(kind, rows) for n, kind in enumerate(KINDS) for rows in in_turns((16, 64), 2, n)], ids=str
+    ("kind", "rows", "stages"),
+    [(kind, *each) for n, kind in enumerate(KINDS) for each in in_turns(((16, 3), (64, 1), (32, 2)), 3, n)],
+    ids=str,
 )
-def test_weights_stay_in_registers(tmp_path: Path, kind: tuple[str, str, str, Own], rows: int) -> None:
+def test_weights_stay_in_registers(tmp_path: Path, kind: tuple[str, str, str, Own], rows: int, stages: int) -> None:
     """The loop over K loads 16 bytes at a time and multiplies, without shared memory or a barrier."""
     compiler = pytest.importorskip("triton.compiler")
     target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
-    problem, config = problem_of(8, 8192, 8192, kind), config_of(8, rows)
+    problem, config = problem_of(8, 8192, 8192, kind), config_of(8, rows, stages=stages)
     module, _ = make_module(tmp_path, problem, [config], "sm_90")
     (spec,) = specs_of(module, config)
     with pytest.MonkeyPatch.context() as patch:
@@ -67,9 +69,9 @@ def test_weights_stay_in_registers(tmp_path: Path, kind: tuple[str, str, str, Ow
     # Sums of the warps are added up behind the last product.
     for name in ("STS", "LDS", "BAR", "STL", "LDL"):
         assert not [match for match in re.finditer(rf"\b{name}\b", sass) if match.start() < products[-1]], name
-    # Twice: before the loop, and in it for the next step.
+    # Before the loop for each stage, and in it for the last one.
     loads = rows * 128 * (2 if kind[0] == "a16w8" else 1) // 2 // 16 // 32
-    assert len(re.findall(r"LDG\.E\.EF\.128", sass)) == 2 * loads
+    assert len(re.findall(r"LDG\.E\.EF\.128", sass)) == (stages + 1) * loads
 
 
 def test_which_formats_take_it() -> None:
@@ -102,7 +104,8 @@ def test_passes_the_check(tmp_path: Path, kind: tuple[str, str, str, Own], size:
     from genkern.profiling.checking.verdict import Checking
 
     problem = problem_of(*size, kind, bias=size[0] == 13, activation="relu" if size[0] == 70 else "none")
-    configs = [config_of(size[0], 16), config_of(size[0], 32, 8)]
+    each = ((16, 4, 1), (32, 8, 1), (16, 4, 2), (32, 2, 3))
+    configs = [config_of(size[0], *of) for of in each]
     _, module = make_module(tmp_path, problem, configs, "sm_90")
     units = torch.cuda.get_device_properties(0).multi_processor_count
     checking = Checking(problem, get_op(problem.op), "sm_90", module.reference, module.make_operands("cuda"))

@@ -70,9 +70,9 @@ def skinny(m: int = 8, n: int = 1, k: int = 1024, **fields: object) -> Config:
     return own("skinny", m, n, k, **fields)
 
 
-def skinny_dot(m: int = 8, n: int = 16, num_warps: int = 4) -> Config:
+def skinny_dot(m: int = 8, n: int = 16, num_warps: int = 4, num_stages: int = 1) -> Config:
     """A config of skinny_dot."""
-    return own("skinny_dot", m, n, 128 * num_warps, num_warps=num_warps)
+    return own("skinny_dot", m, n, 128 * num_warps, num_warps=num_warps, num_stages=num_stages)
 
 
 def swapped(m: int = 16, n: int = 64, k: int = 64, **fields: object) -> Config:
@@ -166,6 +166,9 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("skinny_dot_rows", H200, (problem(9, 64, 1024), skinny_dot(8)), (problem(1, 64, 1024), skinny_dot(8))),
     ("skinny_dot_registers", H200, (INT4, skinny_dot(64, 64)), (INT4, skinny_dot(64, 32))),
     ("skinny_dot_registers", H200, (INT4, skinny_dot(8, 128, 16)), (INT4, skinny_dot(8, 64, 16))),
+    ("skinny_dot_stages", H200, (INT4, skinny_dot(32, 16, 4, 2)), (INT4, skinny_dot(16, 16, 4, 2))),
+    ("skinny_dot_stages", H200, (INT4, skinny_dot(8, 64, 4, 3)), (INT4, skinny_dot(8, 64, 4, 2))),
+    ("skinny_dot_stages", H200, (INT4, skinny_dot(8, 128, 4, 2)), (INT4, skinny_dot(8, 128, 4, 1))),
     ("skinny_registers", H200, (problem(8, 64, 1024), skinny(8, 4)), (problem(8, 64, 1024), skinny(8, 2))),
     ("skinny_registers", H200, (problem(1, 64, 1024), skinny(1, 16)), (problem(1, 64, 1024), skinny(1, 8))),
     ("skinny_registers", H200, (problem(1, 64, 512), skinny(1, 1, 512)), (problem(1, 64, 512), skinny(1, 2, 512))),

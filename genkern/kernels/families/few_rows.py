@@ -13,6 +13,7 @@ from genkern.kernels.expression import cdiv
 from genkern.kernels.families.call import (
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
+    NUM_STAGES,
     NUM_WARPS,
     SPLIT_K,
     TILES,
@@ -47,7 +48,7 @@ WARP_K = 128
 _LOAD_BYTES = 16
 # Rows of an instruction, which go along N, and its columns.
 _ROWS, _COLUMNS = 16, 8
-_MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS = 128, 64, 16
+_MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS, _MOST_STAGES = 128, 64, 16, 4
 
 
 def _gemv_call(product: Product, variant: Variant) -> Call:
@@ -139,6 +140,7 @@ def _dot_call(product: Product, variant: Variant) -> Call:
         BINARY_NAME,
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
         Constant("BLOCK_SIZE_N", BLOCK_SIZE_N),
+        Constant("STAGES", NUM_STAGES),
         Constant("num_warps", NUM_WARPS),
     )
     grid = cdiv(N, BLOCK_SIZE_N), cdiv(M, BLOCK_SIZE_M), 1
@@ -166,6 +168,8 @@ def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}, of which an instruction has {_ROWS}"
     if config.num_warps > _MOST_WARPS or WARP_K * config.num_warps != config.BLOCK_SIZE_K:
         return f"BLOCK_SIZE_K is {WARP_K} for each warp, of which there are {_MOST_WARPS} at most"
+    if config.num_stages > _MOST_STAGES:
+        return f"num_stages is {_MOST_STAGES} at most: a thread holds the weights of so many steps"
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
 
 

@@ -118,8 +118,8 @@ def _rounded(size: int, step: int) -> int:
 def cute_cluster_of_four(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe cluster of four or eight where rows of A and B begin on 128 bytes.
 
-    genkern: an H200 runs 30 of four at a time, 120 of 132 SMs, and fewer of eight. What they save counts where a box of
-    the copy engine asks for two lines of L2 where it needs one.
+    genkern: an H200 runs 30 clusters of four at a time, or 15 of eight: 120 of 132 SMs. What they save counts where a
+    box of the copy engine asks for two lines of L2 where it needs one.
     """
     if config.family not in FORMS or FORMS[config.family].cluster < 4:
         return False

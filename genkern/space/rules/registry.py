@@ -93,6 +93,7 @@ RULES: dict[str, Rule] = {
         small_m.skinny_rows,
         small_m.skinny_dot_rows,
         small_m.skinny_dot_registers,
+        small_m.skinny_dot_stages,
         small_m.skinny_registers,
         small_m.skinny_rows_of_b,
         small_m.skinny_over_problem,

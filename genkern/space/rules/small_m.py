@@ -11,6 +11,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.few_rows import WARP_K
 from genkern.kernels.family import FAMILIES
 from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import covering_block
@@ -24,6 +25,8 @@ _ACCUMULATORS_PER_THREAD = 128
 _LOAD_BYTES = 16
 # Rows that a program of skinny_dot can hold.
 _SKINNY_DOT_ROWS = 64
+# What its threads can hold beside their sums while they wait.
+_SKINNY_DOT_WAITING_ROWS, _SKINNY_DOT_WAITING_BYTES = 16, 12 * 1024
 # Two sectors of memory: what a row of B must bring when it runs along N.
 _ROW_BYTES = 64
 # Up to here a tile that covers M needs no more than two of the 64 rows of wgmma and tcgen05 for it.
@@ -79,8 +82,25 @@ def skinny_dot_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool
     """
     if config.family != "skinny_dot":
         return False
-    weights = config.BLOCK_SIZE_N * int(128 * element_bytes(problem)[1])
+    weights = _step_bytes(problem, config)
     return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N > 2048 or (config.num_warps > 8 and weights > 4096)
+
+
+def skinny_dot_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """skinny_dot with several steps on their way for more than 16 rows of A, or with over 12 KiB of weights a warp.
+
+    genkern: they wait in registers, and so does A of the next step, two registers for each row; more are spilled
+    (Triton 3.6.0).
+    """
+    if config.family != "skinny_dot" or config.num_stages == 1:
+        return False
+    waiting = _step_bytes(problem, config) * (config.num_stages + 1)
+    return config.BLOCK_SIZE_M > _SKINNY_DOT_WAITING_ROWS or waiting > _SKINNY_DOT_WAITING_BYTES
+
+
+def _step_bytes(problem: GemmProblem, config: Config) -> int:
+    """Of the weights that a warp of skinny_dot loads in a step."""
+    return config.BLOCK_SIZE_N * int(WARP_K * element_bytes(problem)[1])
 
 
 def skinny_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

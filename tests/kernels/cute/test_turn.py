@@ -52,7 +52,7 @@ def test_shared_memory_is_the_familys() -> None:
 def test_units_in_clusters() -> None:
     """An H200 has 120 SMs in clusters of four (measured); a B200 is taken to leave some over (never asked)."""
     assert units_in_clusters("cute_ping_pong_2x2", 132) == 120
-    assert units_in_clusters("cute_cooperative_2x4_direct", 132) == 112
+    assert units_in_clusters("cute_cooperative_2x4_direct", 132) == 120
     assert units_in_clusters("cute_cooperative_1x2", 132) == 132
     assert units_in_clusters("cute_tcgen05_2x1", 148) == 148
     assert units_in_clusters("cute_tcgen05_2cta_2x2", 148) == 131
