@@ -10,11 +10,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import ModuleType
+from typing import Any
 
+import cute_binary
 import numpy as np
 import pytest
 from cute_binary import Compiled, compiled
 from cute_stand_in import needs_dsl
+from long_tests import repeats
 from ptx_gemm import computed
 
 from genkern.gemm.config import Config
@@ -23,6 +27,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.cute.tile import BLOCK_BYTES, GROUP_WARPS, groups_of
 from genkern.kernels.legality import legal
+from genkern.kernels.source import load_module
 
 pytestmark = needs_dsl
 H200 = gpu_for_arch("sm_90")
@@ -79,7 +84,7 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
 @pytest.mark.parametrize("family", FORMS)
 def test_the_kernel_computes(family: str, tmp_path: Path) -> None:
     """Every element of C, and nothing besides; nobody waits for ever, and nobody leaves too early."""
-    for seed in range(2):
+    for seed in range(repeats(1, 20)):
         of, name = picked(family, seed)
         config, made = made_of(of, name, tmp_path)
         got, wanted = run(of, config, made, seed=seed, clusters=1 + seed % 2)
@@ -135,6 +140,18 @@ FAULTS: dict[str, Callable[[str], str]] = {
     "registers are asked for that nobody gave back": without(r"setmaxnreg\.dec"),
 }
 
+# Two groups with a tile, three parts of it in two buffers.
+ALONE = (GemmProblem(300, 400, 200), "cute_cooperative_BM128_BN168_BK64_GM2_SK1_nW8_nS2")
+FAULTS_ALONE: dict[str, Callable[[str], str]] = {
+    "a stage is filled before it is empty": replaced(_WAIT, _PASSED, 0, of=2),
+    "a stage is read before it is full": replaced(_WAIT, _PASSED, 1, of=2),
+    "a stage is free while a product may read it": replaced(r"(wgmma\.wait_group\S+\s+)1", r"\g<1>2"),
+    "a stage is empty when one group has read it": replaced(r"(mov\.b32\s+%r\d+, )8;", r"\g<1>4;"),
+    "barriers are not known to the copy engine": without(r"fence\.mbarrier_init"),
+    "warps begin before there are barriers": without(r"bar\.sync"),
+    "a part is written over the last one of a tile": replaced(r"(wait_group\.read\s+)0", r"\g<1>1", 0, of=2),
+}
+
 
 def is_found(of: GemmProblem, config: Config, made: Compiled) -> bool:
     for seed in range(30):
@@ -147,8 +164,41 @@ def is_found(of: GemmProblem, config: Config, made: Compiled) -> bool:
     return False
 
 
-def test_faults_of_the_text_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("judged", "faults"), [(JUDGED, FAULTS), (ALONE, FAULTS_ALONE)], ids=["cluster", "alone"])
+def test_faults_of_the_text_are_found(
+    judged: tuple[GemmProblem, str], faults: dict[str, Callable[[str], str]], tmp_path: Path
+) -> None:
     """Each wait, fence, turn and count is missed where it is left out."""
+    config, made = made_of(*judged, tmp_path)
+    for fault, edit in faults.items():
+        assert is_found(judged[0], config, made._replace(ptx=edit(made.ptx))), fault
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [
+        # A program a round ahead is then counted twice, in the place of one that is late.
+        ("both", lambda kernel: False),
+        ("sharers", lambda kernel: kernel.sharers - 1),
+        ("groups_of_tile", lambda kernel: 2 * kernel.groups_of_tile),
+    ],
+)
+def test_faults_of_the_protocol_are_found(
+    what: str, changed: Callable[[Any], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told, and how many must say so: each of these is missed as well."""
+
+    def loaded(path: str) -> ModuleType:
+        module = load_module(path)
+        made = module.Dense.__init__
+
+        def make(kernel: Any, *given: object, **named: object) -> None:
+            made(kernel, *given, **named)
+            setattr(kernel, what, changed(kernel))
+
+        module.Dense.__init__ = make
+        return module
+
+    monkeypatch.setattr(cute_binary, "load_module", loaded)
     config, made = made_of(*JUDGED, tmp_path)
-    for fault, edit in FAULTS.items():
-        assert is_found(JUDGED[0], config, made._replace(ptx=edit(made.ptx))), fault
+    assert is_found(JUDGED[0], config, made)
