@@ -1,4 +1,4 @@
-"""What a CTA of a machine for tests has (ptx_machine): shared and tensor memory, barriers, warps."""
+"""What a CTA of a machine for tests has (ptx_machine): shared and tensor memory, barriers, registers, warps."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Any
 
 import numpy as np
 from ptx_tensor import TensorMemory
-from ptx_warp import Warp
+from ptx_warp import LANES, Warp
 
 SHARED_BYTES = 228 * 1024
 
 
 @dataclass
 class Barrier:
-    """An mbarrier: arrivals and bytes that its phase still waits for."""
+    """An mbarrier: arrivals and bytes that its phase still waits for.
+
+    `made_by`: the warp that made it and has not fenced it, so that neither other CTAs nor copies know of it.
+    """
 
     count: int
     pending: int
     bytes: int = 0
     phase: int = 0
+    made_by: Warp | None = None
 
     def change(self, arrivals: int, more_bytes: int) -> None:
         """By so many arrivals, and bytes that are expected (or, less than 0, have come)."""
@@ -32,18 +36,50 @@ class Barrier:
 
 
 @dataclass
+class Named:
+    """A named barrier: the warps that have come to its round, and how many threads that takes."""
+
+    met: set[Warp] = field(default_factory=set)
+    threads: int = 0
+    rounds: int = 0
+
+    def reach(self, warp: Warp, threads: int) -> None:
+        assert threads % LANES == 0
+        assert warp not in self.met, "a warp comes twice to one round"
+        assert not self.met or threads == self.threads, "warps do not agree on how many come"
+        self.threads = threads
+        self.met.add(warp)
+        if LANES * len(self.met) == threads:
+            self.met.clear()
+            self.rounds += 1
+
+
+@dataclass
 class Cta:
-    """What a CTA has. `left`: it has ended. `met`: threads at its barrier of all."""
+    """What a CTA has. `spare_registers`: what its warps have given back, of those that a launch gives it."""
 
     shared: Any = field(default_factory=lambda: np.full(SHARED_BYTES, 0xFF, np.uint8))
     tensor_memory: TensorMemory = field(default_factory=TensorMemory)
     barriers: dict[int, Barrier] = field(default_factory=dict)
+    named: dict[int, Named] = field(default_factory=dict)
     warps: list[Warp] = field(default_factory=list)
-    met: set[int] = field(default_factory=set)
-    rounds: int = 0
+    spare_registers: int = 0
     # Which warp (its number and one) has written a byte that the copy engine does not see yet.
     unfenced: Any = field(default_factory=lambda: np.zeros(SHARED_BYTES, np.uint8))
 
     @property
     def left(self) -> bool:
         return all(warp.done for warp in self.warps)
+
+    def write(self, places: Any, values: Any, warp: Warp) -> None:
+        """Bytes of `values` [rows, any] to `places` [rows, bytes], by a warp's own instruction."""
+        self.shared[places] = values.view(np.uint8)
+        self.unfenced[places] = warp.number + 1
+        warp.unfenced.append(places.reshape(-1))
+
+    def fence(self, warp: Warp) -> None:
+        """The copy engine sees what the warp has written."""
+        if warp.unfenced:
+            places = np.concatenate(warp.unfenced)
+            self.unfenced[places[self.unfenced[places] == warp.number + 1]] = 0
+            warp.unfenced.clear()

@@ -12,6 +12,7 @@ from ptx_tensor import E4M3, E5M2, TensorMap, numbers
 from ptx_text import read_program
 from ptx_warp import LANES, to_bf16
 
+from genkern.farm.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
@@ -24,8 +25,9 @@ def stored(values: Any, dtype: str) -> Any:
     values = np.ascontiguousarray(values, np.float32)
     if dtype in ("fp8e4m3fn", "fp8e5m2"):
         table = E4M3 if dtype == "fp8e4m3fn" else E5M2
-        far = np.abs(np.where(np.isnan(table), np.inf, table) - values.reshape(-1, 1))
-        return far.argmin(axis=1).astype(np.uint8).reshape(values.shape)
+        different, which = np.unique(values, return_inverse=True)
+        far = np.abs(np.where(np.isnan(table), np.inf, table) - different.reshape(-1, 1))
+        return far.argmin(axis=1).astype(np.uint8)[which].reshape(values.shape)
     if dtype == "bf16":
         return to_bf16(values).view(np.uint8)
     return values.astype(np.float16 if dtype == "fp16" else np.float32).view(np.uint8)
@@ -83,6 +85,7 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
             first=first,
             programs=programs,
             threads=LANES * int(dict(made.spec.constants)["warps"]),
+            registers=read_resources(made.image, "cuda", 0).registers,
             memory=memory,
             random=Random(f"{seed} {first}"),
         ).run()

@@ -1,8 +1,9 @@
-"""What tcgen05 and the copy engine do with memory, in numbers: descriptors, swizzles, data paths (PTX ISA 9.0)."""
+"""What products and the copy engine do with memory, in numbers: descriptors, swizzles, data paths (PTX ISA 9.0)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,15 +49,22 @@ class TensorMap:
 
     def places(self, start: int) -> Any:
         """Where a box's bytes lie in shared memory, from `start` on: [rows, bytes]."""
-        flat = start + np.arange(self.box_rows * self.box_bytes).reshape(self.box_rows, self.box_bytes)
-        return swizzled(flat, self.swizzle)
+        return _box_places(self.box_rows, self.box_bytes, self.swizzle, start)
 
-    def window(self, column: int, row: int) -> tuple[Any, Any, Any]:
-        """Rows and bytes of the box whose first element is that, and which of them the matrix has."""
-        rows = row + np.arange(self.box_rows)[:, None]
-        columns = column * self.element_bytes + np.arange(self.box_bytes)[None, :]
-        inside = (rows >= 0) & (rows < self.raw.shape[0]) & (columns >= 0) & (columns < self.raw.shape[1])
-        return rows, columns, inside
+    def window(self, column: int, row: int) -> tuple[Any, Any]:
+        """Of the box whose first element is that what the matrix has: rows and bytes of it, and of the box."""
+        first, sides = (row, column * self.element_bytes), (self.box_rows, self.box_bytes)
+        kept = [
+            (max(0, at), max(0, at, min(at + side, whole)))
+            for at, side, whole in zip(first, sides, self.raw.shape, strict=True)
+        ]
+        of_matrix = tuple(slice(low, high) for low, high in kept)
+        return of_matrix, tuple(slice(low - at, high - at) for at, (low, high) in zip(first, kept, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _box_places(rows: int, row_bytes: int, swizzle: int, start: int) -> Any:
+    return swizzled(start + np.arange(rows * row_bytes).reshape(rows, row_bytes), swizzle)
 
 
 def swizzled(places: Any, kind: int) -> Any:
@@ -73,26 +81,34 @@ class Operand(NamedTuple):
     kind: int
 
     @staticmethod
-    def of(bits: int) -> Operand:
-        """Of the 64 bits; only the 128-byte swizzle and the version that sm_100 reads are known here."""
+    def of(bits: int, version: int) -> Operand:
+        """Of the 64 bits; only the 128-byte swizzle is known here. sm_90 reads version 0, sm_100 version 1."""
         assert bits >> 61 == 2, "no 128-byte swizzle"
-        assert bits >> 46 & 3 == 1, "not sm_100's descriptor"
+        assert bits >> 46 & 3 == version, "another architecture's descriptor"
         assert bits >> 49 & 7 == 0, "a base offset"
         return Operand((bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, 3)
 
-    def read(self, shared: Any, rows: int, of_k: int, element_bytes: int, k_major: bool, dtype: str) -> Any:
-        """float32 [rows, of_k] that the instruction reads of a CTA's shared memory."""
-        row, byte = np.arange(rows)[:, None, None], np.arange(element_bytes)[None, None, :]
-        k = np.arange(of_k)[None, :, None]
-        if k_major:
-            # Groups of 8 rows, 128 bytes each.
-            places = row // 8 * self.stride + row % 8 * 128 + k * element_bytes + byte
-        else:
-            # Pieces of 128 bytes along rows, groups of 8 along K.
-            along = row * element_bytes + byte
-            places = along // 128 * self.leading + along % 128 + k // 8 * self.stride + k % 8 * 128
-        raw = shared[swizzled(self.start + places, self.kind)]
-        return numbers(raw.reshape(rows, of_k * element_bytes), dtype).reshape(rows, of_k)
+    def read(
+        self, shared: Any, rows: int, of_k: int, element_bytes: int, k_major: bool, dtype: str, first: int = 0
+    ) -> Any:
+        """float32 [rows, of_k] that the instruction reads of a CTA's shared memory, from row `first` on."""
+        raw = shared[_places(self, rows, of_k, element_bytes, k_major, first)]
+        return numbers(raw, dtype)
+
+
+@lru_cache(maxsize=1024)
+def _places(of: Operand, rows: int, of_k: int, element_bytes: int, k_major: bool, first: int) -> Any:
+    """Of the bytes of an operand, [rows, bytes]."""
+    row, byte = first + np.arange(rows)[:, None, None], np.arange(element_bytes)[None, None, :]
+    k = np.arange(of_k)[None, :, None]
+    if k_major:
+        # Groups of 8 rows, 128 bytes each.
+        places = row // 8 * of.stride + row % 8 * 128 + k * element_bytes + byte
+    else:
+        # Pieces of 128 bytes along rows, groups of 8 along K.
+        along = row * element_bytes + byte
+        places = along // 128 * of.leading + along % 128 + k // 8 * of.stride + k % 8 * 128
+    return swizzled(of.start + places, of.kind).reshape(rows, of_k * element_bytes)
 
 
 class Product(NamedTuple):
@@ -143,18 +159,3 @@ class TensorMemory:
         assert int(columns.max()) < self.taken, "beyond what was allocated"
         before = self.cells[lanes, columns] if keep else 0.0
         self.cells[lanes, columns] = sums + before
-
-
-def multiply(machine: Any, leader: int, ctas: int, product: Product, address: int, a: int, b: int, keep: bool) -> None:
-    """One tcgen05.mma, by the pair that `leader` leads."""
-    size = 2 if product.of_k == 16 else 1
-    ranks = [leader + other for other in range(ctas)]
-    of_a, of_b = Operand.of(a), Operand.of(b)
-    shared = [machine.ctas[rank].shared for rank in ranks]
-    take = product.of_k, size, product.k_major_b, product.dtype_b
-    columns = np.concatenate([of_b.read(one, product.n // ctas, *take) for one in shared])
-    for rank in ranks:
-        cta = machine.ctas[rank]
-        rows = of_a.read(cta.shared, product.m // ctas, product.of_k, size, product.k_major_a, product.dtype_a)
-        lanes = cta.tensor_memory.lanes_of(product, ctas, address)
-        cta.tensor_memory.add(*lanes, rows @ columns.T, keep)

@@ -1,9 +1,10 @@
-"""PTX as a list of instructions, for ptx_machine: as much of the language as the kernel for sm_100 is written in."""
+"""PTX as a list of instructions, for ptx_machine: as much of the language as its kernels are written in."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 _PREDICATE = re.compile(r"@(!?)(%p\d+|P1)\s+(.*)")
 
@@ -67,13 +68,14 @@ def _instruction(line: str, scopes: list[int]) -> Instruction:
     if found := _PREDICATE.match(line):
         unless, guard, line = bool(found[1]), found[2], found[3]
     opcode, _, rest = line.partition(" ")
-    operands = tuple(operands_of(rest.strip()))
+    operands = operands_of(rest.strip())
     if opcode.startswith("bra"):
         operands = (_scoped(operands[0], scopes),)
     return Instruction(opcode, operands, guard, unless)
 
 
-def operands_of(text: str) -> list[str]:
+@cache
+def operands_of(text: str) -> tuple[str, ...]:
     """What commas outside of brackets and braces part."""
     found, depth, start = [], 0, 0
     for place, letter in enumerate(text):
@@ -82,4 +84,4 @@ def operands_of(text: str) -> list[str]:
             found.append(text[start:place].strip())
             start = place + 1
     last = text[start:].strip()
-    return [*found, last] if last else found
+    return (*found, last) if last else tuple(found)

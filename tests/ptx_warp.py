@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from ptx_text import Program
 
 LANES = 32
-_WIDTHS = {"%rd": np.uint64, "%rs": np.uint16, "%r": np.uint32, "%p": np.bool_, "P1": np.bool_}
+_ALL = np.ones(LANES, np.bool_)
+# Addresses of shared memory: a place in a CTA's, and above it the CTA's rank in its cluster.
+OFFSET, RANK = 0xFFFFFF, 24
+_WIDTHS = {"%rd": np.uint64, "%rs": np.uint16, "%r": np.uint32, "%p": np.bool_, "P1": np.bool_, "p": np.bool_}
 _SIGNED = {"s32": np.int32, "s64": np.int64, "u32": np.uint32, "u64": np.uint64, "b32": np.uint32, "b64": np.uint64}
-_SIGNED |= {"f32": np.float32, "u16": np.uint16, "b16": np.uint16, "s16": np.int16, "f16": np.float16}
+_SIGNED |= {
+    "s8": np.int8,
+    "u8": np.uint8,
+    "f32": np.float32,
+    "u16": np.uint16,
+    "b16": np.uint16,
+    "s16": np.int16,
+    "f16": np.float16,
+}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,
@@ -27,6 +39,11 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+# Whether a warp that cannot go on now can.
+Until = Callable[[], bool]
+
+
+@cache
 def kind_of(register: str) -> type:
     """How wide a register is, by its name."""
     return next(kind for prefix, kind in _WIDTHS.items() if register.startswith(prefix))
@@ -44,67 +61,88 @@ def from_bf16(bits: Any) -> Any:
 
 
 class Warp:
-    """`special`: what %tid.x and its like are, and symbols' addresses."""
+    """Number `number` of the CTA of that rank in its cluster.
 
-    def __init__(self, program: Program, special: dict[str, Any]) -> None:
+    `special`: what %tid.x and its like are, and symbols' addresses.
+    """
+
+    def __init__(self, program: Program, special: dict[str, Any], rank: int, number: int, registers: int) -> None:
         self.program, self.special = program, special
+        self.rank, self.number, self.thread_registers = rank, number, registers
         self.registers: dict[str, Any] = {}
+        # Where all lanes are; None where that is each lane's own.
+        self.together: int | None = 0
         self.at = np.zeros(LANES, np.int64)
         # Registers that are being loaded from tensor memory, which nothing may read.
         self.on_the_way: set[str] = set()
+        # Registers that wgmma writes, which nothing may touch; and those that were touched since the last wgmma.fence.
+        self.being_summed: set[str] = set()
+        self.accessed: set[str] = set()
+        # Places in shared memory that were written since the last fence for the copy engine.
+        self.unfenced: list[Any] = []
         self.done = False
 
-    def step(self, other: Callable[[Warp, str, tuple[str, ...], Any], bool]) -> bool:
-        """One instruction; `other` does those that concern more than this warp, and says whether it is to wait."""
-        place = int(self.at.min())
-        lanes = self.at == place
+    def step(self, other: Callable[[Warp, str, tuple[str, ...], Any], Until | None]) -> Until | None:
+        """One instruction, or what the warp has to wait for; `other` does those that concern more than this warp."""
+        place, lanes = self.together, _ALL
+        if place is None:
+            place = int(self.at.min())
+            lanes = self.at == place
         one = self.program.instructions[place]
         active = lanes
         if one.guard:
             said = self.registers[one.guard]
             active = lanes & (~said if one.unless else said)
         if one.opcode.startswith("bra"):
-            self.at[lanes] = place + 1
-            self.at[active] = self.program.labels[one.operands[0]]
-            return False
+            self._go(lanes, place + 1)
+            self._go(active, self.program.labels[one.operands[0]])
+            return None
         if one.opcode == "ret":
             assert active.all(), "lanes end apart"
             self.done = True
-            return False
-        if active.any() and not self.compute(one.opcode, one.operands, active):  # noqa: SIM102  other has effects
-            if other(self, one.opcode, one.operands, active):
-                return True
-        self.at[lanes] = place + 1
-        return False
+            return None
+        if (active is _ALL or active.any()) and not self.compute(one.opcode, one.operands, active):
+            until = other(self, one.opcode, one.operands, active)
+            if until:
+                return until
+        self._go(lanes, place + 1)
+        return None
+
+    def _go(self, lanes: Any, place: int) -> None:
+        if lanes is _ALL:
+            self.together = place
+            return
+        if self.together is not None:
+            self.at[:] = self.together
+        self.at[lanes] = place
+        self.together = place if (self.at == place).all() else None
 
     # Operands.
 
     def get(self, operand: str, kind: type) -> Any:
         """32 lanes of an operand, as bits of its register seen as `kind`."""
-        if operand in self.registers:
+        if operand in self.registers or operand in self.being_summed:
             assert operand not in self.on_the_way, "read before it was loaded"
+            assert operand not in self.being_summed, "read before it was summed"
+            self.accessed.add(operand)
             value = self.registers[operand]
             return value if kind is np.bool_ else _seen(value, kind)
         if operand in self.special:
             return np.broadcast_to(np.asarray(self.special[operand]).astype(kind), LANES)
-        if operand.startswith(("0f", "0F")):
-            return np.full(LANES, np.uint32(int(operand[2:], 16))).view(np.float32).astype(kind)
-        value = int(operand, 0)
-        bits = np.dtype(kind).itemsize * 8
-        if np.issubdtype(kind, np.floating):
-            return np.full(LANES, value, kind)
-        whole = np.array([value & (1 << bits) - 1], f"u{bits // 8}").view(kind)
-        return np.broadcast_to(whole, LANES)
+        return _literal(operand, kind)
 
     def put(self, register: str, value: Any, active: Any) -> None:
         """Where lanes are active; the value's bits."""
         if register == "_":
             return
+        assert register not in self.being_summed, "written while it is summed"
+        self.accessed.add(register)
         kind = kind_of(register)
         new = np.asarray(value)
         new = new if kind is np.bool_ else _seen(new, kind)
-        if active.all():
-            self.registers[register] = np.array(np.broadcast_to(new, LANES))
+        if active is _ALL or active.all():
+            # Nothing writes to a register's array: it may be another's, too.
+            self.registers[register] = new if new.shape == (LANES,) else np.full(LANES, new)
         else:
             old = self.registers.setdefault(register, np.zeros(LANES, kind))
             self.registers[register] = np.where(active, new, old)
@@ -126,9 +164,7 @@ class Warp:
 
     def compute(self, opcode: str, given: tuple[str, ...], active: Any) -> bool:
         """Whether it is an instruction of these, and then it is done."""
-        name, *suffixes = opcode.split(".")
-        last = suffixes[-1] if suffixes else ""
-        kind = _SIGNED.get(last, np.uint32)
+        name, suffixes, last, kind = _parts(opcode)
         if name == "setp":
             told = _COMPARE[suffixes[0]](self.get(given[1], kind), self.get(given[2], kind))
             self.put(given[0], told, active)
@@ -178,6 +214,7 @@ class Warp:
             self.get(each, np.bool_) if each[0] in "%P" else np.full(LANES, bool(int(each))) for each in given[1:]
         ]
         do = {"mov": lambda x: x, "not": np.logical_not, "and": np.logical_and, "or": np.logical_or}
+        do["xor"] = np.logical_xor
         self.put(given[0], do[name](*values), active)
 
     def _move(self, given: tuple[str, ...], active: Any, kind: type) -> None:
@@ -214,6 +251,26 @@ class Warp:
             self.put(given[0], self.get(given[1], _SIGNED[of]).astype(_SIGNED[to]), active)
 
 
+@cache
+def _literal(operand: str, kind: type) -> Any:
+    """A number that is written out, in 32 lanes that nothing writes to."""
+    if operand.startswith(("0f", "0F")):
+        return np.full(LANES, np.uint32(int(operand[2:], 16))).view(np.float32).astype(kind)
+    value = int(operand, 0)
+    bits = np.dtype(kind).itemsize * 8
+    if np.issubdtype(kind, np.floating):
+        return np.full(LANES, value, kind)
+    return np.full(LANES, np.array(value & (1 << bits) - 1, f"u{bits // 8}").view(kind))
+
+
+@cache
+def _parts(opcode: str) -> tuple[str, list[str], str, type]:
+    """Name, suffixes, the last of them, and the type that it means."""
+    name, *suffixes = opcode.split(".")
+    last = suffixes[-1] if suffixes else ""
+    return name, suffixes, last, _SIGNED.get(last, np.uint32)
+
+
 def _half(to: str, values: Any) -> Any:
     if to.startswith("bf16"):
         return to_bf16(values)
@@ -237,7 +294,6 @@ def _divided(x: Any, y: Any) -> Any:
 _NOTHING = {
     "tcgen05.fence::after_thread_sync",
     "tcgen05.fence::before_thread_sync",
-    "fence.mbarrier_init.release.cluster",
     "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned",
     "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned",
 }
@@ -256,6 +312,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "xor": np.bitwise_xor,
     "not": np.bitwise_not,
     "neg": np.negative,
+    "abs": np.abs,
     "shl": lambda x, y: (x.astype(np.uint64) << y.astype(np.uint64)).astype(x.dtype),
     "shr": lambda x, y: x >> y.astype(x.dtype),
 }

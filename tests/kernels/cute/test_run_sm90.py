@@ -1,0 +1,204 @@
+"""The kernel for sm_90 computes, to the bit, on a machine that knows of such a GPU what the PTX ISA says.
+
+What is run is the assembly that CuTe DSL makes of it, with copies, products and signals that take as long as chance
+decides, so that a wait that is missing shows; the machine in turn is judged by faults that it must find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import cute_binary
+import numpy as np
+import pytest
+from cute_binary import Compiled, compiled
+from cute_stand_in import needs_dsl
+from long_tests import repeats
+from ptx_gemm import computed
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.cute.dense import FORMS
+from genkern.kernels.cute.tile import BLOCK_BYTES, GROUP_WARPS, groups_of
+from genkern.kernels.legality import legal
+from genkern.kernels.source import load_module
+
+pytestmark = needs_dsl
+H200 = gpu_for_arch("sm_90")
+FP8 = {"op": "a8w8", "dtype_b": "fp8e5m2"}
+
+
+def made_of(of: GemmProblem, name: str, folder: Path) -> tuple[Config, Compiled]:
+    config = Config.parse(name)
+    assert not legal(of, config, H200)
+    return config, compiled(of, config, "sm_90", folder)
+
+
+def run(of: GemmProblem, config: Config, made: Compiled, *, seed: int, clusters: int) -> tuple[np.ndarray, np.ndarray]:
+    """C as the kernel leaves it where so many clusters run at a time, and as it should be."""
+    grid = made.launch.programs
+    units = next(
+        units for units in range(1, 500) if grid({"units": units})[0] >= min(clusters, grid({"units": 500})[0])
+    )
+    return computed(of, config, made, seed=seed, units=units)
+
+
+def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
+    """A problem of some turns, off the tiles' sides, and a config: small ones of all that the family takes."""
+    form, random = FORMS[family], Random(f"{family} {seed}")
+    while True:
+        block_m = random.choice((64, 128) if form.ping_pong else (64, 128, 128, 256))
+        block_n, stages = random.choice((16, 24, 40, 64, 64, 64, 72, 96, 128)), random.randint(2, 4)
+        dtype = random.choice(("bf16", "bf16", "fp16", "fp8e4m3fn"))
+        block_k = BLOCK_BYTES // (1 if dtype.startswith("fp8") else 2)
+        fields: dict[str, object] = {
+            "dtype_a": dtype,
+            "dtype_b": dtype,
+            "dtype_c": random.choice(("bf16", "fp16", "fp32")),
+            "row_major_a": random.random() < 0.6,
+            "row_major_b": random.random() < 0.4,
+            "bias": random.random() < 0.4,
+            "activation": random.choice(("none", "relu")),
+        }
+        if dtype.startswith("fp8"):
+            fields |= {**FP8, "own": random.choice(((), (("scales", "per_token"),)))}
+        turns_m, turns_n = random.choice(((1, 5), (5, 1), (2, 3), (3, 2)))
+        m = random.randint((turns_m - 1) * block_m * form.cluster_m + 1, turns_m * block_m * form.cluster_m)
+        n = random.randint((turns_n - 1) * block_n * form.cluster_n + 1, turns_n * block_n * form.cluster_n)
+        k = random.randint(1, 9 * block_k)
+        unit = random.choice(((1, 1, 16), (16, 8, 16), (8, 8, 1)))
+        m, n, k = (-(-side // each) * each for side, each in zip((m, n, k), unit, strict=True))
+        warps = GROUP_WARPS * groups_of(block_m, form.ping_pong)
+        config = Config(family, block_m, block_n, block_k, random.randint(1, 3), 1, warps, stages)
+        of = GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
+        if not legal(of, config, H200):
+            return of, config.name
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_the_kernel_computes(family: str, tmp_path: Path) -> None:
+    """Every element of C, and nothing besides; nobody waits for ever, and nobody leaves too early."""
+    for seed in range(repeats(1, 20)):
+        of, name = picked(family, seed)
+        config, made = made_of(of, name, tmp_path)
+        got, wanted = run(of, config, made, seed=seed, clusters=1 + seed % 2)
+        np.testing.assert_array_equal(got, wanted, f"{of} {name}")
+
+
+# Turns of two groups, parts of C in two buffers, programs beside and below each other: whatever is left out shows.
+JUDGED = (GemmProblem(500, 368, 328), "cute_ping_pong_2x2_BM64_BN96_BK64_GM2_SK1_nW8_nS3")
+
+
+def without(pattern: str, number: int = 0, *, of: int = 1) -> Callable[[str], str]:
+    """The text without that instruction of those that begin so."""
+    return replaced(rf"{pattern}[^;]*;", "", number, of=of)
+
+
+def replaced(pattern: str, by: str, number: int = 0, *, of: int = 1) -> Callable[[str], str]:
+    """The text with another one in the place of what matches, of so many that do."""
+
+    def edit(text: str) -> str:
+        found = list(re.finditer(pattern, text))
+        assert len(found) == of, (pattern, found)
+        one = found[number]
+        return text[: one.start()] + one.expand(by) + text[one.end() :]
+
+    return edit
+
+
+_WAIT, _PASSED = r"mbarrier\.try_wait\.parity[^;]*;", "mov.pred P1, -1;"
+FAULTS: dict[str, Callable[[str], str]] = {
+    "a stage is filled before it is empty": replaced(_WAIT, _PASSED, 0, of=2),
+    "a stage is read before it is full": replaced(_WAIT, _PASSED, 1, of=2),
+    "a stage is free while a product may read it": replaced(r"(wgmma\.wait_group\S+\s+)1", r"\g<1>2"),
+    "sums are used before they are complete": without(r"wgmma\.wait_group\S+\s+0"),
+    "products begin before registers are free": without(r"wgmma\.fence"),
+    "half of the bytes are waited for": replaced(
+        r"(mov\.b32\s+%r\d+, )20480(;\s+mbarrier\.expect_tx)", r"\g<1>10240\2"
+    ),
+    "a program gets nothing of B": replaced(r"(mov\.b16\s+%rs\d+, )3;", r"\g<1>1;"),
+    "a program gets nothing of A": replaced(r"(mov\.b16\s+%rs\d+, )5;", r"\g<1>1;"),
+    "a stage is empty when all warps but one have read it": replaced(r"(mov\.b32\s+%r\d+, )12;", r"\g<1>11;"),
+    "a stage is full before all have gone on": replaced(r"(mov\.b32\s+%r\d+, )3;", r"\g<1>2;"),
+    "barriers are not known to others": without(r"fence\.mbarrier_init"),
+    "programs begin before others have barriers": without(r"barrier\.cluster\.wait", 0, of=2),
+    "programs leave while others write to them": without(r"barrier\.cluster\.wait", 1, of=2),
+    "groups do not wait for their turns": without(r"bar\.sync"),
+    "the first turn is not given": without(r"bar\.arrive", 0, of=2),
+    "a turn is not passed on": without(r"bar\.arrive", 1, of=2),
+    "half of the threads make a turn": replaced(r"(bar\.sync\s+%r\d+, )256", r"\g<1>128"),
+    "a part is written over one on its way": replaced(r"(wait_group\.read\s+)1", r"\g<1>2", 0, of=2),
+    "the second part is written over one on its way": replaced(r"(wait_group\.read\s+)1", r"\g<1>2", 1, of=2),
+    "a program leaves before its last part does": without(r"cp\.async\.bulk\.wait_group\.read\s+0"),
+    "the copy engine reads what is not there yet": without(r"fence\.proxy\.async", 0, of=2),
+    "registers are asked for that nobody gave back": without(r"setmaxnreg\.dec"),
+}
+
+# Two groups with a tile, three parts of it in two buffers.
+ALONE = (GemmProblem(300, 400, 200), "cute_cooperative_BM128_BN168_BK64_GM2_SK1_nW8_nS2")
+FAULTS_ALONE: dict[str, Callable[[str], str]] = {
+    "a stage is filled before it is empty": replaced(_WAIT, _PASSED, 0, of=2),
+    "a stage is read before it is full": replaced(_WAIT, _PASSED, 1, of=2),
+    "a stage is free while a product may read it": replaced(r"(wgmma\.wait_group\S+\s+)1", r"\g<1>2"),
+    "a stage is empty when one group has read it": replaced(r"(mov\.b32\s+%r\d+, )8;", r"\g<1>4;"),
+    "barriers are not known to the copy engine": without(r"fence\.mbarrier_init"),
+    "warps begin before there are barriers": without(r"bar\.sync"),
+    "a part is written over the last one of a tile": replaced(r"(wait_group\.read\s+)0", r"\g<1>1", 0, of=2),
+}
+
+
+def is_found(of: GemmProblem, config: Config, made: Compiled) -> bool:
+    for seed in range(30):
+        try:
+            got, wanted = run(of, config, made, seed=seed, clusters=1)
+        except (AssertionError, KeyError, IndexError):
+            return True
+        if not np.array_equal(got, wanted):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("judged", "faults"), [(JUDGED, FAULTS), (ALONE, FAULTS_ALONE)], ids=["cluster", "alone"])
+def test_faults_of_the_text_are_found(
+    judged: tuple[GemmProblem, str], faults: dict[str, Callable[[str], str]], tmp_path: Path
+) -> None:
+    """Each wait, fence, turn and count is missed where it is left out."""
+    config, made = made_of(*judged, tmp_path)
+    for fault, edit in faults.items():
+        assert is_found(judged[0], config, made._replace(ptx=edit(made.ptx))), fault
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [
+        # A program a round ahead is then counted twice, in the place of one that is late.
+        ("both", lambda kernel: False),
+        ("sharers", lambda kernel: kernel.sharers - 1),
+        ("groups_of_tile", lambda kernel: 2 * kernel.groups_of_tile),
+    ],
+)
+def test_faults_of_the_protocol_are_found(
+    what: str, changed: Callable[[Any], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told, and how many must say so: each of these is missed as well."""
+
+    def loaded(path: str) -> ModuleType:
+        module = load_module(path)
+        made = module.Dense.__init__
+
+        def make(kernel: Any, *given: object, **named: object) -> None:
+            made(kernel, *given, **named)
+            setattr(kernel, what, changed(kernel))
+
+        module.Dense.__init__ = make
+        return module
+
+    monkeypatch.setattr(cute_binary, "load_module", loaded)
+    config, made = made_of(*JUDGED, tmp_path)
+    assert is_found(JUDGED[0], config, made)
