@@ -24,8 +24,8 @@ FILLING = 3
 
 class Epilogue(Finish):
     """For a kernel that has `width` columns of a tile, `groups_of_tile` and `high` wgmmas of each along its height,
-    which is along M, or along N if `swapped` (`in_order`); `dtype_c`, what the finish does (`scales`, `bias`, `activation`)
-    and how C goes out (`box` by `box`, one side of which is `part`, from `buffers`): Dense says of each.
+    along M, or N if `swapped` (`in_order`); `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how
+    C goes out (`box` by `box`, one side of which is `part`, from `buffers`): Dense says of each.
     """
 
     def places(self, first_row, first_column, thread):

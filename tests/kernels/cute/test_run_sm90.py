@@ -53,8 +53,9 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
     """A problem of some turns, off the tiles' sides, and a config: small ones of all that the family takes."""
     form, random = FORMS[family], Random(f"{family} {seed}")
     while True:
-        block_m = random.choice((64, 128) if form.ping_pong else (64, 128, 128, 256))
-        block_n, stages = random.choice((16, 24, 40, 64, 64, 64, 72, 96, 128)), random.randint(2, 4)
+        height = random.choice((64, 128) if form.ping_pong else (64, 128, 128, 256))
+        width, stages = random.choice((16, 24, 40, 64, 64, 64, 72, 96, 128)), random.randint(2, 4)
+        block_m, block_n = form.sides(height, width)
         dtype = random.choice(("bf16", "bf16", "fp16", "fp8e4m3fn"))
         block_k = BLOCK_BYTES // (1 if dtype.startswith("fp8") else 2)
         fields: dict[str, object] = {
@@ -74,7 +75,7 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
         k = random.randint(1, 9 * block_k)
         unit = random.choice(((1, 1, 16), (16, 8, 16), (8, 8, 1)))
         m, n, k = (-(-side // each) * each for side, each in zip((m, n, k), unit, strict=True))
-        warps = GROUP_WARPS * groups_of(block_m, form.ping_pong)
+        warps = GROUP_WARPS * groups_of(height, form.ping_pong)
         config = Config(family, block_m, block_n, block_k, random.randint(1, 3), 1, warps, stages)
         of = GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
         if not legal(of, config, H200):
