@@ -9,7 +9,8 @@ import numpy as np
 from ptx_tensor import TensorMemory
 from ptx_warp import LANES, Warp
 
-SHARED_BYTES = 228 * 1024
+# What tx-count stays below (PTX ISA 9.0, contents of the mbarrier object).
+_MOST_BYTES = 1 << 20
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Barrier:
         self.pending -= arrivals
         self.bytes += more_bytes
         assert self.pending >= 0, "more arrivals than a phase has"
+        assert abs(self.bytes) < _MOST_BYTES, "more bytes than a barrier counts"
         if self.pending == 0 and self.bytes == 0:
             self.phase += 1
             self.pending = self.count
@@ -56,16 +58,24 @@ class Named:
 
 @dataclass
 class Cta:
-    """What a CTA has. `spare_registers`: what its warps have given back, of those that a launch gives it."""
+    """What a CTA has, of `shared_bytes` of shared memory.
 
-    shared: Any = field(default_factory=lambda: np.full(SHARED_BYTES, 0xFF, np.uint8))
+    `spare_registers`: what its warps have given back, of those that a launch gives it.
+    """
+
+    shared_bytes: int
     tensor_memory: TensorMemory = field(default_factory=TensorMemory)
     barriers: dict[int, Barrier] = field(default_factory=dict)
     named: dict[int, Named] = field(default_factory=dict)
     warps: list[Warp] = field(default_factory=list)
     spare_registers: int = 0
+    shared: Any = field(init=False)
     # Which warp (its number and one) has written a byte that the copy engine does not see yet.
-    unfenced: Any = field(default_factory=lambda: np.zeros(SHARED_BYTES, np.uint8))
+    unfenced: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shared = np.full(self.shared_bytes, 0xFF, np.uint8)
+        self.unfenced = np.zeros(self.shared_bytes, np.uint8)
 
     @property
     def left(self) -> bool:

@@ -76,6 +76,7 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
         else:
             assert isinstance(argument, Constant)
     program, cluster = read_program(made.ptx), made.launch.cluster
+    constants = dict(made.spec.constants)
     programs = made.launch.programs({"units": units})[0] * cluster
     for first in range(0, programs, cluster):
         Machine(
@@ -84,7 +85,8 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
             cluster=cluster,
             first=first,
             programs=programs,
-            threads=LANES * int(dict(made.spec.constants)["warps"]),
+            threads=LANES * int(constants["warps"]),
+            shared_bytes=int(constants["shared_bytes"]),
             registers=read_resources(made.image, "cuda", 0).registers,
             memory=memory,
             random=Random(f"{seed} {first}"),

@@ -49,7 +49,7 @@ def _what(opcode: str) -> Callable[..., Until | None]:
 class Machine:
     """One cluster of `cluster` CTAs of a grid of `programs`; `memory` is arrays of bytes by their address.
 
-    `registers` are what a launch gives to each thread.
+    `registers` are what a launch gives to each thread, `shared_bytes` to each CTA.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Machine:
         programs: int,
         threads: int,
         registers: int,
+        shared_bytes: int,
         memory: dict[int, Any],
         random: Random,
     ) -> None:
@@ -72,7 +73,7 @@ class Machine:
             self.values[name] = value if isinstance(value, int) else 1 << 40 | number
             if not isinstance(value, int):
                 self.maps[self.values[name]] = value
-        self.ctas = [Cta() for _ in range(cluster)]
+        self.ctas = [Cta(_DYNAMIC + shared_bytes) for _ in range(cluster)]
         # What comes in any order; and by who made them (a CTA, or a warp) the products and commits that come in theirs.
         self.events: list[tuple[str, Callable[[], None]]] = []
         self.products: defaultdict[int | Warp, list[Callable[[], None]]] = defaultdict(list)

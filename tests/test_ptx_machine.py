@@ -30,6 +30,7 @@ def machine_of(lines: Sequence[str], *, warps: int = 4, seed: int = 0) -> Machin
         programs=1,
         threads=32 * warps,
         registers=_REGISTERS,
+        shared_bytes=1 << 15,
         memory={},
         random=Random(seed),
     )
