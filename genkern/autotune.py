@@ -33,7 +33,7 @@ from genkern.space.guide_names import SCHEDULES, in_guide_names
 
 KEYS = ("exact", "power_of_two")
 # Of the guide's own architecture and of Hopper.
-_SCHEDULES = {"sm_90": SCHEDULES[1::-1], "sm_100": SCHEDULES[2:]}
+_SCHEDULES = {"sm_90": SCHEDULES[1::-1], "sm_100": SCHEDULES[-1:]}
 # By what the caller's tensors are called in PyTorch.
 _TYPES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items() if name in ("bf16", "fp16")}
 # Runs genkern's command with arguments, its output in a file; raises ResultsError where it fails.

@@ -22,6 +22,9 @@ _LOADED_PER_CLOCK = 64
 _STORE_US = 1.0
 # What L2 hands out: a row of a box that begins elsewhere takes two.
 _LINE_BYTES = 128
+# wgmma reads 32 bytes along K of each of its 64 rows and of its columns from shared memory, 128 bytes a clock; narrow
+# ones wait for that, by arithmetic: no tile so narrow has been timed.
+_CLOCKS_OF_ROWS, _CLOCKS_OF_COLUMN, _CLOCKS_OF_PRODUCT = 16, 0.25, 0.5
 # Rows of a program's tile that keep tcgen05 busy: with 64 half of tensor memory's lanes are idle (PTX ISA, layout F);
 # two programs with 64 rows each use all of them (layout B).
 _FULL_ROWS = 128
@@ -34,8 +37,9 @@ def programs_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: flo
     turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
     at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
     waves = -(-turns // at_once)
-    rows = max(block_m, _FULL_ROWS) if gpu.arch == "sm_100" else block_m
-    matrix_us = 2 * rows * block_n // turn.programs_of_tile * problem.K / unit_tflops * 1e-6
+    height, columns = turn.sides(block_m, block_n)
+    rows, width = (max(height, _FULL_ROWS), columns) if gpu.arch == "sm_100" else (height, _paid(columns))
+    matrix_us = 2 * rows * width / turn.programs_of_tile * problem.K / unit_tflops * 1e-6
     # Of what the programs of a cluster have in common each loads a share.
     rows_of_a, columns_of_b = block_m / turn.programs_of_tile, block_n / turn.programs_of_tile
     loaded = (
@@ -43,6 +47,11 @@ def programs_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: flo
     )
     load_us = loaded / (_LOADED_PER_CLOCK * gpu.clock_mhz)
     return waves * max(matrix_us, load_us) + _STORE_US * (1 if turn.hides_stores else waves)
+
+
+def _paid(width: int) -> float:
+    """The width whose products take as long as a wgmma of this one, which may have to wait for what it reads."""
+    return max(width, (_CLOCKS_OF_ROWS + _CLOCKS_OF_COLUMN * width) / _CLOCKS_OF_PRODUCT)
 
 
 def _row_bytes(problem: GemmProblem, operand: str) -> int:

@@ -9,9 +9,9 @@
       GROUP_SIZE_M: [4, 8]
 
 Such an entry stands for one of each family that a cluster, a way to store and (on sm_100) a number of programs for a
-tile make, and of each number of rows: the guide lists tiles as pairs, genkern's ranges are a product. As in the guide,
-what of the product of the lists does not go together is left out: two programs for a tile of 64 rows, or in a cluster
-of one along M; one for 256 rows.
+tile make, and of each number of rows (in swapped families, whose instruction has its rows along N, of columns): the
+guide lists tiles as pairs, genkern's ranges are a product. As in the guide, what of the product of the lists does not
+go together is left out: two programs for a tile of 64 rows, or in a cluster of one along M; one for 256 rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from genkern.kernels.cute.tile import GROUP_WARPS, groups_of
 from genkern.kernels.cute.tile_sm100 import ROWS, STORING_WARPS
 
 KEYS = ("mma_tiler_mn", "cluster_shape_mn", "use_2cta_instrs", "use_tma_store")
-SCHEDULES = ("cute_cooperative", "cute_ping_pong", dense_sm100.SCHEDULE)
+SCHEDULES = (*dense.SCHEDULES, dense_sm100.SCHEDULE)
+_SWAPPED = tuple(form.schedule for form in dense.FORMS.values() if form.swapped)
+_PING_PONG = tuple(form.schedule for form in dense.FORMS.values() if form.ping_pong)
 # Where an entry does not say it: what fits is for legality to say.
 _DEFAULTS: dict[str, list[int]] = {"BLOCK_SIZE_K": [64, 128], "SPLIT_K": [1]}
 _BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
@@ -53,15 +55,17 @@ def in_own_names(entry: object) -> list[object]:
         raise InputError(f"{family}: use_2cta_instrs is [false]: wgmma, which it multiplies by, has no such form")
     clusters = _pairs(family, "cluster_shape_mn", entry["cluster_shape_mn"])
     stores = _flags(family, "use_tma_store", entry["use_tma_store"])
+    height, width = _BLOCKS[::-1] if family in _SWAPPED else _BLOCKS
     widths: dict[int, list[int]] = defaultdict(list)
-    for rows, columns in _pairs(family, "mma_tiler_mn", entry["mma_tiler_mn"]):
-        widths[rows].append(columns)
+    for pair in _pairs(family, "mma_tiler_mn", entry["mma_tiler_mn"]):
+        along = dict(zip(_BLOCKS, pair, strict=True))
+        widths[along[height]].append(along[width])
     rest = {**_DEFAULTS, **{key: value for key, value in entry.items() if key not in (*KEYS, "family")}}
     found = [
         {
             "family": _name(str(family), pair, cluster, stored),
-            "BLOCK_SIZE_M": [rows],
-            "BLOCK_SIZE_N": columns,
+            height: [rows],
+            width: columns,
             "num_warps": [_warps(str(family), rows)],
             **rest,
         }
@@ -83,7 +87,7 @@ def in_guide_names(config: Config) -> dict[str, Any]:
         stored = form.tma_store
     else:
         other = dense.FORMS[config.family]
-        schedule, pair, shape = SCHEDULES[other.ping_pong], False, (other.cluster_m, other.cluster_n)
+        schedule, pair, shape = other.schedule, False, (other.cluster_m, other.cluster_n)
         stored = other.tma_store
     return {
         "family": schedule,
@@ -106,7 +110,7 @@ def _go_together(schedule: str, pair: bool, cluster: tuple[int, int], rows: int)
 def _warps(schedule: str, rows: int) -> int:
     if schedule == dense_sm100.SCHEDULE:
         return STORING_WARPS
-    return GROUP_WARPS * groups_of(rows, schedule == SCHEDULES[1])
+    return GROUP_WARPS * groups_of(rows, schedule in _PING_PONG)
 
 
 def _name(schedule: str, pair: bool, cluster: tuple[int, int], tma_store: bool) -> str:

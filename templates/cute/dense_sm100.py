@@ -26,6 +26,7 @@ from genkern.templates.cute.arguments import TYPES, arguments_of
 from genkern.templates.cute.epilogue_sm100 import WARP, Epilogue
 from genkern.templates.cute.finish import coordinates
 from genkern.templates.cute.protocol_sm100 import Sharing
+from genkern.templates.cute.walk import Walk
 
 # Warps 0 to 3 bring C: a warp may read the lanes of tensor memory of its number modulo 4.
 STORING, MULTIPLIES, LOADS = 4, 4, 5
@@ -42,7 +43,7 @@ def build(symbol, constants):
     return kernel, arguments_of(kernel)
 
 
-class Dense(Epilogue):
+class Dense(Epilogue, Walk):
     """The kernel for one choice of constants.
 
     `ctas` that share a tile, 1 or 2. `columns` of tensor memory that a CTA allocates. `part`: columns of C that a warp
@@ -62,7 +63,7 @@ class Dense(Epilogue):
         self.cluster_m, self.cluster_n, self.ctas = cluster_m, cluster_n, ctas
         self.cluster = cluster_m * cluster_n
         self.sharing = Sharing(cluster_m, cluster_n, ctas)
-        self.pairs_m = self.sharing.pairs_m
+        self.tiles_m = self.sharing.pairs_m
         self.stages, self.columns = stages, columns
         self.tma_store, self.part, self.buffers = bool(tma_store), part, buffers
         self.spare_bytes, self.warps = spare_bytes, warps
@@ -117,7 +118,7 @@ class Dense(Epilogue):
             shared if self.cluster_n > 1 else one, a, cute.select(block_a, mode=[0, 1, 2]), self.tile, mma, alone
         )
         load_b, _ = cute.nvgpu.make_tiled_tma_atom_B(
-            shared if self.pairs_m > 1 else one, b, cute.select(block_b, mode=[0, 1, 2]), self.tile, mma, alone
+            shared if self.tiles_m > 1 else one, b, cute.select(block_b, mode=[0, 1, 2]), self.tile, mma, alone
         )
         if const_expr(self.tma_store):
             c, _ = cpasync.make_tiled_tma_atom(
@@ -173,23 +174,10 @@ class Dense(Epilogue):
         at = cute.arch.retrieve_tmem_ptr(Float32, 16, address)
         fragment = mma.make_fragment_C(cute.append(mma.partition_shape_C((self.block_m, self.block_n)), ACCUMULATORS))
         sums = cute.make_tensor(at, fragment.layout)
-        m, n, k, group = sizes[0], sizes[1], sizes[2], sizes[3]
-        # Tiles of a cluster along both sides of C, and this program's in each.
-        turns_m = cute.ceil_div(m, self.block_m * self.pairs_m)
-        turns_n = cute.ceil_div(n, self.block_n * self.cluster_n)
+        m, n, k = sizes[0], sizes[1], sizes[2]
+        walk = self.walk(program, sizes)
         rank = program % self.cluster
-        rank_m, rank_n = rank % self.cluster_m, rank // self.cluster_m
-        walk = (
-            program // self.cluster,
-            turns_m * turns_n,
-            cute.arch.grid_dim()[0] // self.cluster,
-            turns_m,
-            turns_n,
-            group,
-            rank_m // self.ctas,
-            rank_n,
-        )
-        half = rank_m % self.ctas
+        half = rank % self.cluster_m % self.ctas
         if warp < STORING:
             self.bring_tiles(thread, sums, made, read, parts, rank, half, c, extras, sizes, walk)
         elif warp == MULTIPLIES:
@@ -200,26 +188,6 @@ class Dense(Epilogue):
         self.meet()
         if warp == 0:
             cute.arch.dealloc_tmem(at, self.columns, is_two_cta=two)
-
-    @cute.jit
-    def meet(self):
-        """All threads of a cluster: what each wrote before, all see behind it."""
-        if const_expr(self.cluster > 1):
-            cute.arch.cluster_arrive()
-            cute.arch.cluster_wait()
-        else:
-            cute.arch.sync_threads()
-
-    @cute.jit
-    def tile_at(self, turn: Int32, walk):
-        """Row and column, in tiles, of this program's tile in a turn of its cluster: GROUP_SIZE_M turns along M, then
-        the next along N.
-        """
-        _, _, _, turns_m, turns_n, group, pair_m, rank_n = walk
-        first = turn // (group * turns_n) * group
-        rows = cutlass.min(turns_m - first, group)
-        within = turn % (group * turns_n)
-        return (first + within % rows) * self.pairs_m + pair_m, within // rows * self.cluster_n + rank_n
 
     @cute.jit
     def load(self, mma, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, half: Int32, walk):
@@ -244,9 +212,9 @@ class Dense(Epilogue):
                 elif loaded % self.cluster_n == rank_n:
                     source, target = from_a[None, tile_m, block], to_a[None, stage]
                     cute.copy(load_a, source, target, tma_bar_ptr=arrived, mcast_mask=mask_a)
-                if const_expr(self.pairs_m == 1):
+                if const_expr(self.tiles_m == 1):
                     cute.copy(load_b, from_b[None, tile_n, block], to_b[None, stage], tma_bar_ptr=arrived)
-                elif loaded % self.pairs_m == pair_m:
+                elif loaded % self.tiles_m == pair_m:
                     source, target = from_b[None, tile_n, block], to_b[None, stage]
                     cute.copy(load_b, source, target, tma_bar_ptr=arrived, mcast_mask=mask_b)
                 loaded += 1

@@ -7,6 +7,11 @@ A CTA has a warpgroup that loads and `groups` that multiply. Cooperative: all of
 Ping-pong: each has a tile of its own, and while one multiplies the other brings its sums to C. The programs of a
 cluster have tiles beside each other; what they have in common is loaded once, by each in turn, for all that need it.
 
+wgmma has 64 rows for a group, and any multiple of 8 columns. Upright its rows are C's. Swapped, it computes
+C^T = B^T A^T: its rows are columns of C, and the side of a tile along M is the free one. Loads are the same; which
+operand comes first to the product, and what is done with sums (epilogue_sm90), differ. `height` and `width` are a
+tile's sides along wgmma's rows and columns.
+
 M, N, K and GROUP_SIZE_M are run-time arguments, so that one binary serves every size. Whatever lies beyond them TMA
 fills with zeros and does not store.
 """
@@ -21,11 +26,12 @@ from cutlass.cute.nvgpu.common import OperandMajorMode
 from genkern.templates.cute.arguments import TYPES, arguments_of
 from genkern.templates.cute.epilogue_sm90 import ROWS, WARP, WARP_ROWS, Epilogue
 from genkern.templates.cute.finish import coordinates
+from genkern.templates.cute.walk import Walk
 
 GROUP = 128
 # Registers of a thread that loads, and of one that multiplies where one group does, or two: 64 Ki are an SM's.
 LOADING, MULTIPLYING = 40, {1: 240, 2: 232}
-# Named barriers of the ping-pong groups; 0 is the whole CTA's.
+# Named barriers of the ping-pong groups; 0 is the whole CTA's, and the epilogue has others.
 TURN = 1
 
 
@@ -38,36 +44,41 @@ def build(symbol, constants):
     return kernel, arguments_of(kernel)
 
 
-class Dense(Epilogue):
+class Dense(Epilogue, Walk):
     """The kernel for one choice of constants.
 
-    `part`: columns of C that go out at a time by TMA, `swizzled` by 128 bytes or not at all; 0: from registers. Each
-    warp may have as many parts on their way as it has `buffers`.
+    `part`: how much of the width goes out at a time by TMA, `swizzled` by 128 bytes or not at all; 0: from registers.
+    Upright these are columns of C, by each warp for its rows; swapped rows of C, by each group for its 64 columns. As
+    many may be on their way as there are `buffers`.
     `shared_bytes` is what a launch gives it: what the allocator below comes to.
     """
 
     def __init__(
         self, symbol, *, dtype_a, dtype_b, dtype_c, k_major_a, k_major_b, scales, bias, activation, block_m, block_n,
-        block_k, cluster_m, cluster_n, ping_pong, stages, part, buffers, swizzled, warps, shared_bytes,
+        block_k, cluster_m, cluster_n, swapped, ping_pong, stages, part, buffers, swizzled, warps, shared_bytes,
     ):  # fmt: skip
         self.dtype_a, self.dtype_b, self.dtype_c = TYPES[dtype_a], TYPES[dtype_b], TYPES[dtype_c]
         self.k_major_a, self.k_major_b = bool(k_major_a), bool(k_major_b)
         self.scales, self.bias, self.activation = scales, bool(bias), activation
         self.block_m, self.block_n, self.block_k = block_m, block_n, block_k
+        self.swapped = bool(swapped)
+        self.height, self.width = (block_n, block_m) if swapped else (block_m, block_n)
         self.cluster_m, self.cluster_n = cluster_m, cluster_n
-        self.cluster = cluster_m * cluster_n
+        self.cluster, self.tiles_m = cluster_m * cluster_n, cluster_m
         # CTAs that write into another's stages: those of its row and of its column.
         self.sharers = cluster_m + cluster_n - 1
         # Then those that write to this CTA and those that write to its neighbour are not the same, see `announce`.
         self.both = cluster_m > 1 and cluster_n > 1
         self.ping_pong, self.stages = bool(ping_pong), stages
         self.part, self.tma_store, self.swizzled = part, part > 0, bool(swizzled)
+        # Rows and columns of C that go out at a time.
+        self.box = (part, ROWS) if swapped else (WARP_ROWS, part)
         self.buffers = buffers
         self.warps = warps
-        self.groups = 2 if self.ping_pong or block_m > ROWS else 1
+        self.groups = 2 if self.ping_pong or self.height > ROWS else 1
         self.groups_of_tile = 1 if self.ping_pong else self.groups
-        # wgmmas that a group makes of a tile along M.
-        self.high = block_m // (ROWS * self.groups_of_tile)
+        # wgmmas that a group makes of a tile along its height.
+        self.high = self.height // (ROWS * self.groups_of_tile)
         self.stage_bytes = (block_m * self.dtype_a.width + block_n * self.dtype_b.width) * block_k // 8
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
 
@@ -82,20 +93,25 @@ class Dense(Epilogue):
 
     def part_layout(self, rows, buffers):
         """Of a part of C in shared memory; of all buffers, where there are any."""
-        shape = (rows, self.part, buffers) if buffers else (rows, self.part)
+        shape = (rows, self.box[1], buffers) if buffers else (rows, self.box[1])
         if self.swizzled:
             atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.dtype_c)
             return cute.tile_to_shape(atom, shape, order=(0, 1, 2)[: len(shape)])
         return cute.make_layout(shape, stride=(self.part, 1, rows * self.part)[: len(shape)])
 
+    def in_order(self, along_m, along_n):
+        """What is of M and of N, as that of wgmma's rows and that of its columns; or the other way round."""
+        return (along_n, along_m) if self.swapped else (along_m, along_n)
+
     def tiled_mma(self):
         major = {True: OperandMajorMode.K, False: OperandMajorMode.MN}
-        majors = major[self.k_major_a], major[self.k_major_b]
+        majors = self.in_order(major[self.k_major_a], major[self.k_major_b])
+        types = self.in_order(self.dtype_a, self.dtype_b)
         shared = warpgroup.OperandSource.SMEM
         if self.dtype_a.width == 16:
-            op = warpgroup.MmaF16BF16Op(self.dtype_a, Float32, (ROWS, self.block_n, 16), shared, *majors)
+            op = warpgroup.MmaF16BF16Op(self.dtype_a, Float32, (ROWS, self.width, 16), shared, *majors)
         else:
-            op = warpgroup.MmaF8Op(self.dtype_a, self.dtype_b, Float32, (ROWS, self.block_n, 32), shared, *majors)
+            op = warpgroup.MmaF8Op(*types, Float32, (ROWS, self.width, 32), shared, *majors)
         return cute.make_tiled_mma(cute.make_mma_atom(op), (self.groups_of_tile, 1, 1))
 
     # The host's part: compiled for the types that it gives to the kernel's parameters, and never run.
@@ -112,7 +128,7 @@ class Dense(Epilogue):
         )
         if const_expr(self.tma_store):
             c, _ = cpasync.make_tiled_tma_atom(
-                cpasync.CopyBulkTensorTileS2GOp(), c, self.part_layout(WARP_ROWS, 0), (WARP_ROWS, self.part)
+                cpasync.CopyBulkTensorTileS2GOp(), c, self.part_layout(self.box[0], 0), self.box
             )
         self.kernel(load_a, load_b, c, extras, sizes).launch(
             grid=(programs, 1, 1),
@@ -144,21 +160,8 @@ class Dense(Epilogue):
             if const_expr(self.tma_store):
                 cpasync.prefetch_descriptor(c)
         self.meet()
-        m, n, k, group = sizes[0], sizes[1], sizes[2], sizes[3]
-        # Tiles of a cluster along both sides of C, and this program's in each.
-        turns_m = cute.ceil_div(m, self.block_m * self.cluster_m)
-        turns_n = cute.ceil_div(n, self.block_n * self.cluster_n)
-        rank = program % self.cluster
-        walk = (
-            program // self.cluster,
-            turns_m * turns_n,
-            cute.arch.grid_dim()[0] // self.cluster,
-            turns_m,
-            turns_n,
-            group,
-            rank % self.cluster_m,
-            rank // self.cluster_m,
-        )
+        m, n, k = sizes[0], sizes[1], sizes[2]
+        walk = self.walk(program, sizes)
         if warp < GROUP // WARP:
             cute.arch.setmaxregister_decrease(LOADING)
             if warp == 0:
@@ -180,29 +183,12 @@ class Dense(Epilogue):
         """Where the groups put parts of C for TMA to take, one below the other."""
         if not self.tma_store:
             return None
-        layout = self.part_layout(ROWS * self.groups, self.buffers)
+        # Of a group each warp has one, or all have one together.
+        shares = self.groups if self.swapped else self.groups * (GROUP // WARP)
+        layout = self.part_layout(self.box[0] * shares, self.buffers)
         if self.swizzled:
             return smem.allocate_tensor(self.dtype_c, layout.outer, 1024, layout.inner)
         return smem.allocate_tensor(self.dtype_c, layout, 128)
-
-    @cute.jit
-    def meet(self):
-        if const_expr(self.cluster > 1):
-            cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
-        else:
-            cute.arch.sync_threads()
-
-    @cute.jit
-    def tile_at(self, turn: Int32, walk):
-        """Row and column, in tiles, of this program's tile in a turn of its cluster: GROUP_SIZE_M turns along M, then
-        the next along N.
-        """
-        _, _, _, turns_m, turns_n, group, rank_m, rank_n = walk
-        first = turn // (group * turns_n) * group
-        rows = cutlass.min(turns_m - first, group)
-        within = turn % (group * turns_n)
-        return (first + within % rows) * self.cluster_m + rank_m, within // rows * self.cluster_n + rank_n
 
     @cute.jit
     def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk):
@@ -246,12 +232,14 @@ class Dense(Epilogue):
 
     @cute.jit
     def multiply(self, thread, which, a, b, parts, full, empty, c, extras, sizes, blocks: Int32, walk):
-        """A multiplying warpgroup, number `which`: whole tiles of C, or its rows of each."""
+        """A multiplying warpgroup, number `which`: whole tiles of C, or its share of the height of each."""
         first, turns, step, _, _, _, rank_m, rank_n = walk
         mma = self.tiled_mma()
         own = mma.get_slice(thread % GROUP if self.ping_pong else thread)
-        rows, columns = mma.make_fragment_A(own.partition_A(a)), mma.make_fragment_B(own.partition_B(b))
-        sums = cute.make_rmem_tensor(mma.partition_shape_C((self.block_m, self.block_n)), Float32)
+        of_rows, of_columns = self.in_order(a, b)
+        rows = mma.make_fragment_A(own.partition_A(of_rows))
+        columns = mma.make_fragment_B(own.partition_B(of_columns))
+        sums = cute.make_rmem_tensor(mma.partition_shape_C((self.height, self.width)), Float32)
         stage, phase, used = Int32(0), Int32(0), Int32(0)
         if const_expr(self.ping_pong):
             if which == 1:
@@ -289,16 +277,18 @@ class Dense(Epilogue):
             warpgroup.wait_group(0)
             self.release(empty + before, thread % WARP, rank_m, rank_n)
             tile_m, tile_n = self.tile_at(turn, walk)
-            # Rows of C above the group's first, of the wgmmas that a tile takes along M.
-            row = tile_m * self.block_m + (0 if self.ping_pong else which * ROWS)
+            tile_row, tile_column = self.in_order(tile_m, tile_n)
+            # Where the group's first wgmma of the tile has its first row, along M or N, and its first column.
+            row = tile_row * self.height + (0 if self.ping_pong else which * ROWS)
+            column = tile_column * self.width
             flat = cute.make_tensor(
-                sums.iterator, cute.make_layout((4, self.block_n // 8, self.high), stride=(1, 4, self.block_n // 2))
+                sums.iterator, cute.make_layout((4, self.width // 8, self.high), stride=(1, 4, self.width // 2))
             )
-            self.finish(flat, row, tile_n * self.block_n, thread % GROUP, extras, sizes)
+            self.finish(flat, row, column, thread % GROUP, extras, sizes)
             if const_expr(self.tma_store):
-                self.store(flat, parts, row, tile_n * self.block_n, thread % GROUP, which, c, sizes)
+                self.store(flat, parts, row, column, thread % GROUP, which, c, sizes)
             else:
-                self.write(flat, row, tile_n * self.block_n, thread % GROUP, c, sizes)
+                self.write(flat, row, column, thread % GROUP, c, sizes)
         if const_expr(self.tma_store):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 

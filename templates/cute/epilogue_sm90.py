@@ -1,6 +1,9 @@
 """What becomes of complete sums in the kernels for sm_90: scales, bias, activation; to C by TMA, or from registers.
 
-Here a group is a warpgroup, whose threads hold 64 rows of C for each wgmma that it makes of a tile along M.
+Here a group is a warpgroup, whose threads hold 64 rows for each wgmma that it makes of a tile along its height. Upright
+these are rows of C: each warp brings its 16 by itself. Swapped they are columns of C, 128 bytes of each of its rows,
+which are wgmma's columns: stmatrix transposes 8 x 8 sums on their way to shared memory, and the four warps of a group
+fill a part together, so that they wait for one another before it is sent, and before another is written over it.
 """
 
 from __future__ import annotations
@@ -15,99 +18,141 @@ from genkern.templates.cute.finish import Finish, coordinates
 WARP = 32
 # Rows of one wgmma, and of what one warp holds of them.
 ROWS, WARP_ROWS = 64, 16
+# Named barriers of the groups that fill a part together, one for each; those before are Dense's.
+FILLING = 3
 
 
 class Epilogue(Finish):
-    """For a kernel that has `block_n` columns of a tile, `groups_of_tile` and `high` wgmmas of each along M, `dtype_c`,
-    what the finish does (`scales`, `bias`, `activation`) and how C goes out (`part`, `buffers`): Dense says of each.
+    """For a kernel that has `width` columns of a tile, `groups_of_tile` and `high` wgmmas of each along its height,
+    along M, or N if `swapped` (`in_order`); `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how
+    C goes out (`box` by `box`, one side of which is `part`, from `buffers`): Dense says of each.
     """
 
-    # A thread has of each 8 columns two neighbouring ones, in its row and in the one 8 below: sums[0:2], and sums[2:4].
+    def places(self, first_row, first_column, thread):
+        """Of the rows, and of the columns, of wgmma that a thread has sums of: where the first one is along C, and of
+        each how much further it is, with a place.
+
+        The place of a sum is that of its row and that of its column, added. A thread has of each 8 columns two
+        neighbouring ones, in its row and in the one 8 below: sums[0:2] and sums[2:4].
+        """
+        row = first_row + thread // WARP * WARP_ROWS + thread % WARP // 4
+        column = first_column + thread % 4 * 2
+        rows = [
+            (high * self.groups_of_tile * ROWS + below * 8, (below * 2, 0, high))
+            for high in range(self.high)
+            for below in range(2)
+        ]
+        columns = [(eight * 8 + beside, (beside, eight, 0)) for eight in range(self.width // 8) for beside in range(2)]
+        return (row, rows), (column, columns)
+
     @cute.jit
     def finish(self, sums, first_row: Int32, first_column: Int32, thread, extras, sizes):
         """From complete sums to what C is cast from: scales, bias and activation, in float32."""
-        row = first_row + thread // WARP * WARP_ROWS + thread % WARP // 4
-        column = first_column + thread % 4 * 2
-        last_row, last_column = sizes[0] - 1, sizes[1] - 1
         if const_expr(self.scales == "whole"):
             scale = self.at(extras[0], 0) * self.at(extras[1], 0)
             for place in range_constexpr(cute.size(sums)):
                 sums[place] *= scale
-        if const_expr(self.scales == "each"):
-            for high in range_constexpr(self.high):
-                for below in range_constexpr(2):
-                    at = row + high * self.groups_of_tile * ROWS + below * 8
-                    scale = self.at(extras[0], cutlass.min(at, last_row))
-                    for eight in range_constexpr(self.block_n // 8):
-                        for beside in range_constexpr(2):
-                            sums[below * 2 + beside, eight, high] *= scale
         if const_expr(self.scales == "each" or self.bias):
-            for eight in range_constexpr(self.block_n // 8):
-                for beside in range_constexpr(2):
-                    at = cutlass.min(column + eight * 8 + beside, last_column)
-                    if const_expr(self.scales == "each"):
-                        scale = self.at(extras[1], at)
-                        for high in range_constexpr(self.high):
-                            for below in range_constexpr(2):
-                                sums[below * 2 + beside, eight, high] *= scale
-                    if const_expr(self.bias):
-                        more = self.at(extras[len(extras) - 1], at).to(Float32)
-                        for high in range_constexpr(self.high):
-                            for below in range_constexpr(2):
-                                sums[below * 2 + beside, eight, high] += more
+            self.along_sides(sums, first_row, first_column, thread, extras, sizes)
         if const_expr(self.activation != "none"):
             for place in range_constexpr(cute.size(sums)):
                 sums[place] = self.activate(sums[place])
 
+    def along_sides(self, sums, first_row, first_column, thread, extras, sizes):
+        """What rows and columns of C have of their own: A's scales, B's, and the bias; beyond C the last one's."""
+        (first_m, along_m), (first_n, along_n) = self.in_order(*self.places(first_row, first_column, thread))
+        if self.scales == "each":
+            for further, one in along_m:
+                scale = self.at(extras[0], cutlass.min(first_m + further, sizes[0] - 1))
+                for _, other in along_n:
+                    sums[_added(one, other)] *= scale
+        for further, one in along_n:
+            at = cutlass.min(first_n + further, sizes[1] - 1)
+            scale = self.at(extras[1], at) if self.scales == "each" else None
+            more = self.at(extras[len(extras) - 1], at).to(Float32) if self.bias else None
+            for _, other in along_m:
+                place = _added(one, other)
+                if scale is not None:
+                    sums[place] *= scale
+                if more is not None:
+                    sums[place] += more
+
     @cute.jit
     def store(self, sums, parts, first_row: Int32, first_column: Int32, thread, which, c, sizes):
-        """Sums to C through shared memory, by TMA: each warp its 16 rows, `part` columns at a time."""
+        """Sums to C through shared memory, by TMA, `part` of wgmma's columns at a time: each warp its 16 rows, or,
+        swapped, the group its 64.
+        """
         warp, lane = cute.arch.make_warp_uniform(thread // WARP), thread % WARP
-        own = cute.local_tile(parts, (WARP_ROWS, self.part, self.buffers), (which * 4 + warp, 0, 0))
-        matrix = coordinates(sizes[0], sizes[1], True)
-        # Four 8x8 matrices at once where the part has 16 columns more, else two; each lane gives the place of a row.
-        width = 16 if self.part % 16 == 0 else 8
-        atom = cute.make_copy_atom(StMatrix8x8x16bOp(False, width // 4), self.dtype_c)
-        row, column = lane % 16, cute.assume(lane // 16 * 8, divby=8) if width == 16 else 0
-        # The last part begins so that it ends where the tile does: some columns may go out twice, and the same.
-        firsts = [min(first, self.block_n - self.part) for first in range(0, self.block_n, self.part)]
+        share = which if self.swapped else which * 4 + warp
+        own = cute.local_tile(parts, (*self.box, self.buffers), (share, 0, 0))
+        # Four 8x8 matrices at once where the part has 16 columns more, else two; each lane gives the place of a row of
+        # one: upright those below it and then those beside it, swapped those beside and then those below.
+        step = 16 if self.part % 16 == 0 else 8
+        atom = cute.make_copy_atom(StMatrix8x8x16bOp(self.swapped, step // 4), self.dtype_c)
+        other = lane // 16 * 8 if step == 16 else 0
+        row, column = lane % 16, cute.assume(other, divby=8)
+        if const_expr(self.swapped):
+            row, column = lane % 8 + other, cute.assume(warp * WARP_ROWS + lane // 8 % 2 * 8, divby=8)
+        # The last part begins so that it ends where the tile does: some of C may go out twice, and the same.
+        firsts = [min(first, self.width - self.part) for first in range(0, self.width, self.part)]
         for high in range_constexpr(self.high):
-            at_row = first_row + high * self.groups_of_tile * ROWS + warp * WARP_ROWS
+            at_row = first_row + high * self.groups_of_tile * ROWS + (0 if self.swapped else warp * WARP_ROWS)
             for number in range_constexpr(len(firsts)):
                 buffer = (high * len(firsts) + number) % self.buffers
                 # The first of a tile goes where the last of the tile before it came from, if they are an odd number.
                 again = high == 0 and number == 0 and self.high * len(firsts) % self.buffers != 0
+                # Of copies that this warp sent; a warp that sends none waits for none here.
                 cute.arch.cp_async_bulk_wait_group(0 if again else self.buffers - 1, read=True)
-                cute.arch.sync_warp()
-                for piece in range_constexpr(self.part // width):
-                    values = cute.make_rmem_tensor(cute.make_layout(width // 2), self.dtype_c)
-                    for value in range_constexpr(width // 2):
-                        eight = (firsts[number] + piece * width) // 8 + value // 4
+                self.gather(which)
+                for piece in range_constexpr(self.part // step):
+                    values = cute.make_rmem_tensor(cute.make_layout(step // 2), self.dtype_c)
+                    for value in range_constexpr(step // 2):
+                        eight = (firsts[number] + piece * step) // 8 + value // 4
                         values[value] = sums[value % 4, eight, high].to(self.dtype_c)
-                    at = cute.domain_offset((row, piece * width + column, buffer), own)
-                    cute.copy(atom, values, cute.make_tensor(at.iterator, cute.make_layout(width // 2)))
+                    beside = 0 if self.swapped else piece * step
+                    below = piece * step if self.swapped else 0
+                    at = cute.domain_offset((row + below, column + beside, buffer), own)
+                    cute.copy(atom, values, cute.make_tensor(at.iterator, cute.make_layout(step // 2)))
                 cute.arch.fence_view_async_shared()
-                cute.arch.sync_warp()
-                corner = cute.domain_offset((at_row, first_column + firsts[number]), matrix)
-                place = cute.local_tile(corner, (WARP_ROWS, self.part), (0, 0))
-                source, to = cpasync.tma_partition(
-                    c, 0, cute.make_layout(1), cute.group_modes(own, 0, 2), cute.group_modes(place, 0, 2)
-                )
-                cute.copy(c, source[None, buffer], to[None])
-                cute.arch.cp_async_bulk_commit_group()
+                self.gather(which)
+                corner = self.in_order(at_row, first_column + firsts[number])
+                if const_expr(not self.swapped):  # noqa: SIM114  this is known when it is compiled, the other is not
+                    self.send(own, buffer, corner, c, sizes)
+                elif warp == 0:
+                    self.send(own, buffer, corner, c, sizes)
+
+    @cute.jit
+    def gather(self, which):
+        """The warps that fill a part: one, or all of group `which`."""
+        if const_expr(self.swapped):
+            cute.arch.barrier(barrier_id=FILLING + which, number_of_threads=4 * WARP)
+        else:
+            cute.arch.sync_warp()
+
+    @cute.jit
+    def send(self, own, buffer, corner, c, sizes):
+        """A part that is complete in shared memory to C, from `corner` on, by one thread of this warp."""
+        matrix = cute.domain_offset(corner, coordinates(sizes[0], sizes[1], True))
+        place = cute.local_tile(matrix, self.box, (0, 0))
+        source, to = cpasync.tma_partition(
+            c, 0, cute.make_layout(1), cute.group_modes(own, 0, 2), cute.group_modes(place, 0, 2)
+        )
+        cute.copy(c, source[None, buffer], to[None])
+        cute.arch.cp_async_bulk_commit_group()
 
     @cute.jit
     def write(self, sums, first_row: Int32, first_column: Int32, thread, c, sizes):
         """Sums to C from registers, element by element: for rows of C off 16 bytes, and types of 32 bits."""
         m, n, pitch = sizes[0], sizes[1], sizes[4]
-        row = first_row + thread // WARP * WARP_ROWS + thread % WARP // 4
-        column = first_column + thread % 4 * 2
-        for high in range_constexpr(self.high):
-            for below in range_constexpr(2):
-                at = row + high * self.groups_of_tile * ROWS + below * 8
-                line = cute.make_tensor(c + Int64(at) * pitch, cute.make_layout(n))
-                for eight in range_constexpr(self.block_n // 8):
-                    for beside in range_constexpr(2):
-                        if at < m and column + eight * 8 + beside < n:
-                            value = sums[below * 2 + beside, eight, high]
-                            line[column + eight * 8 + beside] = value.to(self.dtype_c)
+        (first_m, along_m), (first_n, along_n) = self.in_order(*self.places(first_row, first_column, thread))
+        for number_m in range_constexpr(len(along_m)):
+            below, of_m = along_m[number_m]
+            line = cute.make_tensor(c + Int64(first_m + below) * pitch, cute.make_layout(n))
+            for number_n in range_constexpr(len(along_n)):
+                beside, of_n = along_n[number_n]
+                if first_m + below < m and first_n + beside < n:
+                    line[first_n + beside] = sums[_added(of_m, of_n)].to(self.dtype_c)
+
+
+def _added(one, other):
+    return tuple(a + b for a, b in zip(one, other, strict=True))

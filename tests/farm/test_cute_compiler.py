@@ -220,6 +220,19 @@ REAL = [
         GemmProblem(512, 513, 512, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16"),
         "cute_cooperative_2x1_direct_BM128_BN40_BK64_GM8_SK1_nW8_nS3",
     ),
+    (GemmProblem(4316, 128, 4096), "cute_ping_pong_swapped_BM72_BN64_BK64_GM8_SK1_nW8_nS8"),
+    (
+        GemmProblem(512, 512, 512, bias=True, activation="relu"),
+        "cute_cooperative_swapped_2x1_BM224_BN128_BK64_GM8_SK1_nW8_nS4",
+    ),
+    (
+        GemmProblem(512, 512, 512, **FP8, own=(("scales", "per_token"),), bias=True, activation="silu"),
+        "cute_ping_pong_swapped_1x4_BM40_BN128_BK128_GM8_SK1_nW8_nS3",
+    ),
+    (
+        GemmProblem(512, 513, 512, dtype_c="fp32", activation="gelu"),
+        "cute_cooperative_swapped_direct_BM192_BN256_BK64_GM8_SK1_nW8_nS3",
+    ),
 ]
 TOKENS = {**FP8, "own": (("scales", "per_token"),)}
 TURNED = {"row_major_a": False, "row_major_b": True}

@@ -78,6 +78,28 @@ def test_neighbours_load_for_one_another() -> None:
     assert programs_us(LARGE, pair, H200, TFLOPS) == pytest.approx(programs_us(LARGE, PING_PONG, H200, TFLOPS))
 
 
+def test_swapped_tiles_are_mirrored() -> None:
+    """As long as upright ones for C's transpose: where widths fill the SMs along M they come first."""
+    mirrored = replace(PING_PONG, family="cute_ping_pong_swapped", BLOCK_SIZE_M=168, BLOCK_SIZE_N=128)
+    upright = replace(PING_PONG, BLOCK_SIZE_N=168)
+    turned = GemmProblem(6144, 4096, 4096)
+    assert programs_us(turned, mirrored, H200, TFLOPS) == programs_us(LARGE, upright, H200, TFLOPS)
+    # 120 tiles, where tiles of 64 rows are 136.
+    few_columns = GemmProblem(4316, 128, 4096)
+    fitting = replace(mirrored, BLOCK_SIZE_M=72, BLOCK_SIZE_N=64)
+    square = replace(PING_PONG, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
+    assert promising_first(few_columns, [square, fitting], H200)[0] == fitting
+
+
+def test_narrow_tiles_are_bound_by_shared_memory() -> None:
+    """From 64 columns on the product takes as long as its operands; half as many are not twice as fast."""
+    least = GemmProblem(32, 64, 4096)
+    narrow = replace(PING_PONG, family="cute_ping_pong_swapped", BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)
+    times = [programs_us(least, replace(narrow, BLOCK_SIZE_M=width), H200, 1.0) - 1.0 for width in (32, 64, 128)]
+    assert times[1] == pytest.approx(times[0] * 64 / 48)
+    assert times[2] == pytest.approx(times[1] * 2)
+
+
 def test_clusters_of_four_have_fewer_sms() -> None:
     """30 at a time on 132: one more takes another wave."""
     four = replace(PING_PONG, family="cute_ping_pong_2x2")

@@ -46,6 +46,15 @@ def test_an_entry_becomes_families() -> None:
     assert one_group["num_warps"] == [4]  # type: ignore[index]
 
 
+def test_swapped_entries() -> None:
+    """Pairs are [m, n] as well; one family for each number of columns, along which the instruction has its rows."""
+    tiles = [[40, 64], [72, 64], [224, 128]]
+    found = in_own_names({**ENTRY, "family": "cute_cooperative_swapped", "mma_tiler_mn": tiles})
+    assert len(found) == 2 * 2 * 2
+    assert [found[0][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[40, 72], [64], [4]]  # type: ignore[index]
+    assert [found[1][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[224], [128], [8]]  # type: ignore[index]
+
+
 @pytest.mark.parametrize("entry", [{"family": "tiled", "BLOCK_SIZE_M": [64]}, "no entry", {}])
 def test_other_entries_stay(entry: object) -> None:
     """Whatever they are: who reads them says what is wrong."""
@@ -55,7 +64,7 @@ def test_other_entries_stay(entry: object) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"family": "tiled"}, "are for cute_cooperative, cute_ping_pong, cute_tcgen05, not for 'tiled'"),
+        ({"family": "tiled"}, r"are for cute_cooperative, cute_ping_pong, .*, cute_tcgen05, not for 'tiled'"),
         ({"family": None}, "not for 'None'"),
         ({"use_2cta_instrs": [True]}, r"use_2cta_instrs is \[false\]: wgmma"),
         ({"use_2cta_instrs": "no"}, "use_2cta_instrs is not a list of true and false"),
@@ -105,8 +114,10 @@ def test_two_programs_for_a_tile() -> None:
 @pytest.mark.parametrize("family", [*FORMS, *dense_sm100.FORMS])
 def test_there_and_back(family: str) -> None:
     """The entry of a config is that config's alone."""
-    rows, warps = (128, 8) if family in FORMS else (128, 4)
-    config = Config(family, rows, 64, 64, 8, 1, warps, 4)
+    sides, warps = (128, 64), 4
+    if family in FORMS:
+        sides, warps = FORMS[family].sides(128, 64), 8
+    config = Config(family, *sides, 64, 8, 1, warps, 4)
     (entry,) = in_own_names(in_guide_names(config))
     assert isinstance(entry, dict)
     own = {**entry, "BLOCK_SIZE_K": [64]}

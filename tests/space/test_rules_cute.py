@@ -28,18 +28,36 @@ def together(m: int, n: int, form: str = "", stages: int = 4) -> Config:
     return Config(f"cute_cooperative{form}", m, n, 64, 8, 1, 8 if m > 64 else 4, stages)
 
 
+def swapped(m: int, n: int, form: str = "", stages: int = 4) -> Config:
+    return Config(f"cute_ping_pong_swapped{form}", m, n, 64, 8, 1, 8, stages)
+
+
 # rule, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES = [
     ("cute_rows", (problem(64, 4096), ping_pong(128, 128)), (problem(65, 4096), ping_pong(128, 128))),
     ("cute_rows", (problem(32, 4096), ping_pong(64, 128)), (problem(33, 4096), ping_pong(64, 128))),
+    # Swapped tiles have their rows along N, and suit few rows of A.
+    ("cute_rows", (problem(4096, 64), swapped(128, 128)), (problem(16, 65), swapped(32, 128))),
+    ("cute_rows", (problem(32, 4096), ping_pong(64, 64)), (problem(32, 4096), swapped(64, 64))),
+    ("cute_width", (problem(65, 4096), swapped(80, 128)), (problem(65, 4096), swapped(72, 128))),
+    ("cute_width", (problem(1, 4096), swapped(40, 64)), (problem(1, 4096), swapped(32, 64))),
     ("cute_width", (problem(512, 120), ping_pong(128, 128)), (problem(512, 121), ping_pong(128, 128))),
     ("cute_tile_small", (problem(4096, 4224), ping_pong(128, 112)), (problem(4096, 4224), ping_pong(128, 128))),
     ("cute_tile_small", (problem(4096, 2129), ping_pong(128, 120)), (problem(2048, 2129), ping_pong(128, 120))),
+    ("cute_tile_small", (problem(4224, 4096), swapped(112, 128)), (problem(4224, 4096), swapped(128, 128))),
+    ("cute_stages", (LARGE, swapped(168, 128, "", 4)), (LARGE, swapped(168, 128, "", 5))),
     ("cute_stages", (LARGE, ping_pong(128, 168, "", 4)), (LARGE, ping_pong(128, 168, "", 5))),
     ("cute_stages", (LARGE, together(64, 64, "", 7)), (LARGE, together(64, 64, "", 8))),
     # 160 tiles are two waves of 132, 1,184 nearly nine.
     ("cute_wave", (problem(2048, 1600), ping_pong(128, 160)), (LARGE, ping_pong(128, 168))),
     ("cute_wave", (problem(2048, 1600), ping_pong(128, 160)), (problem(2048, 1600), ping_pong(128, 128))),
+    ("cute_wave", (problem(1600, 2048), swapped(160, 128)), (problem(6144, 4096), swapped(168, 128))),
+    ("cute_wave", (problem(1600, 2048), swapped(160, 128)), (problem(160, 2048), swapped(160, 128))),
+    # The library's tile there: 120 programs of 132.
+    ("cute_wave", (problem(4316, 128), swapped(56, 64)), (problem(4316, 128), swapped(72, 64))),
+    ("cute_cluster_empty", (problem(72, 4096), swapped(72, 64, "_2x1")), (problem(73, 4096), swapped(72, 64, "_2x1"))),
+    ("cute_cluster_of_four", (LARGE, swapped(72, 64, "_1x4")), (problem(4096, 6144, 4104), swapped(72, 64, "_1x4"))),
+    ("cute_direct", (LARGE, swapped(72, 64, "_direct")), (problem(4096, 6145), swapped(72, 64, "_direct"))),
     ("cute_cluster_empty", (problem(128, 4096), ping_pong(128, 128, "_2x1")), (problem(129, 4096), ping_pong(128, 128, "_2x1"))),
     ("cute_cluster_empty", (problem(512, 128), ping_pong(128, 128, "_1x2")), (problem(512, 129), ping_pong(128, 128, "_1x2"))),
     ("cute_cluster_of_four", (LARGE, ping_pong(128, 128, "_2x2")), (problem(4096, 6144, 4104), ping_pong(128, 128, "_2x2"))),

@@ -2,6 +2,7 @@
 
 In the cooperative ones two warpgroups share a tile; in ping-pong each has its own, and while one multiplies the other
 brings its sums to C. Programs of a cluster of two to eight have tiles beside each other, and load for one another.
+`swapped` ones compute C^T = B^T A^T: the 64 rows of wgmma go along N, and BLOCK_SIZE_M is any multiple of 8.
 `direct` ones store C from registers, for rows of C off 16 bytes and for float32; the others by TMA.
 
 NVIDIA's guide to autotuning CuTe DSL GEMMs calls this cluster_shape_mn and use_tma_store, and the blocks mma_tiler_mn.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
@@ -18,7 +20,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile
-from genkern.kernels.cute.dense_product import finish_limit, operands_limit, product_constants
+from genkern.kernels.cute.dense_product import dense_family, finish_limit, operands_limit, product_constants
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
     BLOCK_SIZE_M,
@@ -26,7 +28,6 @@ from genkern.kernels.families.call import (
     NUM_STAGES,
     UNITS,
     Call,
-    Family,
     K,
     Kernel,
     M,
@@ -44,6 +45,9 @@ TEMPLATE = "cute/dense_sm90.py"
 _LARGE_CLUSTER, _UNITS_LOST = 4, 12
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _TURNS = name("turns")
+Side = TypeVar("Side")
+# What a tile is high at most, by whether it is one warpgroup's or two share it.
+_HIGHEST = {True: 128, False: 256}
 # Of any alignment: one binary serves all sizes.
 _SIZES = (Integer("M", M), Integer("N", N), Integer("K", K))
 
@@ -53,6 +57,7 @@ class Form:
     """What tells the families apart: the schedule, the cluster along M and N, and how C is stored."""
 
     ping_pong: bool
+    swapped: bool
     cluster_m: int
     cluster_n: int
     tma_store: bool
@@ -63,29 +68,45 @@ class Form:
         return self.cluster_m * self.cluster_n
 
     @property
+    def schedule(self) -> str:
+        """The name without the cluster and the way to store."""
+        return f"cute_{'ping_pong' if self.ping_pong else 'cooperative'}" + ("_swapped" if self.swapped else "")
+
+    @property
     def name(self) -> str:
         """Of the family."""
         cluster = f"_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
-        schedule = "ping_pong" if self.ping_pong else "cooperative"
-        return f"cute_{schedule}{cluster}" + ("" if self.tma_store else "_direct")
+        return self.schedule + cluster + ("" if self.tma_store else "_direct")
+
+    def sides(self, along_m: Side, along_n: Side) -> tuple[Side, Side]:
+        """What is of M and of N, as that of the side that wgmma's rows go along, the height, and that of the width."""
+        return (along_n, along_m) if self.swapped else (along_m, along_n)
+
+    def part(self, width: int) -> int:
+        """How much of a tile's width goes to C at a time by TMA, 0 where none does."""
+        part_of = tile.rows_part_of if self.swapped else tile.part_of
+        return part_of(width) if self.tma_store else 0
 
 
 def _forms() -> Iterator[Form]:
-    for ping_pong in (False, True):
-        for cluster_m, cluster_n in _CLUSTERS:
-            for tma_store in (True, False):
-                yield Form(ping_pong, cluster_m, cluster_n, tma_store)
+    for swapped in (False, True):
+        for ping_pong in (False, True):
+            for cluster_m, cluster_n in _CLUSTERS:
+                for tma_store in (True, False):
+                    yield Form(ping_pong, swapped, cluster_m, cluster_n, tma_store)
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
     form = FORMS[config.family]
-    part = tile.part_of(config.BLOCK_SIZE_N) if form.tma_store else 0
+    _, width = form.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    part = form.part(width)
     return Variant(
         f"matmul_{form.name}" + (f"_p{part}" if part else ""),
         TEMPLATE,
         cluster=form.cluster,
         part=part,
         specialized=form.ping_pong,
+        swapped=form.swapped,
         down=form.cluster_m,
         across=form.cluster_n,
     )
@@ -94,11 +115,12 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
 def _call(product: Product, variant: Variant) -> Call:
     problem, ping_pong, tma_store = product.problem, variant.specialized, variant.part > 0
     of_k = tile.BLOCK_BYTES // DTYPES[problem.dtype_a].size_bytes
-    groups = 2 if ping_pong else least(2, BLOCK_SIZE_M // tile.ROWS)
-    swizzle = tile.SWIZZLE_128 if tile.is_swizzled(variant.part) else tile.NO_SWIZZLE
+    groups = 2 if ping_pong else least(2, (BLOCK_SIZE_N if variant.swapped else BLOCK_SIZE_M) // tile.ROWS)
+    box = (variant.part, tile.ROWS) if variant.swapped else (tile.WARP_ROWS, variant.part)
+    swizzle = tile.SWIZZLE_128 if tile.is_swizzled(box[1]) else tile.NO_SWIZZLE
     c: Argument = Pointer("c_ptr", "c")
     if tma_store:
-        c = Map("c_desc", "c", (tile.WARP_ROWS, variant.part), False, swizzle)
+        c = Map("c_desc", "c", box, False, swizzle)
     arguments = [
         _block(product, "a", problem.row_major_a, BLOCK_SIZE_M, of_k),
         _block(product, "b", not problem.row_major_b, BLOCK_SIZE_N, of_k),
@@ -114,6 +136,7 @@ def _call(product: Product, variant: Variant) -> Call:
     buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > tile.SHARED_BYTES, 1, tile.MOST_BUFFERS)
     constants: dict[str, Value | str] = {
         **product_constants(problem, variant),
+        "swapped": int(variant.swapped),
         "ping_pong": int(ping_pong),
         "part": variant.part,
         "buffers": buffers,
@@ -164,14 +187,15 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """The tile is one for wgmma and its copies, and stages and parts of C fit shared memory."""
     form, block_m, block_n = FORMS[config.family], config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    if block_m % tile.ROWS or block_m > (128 if form.ping_pong else 256):
-        return "tiles have 64 or 128 rows for each warpgroup"
-    groups = tile.groups_of(block_m, form.ping_pong)
+    height, width = form.sides(block_m, block_n)
+    if height % tile.ROWS or height > _HIGHEST[form.ping_pong]:
+        return f"tiles have 64 or 128 {'columns' if form.swapped else 'rows'} for each warpgroup"
+    groups = tile.groups_of(height, form.ping_pong)
     if config.num_warps != groups * tile.GROUP_WARPS:
         return f"num_warps is {groups * tile.GROUP_WARPS}: whole warpgroups that multiply such a tile"
     if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != tile.BLOCK_BYTES:
         return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, as they are swizzled"
-    if tile.accumulators(block_m, block_n, form.ping_pong) > tile.MOST_ACCUMULATORS:
+    if tile.accumulators(height, width, form.ping_pong) > tile.MOST_ACCUMULATORS:
         return f"a thread would have more than {tile.MOST_ACCUMULATORS} accumulators"
     for k_major, side in ((problem.row_major_a, block_m), (not problem.row_major_b, block_n)):
         if not k_major and side % tile.TURNED_BOX:
@@ -186,9 +210,8 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 def shared_bytes(problem: GemmProblem, config: Config) -> int:
     """Shared memory of one program, in bytes; the constant of that name in its kernel says the same."""
     form = FORMS[config.family]
-    part = tile.part_of(config.BLOCK_SIZE_N) if form.tma_store else 0
-    groups = tile.groups_of(config.BLOCK_SIZE_M, form.ping_pong)
-    parts = groups * tile.ROWS * part * DTYPES[problem.dtype_c].size_bytes
+    height, width = form.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    parts = tile.groups_of(height, form.ping_pong) * tile.ROWS * form.part(width) * DTYPES[problem.dtype_c].size_bytes
     stage = (config.BLOCK_SIZE_M + config.BLOCK_SIZE_N) * tile.BLOCK_BYTES
     before_parts = tile.BARRIER_BYTES + config.num_stages * stage
     buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
@@ -196,22 +219,19 @@ def shared_bytes(problem: GemmProblem, config: Config) -> int:
 
 
 FORMS = {form.name: form for form in _forms()}
+SCHEDULES = tuple(dict.fromkeys(form.schedule for form in FORMS.values()))
 CUTE_DENSE = tuple(
-    Family(
+    dense_family(
         form.name,
         _variant,
         _call,
         takes=_takes_tma_store if form.tma_store else _takes,
         legal=_legal,
-        uses_tma=True,
-        stores_tma=form.tma_store,
-        interpreted=False,
-        steps=False,
-        width_step=8,
+        tma_store=form.tma_store,
+        swapped=form.swapped,
+        width_step=tile.WIDTH_STEP,
+        block_m=(tile.WIDTH_STEP, tile.WIDEST) if form.swapped else (tile.ROWS, _HIGHEST[form.ping_pong]),
         helper_warps=tile.LOADING_WARPS,
-        least_block_m=tile.ROWS,
-        most_block_m=128 if form.ping_pong else 256,
-        language="cute",
     )
     for form in FORMS.values()
 )

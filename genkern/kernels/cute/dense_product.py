@@ -1,12 +1,25 @@
-"""What the dense kernels in CuTe DSL multiply, and how their finish scales it: the same on every architecture."""
+"""What the dense kernels in CuTe DSL multiply, how their finish scales it, and what their families have in common."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.expression import Value
-from genkern.kernels.families.call import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, Variant
+from genkern.kernels.families.call import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    Call,
+    Family,
+    Product,
+    Variant,
+)
 from genkern.ops.op import get_op
 
 # Types that the instructions take, by the bytes of their elements.
@@ -64,3 +77,36 @@ def product_constants(problem: GemmProblem, variant: Variant) -> dict[str, Value
         "cluster_m": variant.down,
         "cluster_n": variant.across,
     }
+
+
+def dense_family(
+    name: str,
+    variant: Callable[[GemmProblem, Config], Variant],
+    call: Callable[[Product, Variant], Call],
+    *,
+    takes: Callable[[GemmProblem, Gpu | None], str],
+    legal: Callable[[GemmProblem, Config, Gpu | None], str],
+    tma_store: bool,
+    width_step: int,
+    block_m: tuple[int, int],
+    helper_warps: int,
+    swapped: bool = False,
+) -> Family:
+    """A family that loads by TMA and, with `tma_store`, stores so; `block_m`: its least and its most BLOCK_SIZE_M."""
+    return Family(
+        name,
+        variant,
+        call,
+        takes=takes,
+        legal=legal,
+        uses_tma=True,
+        stores_tma=tma_store,
+        interpreted=False,
+        steps=False,
+        swaps_operands=swapped,
+        width_step=width_step,
+        helper_warps=helper_warps,
+        least_block_m=block_m[0],
+        most_block_m=block_m[1],
+        language="cute",
+    )

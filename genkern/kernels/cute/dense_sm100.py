@@ -19,7 +19,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile_sm100 as tile
-from genkern.kernels.cute.dense_product import finish_limit, operands_limit, product_constants
+from genkern.kernels.cute.dense_product import dense_family, finish_limit, operands_limit, product_constants
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
 from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
@@ -28,7 +28,6 @@ from genkern.kernels.families.call import (
     NUM_STAGES,
     UNITS,
     Call,
-    Family,
     K,
     Kernel,
     M,
@@ -263,21 +262,16 @@ def shared_bytes(problem: GemmProblem, config: Config) -> int:
 
 FORMS = {form.name: form for form in _forms()}
 CUTE_DENSE_SM100 = tuple(
-    Family(
+    dense_family(
         form.name,
         _variant,
         _call,
         takes=_takes_tma_store if form.tma_store else _takes,
         legal=_legal,
-        uses_tma=True,
-        stores_tma=form.tma_store,
-        interpreted=False,
-        steps=False,
+        tma_store=form.tma_store,
         width_step=32,
+        block_m=tile.ROWS[form.ctas],
         helper_warps=tile.HELPER_WARPS,
-        least_block_m=tile.ROWS[form.ctas][0],
-        most_block_m=tile.ROWS[form.ctas][1],
-        language="cute",
     )
     for form in FORMS.values()
 )

@@ -6,8 +6,10 @@ from __future__ import annotations
 BLOCK_BYTES = 128
 # Rows or columns of one copy of an operand that memory does not run along K of: 128 bytes of 16-bit elements.
 TURNED_BOX = 64
-# Rows of one wgmma, and those of them that a warp holds and brings to C.
+# Rows of one wgmma, and those of them that a warp holds and, where they are rows of C, brings there.
 ROWS, WARP_ROWS = 64, 16
+# What a tile's other side goes by, and the widest wgmma.
+WIDTH_STEP, WIDEST = 8, 256
 # Threads of a warpgroup, in warps; one group loads.
 GROUP_WARPS, LOADING_WARPS = 4, 4
 # Parts of C that each warp may have on their way at once, where there is room for as many.
@@ -25,7 +27,8 @@ MOST_STAGES = BARRIER_BYTES // 16
 MOST_ACCUMULATORS = 200
 # Columns of a part that is not swizzled: longer ones keep more of C in shared memory.
 _MOST_PART, _LEAST_PART = 120, 40
-_EIGHT = 8
+# Rows of a part of a swapped tile, which all warps of a group fill together: fewer would let them wait more often.
+_MOST_ROWS, _LEAST_ROWS = 64, 40
 
 
 def part_of(width: int) -> int:
@@ -39,21 +42,31 @@ def part_of(width: int) -> int:
     if width <= SWIZZLED_PART:
         # Narrow tiles go out whole, some with conflicts of banks.
         return width
-    able = range(_LEAST_PART, min(_MOST_PART, width) + 1, 2 * _EIGHT)
+    able = range(_LEAST_PART, min(_MOST_PART, width) + 1, 2 * WIDTH_STEP)
     return min(able, key=lambda part: (-width % part, -part))
 
 
+def rows_part_of(width: int) -> int:
+    """Rows of a swapped tile of 16-bit C, whose width is along M, that go out at a time, each with 128 bytes, swizzled.
+
+    The last part begins further up where they do not divide. `width` is a multiple of 8.
+    """
+    if width <= _MOST_ROWS:
+        return width
+    return min(range(_LEAST_ROWS, _MOST_ROWS + 1, WIDTH_STEP), key=lambda part: (-width % part, -part))
+
+
 def is_swizzled(part: int) -> bool:
-    """Whether a part of C lies swizzled in shared memory."""
+    """Whether a part of so many columns of C lies swizzled in shared memory."""
     return part == SWIZZLED_PART
 
 
-def groups_of(block_m: int, ping_pong: bool) -> int:
-    """Warpgroups that multiply."""
-    return 2 if ping_pong or block_m > ROWS else 1
+def groups_of(height: int, ping_pong: bool) -> int:
+    """Warpgroups that multiply; `height` is a tile's side that the 64 rows of wgmma go along."""
+    return 2 if ping_pong or height > ROWS else 1
 
 
-def accumulators(block_m: int, block_n: int, ping_pong: bool) -> int:
+def accumulators(height: int, width: int, ping_pong: bool) -> int:
     """Of a thread: a tile's, which one group has alone or shares."""
-    threads = 128 if ping_pong else 128 * groups_of(block_m, ping_pong)
-    return block_m * block_n // threads
+    threads = 128 if ping_pong else 128 * groups_of(height, ping_pong)
+    return height * width // threads

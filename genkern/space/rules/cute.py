@@ -18,7 +18,7 @@ from genkern.kernels.cute.turn import FAMILIES, shared_bytes, turn_of
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
 
-# From so few rows on the tensor cores are idle anyway, and tiles upright in N (warp_specialized_swapped) waste less.
+# From so few rows on the tensor cores are idle anyway, and tiles upright in N (swapped families) waste less.
 _FEW_ROWS = 32
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
@@ -28,29 +28,36 @@ _LEAST_FILL = 0.85
 _DEEP_RING = 8
 # What L2 hands out.
 _LINE_BYTES = 128
+# The least width that fewer rows or columns than this may have: of upright tiles, and of swapped ones.
+_NARROW = {False: 16, True: 32}
 
 
 def cute_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile whose rows are mostly beyond M, or on sm_90 any of them with at most 32 rows of A.
+    """CuTe tile whose rows are mostly beyond M (swapped: N), or on sm_90 any upright one for at most 32 rows of A.
 
-    genkern: as wgmma_rows; these families have the 64 rows of wgmma along M only. Those of tcgen05 have no upright
-    sibling for few rows, and keep theirs of 64, or of 128 for two programs.
+    genkern: as wgmma_rows; upright families have the 64 rows of wgmma along M. Those of tcgen05 have no swapped sibling
+    for few rows, and keep theirs of 64, or of 128 for two programs.
     """
-    if config.family not in FAMILIES:
-        return False
     turn = turn_of(config.family)
-    least = 64 * turn.programs_of_tile if turn else 0
-    few = config.family in FORMS and problem.M <= _FEW_ROWS
-    return few or max(least, covering_block(problem.M)) < config.BLOCK_SIZE_M
+    if turn is None:
+        return False
+    along, _ = turn.sides(problem.M, problem.N)
+    rows, _ = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    few = config.family in FORMS and not turn.swapped and problem.M <= _FEW_ROWS
+    return few or max(64 * turn.programs_of_tile, covering_block(along)) < rows
 
 
 def cute_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile that is wider than N, rounded up to what widths are multiples of.
+    """CuTe tile that is wider than N (swapped: than M), rounded up to what widths are multiples of.
 
-    genkern: the columns beyond it are multiplied for nothing.
+    genkern: what is beyond it is multiplied for nothing. For the fewest rows the least width of the space stays.
     """
     turn = turn_of(config.family)
-    return turn is not None and max(16, _rounded(problem.N, turn.width_step)) < config.BLOCK_SIZE_N
+    if turn is None:
+        return False
+    _, along = turn.sides(problem.M, problem.N)
+    _, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    return max(_NARROW[turn.swapped], _rounded(along, turn.width_step)) < width
 
 
 def cute_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -77,12 +84,17 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe tile of a width that is no power of two and leaves over 15 % of the last wave's clusters without a turn.
 
-    genkern: as width_fills_nothing, by clusters: such widths are there to cut C to fill the SMs, or to cover N.
+    genkern: as width_fills_nothing, by clusters: such widths are there to cut C to fill the SMs, or to cover N or M.
     """
-    width, turn = config.BLOCK_SIZE_N, turn_of(config.family)
-    if turn is None or width & (width - 1) == 0 or width == _rounded(problem.N, turn.width_step):
+    turn = turn_of(config.family)
+    if turn is None:
         return False
-    turns = -(-problem.M // (config.BLOCK_SIZE_M * turn.tiles_m)) * -(-problem.N // (width * turn.tiles_n))
+    _, along = turn.sides(problem.M, problem.N)
+    _, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    if width & (width - 1) == 0 or width == _rounded(along, turn.width_step):
+        return False
+    block_m, block_n = config.BLOCK_SIZE_M * turn.tiles_m, config.BLOCK_SIZE_N * turn.tiles_n
+    turns = -(-problem.M // block_m) * -(-problem.N // block_n)
     at_once = gpu.compute_units // turn.programs
     return turns < _LEAST_FILL * -(-turns // at_once) * at_once
 

@@ -14,7 +14,7 @@ from genkern.kernels.argument import Leading, Map, Pointer
 from genkern.kernels.cute.dense import FORMS, shared_bytes
 from genkern.kernels.cute.tile import SHARED_BYTES
 from genkern.kernels.families.call import product_of
-from genkern.kernels.family import CUTE
+from genkern.kernels.family import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
@@ -26,6 +26,7 @@ H200 = gpu_for_arch("sm_90")
 PLAIN = GemmProblem(4096, 6144, 4096)
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 PING_PONG = Config("cute_ping_pong_2x1", 128, 168, 64, 8, 1, 8, 5)
+SWAPPED = Config("cute_cooperative_swapped_2x1", 224, 128, 64, 8, 1, 8, 4)
 
 
 def problem(m: int = 4096, n: int = 6144, k: int = 4096, **fields: object) -> GemmProblem:
@@ -43,10 +44,13 @@ def launch_of(of: GemmProblem, config: Config) -> Launch:
 
 
 def test_the_families() -> None:
-    """Two schedules, eight clusters, two ways to store C."""
+    """Two schedules, upright and swapped, eight clusters, two ways to store C."""
     assert set(FORMS) < set(CUTE)
-    assert len(FORMS) == 32
+    assert len(FORMS) == 64
     assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_cooperative_4x2", "cute_ping_pong_1x2_direct"} < set(FORMS)
+    assert {"cute_cooperative_swapped", "cute_ping_pong_swapped_2x4_direct"} < set(FORMS)
+    assert {name for name, form in FORMS.items() if form.swapped} == {name for name in FORMS if "swapped" in name}
+    assert all(FAMILIES[name].swaps_operands is form.swapped for name, form in FORMS.items())
 
 
 # Problem, config, why not ("" where it can).
@@ -75,6 +79,22 @@ CASES = [
     (problem(op="a8w8_blockscale", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn"), PING_PONG, "nothing but A and B"),
     (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 4, 4), ""),
     (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 8, 4), "num_warps is 4"),
+    (PLAIN, SWAPPED, ""),
+    (PLAIN, replace(SWAPPED, num_stages=5), "take more than the 232,448 bytes of shared memory"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=8), ""),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=100), "100 is not a multiple of 8 up to 256"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=264), "264 is not from 8 to 256"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=192), "192 is not a power of two"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=32), "64 or 128 columns for each warpgroup"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=64), "num_warps is 4"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=208, BLOCK_SIZE_N=256, num_stages=2), "more than 200 accumulators"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=192, BLOCK_SIZE_N=256, num_stages=3), ""),
+    (PLAIN, Config("cute_ping_pong_swapped", 32, 256, 64, 8, 1, 8, 4), "64 or 128 columns for each warpgroup"),
+    (problem(row_major_a=False), SWAPPED, "64 rows or columns at a time"),
+    (problem(row_major_a=False, row_major_b=True), replace(SWAPPED, BLOCK_SIZE_M=192), ""),
+    (problem(n=513), SWAPPED, "rows of C do not start at multiples of 16 bytes"),
+    (problem(m=513, n=513), replace(SWAPPED, family="cute_cooperative_swapped_2x1_direct"), ""),
+    (problem(**FP8), replace(SWAPPED, BLOCK_SIZE_K=128), ""),
 ]
 
 
@@ -96,9 +116,9 @@ def test_shared_memory_is_said_once() -> None:
     of = (PLAIN, problem(dtype_c="fp32"), problem(row_major_a=False, row_major_b=True))
     blocks = itertools.product(FORMS, (64, 128, 256), range(8, 257, 8), (2, 3, 4, 6, 9))
     seen = 0
-    for family, block_m, block_n, stages in blocks:
+    for family, height, width, stages in blocks:
         for warps in (4, 8):
-            config = Config(family, block_m, block_n, 64, 1, 1, warps, stages)
+            config = Config(family, *FORMS[family].sides(height, width), 64, 1, 1, warps, stages)
             for each in of:
                 if legal(each, config, H200):
                     continue
@@ -106,7 +126,7 @@ def test_shared_memory_is_said_once() -> None:
                 assert constants["shared_bytes"] == shared_bytes(each, config) <= SHARED_BYTES
                 assert constants["warps"] == warps + 4
                 seen += 1
-    assert seen > 1000
+    assert seen > 2000
 
 
 def test_one_binary_serves_every_size() -> None:
@@ -132,6 +152,21 @@ def test_the_plan() -> None:
     assert launch.programs({"units": 132}) == (66, 1, 1)
     assert launch_of(problem(200, 168), PING_PONG).programs({"units": 132}) == (1, 1, 1)
     assert launch.symbol == "matmul_cute_ping_pong_2x1_p56_BM128_BN168_BK64_nW8_nS5_0"
+
+
+def test_the_plan_of_a_swapped_kernel() -> None:
+    """C goes out by the rows of a part and by 64 columns, 128 bytes; A, B and clusters are as of others."""
+    launch = launch_of(PLAIN, SWAPPED)
+    a, b, c, *_ = [each for each in launch.arguments if type(each).__name__ != "Constant"]
+    assert a == Map("a_desc", "a", (224, 64), False, 3)
+    assert b == Map("b_desc", "b", (128, 64), True, 3)
+    assert c == Map("c_desc", "c", (56, 64), False, 3)
+    # Pairs along M: 10 of them by 48 tiles are more than the 66 that run at a time.
+    assert launch_of(problem(4316, 128), SWAPPED).programs({"units": 132}) == (10, 1, 1)
+    assert launch.programs({"units": 132}) == (66, 1, 1)
+    constants = dict(spec_of(PLAIN, SWAPPED).constants)
+    assert (constants["swapped"], constants["cluster_m"], constants["cluster_n"]) == (1, 2, 1)
+    assert launch.symbol == "matmul_cute_cooperative_swapped_2x1_p56_BM224_BN128_BK64_nW8_nS4_0"
 
 
 def test_the_plan_of_other_layouts_and_stores() -> None:

@@ -53,8 +53,9 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
     """A problem of some turns, off the tiles' sides, and a config: small ones of all that the family takes."""
     form, random = FORMS[family], Random(f"{family} {seed}")
     while True:
-        block_m = random.choice((64, 128) if form.ping_pong else (64, 128, 128, 256))
-        block_n, stages = random.choice((16, 24, 40, 64, 64, 64, 72, 96, 128)), random.randint(2, 4)
+        height = random.choice((64, 128) if form.ping_pong else (64, 128, 128, 256))
+        width, stages = random.choice((16, 24, 40, 64, 64, 64, 72, 96, 128)), random.randint(2, 4)
+        block_m, block_n = form.sides(height, width)
         dtype = random.choice(("bf16", "bf16", "fp16", "fp8e4m3fn"))
         block_k = BLOCK_BYTES // (1 if dtype.startswith("fp8") else 2)
         fields: dict[str, object] = {
@@ -74,7 +75,7 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
         k = random.randint(1, 9 * block_k)
         unit = random.choice(((1, 1, 16), (16, 8, 16), (8, 8, 1)))
         m, n, k = (-(-side // each) * each for side, each in zip((m, n, k), unit, strict=True))
-        warps = GROUP_WARPS * groups_of(block_m, form.ping_pong)
+        warps = GROUP_WARPS * groups_of(height, form.ping_pong)
         config = Config(family, block_m, block_n, block_k, random.randint(1, 3), 1, warps, stages)
         of = GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
         if not legal(of, config, H200):
@@ -152,6 +153,22 @@ FAULTS_ALONE: dict[str, Callable[[str], str]] = {
     "a part is written over the last one of a tile": replaced(r"(wait_group\.read\s+)0", r"\g<1>1", 0, of=2),
 }
 
+# A group's four warps fill three parts of each tile, in two buffers, which one of them sends.
+SWAPPED = (GemmProblem(400, 304, 200), "cute_ping_pong_swapped_BM168_BN64_BK64_GM2_SK1_nW8_nS2")
+_TOGETHER = r"bar\.sync\s+%r\d+, 128"
+FAULTS_SWAPPED: dict[str, Callable[[str], str]] = {
+    "a part is written over the last one of a tile": replaced(r"(wait_group\.read\s+)0", r"\g<1>1", 0, of=2),
+    "a part is written over one on its way": replaced(r"(wait_group\.read\s+)1", r"\g<1>2", 1, of=2),
+    "the copy engine reads what is not there yet": without(r"fence\.proxy\.async", 0, of=3),
+    "warps write before the last part of a tile is read": without(_TOGETHER, 0, of=6),
+    "a part is sent before all warps have filled it": without(_TOGETHER, 1, of=6),
+    "warps write before a part in the same place is read": without(_TOGETHER, 4, of=6),
+    "the last part is sent before all warps have filled it": without(_TOGETHER, 5, of=6),
+    "half of the warps are waited for": replaced(r"(bar\.sync\s+%r\d+, )128", r"\g<1>64", 1, of=6),
+    "groups meet at one barrier": lambda text: re.sub(_TOGETHER, "bar.sync 3, 128", text),
+    "sums are not transposed": lambda text: text.replace(".trans", ""),
+}
+
 
 def is_found(of: GemmProblem, config: Config, made: Compiled, seeds: int = 30) -> bool:
     for seed in range(seeds):
@@ -164,7 +181,11 @@ def is_found(of: GemmProblem, config: Config, made: Compiled, seeds: int = 30) -
     return False
 
 
-@pytest.mark.parametrize(("judged", "faults"), [(JUDGED, FAULTS), (ALONE, FAULTS_ALONE)], ids=["cluster", "alone"])
+@pytest.mark.parametrize(
+    ("judged", "faults"),
+    [(JUDGED, FAULTS), (ALONE, FAULTS_ALONE), (SWAPPED, FAULTS_SWAPPED)],
+    ids=["cluster", "alone", "swapped"],
+)
 def test_faults_of_the_text_are_found(
     judged: tuple[GemmProblem, str], faults: dict[str, Callable[[str], str]], tmp_path: Path
 ) -> None:

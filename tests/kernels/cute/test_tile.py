@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from genkern.kernels.cute.tile import accumulators, groups_of, is_swizzled, part_of
+from genkern.kernels.cute.tile import accumulators, groups_of, is_swizzled, part_of, rows_part_of
 
 WIDTHS = range(8, 257, 8)
 
@@ -31,11 +31,21 @@ def test_eight_rows_of_a_part_lie_in_different_banks(width: int) -> None:
         assert len({row * part * 2 % 128 for row in range(8)}) == 8
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_parts_of_swapped_tiles(width: int) -> None:
+    """Whole eights of rows, no more than 64 and few parts, and little that goes out twice."""
+    part = rows_part_of(width)
+    assert part % 8 == 0
+    assert part <= min(width, 64)
+    assert -(-width // part) <= -(-width // 64) + 2
+    assert -width % part <= width / 8
+
+
 @pytest.mark.parametrize(
-    ("block_m", "ping_pong", "groups", "each"),
+    ("height", "ping_pong", "groups", "each"),
     [(64, False, 1, 64), (128, False, 2, 64), (256, False, 2, 128), (128, True, 2, 128)],
 )
-def test_groups_and_accumulators(block_m: int, ping_pong: bool, groups: int, each: int) -> None:
-    """Of a tile of 128 columns: one group for 64 rows, two beyond, and in ping-pong a whole tile for each."""
-    assert groups_of(block_m, ping_pong) == groups
-    assert accumulators(block_m, 128, ping_pong) == each
+def test_groups_and_accumulators(height: int, ping_pong: bool, groups: int, each: int) -> None:
+    """Of a tile 128 wide: one group for 64 rows of wgmma, two beyond, and in ping-pong a whole tile for each."""
+    assert groups_of(height, ping_pong) == groups
+    assert accumulators(height, 128, ping_pong) == each

@@ -16,6 +16,7 @@ from genkern.kernels.family import CUTE
     [
         ("cute_ping_pong_2x1", Turn(2, 1, 1, 2, True, True, 8)),
         ("cute_cooperative_1x2_direct", Turn(1, 2, 1, 2, False, False, 8)),
+        ("cute_ping_pong_swapped_1x2", Turn(1, 2, 1, 2, True, True, 8, True)),
         ("cute_tcgen05_4x1", Turn(4, 1, 1, 4, True, True, 32)),
         ("cute_tcgen05_2cta_4x2_direct", Turn(2, 2, 2, 8, False, True, 32)),
         ("tiled", None),
@@ -24,6 +25,14 @@ from genkern.kernels.family import CUTE
 def test_turn_of(family: str, turn: Turn | None) -> None:
     """Of two programs that share a tile a cluster has half as many along M as it has programs there."""
     assert turn_of(family) == turn
+
+
+def test_sides() -> None:
+    """The instruction's rows are along M, or in swapped families along N."""
+    for family, sides in (("cute_ping_pong", (1, 2)), ("cute_ping_pong_swapped", (2, 1)), ("cute_tcgen05", (1, 2))):
+        turn = turn_of(family)
+        assert turn is not None
+        assert turn.sides(1, 2) == sides
 
 
 def test_all_families_have_one() -> None:

@@ -1,0 +1,50 @@
+"""How the persistent kernels in CuTe DSL go over C: a cluster of programs has tiles beside each other, turn by turn."""
+
+from __future__ import annotations
+
+import cutlass
+from cutlass import Int32, const_expr, cute
+
+
+class Walk:
+    """For a kernel whose tiles are `block_m` x `block_n`, by clusters of `cluster` programs, `cluster_m` of them along
+    M, that have `tiles_m` x `cluster_n` tiles at a time: Dense says of each.
+    """
+
+    def walk(self, program, sizes):
+        """A program's: the first turn of its cluster, turns of all, those that are made at a time, turns along M and
+        along N, GROUP_SIZE_M, and the place of its tile in the cluster.
+        """
+        turns_m = cute.ceil_div(sizes[0], self.block_m * self.tiles_m)
+        turns_n = cute.ceil_div(sizes[1], self.block_n * self.cluster_n)
+        rank = program % self.cluster
+        return (
+            program // self.cluster,
+            turns_m * turns_n,
+            cute.arch.grid_dim()[0] // self.cluster,
+            turns_m,
+            turns_n,
+            sizes[3],
+            rank % self.cluster_m // (self.cluster_m // self.tiles_m),
+            rank // self.cluster_m,
+        )
+
+    @cute.jit
+    def tile_at(self, turn: Int32, walk):
+        """Row and column, in tiles, of this program's tile in a turn of its cluster: GROUP_SIZE_M turns along M, then
+        the next along N.
+        """
+        _, _, _, turns_m, turns_n, group, place_m, place_n = walk
+        first = turn // (group * turns_n) * group
+        rows = cutlass.min(turns_m - first, group)
+        within = turn % (group * turns_n)
+        return (first + within % rows) * self.tiles_m + place_m, within // rows * self.cluster_n + place_n
+
+    @cute.jit
+    def meet(self):
+        """All threads of a cluster: what each wrote before, all see behind it."""
+        if const_expr(self.cluster > 1):
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+        else:
+            cute.arch.sync_threads()
