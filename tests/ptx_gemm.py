@@ -49,7 +49,9 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
     b = rng.integers(-2, 3, (problem.K, problem.N)).astype(np.float32)
     extras = get_op(problem.op).operands(problem)[3:]
     scales = {
-        each.name: (2.0 ** rng.integers(-1, 2, each.shape)).astype(np.float32) for each in extras if each.role == "scale"
+        each.name: (2.0 ** rng.integers(-1, 2, each.shape)).astype(np.float32)
+        for each in extras
+        if each.role == "scale"
     }
     in_step = {each.scales: scales[each.name] for each in extras if each.in_step}
     wanted = a @ b if not in_step else spread(in_step["a"], a.shape) * a @ (spread(in_step["b"], b.T.shape).T * b)

@@ -1,7 +1,7 @@
-"""Block-scaled fp8 for sm_90 in CuTe DSL: the cooperative kernel of dense_sm90, whose products are promoted per K-block.
+"""Block-scaled fp8 for sm_90 in CuTe DSL: dense_sm90's cooperative kernel, with products promoted for each K-block.
 
-C [M, N] = finish(sum over K-blocks of 128: (A @ B of the block) * scale_a [M, block] * scale_b [N // 128, block]). A has
-a float32 scale for each row and K-block, rows beside each other in memory, B one for each 128 columns and K-block,
+C [M, N] = finish(sum over K-blocks of 128: (A @ B of the block) * scale_a [M, block] * scale_b [N // 128, block]). A
+has a float32 scale for each row and K-block, rows beside each other in memory, B one for each 128 columns and K-block,
 K-blocks beside each other. `build` is the entry.
 
 A stage is one K-block. Of a group's rows, 64 at a time are multiplied into registers of their own, and added to the
@@ -194,9 +194,7 @@ class Promoted(Dense):
             if const_expr(most > least):
                 scale = of_columns[most, slot] if into_block + first >= most * BLOCK else scale
             of_segments.append(scale)
-        return tuple(
-            tuple(of_rows[below, high, slot] * scale for scale in of_segments) for below in range(2)
-        )
+        return tuple(tuple(of_rows[below, high, slot] * scale for scale in of_segments) for below in range(2))
 
     @cute.jit
     def ask(self, scales, slot, block: Int32, where):

@@ -72,7 +72,7 @@ def finish_limit(problem: GemmProblem) -> str:
     if problem.dtype_c not in _OUTPUTS:
         return f"this family writes {', '.join(_OUTPUTS)}"
     if not get_op(problem.op).plain_finish or scales_of(problem) is None:
-        return "this family scales by tensors, by rows and columns or by 1x128 and 128x128 blocks, then bias and activation"
+        return "this family scales by tensors, rows and columns, or 1x128 and 128x128 blocks; then bias and activation"
     return ""
 
 

@@ -86,7 +86,7 @@ CASES = [
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_N=136, num_stages=3), "more than 192 accumulators"),
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=192), ""),
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=200), "more than 192 accumulators"),
-    (problem(**BLOCKS, own=(("block_n", 64),)), PROMOTED, "by 1x128 and 128x128 blocks"),
+    (problem(**BLOCKS, own=(("block_n", 64),)), PROMOTED, "or 1x128 and 128x128 blocks"),
     (problem(**BLOCKS | INT8), PROMOTED, "multiplies bf16, fp16 or fp8"),
     (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 4, 4), ""),
     (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 8, 4), "num_warps is 4"),

@@ -50,7 +50,7 @@ def test_finish() -> None:
     assert finish_limit(problem(bias=True, activation="silu", dtype_c="fp32")) == ""
     assert finish_limit(problem(**BLOCKS, bias=True)) == ""
     for own in (("block_m", 128), ("block_n", 64), ("block_k", 64)):
-        assert "by 1x128 and 128x128 blocks" in finish_limit(problem(**BLOCKS, own=(own,)))
+        assert "or 1x128 and 128x128 blocks" in finish_limit(problem(**BLOCKS, own=(own,)))
 
 
 @pytest.mark.parametrize("template", [dense.TEMPLATE, dense_sm100.TEMPLATE])
