@@ -90,7 +90,7 @@ BLOCKS = (5, 4)
 LEFT_OUT = (r"wgmma\.wait_group\S+\s+\d;", r"wgmma\.fence\S*;", r"mbarrier\.try_wait\.parity[^;]*;")
 
 
-@pytest.mark.parametrize(("name", "waits"), zip(JUDGED, ({"0": 2, "1": 3}, {"0": 6}), strict=True))
+@pytest.mark.parametrize(("name", "waits"), [*zip(JUDGED, ({"0": 2, "1": 3}, {"0": 6}), strict=True)])
 def test_products_are_made_while_others_are_promoted(name: str, waits: dict[str, int], tmp_path: Path) -> None:
     """Where registers suffice for two sets of them one group does so; else each waits for its own, and none spill."""
     made = compiled(GemmProblem(512, 512, 512, **FP8), Config.parse(name), "sm_90", tmp_path)  # type: ignore[arg-type]
