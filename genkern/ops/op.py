@@ -121,7 +121,7 @@ class Op:
         return tuple(operand for operand in self.extra_operands(problem) if not operand.in_step)
 
     def promoted(self, problem: GemmProblem) -> bool:
-        """Whether families in Gluon multiply the products of each step by scales before they add them up."""
+        """Whether families in Gluon and in CuTe DSL scale the products of each step before they add them up."""
         return self.promotes and bool(self.step_operands(problem))
 
     def finishes(self, problem: GemmProblem) -> bool:

@@ -15,6 +15,7 @@ from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, n
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.families.realigned import REALIGNED
 from genkern.kernels.family import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal, legal_problem
@@ -99,7 +100,7 @@ def test_a_step_lies_in_one_block_of_k() -> None:
 
 
 def test_families_that_leave_the_scales_out_are_refused() -> None:
-    """One that multiplies element by element does not know the format's step; in Gluon, those that promote do."""
+    """One that multiplies element by element does not know the format's step; those that promote do."""
     problem, where = problem_of(1, 128, 1024, FP8), gpu_for_arch("sm_90")
     assert {name for name, family in FAMILIES.items() if not family.steps} == {
         "gemv",
@@ -110,7 +111,9 @@ def test_families_that_leave_the_scales_out_are_refused() -> None:
         *(family.name for family in REALIGNED),
     }
     side_by_side = {name for name in GLUON if FAMILIES[name].side_by_side != (1, 1)}
-    assert {name for name, family in FAMILIES.items() if family.promotes} == set(GLUON) - side_by_side
+    together = {name for name, form in FORMS.items() if not form.ping_pong and not form.swapped}
+    promote = {name for name, family in FAMILIES.items() if family.promotes}
+    assert promote == (set(GLUON) - side_by_side) | together
     for name, family in FAMILIES.items():
         knows = family.steps or family.promotes
         assert ("in its steps over K" in legal_problem(problem, name, where)) is not knows
