@@ -33,6 +33,12 @@ def stored(values: Any, dtype: str) -> Any:
     return values.astype(np.float16 if dtype == "fp16" else np.float32).view(np.uint8)
 
 
+def spread(scales: Any, shape: tuple[int, ...]) -> Any:
+    """The scale of each element of a matrix, of 128 columns and of one row or 128."""
+    rows = 1 if len(scales) == shape[0] else 128
+    return scales.repeat(rows, 0).repeat(128, 1)[: shape[0], : shape[1]]
+
+
 def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int, units: int) -> tuple[Any, Any]:
     """C as the kernel leaves it on a device of so many SMs, and as it should be: of small integers, to the bit.
 
@@ -41,7 +47,14 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
     rng = np.random.default_rng(seed)
     a = rng.integers(-2, 3, (problem.M, problem.K)).astype(np.float32)
     b = rng.integers(-2, 3, (problem.K, problem.N)).astype(np.float32)
-    wanted = a @ b
+    extras = get_op(problem.op).operands(problem)[3:]
+    scales = {
+        each.name: (2.0 ** rng.integers(-1, 2, each.shape)).astype(np.float32)
+        for each in extras
+        if each.role == "scale"
+    }
+    in_step = {each.scales: scales[each.name] for each in extras if each.in_step}
+    wanted = a @ b if not in_step else spread(in_step["a"], a.shape) * a @ (spread(in_step["b"], b.T.shape).T * b)
     c = np.full((problem.M, problem.N * DTYPES[problem.dtype_c].size_bytes), 0xFF, np.uint8)
     matrices = {
         "a": stored(a if problem.row_major_a else a.T, problem.dtype_a),
@@ -49,11 +62,12 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
         "c": c,
     }
     memory, address = {1 << 33: c.reshape(-1)}, {"c": 1 << 33}
-    for number, operand in enumerate(get_op(problem.op).operands(problem)[3:], 2):
+    for number, operand in enumerate(extras, 2):
         address[operand.name] = number << 33
         if operand.role == "scale":
-            scale = (2.0 ** rng.integers(-1, 2, operand.shape)).astype(np.float32)
-            wanted, raw = wanted * scale, stored(scale.reshape(1, -1), "fp32")
+            scale = scales[operand.name]
+            wanted = wanted if operand.in_step else wanted * scale
+            raw = stored((scale if operand.row_major else scale.T).reshape(1, -1), "fp32")
         else:
             bias = rng.integers(-3, 4, (1, problem.N)).astype(np.float32)
             wanted, raw = wanted + bias, stored(bias, problem.dtype_c)

@@ -52,7 +52,7 @@ def test_the_families_in_cute_keep_their_rules(arch: str) -> None:
     assert [config for config in both if config.family not in CUTE] == prune(default, problem, gpu).kept
 
 
-@pytest.mark.parametrize(("arch", "op"), [("gfx942", "a16w16"), ("sm_120", "a16w16"), ("sm_90", "a8w8_blockscale")])
+@pytest.mark.parametrize(("arch", "op"), [("gfx942", "a16w16"), ("sm_120", "a16w16"), ("sm_90", "a16w4")])
 def test_where_there_is_none(arch: str, op: str) -> None:
     """Other targets and formats are as they were; asked for alone, that is refused in one line."""
     assert space_for_libraries(None, arch, op, ["triton", "cute"]) == load_space(None, arch, op)

@@ -20,7 +20,14 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile
-from genkern.kernels.cute.dense_product import dense_family, finish_limit, operands_limit, product_constants
+from genkern.kernels.cute.dense_product import (
+    BLOCKS,
+    dense_family,
+    finish_limit,
+    operands_limit,
+    product_constants,
+    scales_of,
+)
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
     BLOCK_SIZE_M,
@@ -40,6 +47,8 @@ from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
 
 TEMPLATE = "cute/dense_sm90.py"
+# Of products with scales of blocks, which are promoted to float32 K-block by K-block.
+PROMOTED = "cute/promoted_sm90.py"
 # Clusters of four and eight leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 or 15 at a
 # time, by cuOccupancyMaxActiveClusters. One that had to wait for a place would begin when all others end.
 _LARGE_CLUSTER, _UNITS_LOST = 4, 12
@@ -102,7 +111,7 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     part = form.part(width)
     return Variant(
         f"matmul_{form.name}" + (f"_p{part}" if part else ""),
-        TEMPLATE,
+        PROMOTED if scales_of(problem) == BLOCKS else TEMPLATE,
         cluster=form.cluster,
         part=part,
         specialized=form.ping_pong,
@@ -195,8 +204,13 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return f"num_warps is {groups * tile.GROUP_WARPS}: whole warpgroups that multiply such a tile"
     if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != tile.BLOCK_BYTES:
         return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, as they are swizzled"
-    if tile.accumulators(height, width, form.ping_pong) > tile.MOST_ACCUMULATORS:
-        return f"a thread would have more than {tile.MOST_ACCUMULATORS} accumulators"
+    accumulators, most_accumulators = tile.accumulators(height, width, form.ping_pong), tile.MOST_ACCUMULATORS
+    if scales_of(problem) == BLOCKS:
+        # Beside sums lie products of 64 rows, which one group has, and scales.
+        accumulators += tile.accumulators(tile.ROWS, width, form.ping_pong)
+        most_accumulators = tile.MOST_PROMOTED
+    if accumulators > most_accumulators:
+        return f"a thread would have more than {most_accumulators} accumulators"
     for k_major, side in ((problem.row_major_a, block_m), (not problem.row_major_b, block_n)):
         if not k_major and side % tile.TURNED_BOX:
             return f"an operand that does not run along K is copied {tile.TURNED_BOX} rows or columns at a time"
@@ -227,6 +241,8 @@ CUTE_DENSE = tuple(
         _call,
         takes=_takes_tma_store if form.tma_store else _takes,
         legal=_legal,
+        # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.
+        promotes=not form.ping_pong and not form.swapped,
         tma_store=form.tma_store,
         swapped=form.swapped,
         width_step=tile.WIDTH_STEP,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
@@ -25,19 +26,35 @@ from genkern.ops.op import get_op
 # Types that the instructions take, by the bytes of their elements.
 _TYPES = {2: ("bf16", "fp16"), 1: ("fp8e4m3fn", "fp8e5m2")}
 _OUTPUTS = ("bf16", "fp16", "fp32")
+# How a product is scaled that has a scale for each row and 128 of K of A, and for each 128 columns and 128 of K of B.
+BLOCKS = "blocks"
+_BLOCK = 128
 
 
+@lru_cache(maxsize=64)
 def scales_of(problem: GemmProblem) -> str | None:
-    """How the finish scales: "none", by one scale of A and one of B ("whole"), by one a row and a column ("each").
+    """How it is scaled: "none", by one scale of A and one of B ("whole"), by one a row and a column ("each"); BLOCKS.
 
     None where it is something else.
     """
-    operands: tuple[Operand, ...] = get_op(problem.op).finish_operands(problem)
+    op = get_op(problem.op)
+    if steps := op.step_operands(problem):
+        return BLOCKS if op.promoted(problem) and _are_blocks(problem, steps) else None
+    operands: tuple[Operand, ...] = op.finish_operands(problem)
     scales = {operand.scales: operand.shape for operand in operands if operand.role == "scale"}
     if not scales:
         return "none"
     found = {(("a", (1,)), ("b", (1,))): "whole", (("a", (problem.M, 1)), ("b", (1, problem.N))): "each"}
     return found.get(tuple(sorted(scales.items())))  # type: ignore[arg-type]
+
+
+def _are_blocks(problem: GemmProblem, steps: tuple[Operand, ...]) -> bool:
+    """Whether these, and no more, scale a product as BLOCKS says, in the order and the layout that its kernel reads."""
+    along_n, along_k = -(-problem.N // _BLOCK), -(-problem.K // _BLOCK)
+    wanted = [("a", (problem.M, along_k), "fp32", False), ("b", (along_n, along_k), "fp32", True)]
+    found = [(each.scales, each.shape, each.dtype, each.row_major) for each in steps]
+    finish = get_op(problem.op).finish_operands(problem)
+    return found == wanted and all(each.role == "bias" for each in finish)
 
 
 def operands_limit(problem: GemmProblem) -> str:
@@ -55,7 +72,7 @@ def finish_limit(problem: GemmProblem) -> str:
     if problem.dtype_c not in _OUTPUTS:
         return f"this family writes {', '.join(_OUTPUTS)}"
     if not get_op(problem.op).plain_finish or scales_of(problem) is None:
-        return "this family's finish is scales of A and B, bias and activation only"
+        return "this family scales by tensors, rows and columns, or 1x128 and 128x128 blocks; then bias and activation"
     return ""
 
 
@@ -91,6 +108,7 @@ def dense_family(
     block_m: tuple[int, int],
     helper_warps: int,
     swapped: bool = False,
+    promotes: bool = False,
 ) -> Family:
     """A family that loads by TMA and, with `tma_store`, stores so; `block_m`: its least and its most BLOCK_SIZE_M."""
     return Family(
@@ -103,6 +121,7 @@ def dense_family(
         stores_tma=tma_store,
         interpreted=False,
         steps=False,
+        promotes=promotes,
         swaps_operands=swapped,
         width_step=width_step,
         helper_warps=helper_warps,

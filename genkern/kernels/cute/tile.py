@@ -25,6 +25,8 @@ BARRIER_BYTES = 1024
 MOST_STAGES = BARRIER_BYTES // 16
 # Accumulators of a thread: 232 registers are left to it (two multiplying groups), some 30 of which hold addresses.
 MOST_ACCUMULATORS = 200
+# The same where scales of blocks are read meanwhile, some 10 more registers, products among them.
+MOST_PROMOTED = 192
 # Columns of a part that is not swizzled: longer ones keep more of C in shared memory.
 _MOST_PART, _LEAST_PART = 120, 40
 # Rows of a part of a swapped tile, which all warps of a group fill together: fewer would let them wait more often.

@@ -79,4 +79,5 @@ OP = Op(
     legal=legal,
     shared_scale=_shared_scale,
     promotes=True,
+    plain_finish=True,
 )

@@ -25,8 +25,12 @@ from genkern.ops.op import get_op
 H200 = gpu_for_arch("sm_90")
 PLAIN = GemmProblem(4096, 6144, 4096)
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
+BLOCKS = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
+INT8 = {"dtype_a": "int8", "dtype_b": "int8"}
 PING_PONG = Config("cute_ping_pong_2x1", 128, 168, 64, 8, 1, 8, 5)
 SWAPPED = Config("cute_cooperative_swapped_2x1", 224, 128, 64, 8, 1, 8, 4)
+
+PROMOTED = Config("cute_cooperative_2x1", 256, 128, 128, 8, 1, 8, 4)
 
 
 def problem(m: int = 4096, n: int = 6144, k: int = 4096, **fields: object) -> GemmProblem:
@@ -76,7 +80,14 @@ CASES = [
     (problem(row_major_b=True), replace(PING_PONG, BLOCK_SIZE_N=192, num_stages=4), ""),
     (problem(**FP8), replace(PING_PONG, BLOCK_SIZE_K=128), ""),
     (problem(**FP8, row_major_a=False), replace(PING_PONG, BLOCK_SIZE_K=128), "whose rows run along K only"),
-    (problem(op="a8w8_blockscale", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn"), PING_PONG, "nothing but A and B"),
+    (problem(**BLOCKS), replace(PING_PONG, BLOCK_SIZE_K=128), "nothing but A and B"),
+    (problem(**BLOCKS), PROMOTED, ""),
+    # Products of 64 rows lie beside the sums of all.
+    (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_N=136, num_stages=3), "more than 192 accumulators"),
+    (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=192), ""),
+    (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=200), "more than 192 accumulators"),
+    (problem(**BLOCKS, own=(("block_n", 64),)), PROMOTED, "or 1x128 and 128x128 blocks"),
+    (problem(**BLOCKS | INT8), PROMOTED, "multiplies bf16, fp16 or fp8"),
     (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 4, 4), ""),
     (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 8, 4), "num_warps is 4"),
     (PLAIN, SWAPPED, ""),
@@ -199,6 +210,16 @@ def test_the_finish(fields: dict[str, object], scales: str) -> None:
     of = problem(**fields, bias=True, activation="silu")
     constants = dict(spec_of(of, replace(PING_PONG, BLOCK_SIZE_K=128 if fields else 64)).constants)
     assert (constants["scales"], constants["bias"], constants["activation"]) == (scales, 1, "silu")
+
+
+def test_scales_of_blocks() -> None:
+    """A kernel of its own takes them after C, whose finish does not know them; the rest of the plan is as ever."""
+    of = problem(**BLOCKS, bias=True)
+    spec, launch = spec_of(of, PROMOTED), launch_of(of, PROMOTED)
+    assert (spec.file, dict(spec.constants)["scales"]) == ("cute/promoted_sm90.py", "blocks")
+    _, _, _, *extras, _, _, _, _ = [each for each in launch.arguments if type(each).__name__ != "Constant"]
+    assert extras == [Pointer(f"{name}_ptr", name) for name in ("scale_a", "scale_b", "bias")]
+    assert spec_of(problem(**FP8), PROMOTED).file == "cute/dense_sm90.py"
 
 
 def test_generated_modules_leave_them_out() -> None:

@@ -13,6 +13,7 @@ from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.families.call import Variant
 
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
+BLOCKS = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
 
 
 def problem(**fields: object) -> GemmProblem:
@@ -21,7 +22,7 @@ def problem(**fields: object) -> GemmProblem:
 
 @pytest.mark.parametrize(
     ("fields", "scales"),
-    [({}, "none"), (FP8, "whole"), ({**FP8, "own": (("scales", "per_token"),)}, "each")],
+    [({}, "none"), (FP8, "whole"), ({**FP8, "own": (("scales", "per_token"),)}, "each"), (BLOCKS, "blocks")],
 )
 def test_scales(fields: dict[str, object], scales: str) -> None:
     """As the format declares them."""
@@ -45,10 +46,11 @@ def test_operands(fields: dict[str, object], why: str) -> None:
 
 
 def test_finish() -> None:
-    """Scales, bias and activation, to three types; block scales are another kernel's."""
+    """Scales, bias and activation, to three types; scales of blocks of one size."""
     assert finish_limit(problem(bias=True, activation="silu", dtype_c="fp32")) == ""
-    blocks = problem(op="a8w8_blockscale", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn")
-    assert "scales of A and B, bias and activation only" in finish_limit(blocks)
+    assert finish_limit(problem(**BLOCKS, bias=True)) == ""
+    for own in (("block_m", 128), ("block_n", 64), ("block_k", 64)):
+        assert "or 1x128 and 128x128 blocks" in finish_limit(problem(**BLOCKS, own=(own,)))
 
 
 @pytest.mark.parametrize("template", [dense.TEMPLATE, dense_sm100.TEMPLATE])
