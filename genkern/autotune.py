@@ -74,7 +74,7 @@ class Autotuned:
         bundle = read_bundle(str(self.folder / "winner.genkern"))
         choice = Table([bundle], gpu.identity).find(self.problem)
         if choice.call is None:
-            raise ResultsError(f"{choice.why}: nothing of the bundle in {self.folder} serves it")
+            raise ResultsError(f"{choice.why}: nothing of the bundle in {self.folder} serves it (pack.log says why)")
         row_major = {"a": self.problem.row_major_a, "b": self.problem.row_major_b, "c": True}
         layouts = {
             name: Layout.of(tensor.shape, tensor.stride(), row_major[name], tensor.element_size())
@@ -97,6 +97,7 @@ def autotune_gemm(
     key: str = "exact",
     measure_loss: bool = True,
     options: Sequence[str] = (),
+    cache_dir: str | Path | None = None,
     folder: str | Path | None = None,
     run: Run | None = None,
 ) -> Autotuned:
@@ -107,8 +108,9 @@ def autotune_gemm(
     to `iterations` rounds (100 to 1,000). `key`: "exact" tunes these sizes; "power_of_two" those rounded up, whose
     winner then serves all sizes that round to them: unless `measure_loss` is False the exact sizes are tuned as well,
     and what is lost is in the result and in loss.json beside it. What was tuned before is taken from `folder` (by
-    default in genkern's cache). `options` are more of the command's. Raises InputError for tensors and lists that do
-    not fit, ResultsError with the command's own line where nothing was found.
+    default in genkern's cache). `options` are more of the command's; compiled kernels are in `cache_dir`, by default in
+    genkern's cache too. Raises InputError for tensors and lists that do not fit, ResultsError with the command's own
+    line where nothing was found.
     """
     if key not in KEYS:
         raise InputError(f"key is {key!r}, none of {', '.join(KEYS)}")
@@ -117,8 +119,10 @@ def autotune_gemm(
     space = _space(arch, mma_tiler_mn_list, cluster_shape_mn_list, use_2cta_instrs_list, use_tma_store_list)
     asked = ["--warmup", str(_count("warmup_iterations", warmup_iterations))]
     asked += ["--iters", str(_count("iterations", iterations)), *options]
-    root = Path(folder) if folder else cache_folder(None) / "autotune"
-    bench = _Bench(root, asked, run or _run)
+    if any(option.replace("-", "_").startswith("__cache_dir") for option in options):
+        raise InputError("options: --cache_dir is an argument of its own here, cache_dir")
+    cache = cache_folder(str(cache_dir) if cache_dir else None).absolute()
+    bench = _Bench(Path(folder) if folder else cache / "autotune", cache, asked, run or _run)
     if key == "exact":
         at, row = bench.tuned(problem, space, "exact")
         return _autotuned(bench, at, row, key, None)
@@ -224,6 +228,7 @@ class _Bench:
     """Runs of genkern's command, each with its files in a folder of its own."""
 
     root: Path
+    cache: Path
     asked: Sequence[str]
     run: Run
 
@@ -239,8 +244,8 @@ class _Bench:
             write_whole(str(place), text)
             flags = [*(["--col_a"] * (not problem.row_major_a)), *(["--row_b"] * problem.row_major_b)]
             size = ["-m", str(problem.M), "-n", str(problem.N), "-k", str(problem.K), "--dtype_a", problem.dtype_a]
-            given = [*size, *flags, "--space", str(place), "--libtype", "cute", "-o", str(results), *self.asked]
-            self.run(given, at / "tune.log")
+            given = [*size, *flags, "--space", str(place), "--libtype", "cute", "-o", str(results), "--cache_dir", str(self.cache)]
+            self.run([*given, *self.asked], at / "tune.log")
         rows = [row for row in read_results(str(results)) if row.problem == problem and row.config is not None]
         if not rows or rows[0].duration_us is None:
             raise ResultsError(f"no config of these lists won for {problem.name} ({at / 'tune.log'})")
@@ -250,7 +255,7 @@ class _Bench:
         """The bundle beside the results."""
         bundle = at / "winner.genkern"
         if not bundle.exists() or bundle.stat().st_mtime < (at / "results.yaml").stat().st_mtime:
-            self.run(pack_arguments(at / "results.yaml", bundle, cache_folder(None)), at / "pack.log")
+            self.run(pack_arguments(at / "results.yaml", bundle, self.cache), at / "pack.log")
 
 
 def _autotuned(bench: _Bench, at: Path, row: TunedRow, key: str, loss: float | None) -> Autotuned:

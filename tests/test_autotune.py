@@ -40,9 +40,11 @@ class Command:
         self.folder = folder
         self.slower = slower
         self.asked: list[argparse.Namespace] = []
+        self.packed_from: list[str] = []
 
     def __call__(self, arguments: Sequence[str], log: Path) -> None:
         if arguments[0] == "pack":
+            self.packed_from.append(arguments[arguments.index("--cache_dir") + 1])
             self._pack(arguments[1], arguments[3])
             return
         options = parse(list(arguments))
@@ -121,6 +123,13 @@ def test_what_was_tuned_is_kept(tmp_path: Path) -> None:
     assert len(command.asked) == 2
 
 
+def test_one_cache_for_all_runs(tmp_path: Path) -> None:
+    """What the tuning run compiled is what is packed: where the DSL is not installed, nothing else could be."""
+    command = Command(tmp_path)
+    tuned(command, tmp_path, cache_dir=tmp_path / "kernels", key="power_of_two")
+    assert {asked.cache_dir for asked in command.asked} == {*command.packed_from} == {str(tmp_path / "kernels")}
+
+
 def test_a_power_of_two_key(tmp_path: Path) -> None:
     """The rounded size is tuned, its config measured on the exact one, and the loss written beside it."""
     command = Command(tmp_path)
@@ -162,6 +171,7 @@ A, B, C = tensors()
         ((A, B, torch.empty(512, 300, dtype=torch.bfloat16).T), {}, "c must be contiguous along N"),
         ((A, B, C), {"key": "nearest"}, "key is 'nearest', none of exact, power_of_two"),
         ((A, B, C), {"iterations": 0}, "iterations is 0"),
+        ((A, B, C), {"options": ["--cache-dir", "x"]}, "an argument of its own here, cache_dir"),
         ((A, B, C), {"warmup_iterations": 2.5}, "warmup_iterations is 2.5"),
     ],
 )
