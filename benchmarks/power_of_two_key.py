@@ -3,6 +3,7 @@
     python benchmarks/power_of_two_key.py --write_sizes SIZES.yaml [--seed 1] [--count 100]
     python -m genkern -i SIZES.yaml --libtype cute -o RESULTS.yaml
     python benchmarks/power_of_two_key.py RESULTS.yaml [--limit N] [--seconds S] [-o FULL.jsonl]
+    python benchmarks/power_of_two_key.py --journal RESULTS.yaml.journal.previous
 
 M, N and K are log-uniform from 256 to 8192, N and K multiples of 8 (rows of 16 bytes, as the copy engine wants), bf16,
 weights stored as [N, K]. In the list each size is followed by what it rounds up to, unless that came before, so that
@@ -35,6 +36,8 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Winner
+from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.kernels.legality import legal
 from genkern.profiling.finals import Rounds
 
@@ -75,6 +78,7 @@ class Found:
         return self.key_us / self.own_us - 1 if self.own_us and self.key_us else None
 
 
+_NO_PAIRS = "no size is tuned together with what it rounds up to"
 WRONG, NOT_TIMED = "computes something else", "not timed"
 
 
@@ -95,8 +99,8 @@ def with_roundings(problems: Iterable[GemmProblem]) -> list[GemmProblem]:
     return list(dict.fromkeys(each for problem in problems for each in (problem, rounded_up(problem))))
 
 
-def pairs_of(rows: Sequence[TunedRow]) -> list[Pair]:
-    """The sizes of a results file that are tuned, and whose rounding is."""
+def pairs_of(rows: Iterable[TunedRow | Winner]) -> list[Pair]:
+    """The sizes that are tuned, and whose rounding is."""
     tuned = {row.problem: row.config for row in rows if row.config is not None}
     keys = ((problem, own, tuned.get(rounded_up(problem))) for problem, own in tuned.items())
     return [Pair(problem, own, key) for problem, own, key in keys if key and problem != rounded_up(problem)]
@@ -123,6 +127,26 @@ def race(bench: Bench, pair: Pair) -> Found:
     if not rounds:
         return _found(pair, why=NOT_TIMED)
     return _found(pair, own_us=median(own[:rounds]), key_us=median(by_key[:rounds]))
+
+
+def replayed(pair: Pair, facts: ProblemFacts) -> Found:
+    """Both times that the tuning run took of the exact size: of its finals where both were in them, else of its screening.
+
+    A config that the run left out, as its sibling was too slow, has no time.
+    """
+    finals = {each.config: each.duration_us for each in facts.finals if each.duration_us is not None}
+    screened = {each.config: each.duration_us for each in facts.screened.values() if each.duration_us is not None}
+    both = pair.own.name, pair.by_key.name
+    times = finals if finals.keys() >= {*both} else screened
+    own_us, key_us = (times.get(name) for name in both)
+    return _found(pair, own_us, key_us, "" if own_us and key_us else NOT_TIMED)
+
+
+def _replay(path: str) -> list[Found]:
+    facts = read_journal(path).facts
+    if not (pairs := pairs_of(each.winner for each in facts.values() if each.winner is not None)):
+        raise ResultsError(f"{path}: {_NO_PAIRS}")
+    return [replayed(pair, facts[pair.problem]) for pair in pairs]
 
 
 def _found(pair: Pair, own_us: float | None = None, key_us: float | None = None, why: str = "") -> Found:
@@ -161,18 +185,22 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--write_sizes", metavar="FILE", help="write the sizes of a seed, with what they round up to")
     parser.add_argument("--seed", type=int, default=1, help="by which they are drawn (default: 1)")
     parser.add_argument("--count", type=int, default=100, help="how many, without what they round up to (default: 100)")
+    parser.add_argument("--journal", metavar="FILE", help="the times that the tuning run itself took; needs no GPU")
     arguments = parser.parse_args(argv)
     with errors_end():
-        if bool(arguments.results) == bool(arguments.write_sizes):
-            raise InputError("give the results to time, or --write_sizes FILE")
+        if sum(map(bool, (arguments.results, arguments.write_sizes, arguments.journal))) != 1:
+            raise InputError("give the results to time, or --write_sizes FILE, or --journal FILE")
         if arguments.count < 1:
             raise InputError("--count is a number from 1")
         if arguments.write_sizes:
             problems = with_roundings(drawn(arguments.seed, arguments.count))
             write_whole(arguments.write_sizes, "".join(map(size_line, problems)))
             return
+        if arguments.journal:
+            print(report(_replay(arguments.journal)))
+            return
         if not (pairs := pairs_of(read_results(arguments.results))):
-            raise ResultsError(f"{arguments.results}: no size is tuned together with what it rounds up to")
+            raise ResultsError(f"{arguments.results}: {_NO_PAIRS}")
     found: list[Found] = []
     data = DataFile(arguments.output)
     with workbench(arguments) as bench_of:

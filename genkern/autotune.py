@@ -244,7 +244,18 @@ class _Bench:
             write_whole(str(place), text)
             flags = [*(["--col_a"] * (not problem.row_major_a)), *(["--row_b"] * problem.row_major_b)]
             size = ["-m", str(problem.M), "-n", str(problem.N), "-k", str(problem.K), "--dtype_a", problem.dtype_a]
-            given = [*size, *flags, "--space", str(place), "--libtype", "cute", "-o", str(results), "--cache_dir", str(self.cache)]
+            given = [
+                *size,
+                *flags,
+                "--space",
+                str(place),
+                "--libtype",
+                "cute",
+                "-o",
+                str(results),
+                "--cache_dir",
+                str(self.cache),
+            ]
             self.run([*given, *self.asked], at / "tune.log")
         rows = [row for row in read_results(str(results)) if row.problem == problem and row.config is not None]
         if not rows or rows[0].duration_us is None:

@@ -21,6 +21,8 @@ from genkern.formats.sizes import read_sizes
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Measurement, Outcome
+from genkern.journal.facts import ProblemFacts
 from genkern.profiling.finals import Finals, Rounds
 
 OWN = Config("cute_ping_pong", 128, 128, 64, 8, 1, 8, 5)
@@ -70,6 +72,31 @@ def test_pairs_are_of_what_was_tuned(tmp_path: Path) -> None:
     ]
     write_results(path, rows, 132)
     assert key.pairs_of(read_results(str(path))) == [PAIR]
+
+
+def measured(config: Config, us: float) -> Measurement:
+    return Measurement(config.name, Outcome.MEASURED, "cudagraph", duration_us=us)
+
+
+@pytest.mark.parametrize(
+    ("finals", "screened", "loss"),
+    [
+        ({OWN: 10.0, OTHER: 12.0}, {OWN: 11.0, OTHER: 11.0}, 0.2),
+        ({OWN: 10.0}, {OWN: 11.0, OTHER: 16.5}, 0.5),
+        ({OWN: 10.0}, {OWN: 11.0}, None),
+    ],
+)
+def test_a_journal_has_times_of_both(
+    finals: dict[Config, float], screened: dict[Config, float], loss: float | None
+) -> None:
+    """Of the finals where both were in them, else of the screening; a config that was left out has none."""
+    facts = ProblemFacts(
+        screened={config.name: measured(config, us) for config, us in screened.items()},
+        finals=[measured(config, us) for config, us in finals.items()],
+    )
+    found = key.replayed(PAIR, facts)
+    assert found.loss == (None if loss is None else pytest.approx(loss))
+    assert found.why == ("" if loss is not None else key.NOT_TIMED)
 
 
 def test_what_needs_no_rounds() -> None:
@@ -192,8 +219,8 @@ def test_every_pair_is_in_the_table_and_in_the_file(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "give the results to time, or --write_sizes FILE\n"),
-        (["r.yaml", "--write_sizes", "s.yaml"], "give the results to time, or --write_sizes FILE\n"),
+        ([], "give the results to time, or --write_sizes FILE, or --journal FILE\n"),
+        (["r.yaml", "--write_sizes", "s.yaml"], "give the results to time, or --write_sizes FILE, or --journal FILE\n"),
         (["--write_sizes", "s.yaml", "--count", "0"], "--count is a number from 1\n"),
     ],
 )
