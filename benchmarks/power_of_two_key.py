@@ -130,7 +130,7 @@ def race(bench: Bench, pair: Pair) -> Found:
 
 
 def replayed(pair: Pair, facts: ProblemFacts) -> Found:
-    """Both times that the tuning run took of the exact size: of its finals where both were in them, else of its screening.
+    """Both times that the tuning run took of the exact size: of its finals if both were in them, else of its screening.
 
     A config that the run left out, as its sibling was too slow, has no time.
     """
