@@ -156,7 +156,7 @@ FAULTS = (
     Fault("K: A is loaded as if it were not packed", r"(a_desc\.load\(.*\bk) // 2\b", r"\1"),
     # Weights that become numbers in registers.
     Fault("the last K-block is skipped", r"range\(0, K, STEP\)", "range(0, K - STEP, STEP)"),
-    Fault("words of weights stay the same", r"^( +)words = next_words$", r"\1words = words"),
+    Fault("words of weights stay the same", r"_moved_up\(words, last_words\)", "_moved_up(words, words[0])"),
     Fault(
         "A comes in another order than the weights",
         r"\.permute\(\(0, 3, 5, 2, 4, 1\)\)",

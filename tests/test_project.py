@@ -99,7 +99,7 @@ OTHER_PROGRAMS |= {
     "--brief",
     *("--key", "--least", "--over", "--vllm", "--skewed"),
     *("--processes", "--results", "--keep", "--bundle"),
-    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--tuned", "--seconds", "--seed"),
+    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal", "--tuned", "--seconds", "--seed"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.
