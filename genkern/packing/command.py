@@ -21,9 +21,12 @@ from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.kernel import Target
 from genkern.packing.packer import Packer
-from genkern.packing.rows import PackedRow, rows_of, with_calls
+from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
 from genkern.runtime.bundle import SUFFIX, read_bundle, write_bundle
 from genkern.runtime.packed import Contents, PackedWinner
+
+# Winners that one line names.
+_MOST_NAMED = 3
 
 
 def parse_pack(argv: Sequence[str]) -> argparse.Namespace:
@@ -70,7 +73,8 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
     for row in rows.packed:
         by_arch.setdefault(row.winner.arch, []).append(row)
     winners: list[PackedWinner] = []
-    packers, failed = [], 0
+    packers: list[Packer] = []
+    failed: dict[str, list[PackedWinner]] = {}
     for arch, here in by_arch.items():
         with _packer(arch, options) as packer:
             packers.append(packer)
@@ -79,10 +83,14 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
                 own, calls = calls[: len(row.wanted)], calls[len(row.wanted) :]
                 made = [call for call in own if not isinstance(call, Failure)]
                 if bad := next((call for call in own if isinstance(call, Failure)), None):
-                    failed += 1
-                    console.print(f"{row.winner.problem.size} {row.winner.config}: not packed: {bad.message}")
+                    failed.setdefault(bad.message, []).append(row.winner)
+                    winners += filter(None, [without_kernels(row.winner)])
                 else:
                     winners.append(with_calls(row, made))
+    for message, which in failed.items():
+        console.print(f"not packed: {_named(which)}: {message}")
+        served = sum(winner.library_us is not None for winner in which)
+        console.print(f"note: of these {served} have the library's call that was measured beside them in their place")
     binaries = {sha: binary for packer in packers for sha, binary in packer.binaries.items()}
     contents = Contents(tuple(winners), binaries, {k: v for packer in packers for k, v in packer.row_kernels.items()})
     images = {sha: image for packer in packers for sha, image in packer.images.items()}
@@ -131,6 +139,12 @@ def _list(path: str, console: Console) -> None:
     for line in aligned(lines, ("us", "library")):
         console.print(line)
     console.print(f"{_summary(bundle.contents)} in {bundle.where}")
+
+
+def _named(winners: Sequence[PackedWinner]) -> str:
+    first = ", ".join(f"{winner.problem.size} {winner.config}" for winner in winners[:_MOST_NAMED])
+    more = len(winners) - _MOST_NAMED
+    return f"{first} and {more} more" if more > 0 else first
 
 
 def _summary(contents: Contents) -> str:

@@ -75,6 +75,16 @@ def with_calls(row: PackedRow, calls: Sequence[PackedCall]) -> PackedWinner:
     return replace(row.winner, calls=tuple(calls))
 
 
+def without_kernels(winner: PackedWinner) -> PackedWinner | None:
+    """What is left of a winner whose kernels cannot be had: the call of the library that was measured beside it.
+
+    None where none was.
+    """
+    if winner.library_us is None:
+        return None
+    return replace(winner, choice="vendor", time_us=winner.library_us, calls=())
+
+
 def _left_out(row: TunedRow, predicted: bool) -> str:
     if not row.is_genkerns and row.choice != "vendor":
         return "of other libraries"

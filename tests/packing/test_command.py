@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from genkern.errors import GenkernError
+from genkern.kernels.cute.release import cute_installed
 from genkern.packing.command import parse_pack, run_pack
 from genkern.runtime.bundle import read_bundle
 
@@ -57,6 +59,30 @@ def test_results_of_two_architectures_become_one_bundle(folder: Path) -> None:
         "matmul_tiled_split_mask_m",
         "reduce_splits",
     ]
+
+
+@pytest.mark.skipif(cute_installed(), reason="CuTe DSL is installed")
+def test_kernels_that_cannot_be_compiled_leave_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line for all that fail alike, status 1, and a bundle in which the library's measured call serves them."""
+    monkeypatch.chdir(folder)
+    of_cute = (
+        ROW.replace("'BLOCK_SIZE_M': 16", "'BLOCK_SIZE_M': 64")
+        .replace("'num_warps': 4, 'num_stages': 2", "'num_warps': 8, 'num_stages': 4, 'family': 'cute_ping_pong'")
+        .replace("'vendor_us': 12.0", "'vendor_us': 12.0, 'vendor': 'torch'")
+    )
+    rows = [of_cute % (m, 1, "cudagraph", *H200) for m in (64, 128, 192, 256)]
+    (folder / "cute.yaml").write_text("".join(rows) + ROW % (24, 1, "cudagraph", *H200))
+    console = Console(file=StringIO(), width=500)
+    packed = ["cute.yaml", "-o", "cute.genkern", "--cache_dir", "cache", "--jobs", "1"]
+    assert run_pack(parse_pack(packed), console) == 1
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert said.count("not packed: ") == 1
+    assert "256x256x512 cute_ping_pong_" not in said
+    assert "and 1 more: CuTe DSL is not installed" in said
+    assert "of these 4 have the library's call" in said
+    winners = {winner.problem.M: winner for winner in read_bundle("cute.genkern").winners}
+    assert [winners[m].choice for m in (24, 64, 128, 192, 256)] == ["config", *["vendor"] * 4]
+    assert winners[64].time_us == 12.0
 
 
 REFUSED = {

@@ -10,7 +10,7 @@ from small_gemms import GEMV, TILED, WARP_SPECIALIZED_SWAPPED
 from genkern.errors import InputError
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
-from genkern.packing.rows import rows_of
+from genkern.packing.rows import rows_of, without_kernels
 
 PROBLEM = GemmProblem(100, 200, 512)
 ROW = TunedRow(
@@ -53,6 +53,16 @@ def test_the_library_needs_no_kernels() -> None:
     """A row that it won is packed without a call."""
     (row,) = rows_of([replace(ROW, choice="vendor")], None, False).packed
     assert (row.winner.choice, row.wanted) == ("vendor", ())
+
+
+def test_a_winner_whose_kernels_cannot_be_had() -> None:
+    """The library's measured call is in its place, by its own time; nothing is where none was measured."""
+    (row,) = rows_of([replace(ROW, vendor="torch")], None, False).packed
+    left = without_kernels(row.winner)
+    assert left is not None
+    assert (left.problem, left.choice, left.vendor, left.time_us, left.calls) == (PROBLEM, "vendor", "torch", 12.0, ())
+    (alone,) = rows_of([replace(ROW, vendor_us=None)], None, False).packed
+    assert without_kernels(alone.winner) is None
 
 
 def test_a_config_that_beats_pytorchs_call_serves_other_m() -> None:
