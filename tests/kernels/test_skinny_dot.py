@@ -86,6 +86,13 @@ def test_which_formats_take_it() -> None:
     assert "of fewer bits" in legal_problem(GemmProblem(1, 64, 256), "skinny_dot", where)
 
 
+@pytest.mark.parametrize(("num_stages", "refused"), [(0, True), (1, False), (4, False), (5, True)])
+def test_steps_on_their_way(num_stages: int, refused: bool) -> None:
+    """One at least, whose weights the loop begins with, and four at most."""
+    said = legal(problem_of(1, 64, 256, KINDS[0]), config_of(1, stages=num_stages), gpu_for_arch("sm_90"))
+    assert ("num_stages is not from 1 to 4" in said) is refused
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_has_the_epilogue(bias: bool) -> None:
     """The activation is applied to complete sums, with a bias or not."""

@@ -168,8 +168,8 @@ def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}, of which an instruction has {_ROWS}"
     if config.num_warps > _MOST_WARPS or WARP_K * config.num_warps != config.BLOCK_SIZE_K:
         return f"BLOCK_SIZE_K is {WARP_K} for each warp, of which there are {_MOST_WARPS} at most"
-    if config.num_stages > _MOST_STAGES:
-        return f"num_stages is {_MOST_STAGES} at most: a thread holds the weights of so many steps"
+    if not 1 <= config.num_stages <= _MOST_STAGES:
+        return f"num_stages is not from 1 to {_MOST_STAGES}: a thread holds the weights of so many steps"
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
 
 
