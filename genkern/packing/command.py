@@ -89,8 +89,8 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
                     winners.append(with_calls(row, made))
     for message, which in failed.items():
         console.print(f"not packed: {_named(which)}: {message}")
-        served = sum(winner.library_us is not None for winner in which)
-        console.print(f"note: of these {served} have the library's call that was measured beside them in their place")
+        if served := sum(winner.library_us is not None for winner in which):
+            console.print(f"note: of these {served} have the library's call that was measured beside them instead")
     binaries = {sha: binary for packer in packers for sha, binary in packer.binaries.items()}
     contents = Contents(tuple(winners), binaries, {k: v for packer in packers for k, v in packer.row_kernels.items()})
     images = {sha: image for packer in packers for sha, image in packer.images.items()}

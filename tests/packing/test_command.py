@@ -21,6 +21,9 @@ ROW = (
     "'vendor_us': 12.0, 'time_source': '%s', 'arch': '%s', 'device': '%s', 'check': 'gpu', "
     "'versions': {'triton': '3.6.0'}}\n"
 )
+OF_CUTE = ROW.replace("'BLOCK_SIZE_M': 16", "'BLOCK_SIZE_M': 64").replace(
+    "'num_warps': 4, 'num_stages': 2", "'num_warps': 8, 'num_stages': 4, 'family': 'cute_ping_pong'"
+)
 H200, MI300X = ("sm_90", "NVIDIA H200"), ("gfx942", "AMD Instinct MI300X")
 
 
@@ -65,11 +68,7 @@ def test_results_of_two_architectures_become_one_bundle(folder: Path) -> None:
 def test_kernels_that_cannot_be_compiled_leave_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for all that fail alike, status 1, and a bundle in which the library's measured call serves them."""
     monkeypatch.chdir(folder)
-    of_cute = (
-        ROW.replace("'BLOCK_SIZE_M': 16", "'BLOCK_SIZE_M': 64")
-        .replace("'num_warps': 4, 'num_stages': 2", "'num_warps': 8, 'num_stages': 4, 'family': 'cute_ping_pong'")
-        .replace("'vendor_us': 12.0", "'vendor_us': 12.0, 'vendor': 'torch'")
-    )
+    of_cute = OF_CUTE.replace("'vendor_us': 12.0", "'vendor_us': 12.0, 'vendor': 'torch'")
     rows = [of_cute % (m, 1, "cudagraph", *H200) for m in (64, 128, 192, 256)]
     (folder / "cute.yaml").write_text("".join(rows) + ROW % (24, 1, "cudagraph", *H200))
     console = Console(file=StringIO(), width=500)
@@ -83,6 +82,21 @@ def test_kernels_that_cannot_be_compiled_leave_the_library(folder: Path, monkeyp
     winners = {winner.problem.M: winner for winner in read_bundle("cute.genkern").winners}
     assert [winners[m].choice for m in (24, 64, 128, 192, 256)] == ["config", *["vendor"] * 4]
     assert winners[64].time_us == 12.0
+
+
+@pytest.mark.skipif(cute_installed(), reason="CuTe DSL is installed")
+def test_nothing_is_said_of_a_library_that_was_not_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be compiled is named, status 1, and the bundle has nothing of it."""
+    monkeypatch.chdir(folder)
+    of_cute = OF_CUTE.replace("'vendor_us': 12.0, ", "")
+    (folder / "alone.yaml").write_text(of_cute % (64, 1, "cudagraph", *H200))
+    console = Console(file=StringIO(), width=500)
+    packed = ["alone.yaml", "-o", "alone.genkern", "--cache_dir", "cache", "--jobs", "1"]
+    assert run_pack(parse_pack(packed), console) == 1
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "not packed: 64x256x512 cute_ping_pong_" in said
+    assert "library" not in said
+    assert read_bundle("alone.genkern").winners == ()
 
 
 REFUSED = {
