@@ -265,7 +265,9 @@ class _Bench:
     def packed(self, at: Path) -> None:
         """The bundle beside the results."""
         bundle = at / "winner.genkern"
-        if not bundle.exists() or bundle.stat().st_mtime < (at / "results.yaml").stat().st_mtime:
+        older = not bundle.exists() or bundle.stat().st_mtime < (at / "results.yaml").stat().st_mtime
+        # Without its kernels it is of a run that could not compile them: this one may have what was missing.
+        if older or not any(winner.calls for winner in read_bundle(str(bundle)).winners):
             self.run(pack_arguments(at / "results.yaml", bundle, self.cache), at / "pack.log")
 
 

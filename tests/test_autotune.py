@@ -130,6 +130,22 @@ def test_one_cache_for_all_runs(tmp_path: Path) -> None:
     assert {asked.cache_dir for asked in command.asked} == {*command.packed_from} == {str(tmp_path / "kernels")}
 
 
+def test_a_bundle_without_kernels_is_packed_again(tmp_path: Path) -> None:
+    """The first run found no compiler; the next one has it, and tunes nothing."""
+
+    class WithoutCompiler(Command):
+        def _pack(self, results: str, output: str) -> None:
+            write_bundle(output, Contents((), {}), {})
+
+    tuned(WithoutCompiler(tmp_path), tmp_path / "kept")
+    command = Command(tmp_path)
+    found = tuned(command, tmp_path / "kept")
+    assert (command.asked, len(command.packed_from)) == ([], 1)
+    found(*tensors(), FakeGpu())
+    tuned(command, tmp_path / "kept")
+    assert len(command.packed_from) == 1
+
+
 def test_a_power_of_two_key(tmp_path: Path) -> None:
     """The rounded size is tuned, its config measured on the exact one, and the loss written beside it."""
     command = Command(tmp_path)
