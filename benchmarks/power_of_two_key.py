@@ -143,7 +143,10 @@ def replayed(pair: Pair, facts: ProblemFacts) -> Found:
 
 
 def _replay(path: str) -> list[Found]:
-    facts = read_journal(path).facts
+    try:
+        facts = read_journal(path).facts
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
     if not (pairs := pairs_of(each.winner for each in facts.values() if each.winner is not None)):
         raise ResultsError(f"{path}: {_NO_PAIRS}")
     return [replayed(pair, facts[pair.problem]) for pair in pairs]

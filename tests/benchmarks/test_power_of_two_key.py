@@ -222,6 +222,7 @@ def test_every_pair_is_in_the_table_and_in_the_file(
         ([], "give the results to time, or --write_sizes FILE, or --journal FILE\n"),
         (["r.yaml", "--write_sizes", "s.yaml"], "give the results to time, or --write_sizes FILE, or --journal FILE\n"),
         (["--write_sizes", "s.yaml", "--count", "0"], "--count is a number from 1\n"),
+        (["--journal", "none.journal"], "none.journal: No such file or directory\n"),
     ],
 )
 def test_what_does_not_fit_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
