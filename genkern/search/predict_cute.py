@@ -23,7 +23,7 @@ _STORE_US = 1.0
 # What L2 hands out: a row of a box that begins elsewhere takes two.
 _LINE_BYTES = 128
 # wgmma reads 32 bytes along K of each of its 64 rows and of its columns from shared memory, 128 bytes a clock; narrow
-# ones wait for that, by arithmetic: no tile so narrow has been timed.
+# ones wait for that, by arithmetic: it was fitted to no timings, in which no tile was so narrow.
 _CLOCKS_OF_ROWS, _CLOCKS_OF_COLUMN, _CLOCKS_OF_PRODUCT = 16, 0.25, 0.5
 # Rows of a program's tile that keep tcgen05 busy: with 64 half of tensor memory's lanes are idle (PTX ISA, layout F);
 # two programs with 64 rows each use all of them (layout B).
