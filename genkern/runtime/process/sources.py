@@ -15,6 +15,7 @@ from pathlib import Path
 from genkern import __version__
 from genkern.errors import GenkernError, OutputError, ResultsError
 from genkern.files import cache_folder, read_bytes, shown_path, write_bytes_whole
+from genkern.kernels.cute.release import cute_installed, cute_version
 from genkern.runtime.bundle import SUFFIX, Bundle, is_bundle, read_bundle
 from genkern.runtime.process.own_command import pack
 from genkern.triton_release import installed
@@ -67,7 +68,9 @@ class Sources:
         where, data = shown_path(path), read_bytes(path, ResultsError)
         if not installed("triton"):
             raise ResultsError(f"{where}: packing results needs Triton: pack them elsewhere, and name the bundle")
-        versions = importlib.import_module("triton").__version__, __version__
+        # What one compiler lacked, another one has.
+        cute = cute_version() if cute_installed() else ""
+        versions = importlib.import_module("triton").__version__, cute, __version__
         kind = ".csv" if path.lower().endswith(".csv") else ".yaml"
         digest = hashlib.sha256(b"\0".join([*(text.encode() for text in (*versions, kind)), data])).hexdigest()
         folder = self._folder() / "bundles"

@@ -59,6 +59,16 @@ def test_results_are_packed_once(said: list[str], tmp_path: Path, monkeypatch: p
     assert sizes_in(again.bundles([str(made)])) == [16, 64]
 
 
+def test_another_compiler_packs_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be compiled before CuTe DSL was installed is not left out for good."""
+    results, made = library_rows(tmp_path / "r.yaml", [16]), []
+    monkeypatch.setattr(sources, "pack", lambda copy, to, *_: made.append(to) or to.write_bytes(b""))
+    for installed in (False, True, True):
+        monkeypatch.setattr(sources, "cute_installed", lambda installed=installed: installed)
+        Sources(lambda line: None, lambda: tmp_path / "own").bundles([str(results)])
+    assert made[0] != made[1] == made[2]
+
+
 def test_damaged_bundle_of_results_is_made_again(own: Sources, said: list[str], tmp_path: Path, folder: Path) -> None:
     """A half file in the cache's folder costs a packing."""
     results = library_rows(tmp_path / "r.yaml", [16])
