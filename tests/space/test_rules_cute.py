@@ -56,12 +56,12 @@ CASES = [
     # The library's tile there: 120 programs of 132.
     ("cute_wave", (problem(4316, 128), swapped(56, 64)), (problem(4316, 128), swapped(72, 64))),
     ("cute_cluster_empty", (problem(72, 4096), swapped(72, 64, "_2x1")), (problem(73, 4096), swapped(72, 64, "_2x1"))),
-    ("cute_cluster_of_four", (LARGE, swapped(72, 64, "_1x4")), (problem(4096, 6144, 4104), swapped(72, 64, "_1x4"))),
+    ("cute_large_cluster", (LARGE, swapped(72, 64, "_1x4")), (problem(4096, 6144, 4104), swapped(72, 64, "_1x4"))),
     ("cute_direct", (LARGE, swapped(72, 64, "_direct")), (problem(4096, 6145), swapped(72, 64, "_direct"))),
     ("cute_cluster_empty", (problem(128, 4096), ping_pong(128, 128, "_2x1")), (problem(129, 4096), ping_pong(128, 128, "_2x1"))),
     ("cute_cluster_empty", (problem(512, 128), ping_pong(128, 128, "_1x2")), (problem(512, 129), ping_pong(128, 128, "_1x2"))),
-    ("cute_cluster_of_four", (LARGE, ping_pong(128, 128, "_2x2")), (problem(4096, 6144, 4104), ping_pong(128, 128, "_2x2"))),
-    ("cute_cluster_of_four", (LARGE, ping_pong(128, 128, "_2x2")), (LARGE, ping_pong(128, 128, "_2x1"))),
+    ("cute_large_cluster", (LARGE, ping_pong(128, 128, "_2x2")), (problem(4096, 6144, 4104), ping_pong(128, 128, "_2x2"))),
+    ("cute_large_cluster", (LARGE, ping_pong(128, 128, "_2x2")), (LARGE, ping_pong(128, 128, "_2x1"))),
     ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (problem(4096, 6145), ping_pong(128, 128, "_direct"))),
     ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (problem(4096, 6144, dtype_c="fp32"), ping_pong(128, 128, "_direct"))),
 ]  # fmt: skip

@@ -115,7 +115,7 @@ def _rounded(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def cute_cluster_of_four(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe cluster of four or eight where rows of A and B begin on 128 bytes.
 
     genkern: an H200 runs 30 clusters of four at a time, or 15 of eight: 120 of 132 SMs. What they save counts where a

@@ -119,7 +119,7 @@ RULES: dict[str, Rule] = {
         cute.cute_stages,
         cute.cute_wave,
         cute.cute_cluster_empty,
-        cute.cute_cluster_of_four,
+        cute.cute_large_cluster,
         cute.cute_direct,
     )
 }
