@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -37,6 +38,18 @@ def spread(scales: Any, shape: tuple[int, ...]) -> Any:
     """The scale of each element of a matrix, of 128 columns and of one row or 128."""
     rows = 1 if len(scales) == shape[0] else 128
     return scales.repeat(rows, 0).repeat(128, 1)[: shape[0], : shape[1]]
+
+
+def shows(run: Callable[[int], tuple[Any, Any]], seeds: int) -> bool:
+    """Whether a fault shows with one of so many seeds: the machine refuses a step, or C is not what is wanted."""
+    for seed in range(seeds):
+        try:
+            got, wanted = run(seed)
+        except (AssertionError, KeyError, IndexError):
+            return True
+        if not np.array_equal(got, wanted):
+            return True
+    return False
 
 
 def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int, units: int) -> tuple[Any, Any]:

@@ -347,8 +347,13 @@ static int add_type(PyObject *module, const char *name, PyType_Spec *of) {
     return 0;
 }
 
+/* Of what launcher.py hands over: it passes over an extension that was built for another. */
+#define FORMS 2
+
 static int add_types(PyObject *module) {
     if (!data_ptr && !(data_ptr = PyUnicode_InternFromString("data_ptr")))
+        return -1;
+    if (PyModule_AddIntConstant(module, "FORMS", FORMS))
         return -1;
     return add_type(module, "Launches", &spec) || add_type(module, "Call", &call_spec) ? -1 : 0;
 }

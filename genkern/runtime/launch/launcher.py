@@ -18,9 +18,20 @@ from genkern.errors import LaunchError
 from genkern.runtime.launch.parameters import ALIGNMENT, TENSOR_MAP_BYTES, Address, Number, Parameter, TensorMap
 from genkern.runtime.launch.shape import Entries, Launch, LaunchShape
 
-_native: Any = None
-with contextlib.suppress(ImportError):
-    _native = importlib.import_module("genkern.runtime.launch._native")
+# Of what the C extension is handed, as it says of itself (_native.c).
+_FORMS = 2
+
+
+def _extension() -> Any:
+    """The C extension; None where it was not built, or was by an earlier genkern that handed it something else."""
+    with contextlib.suppress(ImportError):
+        found = importlib.import_module("genkern.runtime.launch._native")
+        if getattr(found, "FORMS", None) == _FORMS:
+            return found
+    return None
+
+
+_native = _extension()
 
 # Tensor maps that are kept of one parameter: a caching allocator gives the same few addresses again and again.
 _KEPT_MAPS = 64

@@ -14,7 +14,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.dense import FORMS
-from genkern.kernels.cute.turn import FAMILIES, shared_bytes, turn_of
+from genkern.kernels.cute.turn import FAMILIES, shared_bytes, turn_of, units_in_clusters
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
 
@@ -95,7 +95,7 @@ def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     block_m, block_n = config.BLOCK_SIZE_M * turn.tiles_m, config.BLOCK_SIZE_N * turn.tiles_n
     turns = -(-problem.M // block_m) * -(-problem.N // block_n)
-    at_once = gpu.compute_units // turn.programs
+    at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
     return turns < _LEAST_FILL * -(-turns // at_once) * at_once
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -144,3 +146,13 @@ def test_threads_do_not_mix_their_arguments(how: str) -> None:
     for launched in driver.launched:
         assert launched.parameters[0] == launched.parameters[1]
         assert int.from_bytes(launched.parameters[0], "little") // 16000 == launched.stream
+
+
+@pytest.mark.parametrize(("built", "taken"), [({"FORMS": 2}, True), ({"FORMS": 1}, False), ({}, False)])
+def test_an_extension_of_an_earlier_build_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, built: dict[str, int], taken: bool
+) -> None:
+    """It would misread what it is handed; launches go through ctypes then, as where there is none."""
+    extension = SimpleNamespace(**built)
+    monkeypatch.setitem(sys.modules, "genkern.runtime.launch._native", extension)
+    assert launcher._extension() is (extension if taken else None)
