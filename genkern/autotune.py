@@ -196,7 +196,7 @@ def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: o
         "cluster_shape_mn": listed(clusters),
         "use_2cta_instrs": listed(pairs),
         "use_tma_store": listed(stores),
-        "num_stages": [3, 4, 5, 6, 7, 8],
+        "num_stages": [3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
         "GROUP_SIZE_M": [1, 4, 8],
     }
     families: list[dict[str, Any]] = []

@@ -14,6 +14,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.dense import FORMS
+from genkern.kernels.cute.tile import TURNED_BOX
 from genkern.kernels.cute.turn import FAMILIES, shared_bytes, turn_of, units_in_clusters
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
@@ -25,7 +26,7 @@ _MANY_WAVES = 4
 # Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
 _LEAST_FILL = 0.85
 # Stages beyond which none was faster.
-_DEEP_RING = 8
+_DEEP_RING = 12
 # What L2 hands out.
 _LINE_BYTES = 128
 # The least width that fewer rows or columns than this may have: of upright tiles, and of swapped ones.
@@ -72,7 +73,7 @@ def cute_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe ring that leaves room for another stage, up to 8.
+    """CuTe ring that leaves room for another stage, up to 12.
 
     genkern: stages hide the latency of memory, and shared memory is of no other use to a program that has its SM alone.
     """
@@ -93,10 +94,45 @@ def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     _, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     if width & (width - 1) == 0 or width == _rounded(along, turn.width_step):
         return False
+    return _turns(problem, config) < _LEAST_FILL * _waves(problem, config, gpu) * _at_once(config, gpu)
+
+
+def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """CuTe tile of a width that is no power of two, where a narrower one of the same height needs as many waves.
+
+    genkern: the library's kernels have widths of all multiples of 8; of those that cut C into as many waves of clusters
+    the narrowest multiplies least. Turned operands, which are copied 64 rows or columns at a time, have wider steps.
+    """
+    turn = turn_of(config.family)
+    if turn is None:
+        return False
+    _, (turned, width) = turn.sides(
+        (not problem.row_major_a, config.BLOCK_SIZE_M), (problem.row_major_b, config.BLOCK_SIZE_N)
+    )
+    step = TURNED_BOX if turned else turn.width_step
+    if width & (width - 1) == 0 or width <= step:
+        return False
+    narrower = replace(config, **{"BLOCK_SIZE_M" if turn.swapped else "BLOCK_SIZE_N": width - step})
+    return _waves(problem, narrower, gpu) == _waves(problem, config, gpu)
+
+
+def _turns(problem: GemmProblem, config: Config) -> int:
+    """Of clusters, each of which makes its tiles once a turn."""
+    turn = turn_of(config.family)
+    assert turn is not None
     block_m, block_n = config.BLOCK_SIZE_M * turn.tiles_m, config.BLOCK_SIZE_N * turn.tiles_n
-    turns = -(-problem.M // block_m) * -(-problem.N // block_n)
-    at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
-    return turns < _LEAST_FILL * -(-turns // at_once) * at_once
+    return -(-problem.M // block_m) * -(-problem.N // block_n)
+
+
+def _at_once(config: Config, gpu: Gpu) -> int:
+    """Clusters that run at a time."""
+    turn = turn_of(config.family)
+    assert turn is not None
+    return max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
+
+
+def _waves(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
+    return -(-_turns(problem, config) // _at_once(config, gpu))
 
 
 def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

@@ -117,6 +117,7 @@ RULES: dict[str, Rule] = {
         cute.cute_width,
         cute.cute_tile_small,
         cute.cute_stages,
+        cute.cute_fitted,
         cute.cute_wave,
         cute.cute_cluster_empty,
         cute.cute_large_cluster,
