@@ -94,7 +94,7 @@ def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     if width & (width - 1) == 0 or width == _rounded(along, turn.width_step):
         return False
     block_m, block_n = config.BLOCK_SIZE_M * turn.tiles_m, config.BLOCK_SIZE_N * turn.tiles_n
-    turns = -(-problem.M // block_m) * -(-problem.N // block_n)
+    turns = problem.batch * -(-problem.M // block_m) * -(-problem.N // block_n)
     at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
     return turns < _LEAST_FILL * -(-turns // at_once) * at_once
 
