@@ -195,7 +195,9 @@ class Call:
 
 
 def for_batch(product: Product, call: Call) -> Call:
-    """The call for all products of a batch, of formats that have it: they go along the third dimension of the grid, or programs walk over them."""
+    """The call for all products of a batch, of formats that have it: they go along the third dimension of the grid, or
+    programs walk over them.
+    """
     if len(product.operands[0].shape) == 2:
         return call
     return replace(
