@@ -27,6 +27,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
+from genkern.kernels.argument import Constant, Leading, Stride
 from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.families.call import product_of
 from genkern.kernels.family import FAMILIES
@@ -204,7 +205,7 @@ def test_programs_in_cute_walk_over_all_products() -> None:
         (launch,) = plan.launches
         assert [launch.programs({"units": units, "M": 300}) for units in (8, 132)] == [(8, 1, 1), (5 * 3 * 2, 1, 1)]
         names = [each.name for each in launch.arguments if not isinstance(each, Constant)]
-        assert names == "a_desc b_desc c_desc c_ptr M N K GROUP_SIZE_M ldc BATCH c_step".split()
+        assert names == ["a_desc", "b_desc", "c_desc", "c_ptr", "M", "N", "K", "GROUP_SIZE_M", "ldc", "BATCH", "c_step"]
         assert LaunchPlan.from_json(plan.to_json()) == plan
     assert not any(each.aligns for each in launch.arguments if isinstance(each, (Leading, Stride)))
 
