@@ -17,7 +17,7 @@ from genkern.farm.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, Integer, Leading, Map, Pointer
+from genkern.kernels.argument import Constant, Integer, Leading, Map, Pointer, Stride
 from genkern.ops.op import get_op
 
 
@@ -55,12 +55,13 @@ def shows(run: Callable[[int], tuple[Any, Any]], seeds: int) -> bool:
 def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int, units: int) -> tuple[Any, Any]:
     """C as the kernel leaves it on a device of so many SMs, and as it should be: of small integers, to the bit.
 
-    What lies around and what C was before is NaN. Scales are powers of two.
+    What lies around and what C was before is NaN. Scales are powers of two. Of a batch the rows of all products, one
+    below the other.
     """
     rng = np.random.default_rng(seed)
-    a = rng.integers(-2, 3, (problem.M, problem.K)).astype(np.float32)
-    b = rng.integers(-2, 3, (problem.K, problem.N)).astype(np.float32)
-    extras = get_op(problem.op).operands(problem)[3:]
+    operands = get_op(problem.op).operands(problem)
+    a, b = (rng.integers(-2, 3, each.shape).astype(np.float32) for each in operands[:2])
+    extras = operands[3:]
     scales = {
         each.name: (2.0 ** rng.integers(-1, 2, each.shape)).astype(np.float32)
         for each in extras
@@ -68,10 +69,10 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
     }
     in_step = {each.scales: scales[each.name] for each in extras if each.in_step}
     wanted = a @ b if not in_step else spread(in_step["a"], a.shape) * a @ (spread(in_step["b"], b.T.shape).T * b)
-    c = np.full((problem.M, problem.N * DTYPES[problem.dtype_c].size_bytes), 0xFF, np.uint8)
+    c = np.full((problem.batch * problem.M, problem.N * DTYPES[problem.dtype_c].size_bytes), 0xFF, np.uint8)
     matrices = {
-        "a": stored(a if problem.row_major_a else a.T, problem.dtype_a),
-        "b": stored(b if problem.row_major_b else b.T, problem.dtype_b),
+        "a": stored(_rows(a, problem.row_major_a), problem.dtype_a),
+        "b": stored(_rows(b, problem.row_major_b), problem.dtype_b),
         "c": c,
     }
     memory, address = {1 << 33: c.reshape(-1)}, {"c": 1 << 33}
@@ -80,7 +81,7 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
         if operand.role == "scale":
             scale = scales[operand.name]
             wanted = wanted if operand.in_step else wanted * scale
-            raw = stored((scale if operand.row_major else scale.T).reshape(1, -1), "fp32")
+            raw = stored(_rows(scale, operand.row_major).reshape(1, -1), "fp32")
         else:
             bias = rng.integers(-3, 4, (1, problem.N)).astype(np.float32)
             wanted, raw = wanted + bias, stored(bias, problem.dtype_c)
@@ -88,6 +89,8 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
     if problem.activation == "relu":
         wanted = np.maximum(wanted, 0)
     sizes = {"M": problem.M, "N": problem.N, "K": problem.K, "GROUP_SIZE_M": config.GROUP_SIZE_M}
+    sizes["BATCH"] = problem.batch
+    by_name = {each.name: each for each in operands}
     arguments: list[Any] = []
     for argument in made.launch.arguments:
         if isinstance(argument, Map):
@@ -98,6 +101,8 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
             arguments.append(address[argument.operand])
         elif isinstance(argument, Leading):
             arguments.append(problem.N)
+        elif isinstance(argument, Stride):
+            arguments.append(by_name[argument.operand].elements // problem.batch)
         elif isinstance(argument, Integer):
             arguments.append(sizes[argument.name])
         else:
@@ -118,4 +123,11 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
             memory=memory,
             random=Random(f"{seed} {first}"),
         ).run()
+    wanted = wanted.reshape(-1, problem.N)
     return numbers(c, problem.dtype_c), numbers(stored(wanted, problem.dtype_c), problem.dtype_c)
+
+
+def _rows(values: Any, row_major: bool) -> Any:
+    """A matrix as it is stored; those of a batch one below the other."""
+    turned = values if row_major else values.swapaxes(-1, -2)
+    return turned.reshape(-1, turned.shape[-1])

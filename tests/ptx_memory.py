@@ -22,8 +22,13 @@ def _places(warp: Warp, operand: str) -> Any:
 
 
 def load_shared(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:
-    places = _places(warp, given[1])[:, None] + np.arange(4)
-    warp.put(given[0], machine.cta_of(warp).shared[places].view(np.uint32)[:, 0], active)
+    registers = operands_of(given[0][1:-1]) if given[0].startswith("{") else given[:1]
+    # Of lanes that load nothing an address may be anything.
+    first = np.where(active, _places(warp, given[1]), 0)
+    assert not (first % (4 * len(registers))).any(), "off the bytes that are loaded at a time"
+    for number, register in enumerate(registers):
+        places = first[:, None] + 4 * number + np.arange(4)
+        warp.put(register, machine.cta_of(warp).shared[places].view(np.uint32)[:, 0], active)
 
 
 def store_shared(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:

@@ -34,7 +34,7 @@ def programs_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: flo
     """Microseconds of all tiles, of a config of these families; `unit_tflops` is what a busy SM multiplies."""
     turn, block_m, block_n = turn_of(config.family), config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     assert turn is not None
-    turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
+    turns = problem.batch * -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
     at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
     waves = -(-turns // at_once)
     height, columns = turn.sides(block_m, block_n)

@@ -14,6 +14,9 @@ tile's sides along wgmma's rows and columns.
 
 M, N, K and GROUP_SIZE_M are run-time arguments, so that one binary serves every size. Whatever lies beyond them TMA
 fills with zeros and does not store.
+
+Of a batch the matrices of an operand are one to TMA, each behind the one before as they are stored. What a tile loads
+beyond M or N may be the next product's, and is not stored; K ends with a K-block, or with the rows of both operands.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ class Dense(Epilogue, Walk):
     def __init__(
         self, symbol, *, dtype_a, dtype_b, dtype_c, k_major_a, k_major_b, scales, bias, activation, block_m, block_n,
         block_k, cluster_m, cluster_n, swapped, ping_pong, stages, part, buffers, swizzled, warps, shared_bytes,
+        batched=0,
     ):  # fmt: skip
         self.dtype_a, self.dtype_b, self.dtype_c = TYPES[dtype_a], TYPES[dtype_b], TYPES[dtype_c]
         self.k_major_a, self.k_major_b = bool(k_major_a), bool(k_major_b)
@@ -75,6 +79,7 @@ class Dense(Epilogue, Walk):
         self.box = (part, ROWS) if swapped else (WARP_ROWS, part)
         self.buffers = buffers
         self.warps = warps
+        self.batched = bool(batched)
         self.groups = 2 if self.ping_pong or self.height > ROWS else 1
         self.groups_of_tile = 1 if self.ping_pong else self.groups
         # wgmmas that a group makes of a tile along its height.
@@ -140,7 +145,11 @@ class Dense(Epilogue, Walk):
 
     @cute.kernel
     def kernel(self, load_a: cute.CopyAtom, load_b: cute.CopyAtom, c, extras, sizes):
-        """`sizes`: M, N, K, GROUP_SIZE_M, and C's leading dimension where no descriptor has it."""
+        """`sizes`: M, N, K, GROUP_SIZE_M, and C's leading dimension where no descriptor has it.
+
+        Of a batch always that one, then how many products there are, and the step from one to the next of each pointer:
+        C's, which is the first of `extras` where C has a descriptor, and those of the finish.
+        """
         thread = cute.arch.thread_idx()[0]
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         program = cute.arch.block_idx()[0]
@@ -201,20 +210,25 @@ class Dense(Epilogue, Walk):
         mask_b = Int16(((1 << self.cluster_m) - 1) << (rank_n * self.cluster_m))
         stage, phase, loaded = Int32(0), Int32(1), Int32(0)
         for turn in cutlass.range(first, turns, step, unroll=1):
-            tile_m, tile_n = self.tile_at(turn, walk)
+            product, turn_of_product = self.product_at(turn, walk)
+            tile_m, tile_n = self.tile_at(turn_of_product, walk)
+            own_a, own_b = from_a, from_b
+            if const_expr(self.batched):
+                own_a, _ = self.copies(load_a, a, m, k, self.block_m, self.k_major_a, product)
+                own_b, _ = self.copies(load_b, b, n, k, self.block_n, self.k_major_b, product)
             for block in cutlass.range(cute.ceil_div(k, self.block_k), unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 self.announce(full + stage, rank_m, rank_n)
                 arrived = full + stage
                 if const_expr(self.cluster_n == 1):
-                    cute.copy(load_a, from_a[None, tile_m, block], to_a[None, stage], tma_bar_ptr=arrived)
+                    cute.copy(load_a, own_a[None, tile_m, block], to_a[None, stage], tma_bar_ptr=arrived)
                 elif loaded % self.cluster_n == rank_n:
-                    source, target = from_a[None, tile_m, block], to_a[None, stage]
+                    source, target = own_a[None, tile_m, block], to_a[None, stage]
                     cute.copy(load_a, source, target, tma_bar_ptr=arrived, mcast_mask=mask_a)
                 if const_expr(self.cluster_m == 1):
-                    cute.copy(load_b, from_b[None, tile_n, block], to_b[None, stage], tma_bar_ptr=arrived)
+                    cute.copy(load_b, own_b[None, tile_n, block], to_b[None, stage], tma_bar_ptr=arrived)
                 elif loaded % self.cluster_m == rank_m:
-                    source, target = from_b[None, tile_n, block], to_b[None, stage]
+                    source, target = own_b[None, tile_n, block], to_b[None, stage]
                     cute.copy(load_b, source, target, tma_bar_ptr=arrived, mcast_mask=mask_b)
                 loaded += 1
                 stage += 1
@@ -222,9 +236,14 @@ class Dense(Epilogue, Walk):
                     stage = Int32(0)
                     phase ^= 1
 
-    def copies(self, load, stages, rows, k, block, k_major):
-        """Blocks of an operand as its descriptor counts, [.., tile, K-block], and the stages that they go to."""
-        blocks = cute.local_tile(coordinates(rows, k, k_major), (block, self.block_k), (None, None))
+    def copies(self, load, stages, rows, k, block, k_major, product=None):
+        """Blocks of an operand, or of that of a product of a batch, as its descriptor counts, [.., tile, K-block], and
+        the stages that they go to.
+        """
+        matrix = coordinates(rows, k, k_major)
+        if product is not None:
+            matrix = cute.domain_offset((product * rows, 0) if k_major else (0, product * k), matrix)
+        blocks = cute.local_tile(matrix, (block, self.block_k), (None, None))
         to, source = cpasync.tma_partition(
             load, 0, cute.make_layout(1), cute.group_modes(stages, 0, 2), cute.group_modes(blocks, 0, 2)
         )
@@ -276,7 +295,8 @@ class Dense(Epilogue, Walk):
                 cute.arch.barrier_arrive(barrier_id=TURN + 1 - which, number_of_threads=2 * GROUP)
             warpgroup.wait_group(0)
             self.release(empty + before, thread % WARP, rank_m, rank_n)
-            tile_m, tile_n = self.tile_at(turn, walk)
+            product, turn_of_product = self.product_at(turn, walk)
+            tile_m, tile_n = self.tile_at(turn_of_product, walk)
             tile_row, tile_column = self.in_order(tile_m, tile_n)
             # Where the group's first wgmma of the tile has its first row, along M or N, and its first column.
             row = tile_row * self.height + (0 if self.ping_pong else which * ROWS)
@@ -284,11 +304,12 @@ class Dense(Epilogue, Walk):
             flat = cute.make_tensor(
                 sums.iterator, cute.make_layout((4, self.width // 8, self.high), stride=(1, 4, self.width // 2))
             )
-            self.finish(flat, row, column, thread % GROUP, extras, sizes)
+            own_c, own_extras = self.of_product(product, c, extras, sizes)
+            self.finish(flat, row, column, thread % GROUP, own_extras, sizes)
             if const_expr(self.tma_store):
-                self.store(flat, parts, row, column, thread % GROUP, which, c, sizes)
+                self.store(flat, parts, row, column, thread % GROUP, which, own_c, sizes)
             else:
-                self.write(flat, row, column, thread % GROUP, c, sizes)
+                self.write(flat, row, column, thread % GROUP, own_c, sizes)
         if const_expr(self.tma_store):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 

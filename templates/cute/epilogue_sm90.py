@@ -121,6 +121,16 @@ class Epilogue(Finish):
                 elif warp == 0:
                     self.send(own, buffer, corner, c, sizes)
 
+    def of_product(self, product, c, extras, sizes):
+        """C and what a finish reads of one product of a batch. C by TMA: its descriptor, of all products, its address,
+        and where its rows begin in the descriptor's.
+        """
+        if not self.batched:
+            return c, extras
+        pointers = (*(() if self.tma_store else (c,)), *(extras or ()))
+        own, *others = (pointer + Int64(product) * sizes[6 + number] for number, pointer in enumerate(pointers))
+        return (c, own, product * sizes[0]) if self.tma_store else own, tuple(others)
+
     @cute.jit
     def gather(self, which):
         """The warps that fill a part: one, or all of group `which`."""
@@ -131,14 +141,46 @@ class Epilogue(Finish):
 
     @cute.jit
     def send(self, own, buffer, corner, c, sizes):
-        """A part that is complete in shared memory to C, from `corner` on, by one thread of this warp."""
+        """A part that is complete in shared memory to C, from `corner` on, by one thread of this warp.
+
+        Of a batch one that overhangs M goes by all threads of the warp, row by row: what follows is the next product's.
+        """
+        if const_expr(self.batched):
+            descriptor, pointer, first = c
+            if corner[0] + self.box[0] <= sizes[0]:
+                self.send_part(own, buffer, (corner[0] + first, corner[1]), descriptor, sizes)
+            else:
+                self.send_rows(own, buffer, corner, pointer, sizes)
+        else:
+            self.send_part(own, buffer, corner, c, sizes)
+        cute.arch.cp_async_bulk_commit_group()
+
+    @cute.jit
+    def send_part(self, own, buffer, corner, c, sizes):
+        """A whole part, by TMA."""
         matrix = cute.domain_offset(corner, coordinates(sizes[0], sizes[1], True))
         place = cute.local_tile(matrix, self.box, (0, 0))
         source, to = cpasync.tma_partition(
             c, 0, cute.make_layout(1), cute.group_modes(own, 0, 2), cute.group_modes(place, 0, 2)
         )
         cute.copy(c, source[None, buffer], to[None])
-        cute.arch.cp_async_bulk_commit_group()
+
+    @cute.jit
+    def send_rows(self, own, buffer, corner, c, sizes):
+        """What of a part lies in C, 16 bytes a thread; rows of C are a multiple of that."""
+        lane, pitch = cute.arch.lane_idx(), sizes[4]
+        rows, eights = self.box[0], self.box[1] // 8
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype_c, num_bits_per_copy=128)
+        for piece in cutlass.range(-(-rows * eights // WARP), unroll=1):
+            place = piece * WARP + lane
+            row, column = place // eights, cute.assume(place % eights * 8, divby=8)
+            at_row, at_column = corner[0] + row, corner[1] + column
+            if row < rows and at_row < sizes[0] and at_column < sizes[1]:
+                source = cute.domain_offset((row, column, buffer), own)
+                target = (c + (Int64(at_row) * pitch + at_column)).align(16)
+                values = cute.make_rmem_tensor(cute.make_layout(8), self.dtype_c)
+                cute.copy(atom, cute.make_tensor(source.iterator, cute.make_layout(8)), values)
+                cute.copy(atom, values, cute.make_tensor(target, cute.make_layout(8)))
 
     @cute.jit
     def write(self, sums, first_row: Int32, first_column: Int32, thread, c, sizes):

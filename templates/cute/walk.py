@@ -8,8 +8,11 @@ from cutlass import Int32, const_expr, cute
 
 class Walk:
     """For a kernel whose tiles are `block_m` x `block_n`, by clusters of `cluster` programs, `cluster_m` of them along
-    M, that have `tiles_m` x `cluster_n` tiles at a time: Dense says of each.
+    M, that have `tiles_m` x `cluster_n` tiles at a time: Dense says of each. `batched`: they have the tiles of all
+    products of a batch, one product after the other; `sizes` say behind C's leading dimension how many there are.
     """
+
+    batched = False
 
     def walk(self, program, sizes):
         """A program's: the first turn of its cluster, turns of all, those that are made at a time, turns along M and
@@ -20,7 +23,7 @@ class Walk:
         rank = program % self.cluster
         return (
             program // self.cluster,
-            turns_m * turns_n,
+            turns_m * turns_n * sizes[5] if self.batched else turns_m * turns_n,
             cute.arch.grid_dim()[0] // self.cluster,
             turns_m,
             turns_n,
@@ -28,6 +31,13 @@ class Walk:
             rank % self.cluster_m // (self.cluster_m // self.tiles_m),
             rank // self.cluster_m,
         )
+
+    def product_at(self, turn, walk):
+        """Which product of a batch a turn is of, and its number among the turns of that."""
+        if not self.batched:
+            return 0, turn
+        turns_of_product = walk[3] * walk[4]
+        return turn // turns_of_product, turn % turns_of_product
 
     @cute.jit
     def tile_at(self, turn: Int32, walk):

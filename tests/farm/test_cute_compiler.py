@@ -205,6 +205,7 @@ def test_a_compile_that_hangs_or_dies(tmp_path: Path, stand_in: list[tuple[objec
 # By the real compiler: every way that the kernel's text can go.
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 BLOCKS = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
+BATCH = {"op": "batched_a16w16", "own": (("batch_size", 32),)}
 REAL = [
     (GemmProblem(4096, 6144, 4096), "cute_ping_pong_2x1_BM128_BN168_BK64_GM8_SK1_nW8_nS5"),
     (GemmProblem(512, 512, 512, bias=True, activation="relu"), "cute_cooperative_1x2_BM256_BN128_BK64_GM8_SK1_nW8_nS4"),
@@ -236,6 +237,11 @@ REAL = [
     ),
     (GemmProblem(512, 512, 512, **BLOCKS), "cute_cooperative_2x1_BM256_BN128_BK128_GM8_SK1_nW8_nS4"),
     (GemmProblem(512, 512, 512, **BLOCKS, bias=True), "cute_cooperative_1x2_BM128_BN112_BK128_GM8_SK1_nW8_nS7"),
+    (GemmProblem(1024, 1024, 128, **BATCH), "cute_ping_pong_BM128_BN192_BK64_GM8_SK1_nW8_nS4"),
+    (
+        GemmProblem(100, 1000, 528, **{**BATCH, **FP8, "op": "batched_a8w8"}),
+        "cute_cooperative_swapped_direct_BM104_BN128_BK128_GM8_SK1_nW8_nS4",
+    ),
 ]
 TOKENS = {**FP8, "own": (("scales", "per_token"),)}
 TURNED = {"row_major_a": False, "row_major_b": True}

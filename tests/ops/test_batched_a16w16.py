@@ -27,6 +27,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
+from genkern.kernels.argument import Constant, Leading, Stride
+from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.families.call import product_of
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.legality import legal, legal_problem
@@ -130,12 +132,14 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
 
 
 def test_which_families_take_it() -> None:
-    """Those whose grids have a third dimension to spare; through TMA where what overhangs K is outside all matrices."""
+    """Those whose grids have a third dimension to spare, or whose programs walk over all products; through TMA where
+    what overhangs K is outside all matrices.
+    """
     batch = problem_of(1, 128, 1024, 4)
     taking = {name for name in FAMILIES if not legal_problem(batch, name, H200)}
     tiled = {"tiled", "tiled_semaphore", "tiled_atomic", "tiled_swapped"}
-    assert taking == {*tiled, "gemv", "tiled_tma", "tiled_tma_swapped"}
-    assert taking < set(INTERPRETED)
+    assert taking == {*tiled, "gemv", "tiled_tma", "tiled_tma_swapped", *FORMS}
+    assert taking - set(FORMS) < set(INTERPRETED)
     for turned in (replace(batch, M=16, row_major_a=False), replace(batch, row_major_b=True)):
         assert "zeros beyond K only" in legal_problem(turned, "tiled_tma", H200)
     assert "more rows than 32 bits" in legal_problem(problem_of(2**15, 128, 64, 2**15), "tiled_tma", H200)
@@ -190,3 +194,28 @@ def test_spaces_have_something_for_every_size(arch: str, types: tuple[str, str])
     for size in ((1, 1280, 8192), (64, 128, 512), (4096, 512, 128), (3, 17, 33)):
         problem = problem_of(*size, 16, (op, a, a, c))
         assert prune(space, problem, gpu_for_arch(arch)).kept, size
+
+
+def test_programs_in_cute_walk_over_all_products() -> None:
+    """One grid for all of them, in which each pointer has a step; what they load and store by TMA has no gaps."""
+    config = Config("cute_ping_pong", 128, 128, 64, 2, 1, 8, 4)
+    problem = problem_of(300, 200, 136, 5, ("batched_a16w16", "bf16", "bf16", "bf16"))
+    for any_m in (False, True):
+        plan = launch_plan(product_of(problem, get_op(problem.op), "sm_90"), config, H200, any_m=any_m)
+        (launch,) = plan.launches
+        assert [launch.programs({"units": units, "M": 300}) for units in (8, 132)] == [(8, 1, 1), (5 * 3 * 2, 1, 1)]
+        names = [each.name for each in launch.arguments if not isinstance(each, Constant)]
+        assert names == ["a_desc", "b_desc", "c_desc", "c_ptr", "M", "N", "K", "GROUP_SIZE_M", "ldc", "BATCH", "c_step"]
+        assert LaunchPlan.from_json(plan.to_json()) == plan
+    assert not any(each.aligns for each in launch.arguments if isinstance(each, (Leading, Stride)))
+
+
+def test_what_programs_in_cute_refuse() -> None:
+    """What is beyond K is the next product's where rows run otherwise, and sizes that 32 bits do not count."""
+    config = Config("cute_ping_pong", 128, 128, 64, 2, 1, 8, 4)
+    types = ("batched_a16w16", "bf16", "bf16", "bf16")
+    assert not legal(problem_of(300, 200, 136, 5, types), config, H200)
+    for turned in ({"row_major_a": False}, {"row_major_b": True}):
+        assert "beyond K" in legal(problem_of(304, 200, 136, 5, types, **turned), config, H200)
+        assert not legal(problem_of(304, 200, 128, 5, types, **turned), config, H200)
+    assert "more rows than 32 bits" in legal(problem_of(2**15, 128, 64, 2**15, types), config, H200)

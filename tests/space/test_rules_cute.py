@@ -113,3 +113,12 @@ def test_every_rule_has_a_case() -> None:
     """The table above has all of them."""
     own = {name for name, rule in RULES.items() if rule.__module__ == cute.__name__}
     assert {rule for rule, *_ in CASES} == own
+
+
+def test_waves_are_of_all_products() -> None:
+    """Three products of a batch fill the last wave where one does not."""
+    one = problem(2048, 800)
+    three = GemmProblem(2048, 800, one.K, "batched_a16w16", own=(("batch_size", 3),))
+    config = ping_pong(128, 160)
+    assert cute.cute_wave(one, config, H200)
+    assert not cute.cute_wave(three, config, H200)

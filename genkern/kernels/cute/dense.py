@@ -30,6 +30,7 @@ from genkern.kernels.cute.dense_product import (
 )
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
+    BATCH,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
     NUM_STAGES,
@@ -44,7 +45,8 @@ from genkern.kernels.families.call import (
     Variant,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP
-from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
+from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
 # Of products with scales of blocks, which are promoted to float32 K-block by K-block.
@@ -127,17 +129,20 @@ def _call(product: Product, variant: Variant) -> Call:
     groups = 2 if ping_pong else least(2, (BLOCK_SIZE_N if variant.swapped else BLOCK_SIZE_M) // tile.ROWS)
     box = (variant.part, tile.ROWS) if variant.swapped else (tile.WARP_ROWS, variant.part)
     swizzle = tile.SWIZZLE_128 if tile.is_swizzled(box[1]) else tile.NO_SWIZZLE
-    c: Argument = Pointer("c_ptr", "c")
+    batched = get_op(problem.op).batched
+    c: tuple[Argument, ...] = (Pointer("c_ptr", "c"),)
     if tma_store:
-        c = Map("c_desc", "c", box, False, swizzle)
+        # Of a batch the rows of a box that are the next product's must not be written: the others go by the pointer.
+        c = (Map("c_desc", "c", box, False, swizzle), *(c if batched else ()))
     arguments = [
         _block(product, "a", problem.row_major_a, BLOCK_SIZE_M, of_k),
         _block(product, "b", not problem.row_major_b, BLOCK_SIZE_N, of_k),
-        c,
+        *c,
         *product.extra,
         *_SIZES,
         GROUP,
-        *(() if tma_store else (Leading("ldc", "c"),)),
+        *(() if tma_store and not batched else (Leading("ldc", "c"),)),
+        *((Integer("BATCH", BATCH),) if batched else ()),
     ]
     stage_bytes = (BLOCK_SIZE_M + BLOCK_SIZE_N) * tile.BLOCK_BYTES
     before_parts = NUM_STAGES * stage_bytes + tile.BARRIER_BYTES
@@ -153,6 +158,8 @@ def _call(product: Product, variant: Variant) -> Call:
         "shared_bytes": before_parts + buffers * part_bytes,
         "warps": groups * tile.GROUP_WARPS + tile.LOADING_WARPS,
     }
+    if batched:
+        constants["batched"] = 1
     options: Options = (("num_ctas", variant.cluster),)
     units = UNITS - _UNITS_LOST if variant.cluster >= _LARGE_CLUSTER else UNITS
     kernel = Kernel(
@@ -160,9 +167,10 @@ def _call(product: Product, variant: Variant) -> Call:
         (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
         (least(most(1, units // variant.cluster), _TURNS), 1, 1),
         options,
+        walks_batch=True,
     )
     turns = cdiv(M, BLOCK_SIZE_M * variant.down) * cdiv(N, BLOCK_SIZE_N * variant.across)
-    return Call((kernel,), (("turns", turns),))
+    return Call((kernel,), (("turns", BATCH * turns if batched else turns),))
 
 
 def units_in_clusters(units: int, cluster: int) -> int:
@@ -184,6 +192,8 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         return reason
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
+    if problem.batch * max(problem.M, problem.N, problem.K) >= INT32 // 2:
+        return "the batch has more rows than 32 bits count"
     return finish_limit(problem) or tma_operands_limit(problem, gpu)
 
 
@@ -214,6 +224,11 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     for k_major, side in ((problem.row_major_a, block_m), (not problem.row_major_b, block_n)):
         if not k_major and side % tile.TURNED_BOX:
             return f"an operand that does not run along K is copied {tile.TURNED_BOX} rows or columns at a time"
+    if not (problem.row_major_a and not problem.row_major_b) and problem.batch > 1 and problem.K % config.BLOCK_SIZE_K:
+        # To a descriptor the matrices of a batch are one, so that it fills nothing with zeros there.
+        return "in a batch what is beyond K is the next product's where an operand does not run along K"
+    if problem.batch * tiles(problem, config) >= INT32 // 2:
+        return "more tiles than 32 bits count"
     if not 2 <= config.num_stages <= tile.MOST_STAGES:
         return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
     if gpu is not None and shared_bytes(problem, config) > gpu.shared_bytes_per_block:
@@ -248,6 +263,7 @@ CUTE_DENSE = tuple(
         width_step=tile.WIDTH_STEP,
         block_m=(tile.WIDTH_STEP, tile.WIDEST) if form.swapped else (tile.ROWS, _HIGHEST[form.ping_pong]),
         helper_warps=tile.LOADING_WARPS,
+        batches=True,
     )
     for form in FORMS.values()
 )

@@ -41,7 +41,8 @@ def scales_of(problem: GemmProblem) -> str | None:
     if steps := op.step_operands(problem):
         return BLOCKS if op.promoted(problem) and _are_blocks(problem, steps) else None
     operands: tuple[Operand, ...] = op.finish_operands(problem)
-    scales = {operand.scales: operand.shape for operand in operands if operand.role == "scale"}
+    # Of a batch each product has its own.
+    scales = {operand.scales: operand.shape[-2:] for operand in operands if operand.role == "scale"}
     if not scales:
         return "none"
     found = {(("a", (1,)), ("b", (1,))): "whole", (("a", (problem.M, 1)), ("b", (1, problem.N))): "each"}
@@ -109,6 +110,7 @@ def dense_family(
     helper_warps: int,
     swapped: bool = False,
     promotes: bool = False,
+    batches: bool = False,
 ) -> Family:
     """A family that loads by TMA and, with `tma_store`, stores so; `block_m`: its least and its most BLOCK_SIZE_M."""
     return Family(
@@ -122,6 +124,7 @@ def dense_family(
         interpreted=False,
         steps=False,
         promotes=promotes,
+        batches=batches,
         swaps_operands=swapped,
         width_step=width_step,
         helper_warps=helper_warps,

@@ -167,6 +167,8 @@ class Kernel:
     `options` are Triton's; with `takes_amd_options` those of a config's AMD fields that are set come after them.
     `steps`: names of pointers, and of how far they go from one product of a batch to the next (`for_batch`), or from
     the weight of one group to the next (`for_groups`).
+    `walks_batch`: its programs walk over the tiles of all products of a batch, so that its grid has no third dimension,
+    and its binary is for any step from one product to the next.
     """
 
     variant: Variant
@@ -175,6 +177,7 @@ class Kernel:
     options: Options
     takes_amd_options: bool = False
     steps: tuple[tuple[str, str], ...] = ()
+    walks_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,9 @@ class Call:
 
 
 def for_batch(product: Product, call: Call) -> Call:
-    """The call for all products of a batch, of formats that have it: they go along the third dimension of the grid."""
+    """The call for all products of a batch, of formats that have it: they go along the third dimension of the grid, or
+    programs walk over them.
+    """
     if len(product.operands[0].shape) == 2:
         return call
     return replace(
@@ -214,14 +219,15 @@ def _for_batch(product: Product, call: Call, kernel: Kernel) -> Kernel:
             steps[argument.name] = Integer(step, call.counters)
         elif isinstance(argument, Pointer) and len((operand := product.by_name[argument.operand]).shape) == 3:
             # Whatever M is: a row without gaps is so long.
-            steps[argument.name] = Stride(step, argument.operand, operand.storage_shape[-1] % 16 == 0)
+            aligns = not kernel.walks_batch and operand.storage_shape[-1] % 16 == 0
+            steps[argument.name] = Stride(step, argument.operand, aligns)
     constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
     arguments = tuple(argument for argument in kernel.arguments if not isinstance(argument, Constant))
-    x, y, _ = kernel.grid
+    x, y, z = kernel.grid
     return replace(
         kernel,
         arguments=(*arguments, *steps.values(), *constants),
-        grid=(x, y, BATCH),
+        grid=(x, y, z if kernel.walks_batch else BATCH),
         steps=tuple((pointer, step.name) for pointer, step in steps.items()),
     )
 

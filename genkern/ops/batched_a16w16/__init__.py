@@ -53,5 +53,6 @@ OP = Op(
     operands=_operands,
     worst_row_limit=a16w16.OP.worst_row_limit,
     fields=Batch,
+    plain_finish=True,
     no_vendor=a16w16.OP.no_vendor,
 )

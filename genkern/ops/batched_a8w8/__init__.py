@@ -34,5 +34,6 @@ OP = Op(
     operands=_operands,
     worst_row_limit=a8w8.OP.worst_row_limit,
     fields=Batch,
+    plain_finish=True,
     no_vendor=lambda problem: "the library has no batch of products of 8-bit operands with scales",
 )

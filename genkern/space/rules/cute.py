@@ -121,7 +121,7 @@ def _turns(problem: GemmProblem, config: Config) -> int:
     turn = turn_of(config.family)
     assert turn is not None
     block_m, block_n = config.BLOCK_SIZE_M * turn.tiles_m, config.BLOCK_SIZE_N * turn.tiles_n
-    return -(-problem.M // block_m) * -(-problem.N // block_n)
+    return problem.batch * -(-problem.M // block_m) * -(-problem.N // block_n)
 
 
 def _at_once(config: Config, gpu: Gpu) -> int:
@@ -152,16 +152,18 @@ def _rounded(size: int, step: int) -> int:
 
 
 def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe cluster of four or eight where rows of A and B begin on 128 bytes.
+    """CuTe cluster of four or eight where rows of A and B begin on 128 bytes, and there is more than one wave of them.
 
     genkern: an H200 runs 30 clusters of four at a time, or 15 of eight: 120 of 132 SMs. What they save counts where a
-    box of the copy engine asks for two lines of L2 where it needs one.
+    box of the copy engine asks for two lines of L2 where it needs one, and where one wave is all there is
+    (100x6144x8192 there: 29.6 us by 60 tiles in clusters of eight, 31.5 without).
     """
     if config.family not in FORMS or FORMS[config.family].cluster < 4:
         return False
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
     sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
-    return all(pitch * size % _LINE_BYTES == 0 for pitch, size in zip(pitches, sizes, strict=True))
+    aligned = all(pitch * size % _LINE_BYTES == 0 for pitch, size in zip(pitches, sizes, strict=True))
+    return aligned and _waves(problem, config, gpu) > 1
 
 
 def cute_direct(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
