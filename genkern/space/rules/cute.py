@@ -106,11 +106,11 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     turn = turn_of(config.family)
     if turn is None:
         return False
-    _, (turned, width) = turn.sides(
-        (not problem.row_major_a, config.BLOCK_SIZE_M), (problem.row_major_b, config.BLOCK_SIZE_N)
+    _, (along, turned, width) = turn.sides(
+        (problem.M, not problem.row_major_a, config.BLOCK_SIZE_M), (problem.N, problem.row_major_b, config.BLOCK_SIZE_N)
     )
     step = TURNED_BOX if turned else turn.width_step
-    if width & (width - 1) == 0 or width <= step:
+    if width & (width - 1) == 0 or width <= step or width == _rounded(along, turn.width_step):
         return False
     narrower = replace(config, **{"BLOCK_SIZE_M" if turn.swapped else "BLOCK_SIZE_N": width - step})
     return _waves(problem, narrower, gpu) == _waves(problem, config, gpu)
