@@ -135,7 +135,8 @@ def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
 
 
 def _dot_call(product: Product, variant: Variant) -> Call:
-    arguments = (*POINTERS, C_POINTER, *product.extra, *sizes(product), *leading(product, "abc"))
+    pointers = (*POINTERS, C_POINTER, *sums(product), *product.extra)
+    arguments = (*pointers, *sizes(product), *leading(product, "abc"), SPLITS)
     constants = (
         BINARY_NAME,
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
@@ -143,8 +144,9 @@ def _dot_call(product: Product, variant: Variant) -> Call:
         Constant("STAGES", NUM_STAGES),
         Constant("num_warps", NUM_WARPS),
     )
-    grid = cdiv(N, BLOCK_SIZE_N), cdiv(M, BLOCK_SIZE_M), 1
-    return Call((Kernel(variant, (*arguments, *constants), grid, (("num_warps", NUM_WARPS),)),))
+    grid = cdiv(N, BLOCK_SIZE_N), cdiv(M, BLOCK_SIZE_M), SPLIT_K
+    kernel = Kernel(variant, (*arguments, *constants), grid, (("num_warps", NUM_WARPS),))
+    return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
 def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
@@ -173,22 +175,20 @@ def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
 
 
-def _dot_shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    return _rows_limit(problem, config)
-
-
 SKINNY_DOT = Family(
     "skinny_dot",
     _dot_variant,
     _dot_call,
     takes=_dot_takes,
     legal=_dot_legal,
-    shares=_dot_shares,
+    shares=_shares,
+    splits_k=True,
     interpreted=False,
     steps=False,
     in_registers=True,
     aligned_rows=True,
     swaps_operands=True,
+    has_semaphore=True,
     least_block_m=_COLUMNS,
     most_block_m=_MOST_COLUMNS,
     most_block_k=WARP_K * _MOST_WARPS,
