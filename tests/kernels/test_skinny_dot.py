@@ -41,22 +41,29 @@ def problem_of(m: int, n: int, k: int, kind: tuple[str, str, str, Own], **more: 
     )
 
 
-def config_of(m: int, rows: int = 32, warps: int = 4, stages: int = 1) -> Config:
+def config_of(m: int, rows: int = 32, warps: int = 4, stages: int = 1, splits: int = 1) -> Config:
     """A config whose tile has M as far as one can."""
-    return Config("skinny_dot", min(64, max(8, 1 << (m - 1).bit_length())), rows, 128 * warps, 1, 1, warps, stages)
+    block_m = min(64, max(8, 1 << (m - 1).bit_length()))
+    return Config("skinny_dot", block_m, rows, 128 * warps, 1, splits, warps, stages)
 
 
-# Each kind with one number of rows and of stages, but for `make test-long`.
+# Each kind with one number of rows, of stages and of splits, but for `make test-long`.
 @pytest.mark.parametrize(
-    ("kind", "rows", "stages"),
-    [(kind, *each) for n, kind in enumerate(KINDS) for each in in_turns(((16, 3), (64, 1), (32, 2)), 3, n)],
+    ("kind", "rows", "stages", "splits"),
+    [
+        (kind, *each)
+        for n, kind in enumerate(KINDS)
+        for each in in_turns(((16, 3, 1), (64, 1, 2), (64, 1, 1), (32, 2, 1)), 4, n)
+    ],
     ids=str,
 )
-def test_weights_stay_in_registers(tmp_path: Path, kind: tuple[str, str, str, Own], rows: int, stages: int) -> None:
+def test_weights_stay_in_registers(
+    tmp_path: Path, kind: tuple[str, str, str, Own], rows: int, stages: int, splits: int
+) -> None:
     """The loop over K loads 16 bytes at a time and multiplies, without shared memory or a barrier."""
     compiler = pytest.importorskip("triton.compiler")
     target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
-    problem, config = problem_of(8, 8192, 8192, kind), config_of(8, rows, stages=stages)
+    problem, config = problem_of(8, 8192, 8192, kind), config_of(8, rows, stages=stages, splits=splits)
     module, _ = make_module(tmp_path, problem, [config], "sm_90")
     (spec,) = specs_of(module, config)
     with pytest.MonkeyPatch.context() as patch:
@@ -111,7 +118,7 @@ def test_passes_the_check(tmp_path: Path, kind: tuple[str, str, str, Own], size:
     from genkern.profiling.checking.verdict import Checking
 
     problem = problem_of(*size, kind, bias=size[0] == 13, activation="relu" if size[0] == 70 else "none")
-    each = ((16, 4, 1), (32, 8, 1), (16, 4, 2), (32, 2, 3))
+    each = ((16, 4, 1), (32, 8, 1), (16, 4, 2), (32, 2, 3), (16, 4, 1, 2), (32, 2, 2, 4))
     configs = [config_of(size[0], *of) for of in each]
     _, module = make_module(tmp_path, problem, configs, "sm_90")
     units = torch.cuda.get_device_properties(0).multi_processor_count

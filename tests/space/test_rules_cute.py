@@ -47,7 +47,7 @@ CASES = [
     ("cute_tile_small", (problem(4224, 4096), swapped(112, 128)), (problem(4224, 4096), swapped(128, 128))),
     ("cute_stages", (LARGE, swapped(168, 128, "", 4)), (LARGE, swapped(168, 128, "", 5))),
     ("cute_stages", (LARGE, ping_pong(128, 168, "", 4)), (LARGE, ping_pong(128, 168, "", 5))),
-    ("cute_stages", (LARGE, together(64, 64, "", 7)), (LARGE, together(64, 64, "", 8))),
+    ("cute_stages", (LARGE, together(64, 64, "", 11)), (LARGE, together(64, 64, "", 12))),
     # 160 tiles are two waves of 132, 1,184 nearly nine.
     ("cute_wave", (problem(2048, 1600), ping_pong(128, 160)), (LARGE, ping_pong(128, 168))),
     ("cute_wave", (problem(2048, 1600), ping_pong(128, 160)), (problem(2048, 1600), ping_pong(128, 128))),
@@ -55,6 +55,13 @@ CASES = [
     ("cute_wave", (problem(1600, 2048), swapped(160, 128)), (problem(160, 2048), swapped(160, 128))),
     # The library's tile there: 120 programs of 132.
     ("cute_wave", (problem(4316, 128), swapped(56, 64)), (problem(4316, 128), swapped(72, 64))),
+    # 136 tiles of 128x64 would be two waves of 132; of 128x72 all are one. A width that covers N, or a power of two, stays.
+    ("cute_fitted", (problem(2048, 544), together(128, 80)), (problem(2048, 544), together(128, 72))),
+    ("cute_fitted", (problem(512, 544), together(128, 72)), (problem(512, 544), together(128, 128))),
+    ("cute_fitted", (problem(512, 88), together(128, 80)), (problem(512, 88), together(128, 88))),
+    ("cute_fitted", (problem(544, 2048), swapped(80, 128)), (problem(544, 2048), swapped(72, 128))),
+    # Columns of an operand that runs along N come 64 at a time.
+    ("cute_fitted", (problem(2048, 544), together(128, 80)), (problem(2048, 544, row_major_b=True), together(128, 80))),
     ("cute_cluster_empty", (problem(72, 4096), swapped(72, 64, "_2x1")), (problem(73, 4096), swapped(72, 64, "_2x1"))),
     ("cute_large_cluster", (LARGE, swapped(72, 64, "_1x4")), (problem(4096, 6144, 4104), swapped(72, 64, "_1x4"))),
     ("cute_direct", (LARGE, swapped(72, 64, "_direct")), (problem(4096, 6145), swapped(72, 64, "_direct"))),
@@ -62,6 +69,8 @@ CASES = [
     ("cute_cluster_empty", (problem(512, 128), ping_pong(128, 128, "_1x2")), (problem(512, 129), ping_pong(128, 128, "_1x2"))),
     ("cute_large_cluster", (LARGE, ping_pong(128, 128, "_2x2")), (problem(4096, 6144, 4104), ping_pong(128, 128, "_2x2"))),
     ("cute_large_cluster", (LARGE, ping_pong(128, 128, "_2x2")), (LARGE, ping_pong(128, 128, "_2x1"))),
+    # 60 tiles are one wave of 15 clusters of eight, 62 one more.
+    ("cute_large_cluster", (problem(100, 6272, 8192), together(64, 104, "_2x4")), (problem(100, 6144, 8192), together(64, 104, "_2x4"))),
     ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (problem(4096, 6145), ping_pong(128, 128, "_direct"))),
     ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (problem(4096, 6144, dtype_c="fp32"), ping_pong(128, 128, "_direct"))),
 ]  # fmt: skip

@@ -131,12 +131,14 @@ SKINNY = Family(
 
 
 def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
-    return Variant("matmul_skinny_dot", "gemm/skinny_dot.py.j2")
+    split = config.SPLIT_K > 1
+    return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
 
 
 def _dot_call(product: Product, variant: Variant) -> Call:
-    pointers = (*POINTERS, C_POINTER, *sums(product), *product.extra)
-    arguments = (*pointers, *sizes(product), *leading(product, "abc"), SPLITS)
+    shared, splits = (sums(product), (SPLITS,)) if variant.split else ((), ())
+    pointers = (*POINTERS, C_POINTER, *shared, *product.extra)
+    arguments = (*pointers, *sizes(product), *leading(product, "abc"), *splits)
     constants = (
         BINARY_NAME,
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
@@ -146,7 +148,9 @@ def _dot_call(product: Product, variant: Variant) -> Call:
     )
     grid = cdiv(N, BLOCK_SIZE_N), cdiv(M, BLOCK_SIZE_M), SPLIT_K
     kernel = Kernel(variant, (*arguments, *constants), grid, (("num_warps", NUM_WARPS),))
-    return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
+    return (
+        Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES)) if variant.split else Call((kernel,))
+    )
 
 
 def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:

@@ -152,7 +152,7 @@ def _rounded(size: int, step: int) -> int:
 
 
 def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe cluster of four or eight where rows of A and B begin on 128 bytes, and there is more than one wave of them.
+    """CuTe cluster of four or eight in more than one wave of them, where rows of A and B begin on 128 bytes.
 
     genkern: an H200 runs 30 clusters of four at a time, or 15 of eight: 120 of 132 SMs. What they save counts where a
     box of the copy engine asks for two lines of L2 where it needs one, and where one wave is all there is
