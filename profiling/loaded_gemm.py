@@ -202,7 +202,9 @@ def _copy_of(argument: Copied, matrix: Any, workspace: Any, known: Mapping[str, 
 
 def _descriptor(argument: Descriptor, tensor: Any) -> Any:
     matrix = tensor.mT if argument.transposed else tensor
-    matrix = matrix.view(-1, matrix.shape[-1])
+    if matrix.dim() > 2:
+        # Not of a matrix: a view of a single row that is padded loses the row's pitch.
+        matrix = matrix.view(-1, matrix.shape[-1])
     outer, inner = (evaluate(size, {}) for size in argument.box)
     if not argument.swizzled:
         from triton.tools.tensor_descriptor import TensorDescriptor

@@ -10,11 +10,12 @@ from small_gemms import taking
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Copied
 from genkern.kernels.families.call import product_of
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
-from genkern.profiling.loaded_gemm import SharedWorkspace, rotating_copies
+from genkern.profiling.loaded_gemm import SharedWorkspace, arguments_of, rotating_copies
 
 
 @given(st.integers(1, 2**40), st.floats(0.001, 65_536))
@@ -49,3 +50,26 @@ def test_configs_share_a_workspace_that_is_large_enough() -> None:
         assert tensors["workspace"].numel() >= elements
         assert tensors["counters"].numel() >= counters
         assert not tensors["counters"].any()
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "row_major_b"), [(1, 536, 174, True), (536, 1, 174, False), (48, 96, 174, False)]
+)
+def test_a_copy_of_one_row_keeps_its_pitch(m: int, n: int, k: int, row_major_b: bool) -> None:
+    """Descriptors of operands that are copied first have the pitch of the copies, whole cache lines, of a single row too."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton.tools.tensor_descriptor")
+    problem = GemmProblem(m, n, k, row_major_b=row_major_b)
+    plan = plan_of(problem, Config("realigned_tiled_tma", 64, 64, 64, 1, 1, 4, 3))
+    b = torch.zeros(k, n) if row_major_b else torch.zeros(n, k).T
+    tensors = {"a": torch.zeros(m, k), "b": b, "c": torch.zeros(m, n)}
+    tensors = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
+    tensors |= SharedWorkspace("cpu").for_plan(plan, {"units": 5})
+    given = arguments_of(plan.launches[-1], tensors, {"units": 5})
+    copied = [
+        descriptor
+        for argument, descriptor in zip(plan.launches[-1].arguments, given, strict=True)
+        if isinstance(argument, Copied)
+    ]
+    assert copied
+    assert all(list(descriptor.strides) == [192, 1] for descriptor in copied)
