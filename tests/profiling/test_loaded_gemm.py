@@ -56,7 +56,7 @@ def test_configs_share_a_workspace_that_is_large_enough() -> None:
     ("m", "n", "k", "row_major_b"), [(1, 536, 174, True), (536, 1, 174, False), (48, 96, 174, False)]
 )
 def test_a_copy_of_one_row_keeps_its_pitch(m: int, n: int, k: int, row_major_b: bool) -> None:
-    """Descriptors of operands that are copied first have the pitch of the copies, whole cache lines, of a single row too."""
+    """Descriptors of operands that are copied first have the pitch of the copies, whole cache lines: one row too."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton.tools.tensor_descriptor")
     problem = GemmProblem(m, n, k, row_major_b=row_major_b)
