@@ -60,6 +60,8 @@ CASES = [
     ("cute_fitted", (problem(512, 544), together(128, 72)), (problem(512, 544), together(128, 128))),
     ("cute_fitted", (problem(512, 88), together(128, 80)), (problem(512, 88), together(128, 88))),
     ("cute_fitted", (problem(544, 2048), swapped(80, 128)), (problem(544, 2048), swapped(72, 128))),
+    # Spaces have few widths in clusters of four.
+    ("cute_fitted", (problem(2048, 544), together(128, 80)), (problem(2048, 544), together(128, 80, "_1x4"))),
     # Columns of an operand that runs along N come 64 at a time.
     ("cute_fitted", (problem(2048, 544), together(128, 80)), (problem(2048, 544, row_major_b=True), together(128, 80))),
     ("cute_cluster_empty", (problem(72, 4096), swapped(72, 64, "_2x1")), (problem(73, 4096), swapped(72, 64, "_2x1"))),

@@ -192,7 +192,7 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         return reason
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
-    if problem.batch * max(problem.M, problem.N, problem.K) >= INT32 // 2:
+    if problem.batch > 1 and problem.batch * max(problem.M, problem.N, problem.K) >= INT32 // 2:
         return "the batch has more rows than 32 bits count"
     return finish_limit(problem) or tma_operands_limit(problem, gpu)
 
@@ -227,7 +227,7 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     if not (problem.row_major_a and not problem.row_major_b) and problem.batch > 1 and problem.K % config.BLOCK_SIZE_K:
         # To a descriptor the matrices of a batch are one, so that it fills nothing with zeros there.
         return "in a batch what is beyond K is the next product's where an operand does not run along K"
-    if problem.batch * tiles(problem, config) >= INT32 // 2:
+    if problem.batch > 1 and problem.batch * tiles(problem, config) >= INT32 // 2:
         return "more tiles than 32 bits count"
     if not 2 <= config.num_stages <= tile.MOST_STAGES:
         return "a ring needs a stage to fill besides the one that is read, and room for its barriers"

@@ -29,6 +29,8 @@ _LEAST_FILL = 0.85
 _DEEP_RING = 12
 # What L2 hands out.
 _LINE_BYTES = 128
+# Programs of clusters that leave SMs over.
+_LARGE_CLUSTER = 4
 # The least width that fewer rows or columns than this may have: of upright tiles, and of swapped ones.
 _NARROW = {False: 16, True: 32}
 
@@ -102,9 +104,10 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the library's kernels have widths of all multiples of 8; of those that cut C into as many waves of clusters
     the narrowest multiplies least. Turned operands, which are copied 64 rows or columns at a time, have wider steps.
+    It is for spaces with all widths, as ours have but for clusters of four and eight, which it leaves alone.
     """
     turn = turn_of(config.family)
-    if turn is None:
+    if turn is None or turn.programs >= _LARGE_CLUSTER:
         return False
     _, (along, turned, width) = turn.sides(
         (problem.M, not problem.row_major_a, config.BLOCK_SIZE_M), (problem.N, problem.row_major_b, config.BLOCK_SIZE_N)
@@ -158,7 +161,7 @@ def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     box of the copy engine asks for two lines of L2 where it needs one, and where one wave is all there is
     (100x6144x8192 there: 29.6 us by 60 tiles in clusters of eight, 31.5 without).
     """
-    if config.family not in FORMS or FORMS[config.family].cluster < 4:
+    if config.family not in FORMS or FORMS[config.family].cluster < _LARGE_CLUSTER:
         return False
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
     sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
