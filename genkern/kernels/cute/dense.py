@@ -53,7 +53,7 @@ TEMPLATE = "cute/dense_sm90.py"
 PROMOTED = "cute/promoted_sm90.py"
 # Clusters of four and eight leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 or 15 at a
 # time, by cuOccupancyMaxActiveClusters. One that had to wait for a place would begin when all others end.
-_LARGE_CLUSTER, _UNITS_LOST = 4, 12
+LARGE_CLUSTER, _UNITS_LOST = 4, 12
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _TURNS = name("turns")
 Side = TypeVar("Side")
@@ -161,7 +161,7 @@ def _call(product: Product, variant: Variant) -> Call:
     if batched:
         constants["batched"] = 1
     options: Options = (("num_ctas", variant.cluster),)
-    units = UNITS - _UNITS_LOST if variant.cluster >= _LARGE_CLUSTER else UNITS
+    units = UNITS - _UNITS_LOST if variant.cluster >= LARGE_CLUSTER else UNITS
     kernel = Kernel(
         variant,
         (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
@@ -175,7 +175,7 @@ def _call(product: Product, variant: Variant) -> Call:
 
 def units_in_clusters(units: int, cluster: int) -> int:
     """SMs that clusters of so many programs have at a time, of so many."""
-    return units - _UNITS_LOST if cluster >= _LARGE_CLUSTER else units
+    return units - _UNITS_LOST if cluster >= LARGE_CLUSTER else units
 
 
 def _block(product: Product, operand: str, k_major: bool, rows: Value, of_k: int) -> Map:

@@ -187,6 +187,7 @@ SKINNY_DOT = Family(
     legal=_dot_legal,
     shares=_shares,
     splits_k=True,
+    split_apart=True,
     interpreted=False,
     steps=False,
     in_registers=True,

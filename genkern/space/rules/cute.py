@@ -13,7 +13,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense import FORMS
+from genkern.kernels.cute.dense import FORMS, LARGE_CLUSTER
 from genkern.kernels.cute.tile import TURNED_BOX
 from genkern.kernels.cute.turn import FAMILIES, shared_bytes, turn_of, units_in_clusters
 from genkern.kernels.families.limits import tma_output_limit
@@ -29,8 +29,6 @@ _LEAST_FILL = 0.85
 _DEEP_RING = 12
 # What L2 hands out.
 _LINE_BYTES = 128
-# Programs of clusters that leave SMs over.
-_LARGE_CLUSTER = 4
 # The least width that fewer rows or columns than this may have: of upright tiles, and of swapped ones.
 _NARROW = {False: 16, True: 32}
 
@@ -107,7 +105,7 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     It is for spaces with all widths, as ours have but for clusters of four and eight, which it leaves alone.
     """
     turn = turn_of(config.family)
-    if turn is None or turn.programs >= _LARGE_CLUSTER:
+    if turn is None or turn.programs >= LARGE_CLUSTER:
         return False
     _, (along, turned, width) = turn.sides(
         (problem.M, not problem.row_major_a, config.BLOCK_SIZE_M), (problem.N, problem.row_major_b, config.BLOCK_SIZE_N)
@@ -161,7 +159,7 @@ def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     box of the copy engine asks for two lines of L2 where it needs one, and where one wave is all there is
     (100x6144x8192 there: 29.6 us by 60 tiles in clusters of eight, 31.5 without).
     """
-    if config.family not in FORMS or FORMS[config.family].cluster < _LARGE_CLUSTER:
+    if config.family not in FORMS or FORMS[config.family].cluster < LARGE_CLUSTER:
         return False
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
     sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
