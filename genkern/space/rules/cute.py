@@ -107,13 +107,14 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     turn = turn_of(config.family)
     if turn is None or turn.programs >= LARGE_CLUSTER:
         return False
-    _, (along, turned, width) = turn.sides(
-        (problem.M, not problem.row_major_a, config.BLOCK_SIZE_M), (problem.N, problem.row_major_b, config.BLOCK_SIZE_N)
-    )
+    _, along = turn.sides(problem.M, problem.N)
+    height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    turned = not problem.row_major_a if turn.swapped else problem.row_major_b
     step = TURNED_BOX if turned else turn.width_step
     if width & (width - 1) == 0 or width <= step or width == _rounded(along, turn.width_step):
         return False
-    narrower = replace(config, **{"BLOCK_SIZE_M" if turn.swapped else "BLOCK_SIZE_N": width - step})
+    m, n = turn.sides(height, width - step)
+    narrower = replace(config, BLOCK_SIZE_M=m, BLOCK_SIZE_N=n)
     return _waves(problem, narrower, gpu) == _waves(problem, config, gpu)
 
 
