@@ -55,7 +55,7 @@ CASES = [
     ("cute_wave", (problem(1600, 2048), swapped(160, 128)), (problem(160, 2048), swapped(160, 128))),
     # The library's tile there: 120 programs of 132.
     ("cute_wave", (problem(4316, 128), swapped(56, 64)), (problem(4316, 128), swapped(72, 64))),
-    # 136 tiles of 128x64 would be two waves of 132; of 128x72 all are one. A width that covers N, or a power of two, stays.
+    # 144 tiles of 128x64 are two waves of 132, 128 of 128x72 one. A width that covers N, or a power of two, stays.
     ("cute_fitted", (problem(2048, 544), together(128, 80)), (problem(2048, 544), together(128, 72))),
     ("cute_fitted", (problem(512, 544), together(128, 72)), (problem(512, 544), together(128, 128))),
     ("cute_fitted", (problem(512, 88), together(128, 80)), (problem(512, 88), together(128, 88))),
@@ -71,7 +71,7 @@ CASES = [
     ("cute_cluster_empty", (problem(512, 128), ping_pong(128, 128, "_1x2")), (problem(512, 129), ping_pong(128, 128, "_1x2"))),
     ("cute_large_cluster", (LARGE, ping_pong(128, 128, "_2x2")), (problem(4096, 6144, 4104), ping_pong(128, 128, "_2x2"))),
     ("cute_large_cluster", (LARGE, ping_pong(128, 128, "_2x2")), (LARGE, ping_pong(128, 128, "_2x1"))),
-    # 60 tiles are one wave of 15 clusters of eight, 62 one more.
+    # 120 tiles are one wave of 15 clusters of eight; 122 need a sixteenth.
     ("cute_large_cluster", (problem(100, 6272, 8192), together(64, 104, "_2x4")), (problem(100, 6144, 8192), together(64, 104, "_2x4"))),
     ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (problem(4096, 6145), ping_pong(128, 128, "_direct"))),
     ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (problem(4096, 6144, dtype_c="fp32"), ping_pong(128, 128, "_direct"))),

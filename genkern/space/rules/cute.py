@@ -158,7 +158,7 @@ def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: an H200 runs 30 clusters of four at a time, or 15 of eight: 120 of 132 SMs. What they save counts where a
     box of the copy engine asks for two lines of L2 where it needs one, and where one wave is all there is
-    (100x6144x8192 there: 29.6 us by 60 tiles in clusters of eight, 31.5 without).
+    (100x6144x8192 there: 29.6 us by 120 tiles in clusters of eight, 31.5 without).
     """
     if config.family not in FORMS or FORMS[config.family].cluster < LARGE_CLUSTER:
         return False
