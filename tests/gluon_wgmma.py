@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,43 @@ import numpy as np
 from gluon_machine import FIRST_ADDRESS, Agent, Machine
 from gluon_memory import Allocation
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class ByGroup:
+    """A number of which each warpgroup has one of its own."""
+
+    values: tuple[int, ...]
+
+    def _with(self, operate: Callable[[int, int], int], other: Any) -> ByGroup:
+        return ByGroup(tuple(operate(value, of_group(other, group)) for group, value in enumerate(self.values)))
+
+    def __add__(self, other: Any) -> ByGroup:
+        return self._with(operator.add, other)
+
+    __radd__ = __add__
+
+    def __and__(self, other: Any) -> ByGroup:
+        return self._with(operator.and_, other)
+
+    def __or__(self, other: Any) -> ByGroup:
+        return self._with(operator.or_, other)
+
+    def __rshift__(self, other: Any) -> ByGroup:
+        return self._with(operator.rshift, other)
+
+
+def of_group(number: Any, group: int) -> int:
+    """What this warpgroup has of it."""
+    return int(number.values[group] if isinstance(number, ByGroup) else number)
+
+
+def by_group(values: NDArray[Any], groups: int) -> Any:
+    """The number that these are, or that they are in each of so many warpgroups, whose parts come one after the other."""
+    parts = values.reshape(groups, -1)
+    assert (parts == parts[:, :1]).all(), "a number that is not the same in all threads"
+    numbers = tuple(parts[:, 0].tolist())
+    return numbers[0] if len(set(numbers)) == 1 else ByGroup(numbers)
 
 
 class Tensor:
