@@ -172,7 +172,7 @@ class _Running:
 
 def _namespace(now: _Running) -> dict[str, Any]:
     def asm(text: str, constraints: str, args: Sequence[Any], *, dtype: Any, is_pure: bool, pack: int) -> Any:
-        acts = re.search(r"wgmma|barrier|bar\.|async|shared|prefetch|\.sync", text) is not None
+        acts = re.search(r"wgmma|barrier|bar\.|async|shared|prefetch", text) is not None
         assert not (is_pure and acts), "what the compiler may leave out, or do twice"
         if text.startswith("ld.shared."):
             return _loaded(now.program.machine, text, constraints, args, pack)

@@ -45,7 +45,7 @@ def of_group(number: Any, group: int) -> int:
 
 
 def by_group(values: NDArray[Any], groups: int) -> Any:
-    """The number that these are, or that they are in each of so many warpgroups, whose parts come one after the other."""
+    """The number that these are, or those that they are in so many warpgroups, each with a part of its own."""
     parts = values.reshape(groups, -1)
     assert (parts == parts[:, :1]).all(), "a number that is not the same in all threads"
     numbers = tuple(parts[:, 0].tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -237,18 +238,22 @@ def test_sums_and_products_fit_a_threads_registers(tmp_path: Path, config: Confi
         kernel = compiler.compile(source, target, dict(spec.options))
         sass = kernel.asm["sass"]
     assert not re.search(r"\b(?:STL|LDL)\b", sass)
-    # Four products of 32 along K for each part of the rows, waited for once, where two warpgroups take turns by halves.
+    # Four products of 32 along K for each part of the rows, waited for once.
     rows, width = sides(config)
+    swapped = "swapped" in config.family
     parts = rows // (16 * config.num_warps)
-    # Of narrow tiles those of two K-blocks are waited for at once, by both warpgroups; then there is an odd one.
-    twos = parts == 1 and width <= (72 if "swapped" in config.family else 96)
+    # Of a narrow tile of one warpgroup those of two K-blocks are waited for at once; then there is an odd one.
+    twos = rows == 16 * config.num_warps == 64 and width <= (72 if swapped else 96)
     waits = [2, 1] if twos else [1] * parts
     assert len(re.findall(r"QGMMA\.64x\d+x32", sass)) == 4 * sum(waits)
-    assert sass.count("WARPGROUP.DEPBAR") == len(waits) * (2 if config.num_warps == 8 and not twos else 1)
+    assert sass.count("WARPGROUP.DEPBAR") == len(waits)
     # One addition for each product of the part, all of them between two waits.
     between = re.split(r"wgmma\.wait_group\.sync\.aligned 0", kernel.asm["ptx"])[1:]
     assert [len(re.findall(r"fma\.rn\.f32", text)) for text in between] == [width // 2 * sets for sets in waits]
-    # The loading warp's copies: of rows 32 at a time, and of blocks of columns or of parts of the rows.
-    copies = -(-(width if "swapped" in config.family else rows) // 32) + 1
-    assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == 2 * copies
+    # The loading warp's copies: of rows 32 at a time, and of blocks of columns or of parts of the rows, one after the
+    # other where the copy engine takes those of rows, which the kernel begins with.
+    copies, engine = -(-(width if swapped else rows) // 32) + 1, "cp.async.bulk.shared::cluster.global"
+    of_b = parts if swapped else -(-(128 - math.gcd(width, 128) + width) // 128)
+    assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == 2 * (copies + of_b)
+    assert kernel.asm["ptx"].count(engine) == 2
     assert not re.search(r"\bLDG\b", sass) or config.SPLIT_K > 1
