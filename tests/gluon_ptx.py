@@ -353,4 +353,4 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
         _run_together(machine, [threads])
         return by_group(threads.value("$0", threads.everyone), groups)
     _run_together(machine, [Threads(machine, parsed, group, inputs_of(group), accs) for group in range(groups)])
-    return tuple(accs)
+    return tuple(acc.left() for acc in accs)

@@ -52,18 +52,37 @@ def by_group(values: NDArray[Any], groups: int) -> Any:
     return numbers[0] if len(set(numbers)) == 1 else ByGroup(numbers)
 
 
+@dataclass(eq=False)
+class _Registers:
+    """What they hold, but for so many products that are not done."""
+
+    held: NDArray[Any]
+    pending: int = 0
+
+
 class Tensor:
-    """Values in registers; `pending` products must be waited for before anyone looks."""
+    """Values in registers, whose products must be waited for before anyone looks."""
 
     def __init__(self, values: Any, warps: int = 0) -> None:
-        self.held = np.asarray(values)
+        self.kept_in = _Registers(np.asarray(values))
         self.warps = warps
-        self.pending = 0
+        self._left = False
+
+    @property
+    def held(self) -> NDArray[Any]:
+        return self.kept_in.held
 
     @property
     def values(self) -> NDArray[Any]:
-        assert self.pending == 0, "an accumulator is used before its products are done"
+        assert not self._left, "what registers held before products are done, or before a text changed them"
+        assert self.kept_in.pending == 0, "an accumulator is used before its products are done"
         return self.held
+
+    def left(self) -> Any:
+        """What a text leaves in these registers; nobody may look at what was there before."""
+        after = type(self)(self.held, self.warps)
+        after.kept_in, self._left = self.kept_in, True
+        return after
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,7 +149,7 @@ class _Product:
         for number, (acc, first) in enumerate(self.chunks):
             made = product[:, 8 * number : 8 * number + 8].astype(acc.held.dtype)
             acc.held[first : first + 64] = made + (acc.held[first : first + 64] if self.more else 0)
-            acc.pending -= 1
+            acc.kept_in.pending -= 1
 
 
 @dataclass(frozen=True)
@@ -259,4 +278,4 @@ class Products:
         product = _Product(numbers, first, second, turned, self.accs, self.group, kinds, more)
         products.append(product)
         for acc, _ in product.chunks:
-            acc.pending += 1
+            acc.kept_in.pending += 1
