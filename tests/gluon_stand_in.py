@@ -304,13 +304,13 @@ def _run_cluster(now: _Running, launch: Any, number: int, size: int, seed: int) 
 
 
 def run_module(
-    text: str, config: str, operands: dict[str, NDArray[Any]], units: int, seed: int
+    text: str, config: str, operands: dict[str, NDArray[Any]], units: int, seed: int, ahead: int = 0
 ) -> dict[str, NDArray[Any]]:
     """Run one call of a config of a generated module; returns C, and the workspace and its counters if there are any.
 
     `operands` are a [M, K], b [K, N], c [M, N] and, with a bias, bias [N]; c is written. Of groups b is [groups, K, N],
     and what else has three dimensions a matrix for each of them; where C's rows are sums of rows of the workspace, they
-    are not made. Copies of operands are. `units` is the number of SMs.
+    are not made. Copies of operands are. `units` is the number of SMs; so many numbers lie `ahead` of each vector.
     """
     now = _Running()
     module = _module(text, now)
@@ -318,7 +318,7 @@ def run_module(
     given: dict[str, Any] = {"a": Matrix(operands["a"]), "b": Matrix(operands["b"], read_once=True)}
     given["c"] = Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
     given |= {
-        name: (Stacked if values.ndim == 3 else Pointer)(values)
+        name: Stacked(values) if values.ndim == 3 else Pointer(np.concatenate([values[:ahead], values]), ahead)
         for name, values in operands.items()
         if name not in "abc"
     }

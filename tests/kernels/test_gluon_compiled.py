@@ -165,7 +165,7 @@ def test_one_thread_drives_the_copy_engine(compiled: Compile, config: Config) ->
     assert copies_of(sass) == [boxes, first_boxes(config)]
     assert "BRA.U.ANY" not in sass
     # The loop that fills a buffer again comes before the one of the first copies, which branches itself.
-    again = re.match(r"(?:[\s\S]*?UTMALDG){%d}" % boxes, sass)
+    again = re.match(rf"(?:[\s\S]*?UTMALDG){{{boxes}}}", sass)
     assert again
     branched = re.search(r"BSSY(?:(?!BSYNC)[\s\S])*UTMALDG", again[0]) is not None
     assert branched == (config in (*CLUSTERS, *SIDE_BY_SIDE) or boxes > 3)

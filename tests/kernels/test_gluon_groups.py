@@ -76,10 +76,20 @@ def test_more_programs_than_tiles(family: str) -> None:
 @pytest.mark.parametrize("counts", [COUNTS, [4, 64, 132, 0], [1, 64, 133, 2]], ids=["both", "engine", "lanes"])
 @pytest.mark.parametrize("capacity", [0, 136])
 def test_scales_of_blocks_are_exact_wherever_rows_begin(family: str, counts: list[int], capacity: int) -> None:
-    """Scales of a tile's rows are taken whole by the copy engine, or one by one, or now so and now so in one program."""
+    """Scales of a tile's rows are taken whole by the copy engine, or one by one, or both in turn in one program."""
     own = [*([("capacity", capacity)] if capacity else []), BLOCKS]
     problem = grouped(sum(counts), 72, 400, len(counts), "fp8e4m3fn", own)
     assert_groups_exact(group_product(problem, made(family, 64, 48, 1, 4, 2, together=2), 2, counts))
+
+
+@pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_scales_that_lie_anywhere_are_exact(family: str, ahead: int) -> None:
+    """Where the first scale lies between two sixteens of bytes, a tile's may begin at one, and end between two."""
+    counts = [64 - ahead, 20 + ahead]
+    problem = grouped(sum(counts), 72, 272, len(counts), "fp8e4m3fn", [BLOCKS])
+    config = made(family, 64, 48, 1, 4, 2, together=2)
+    assert_groups_exact(group_product(problem, config, 2, counts, ahead=ahead))
 
 
 @pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
