@@ -10,9 +10,17 @@ from typing import Any
 
 import numpy as np
 
+
+def _signed(number: Any) -> Any:
+    """Of 32 bits, which may have been cut off as if they had no sign."""
+    return ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+
+
 ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add.u32": operator.add,
+    "sub.u32": operator.sub,
     "mul.lo.u32": operator.mul,
+    "mul.wide.s32": lambda a, b: _signed(a) * _signed(b),
     "div.u32": operator.floordiv,
     "min.u32": np.minimum,
     "xor.b32": operator.xor,
@@ -21,6 +29,7 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add.s64": operator.add,
     "sub.s64": operator.sub,
     "shl.b32": operator.lshift,
+    "shl.b64": operator.lshift,
     "shr.u32": operator.rshift,
     "and.b32": operator.and_,
     "or.b32": operator.or_,

@@ -36,12 +36,19 @@ def experts(
 
 
 def group_product(
-    problem: GemmProblem, config: Config, units: int, counts: Sequence[int], seed: int = 0, text: str = ""
+    problem: GemmProblem,
+    config: Config,
+    units: int,
+    counts: Sequence[int],
+    seed: int = 0,
+    text: str = "",
+    ahead: int = 0,
 ) -> dict[str, NDArray[Any]]:
     """C of one call with so many rows in each group, and the exact product as `expected`.
 
     A and B are -1, 0 and 1, and rows of A that do not count NaN where the type has it; scales are powers of two. Rows
-    of C that count are NaN before. Where rows go to slots, `c` and `expected` are those of all slots, in order.
+    of C that count are NaN before. Where rows go to slots, `c` and `expected` are those of all slots, in order. So many
+    other numbers lie `ahead` of each vector.
     """
     groups = groups_of(problem)
     assert groups is not None
@@ -80,7 +87,7 @@ def group_product(
     operands["c"] = np.where(counted[:, None], np.nan, expected).astype(NUMPY[problem.dtype_c])
     if groups.summed:
         operands["c"] = operands["c"][: problem.M]
-    found = run_module(text or text_of(problem, config), config.name, operands, units, seed)
+    found = run_module(text or text_of(problem, config), config.name, operands, units, seed, ahead)
     if groups.summed:
         by_slot = np.empty_like(expected)
         by_slot[operands["slots"]] = expected

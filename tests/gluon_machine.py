@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from gluon_cluster import DEADLOCK, Cluster
-from gluon_memory import Allocation, Barrier, Descriptor, Dtype, View
+from gluon_memory import Allocation, Barrier, Descriptor, Dtype, View, at_global
 from numpy.typing import NDArray
 
 # Where the largest allocation begins: an SM keeps the first 1024 bytes to itself.
@@ -54,8 +54,8 @@ class Agent:
     open_group: list[Any] = field(default_factory=list)
     stores: list[tuple[Descriptor, Sequence[int], View]] = field(default_factory=list)
     unfenced: list[Allocation] = field(default_factory=list)
-    # What threads have begun to copy one by one, for those barriers where they arrive then.
-    copying: int = 0
+    # By thread, what it has begun to copy number by number, for the barrier where it arrives with that.
+    copying: dict[int, int] = field(default_factory=dict)
     # Tiles that all threads have stored, or are reading, parts of since they last met.
     storing: list[Allocation] = field(default_factory=list)
     reading: list[Allocation] = field(default_factory=list)
@@ -81,6 +81,7 @@ class Agent:
     def check_end(self) -> None:
         assert not any([*self.products, *self.open_group]), "products that nobody waits for"
         assert not self.stores, "a store that nobody waits for"
+        assert not self.copying, "numbers that are copied, and nobody hears when they are there"
 
     def knows(self, thread: int) -> int:
         """What this thread knows to be over."""
@@ -89,6 +90,12 @@ class Agent:
     def all_know(self, warps: Iterable[int]) -> int:
         """What all threads of these of its warps know to be over."""
         return functools.reduce(operator.and_, (self.known[warp] for warp in warps))
+
+    def share(self, warps: Iterable[int]) -> None:
+        """What each thread of one of these warps knows, the whole warp does now."""
+        for warp in warps:
+            for thread in self.threads[warp * 32 : warp * 32 + 32].tolist():
+                self.known[warp] |= self.own.pop(thread, 0)
 
     def has_waited(self, barrier: Barrier, parity: int, taken: NDArray[np.bool_], in_cluster: bool) -> None:
         """These of its threads know of the end of the phase now."""
@@ -118,6 +125,8 @@ class Machine:
         self._alone = cluster is None
         # By name: who has come in this phase, and how many phases are over.
         self.named: dict[int, list[int]] = {}
+        # The kernel's, where it has any.
+        self.parameters: Any = None
 
     @property
     def first_address(self) -> int:
@@ -157,7 +166,7 @@ class Machine:
         allocation, place = self.at(address)
         assert place % 8 == 0, "a barrier that is not aligned"
         assert place not in allocation.barriers, "a barrier that is made twice"
-        assert not any(start * 1024 <= place < start * 1024 + 1024 for start in allocation.written), "copied over"
+        assert place // 1024 not in [*allocation.written, *allocation.parts], "copied over"
         allocation.barriers[place] = Barrier(count, thread, self.cluster.new_bit)
 
     @property
@@ -245,6 +254,19 @@ class Machine:
             allocation, start = other.at(self.mapped(address, rank))
             allocation.writes(copy, start, data, self.running.knows(thread))
             barrier.update(0, -data.size, copy)
+
+    def copy_bytes(self, source: int, size: int, address: int, barrier_address: int, thread: int) -> None:
+        """Bytes of memory to this address, by the copy engine, which a thread has asked for them."""
+        self.pause()
+        barrier = self.barrier(barrier_address, np.array([thread]))
+        assert barrier.fenced, _UNSEEN
+        assert source % 16 == address % 16 == size % 16 == 0, "bytes that the copy engine does not take"
+        assert size > 0, "a copy of nothing"
+        copy, (allocation, start) = self.cluster.new_bit(), self.at(address)
+        data = at_global(source, size // 4).view(np.uint8)
+        assert data.size == size, "elements of another size"
+        allocation.writes_numbers(copy, start, data, self.running.knows(thread))
+        barrier.update(0, -size, copy)
 
     def send(self, address: int, data: NDArray[np.uint8], barrier_address: int, known: int) -> None:
         """Bytes to an address in the shared memory of another program of the cluster, and to its barrier there."""
@@ -337,7 +359,7 @@ class Machine:
             self.cluster.run()
 
     def check_end(self) -> None:
-        written = [bits for each in self.allocations for bits in each.written.values()]
+        written = [bits for each in self.allocations for bits in each.writers]
         agents = [agent for agent in self.cluster.agents if agent.machine is self]
         waited = functools.reduce(operator.or_, (agent.all_know(range(len(agent.known))) for agent in agents))
         assert all(bit & waited for bit in written), "a copy that nobody waits for"

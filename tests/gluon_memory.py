@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LATE = "a wait that may come after the next phase"
 # Rows are swizzled in blocks of 8, of 128 bytes each.
 _BLOCK_BYTES = 1024
+_IN_USE = "memory is overwritten while it is in use"
 
 
 class Dtype:
@@ -44,6 +45,8 @@ class Barrier:
         self.fenced = self.shared = self.announced = False
         self.phases, self.arrivals, self.bytes = 0, 0, 0
         self.gathered = 0
+        # Arrivals of this phase that were added to those it counts, and what those know that it counts anyway.
+        self._added = self._counted = 0
         # What other programs have sent.
         self.sent = 0
         # By phase: the bit of its end, what a waiter knows then, and the waits that must be over before it ends.
@@ -86,16 +89,32 @@ class Barrier:
             self._counts_bytes = moved != 0
         assert of_copies or self._counts_bytes == (moved != 0), "a barrier of the other kind"
         self.bytes += moved
-        for arrived in [1] * arrivals or [0]:
-            self.arrivals += arrived
-            assert self.arrivals <= self.count, "an arrival too many"
-            self.gathered |= known
-            if self.arrivals == self.count and self.bytes == 0:
-                # Who waits for the phase before, and comes after this one's end, is not let through.
-                assert not self._waits.get(self.phases, 0) & ~self.gathered, LATE
-                self._ends.append(self._new_bit())
-                self._handed_on.append(self.gathered | self._ends[-1])
-                self.phases, self.arrivals, self.gathered = self.phases + 1, 0, 0
+        self.arrivals += arrivals
+        assert self.arrivals <= self.count, "an arrival too many"
+        self.gathered |= known
+        self._counted |= known
+        if self.arrivals == self.count and self.bytes == 0:
+            # Who waits for the phase before, and comes after this one's end, is not let through.
+            assert not self._waits.get(self.phases, 0) & ~self.gathered, LATE
+            assert not self._added & ~self._counted, "a phase that may end before an arrival is added to it"
+            self._ends.append(self._new_bit())
+            self._handed_on.append(self.gathered | self._ends[-1])
+            self.phases, self.arrivals, self.gathered = self.phases + 1, 0, 0
+            self._added = self._counted = 0
+
+    def add_arrival(self, known: int) -> int:
+        """One arrival more is counted in this phase, and comes of itself when what somebody copied is there.
+
+        Returns the bit of its being counted, of which one of the other arrivals must know: else they may all have come
+        before.
+        """
+        self.gathered |= known
+        self._added |= (bit := self._new_bit())
+        return bit
+
+    def has_added(self, known: int) -> bool:
+        """Whether somebody who knows this knows of arrivals that were added to this phase."""
+        return self._added & known != 0
 
 
 # Memory that pointers point to, by the upper part of its address.
@@ -116,13 +135,13 @@ def is_global(number: object) -> bool:
     return isinstance(number, int) and number >= 1 << _MEMORY_BIT
 
 
-def at_global(address: int) -> Any:
-    """The element there."""
+def at_global(address: int, count: int = 1) -> NDArray[Any]:
+    """So many elements from there on."""
     memory = _POINTED_TO[(address >> _MEMORY_BIT) - 1]
     element, rest = divmod(address & (1 << _MEMORY_BIT) - 1, memory.itemsize)
     assert rest == 0, "an address between two elements"
-    assert element < len(memory), "an offset beyond the memory"
-    return memory[element]
+    assert element + count <= len(memory), "an offset beyond the memory"
+    return memory[element : element + count]
 
 
 class Descriptor:
@@ -173,6 +192,8 @@ class Allocation:
         self.barriers: dict[int, Barrier] = {}
         # By block: the bits of who wrote it last, and of who has read it since.
         self.written: dict[int, int] = {}
+        # By block that is written in parts: the same of its numbers, by their places.
+        self.parts: dict[int, dict[int, int]] = {}
         self.read: dict[int, int] = {}
         self.by_address = self.kept = False
 
@@ -180,7 +201,13 @@ class Allocation:
         """`access` reads these bytes from now on, and is started by somebody who knows what `known` holds."""
         assert start + size <= self.bytes.size, "an address outside the ring"
         for block in range(start // _BLOCK_BYTES, -(-(start + size) // _BLOCK_BYTES)):
-            assert self.written.get(block, 0) & known, "memory is read before what it needs has arrived"
+            # Beside what was written in parts there may be what is no number, and nobody waits for that.
+            numbers = range(
+                max(start, block * _BLOCK_BYTES) // 4, -(-min(start + size, (block + 1) * _BLOCK_BYTES) // 4)
+            )
+            parts = self.parts.get(block)
+            needed = [self.written.get(block, 0)] if parts is None else [parts[at] for at in numbers if at in parts]
+            assert all(bit & known for bit in needed), "memory is read before what it needs has arrived"
             self.read[block] = self.read.get(block, 0) | access
 
     def writes(self, access: int, start: int, data: NDArray[np.uint8], known: int) -> None:
@@ -190,23 +217,31 @@ class Allocation:
         assert end <= self.bytes.size, "an address outside the ring"
         assert not any(start <= at < end for at in self.barriers), "barriers are overwritten"
         for block in range(start // _BLOCK_BYTES, end // _BLOCK_BYTES):
-            before = self.read.pop(block, 0) | self.written.get(block, 0)
-            assert not before & ~known, "memory is overwritten while it is in use"
+            before = [self.read.pop(block, 0), self.written.get(block, 0), *self.parts.pop(block, {}).values()]
+            assert not any(bits & ~known for bits in before), _IN_USE
             self.written[block] = access
         self.bytes[start:end] = data
 
-    def takes(self, access: int, start: int, number: np.float32, known: int) -> None:
-        """`access`, of which this is a part, writes a number from now on."""
-        assert start % 4 == 0, "a number between two"
-        assert start + 4 <= self.bytes.size, "an address outside the ring"
-        block = start // _BLOCK_BYTES
-        assert not any(block * _BLOCK_BYTES <= at < (block + 1) * _BLOCK_BYTES for at in self.barriers), "over barriers"
-        if self.written.get(block, 0) != access:
-            before = self.read.pop(block, 0) | self.written.get(block, 0)
-            # What the same thread copies is not known to be over, but lies beside it.
-            assert not before & ~known, "memory is overwritten while it is in use"
-            self.written[block] = access
-        self.bytes[start : start + 4] = np.array([number], np.float32).view(np.uint8)
+    def writes_numbers(self, access: int, start: int, data: NDArray[np.uint8], known: int) -> None:
+        """`access` writes these numbers of 4 bytes, in one block or in several, from now on."""
+        end = start + data.size
+        assert start % 4 == end % 4 == 0, "a number between two"
+        assert end <= self.bytes.size, "an address outside the ring"
+        for at in range(start // 4, end // 4):
+            block = at * 4 // _BLOCK_BYTES
+            assert not any(block * _BLOCK_BYTES <= other < (block + 1) * _BLOCK_BYTES for other in self.barriers), (
+                "over barriers"
+            )
+            parts = self.parts.setdefault(block, {})
+            before = self.read.get(block, 0) | self.written.pop(block, 0) | parts.get(at, 0)
+            assert not before & ~known, _IN_USE
+            parts[at] = access
+        self.bytes[start:end] = data
+
+    @property
+    def writers(self) -> list[int]:
+        """The bits of who wrote what lies here."""
+        return [*self.written.values(), *(bit for parts in self.parts.values() for bit in parts.values())]
 
 
 @dataclass(frozen=True)

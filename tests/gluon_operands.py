@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gluon_memory import global_address
+from gluon_memory import Descriptor, global_address
 from gluon_wgmma import Tensor
 from numpy.typing import NDArray
 
@@ -87,3 +88,34 @@ class Stacked(Pointer):
     def stride(self, dimension: int) -> int:
         assert dimension == 0
         return self.apart
+
+
+# Where parameters are in a space of their own, and what is added to that for every other instruction.
+_PARAMETERS, _ANYWHERE = 1 << 56, 1 << 57
+
+
+class Parameters:
+    """What a kernel is launched with, as PTX names it: each descriptor is five parameters, of which it is the first."""
+
+    def __init__(self, symbol: str, args: Sequence[Any]) -> None:
+        self._symbol, self._args = symbol, args
+
+    def address(self, name: str) -> int:
+        """In the space of parameters."""
+        symbol, _, number = name.rpartition("_param_")
+        assert symbol == self._symbol
+        assert int(number) % 5 == 0, "a parameter that is no descriptor"
+        return _PARAMETERS + int(number) // 5 * 128
+
+    @staticmethod
+    def anywhere(address: int) -> int:
+        """The same place for instructions that name no space."""
+        assert address & _PARAMETERS, "no parameter's address"
+        return address | _ANYWHERE
+
+    def descriptor(self, address: int) -> Descriptor:
+        """What lies there; it must be a descriptor."""
+        assert address & _ANYWHERE, "a parameter's address where no space is named"
+        found = self._args[(address & (_PARAMETERS - 1)) // 128]
+        assert isinstance(found, Descriptor), "a parameter that is no descriptor"
+        return found

@@ -10,27 +10,26 @@ from typing import Any
 
 import numpy as np
 from gluon_arithmetic import ARITHMETIC, has_32_bits
+from gluon_copies import add_or_move, copy
 from gluon_machine import Agent, Machine
 from gluon_memory import Descriptor, at_global, is_global
+from gluon_operands import Pointer
 from gluon_text import Instruction, Text, parse
-from gluon_wgmma import Products, Tensor
+from gluon_wgmma import ByGroup, Products, Tensor, by_group, of_group
 from numpy.typing import NDArray
 
 # Instructions that a text may run before it counts as one that never ends.
 _MOST_STEPS = 5_000
-_COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-_MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
 _WAITS = {
     # The second sees what other programs have sent.
     "mbarrier.try_wait.parity.shared::cta.b64": False,
     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64": True,
 }
-_SEND = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4"
-_SUMS = {"f32": np.float32, "s32": np.int32}
+_TEST = "mbarrier.test_wait.parity.shared::cta.b64"
 Mask = NDArray[np.bool_]
 
 
-class _Threads:
+class Threads:
     """Threads of a partition that run a text together, in whole warps.
 
     They are all of it (`group` is -1), or one of its warpgroups. `inputs` are its operands by number, and `accs` the
@@ -81,6 +80,8 @@ class _Threads:
                 yield from self.wait(here, instruction, taken)
             elif some and instruction.name in ("bar.sync", "bar.arrive"):
                 yield from self.by_name(instruction, taken)
+            elif some and instruction.name == _TEST:
+                self.test(instruction, taken)
             elif some:
                 self.step(instruction.name, instruction.fields, taken)
             if at is not None and (at == at[0]).all():
@@ -100,6 +101,8 @@ class _Threads:
 
     def number(self, name: str) -> Any:
         """An input, a special register, or a number that the text names."""
+        if "_param_" in name:
+            return np.int64(self.machine.parameters.address(name))
         # Grids have one dimension.
         special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address, "%ctaid.y": 0}
         if name.startswith("$"):
@@ -160,11 +163,25 @@ class _Threads:
         self.tried[step] = taken
         if again.any():
             yield lambda: barrier.lets_through(parity)
-            everyone = np.zeros(len(self.agent.threads), bool)
-            first = self.warps[0] * 32
-            everyone[first : first + len(taken)] = again
-            self.agent.has_waited(barrier, parity, everyone, _WAITS[instruction.name])
+            self.agent.has_waited(barrier, parity, self.of_partition(again), _WAITS[instruction.name])
         self.write(instruction.fields[0], again, taken)
+
+    def test(self, instruction: Instruction, taken: Mask) -> None:
+        """Waits for nothing: of those warps for which it is over, some may have looked before."""
+        self.machine.pause()
+        address, parity = self.one_address(instruction.fields[1], taken), self.uniform(instruction.fields[2], taken)
+        barrier = self.machine.barrier(address, self.threads[taken])
+        late = [barrier.lets_through(parity) and self.machine.random.random() < 0.5 for _ in self.warps]
+        over = taken & np.repeat(late, 32)
+        self.agent.has_waited(barrier, parity, self.of_partition(over), False)
+        self.write(instruction.fields[0], over, taken)
+
+    def of_partition(self, some: Mask) -> Mask:
+        """Those of all threads of the partition."""
+        everyone = np.zeros(len(self.agent.threads), bool)
+        first = self.warps[0] * 32
+        everyone[first : first + len(some)] = some
+        return everyone
 
     def by_name(self, instruction: Instruction, taken: Mask) -> Iterator[Callable[[], bool]]:
         """Whole warps come to a barrier of the program's, and wait there, or do not."""
@@ -210,54 +227,22 @@ class _Threads:
             assert taken.all(), "waits at the cluster's barrier without some of the threads"
             machine.meet()
         elif name == "ld.global.b32":
-            self.write(fields[0], int(at_global(self.one_address(fields[1], taken))), taken)
+            self.write(fields[0], int(at_global(self.one_address(fields[1], taken))[0]), taken)
         elif name.startswith(("mbarrier.", "fence.mbarrier")):
             self.at_barrier(name, fields, taken)
-        elif name == "cp.async.ca.shared.global":
-            self.copy_one_by_one(fields, taken)
-        elif name == "cp.async.mbarrier.arrive.noinc.shared::cta.b64":
-            for thread, address in zip(
-                self.threads[taken].tolist(), self.address(fields[0], taken).tolist(), strict=True
-            ):
-                barrier = machine.barrier(address, self.threads[taken])
-                barrier.update(1, 0, self.agent.knows(thread) | self.agent.copying, of_copies=True)
-            self.agent.copying = 0
-        elif name.startswith(_COPY):
-            self.copy(name.removeprefix(_COPY), fields, taken)
-        elif name.rpartition(".")[0] in (_SEND, "ld.shared.v4"):
-            self.move(name, fields, taken)
-        elif name in ("add.f32", "add.s32"):
-            left, right = (self.read_float(field, taken).astype(_SUMS[name[4:]]) for field in fields[1:])
-            self.write_float(fields[0], left + right, taken)
+        elif name == "bar.warp.sync":
+            assert fields == ("-1",)
+            self.agent.share(
+                number for number, warp in zip(self.warps, taken.reshape(-1, 32), strict=True) if warp.all()
+            )
+        elif name == "cvta.param.u64":
+            self.write(fields[0], machine.parameters.anywhere(self.uniform(fields[1], taken)), taken)
+        elif name == "prefetch.tensormap":
+            machine.parameters.descriptor(self.one_address(fields[0], taken))
+        elif name.startswith("cp.async."):
+            copy(self, name, fields, taken)
         else:
-            raise AssertionError(f"unknown PTX: {name}")
-
-    def copy(self, kind: str, fields: tuple[str, ...], taken: Mask) -> None:
-        """What comes behind the third field is a mask of programs, then a policy for L2, each where `kind` says so."""
-        assert kind in ("", _MULTICAST, _HINT, _MULTICAST + _HINT), f"unknown PTX: a copy{kind}"
-        thread = self.one_thread("a copy", taken)
-        more = [self.uniform(field, taken) for field in fields[3:]]
-        assert len(more) == (_MULTICAST in kind) + (_HINT in kind), "a hint without a policy, or the other way round"
-        policy = more.pop() if _HINT in kind else None
-        matrix, _, place = fields[1].strip("[]").partition(",")
-        corner = [self.uniform(part, taken) for part in place.strip(" {}").split(",")]
-        to, barrier = (self.one_address(field, taken) for field in (fields[0], fields[2]))
-        descriptor = self.inputs[int(matrix.strip(" $"))]
-        self.machine.copy(descriptor, corner[::-1], to, barrier, thread, policy, more[0] if more else None)
-
-    def copy_one_by_one(self, fields: tuple[str, ...], taken: Mask) -> None:
-        """A number of each thread from memory to shared memory."""
-        assert fields[2] == "4"
-        self.machine.pause()
-        if not self.agent.copying:
-            self.agent.copying = self.machine.cluster.new_bit()
-        threads, to, places = (
-            self.threads[taken].tolist(),
-            *(self.address(field, taken).tolist() for field in fields[:2]),
-        )
-        for thread, at, place in zip(threads, to, places, strict=True):
-            allocation, start = self.machine.at(at)
-            allocation.takes(self.agent.copying, start, at_global(place), self.agent.knows(thread))
+            add_or_move(self, name, fields, taken)
 
     def at_barrier(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
         machine = self.machine
@@ -272,8 +257,11 @@ class _Threads:
             barrier.update(1, self.uniform(fields[2], taken), self.agent.knows(thread))
         elif name == "mbarrier.arrive.shared::cta.b64":
             threads = self.threads[taken].tolist()
+            count = self.uniform(fields[2], taken) if fields[2:] else 1
+            assert count > 0, "an arrival of nobody"
             for thread, address in zip(threads, self.address(fields[1], taken).tolist(), strict=True):
-                machine.barrier(address, self.threads[taken]).update(1, 0, self.agent.knows(thread))
+                barrier, known = machine.barrier(address, self.threads[taken]), self.agent.knows(thread)
+                barrier.update(count, 0, known, of_copies=barrier.has_added(known))
             machine.pause()
         elif name == "mbarrier.arrive.shared::cluster.b64":
             threads = self.threads[taken].tolist()
@@ -300,44 +288,8 @@ class _Threads:
             more = bool(self.uniform(fields[3], taken))
             self.products.multiply(name, fields[0], rows, columns, (rows_turned, columns_turned), more)
 
-    def move(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
-        """16 bytes of each thread, which must lie side by side, in any order."""
-        assert taken.all(), "sums of some of the threads"
-        name, _, kind = name.rpartition(".")
-        place, registers = fields[:2] if name == _SEND else fields[1::-1]
-        names = [each.strip() for each in registers.strip("{}").split(",")]
-        addresses = self.address(place, taken)
-        order = np.argsort(addresses)
-        start = int(addresses[order[0]])
-        assert np.array_equal(addresses[order], start + 16 * np.arange(len(order))), "sums that are not side by side"
-        if name == _SEND:
-            data = np.stack([self.read_float(each, taken) for each in names], axis=1)[order].astype(_SUMS[kind])
-            barrier = self.one_address(fields[2], taken)
-            self.machine.send(start, data.reshape(-1).view(np.uint8), barrier, self.known())
-            return
-        allocation, at = self.machine.at(start)
-        allocation.reads(self.machine.cluster.new_bit(), at, 16 * len(order), self.known())
-        data = np.empty((len(order), 4), _SUMS[kind])
-        data[order] = allocation.bytes[at : at + 16 * len(order)].view(_SUMS[kind]).reshape(-1, 4)
-        for each, values in zip(names, data.T, strict=True):
-            self.write_float(each, values, taken)
 
-    def read_float(self, name: str, taken: Mask) -> NDArray[Any]:
-        if not name.startswith("$"):
-            return self.value(name, taken)
-        acc, element = divmod(int(name[1:]), self.accs[0].registers)
-        return np.asarray(self.accs[acc].values[self.accs[acc].element(element, self.threads)])
-
-    def write_float(self, name: str, values: NDArray[Any], taken: Mask) -> None:
-        if not name.startswith("$"):
-            self.write(name, values, taken)
-            return
-        assert taken.all(), "sums of some of the threads"
-        acc, element = divmod(int(name[1:]), self.accs[0].registers)
-        self.accs[acc].values[self.accs[acc].element(element, self.threads)] = values
-
-
-def _run_together(machine: Machine, groups: Sequence[_Threads]) -> None:
+def _run_together(machine: Machine, groups: Sequence[Threads]) -> None:
     """Run a text to its end, each of these until it waits."""
     running = [threads.run() for threads in groups]
     waits: dict[Iterator[Any], Callable[[], bool]] = {}
@@ -360,13 +312,13 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     assert listed[: len(outputs)] == outputs
     assert len(inputs) == pack * len(args), "as many inputs as arguments have elements"
     stay = [each for each in inputs if each.isdigit()]
+    args = [int(arg) if isinstance(arg, Pointer) else arg for arg in args]
     accs = [arg for arg in args if isinstance(arg, Tensor)]
     assert accs == list(args[: len(accs)])
     numbers, tied = list(args[len(accs) :]), accs
     if accs and not stay:
         # One number in the shape of a tensor says what outputs look like that are no inputs.
-        (number,) = np.unique(accs[0].values).tolist()
-        numbers, tied = [number, *args[1:]], []
+        numbers, tied = [by_group(accs[0].values, machine.running.groups), *args[1:]], []
     if accs and len(tied) < len(dtype):
         # These hold anything.
         garbage = np.nan if dtype[0] is not np.int32 else -(2**31)
@@ -389,12 +341,16 @@ def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     kinds = ["l" if isinstance(each, Descriptor) or is_global(each) else "r" for each in scalars]
     assert inputs[len(stay) :] == kinds, "inputs of other sizes"
     first = len(outputs) + len(stay)
-    numbered = {first + i: each if isinstance(each, Descriptor) else int(each) for i, each in enumerate(scalars)}
-    parsed = parse(text)
+
+    def inputs_of(group: int) -> dict[int, Any]:
+        numbered = enumerate(scalars, first)
+        return {i: each if isinstance(each, Descriptor) else of_group(each, group) for i, each in numbered}
+
+    parsed, groups = parse(text), machine.running.groups
     if not accs:
-        threads = _Threads(machine, parsed, -1, numbered)
+        assert not any(isinstance(each, ByGroup) for each in scalars), "a number that is not the same in all threads"
+        threads = Threads(machine, parsed, -1, inputs_of(0))
         _run_together(machine, [threads])
-        return threads.uniform("$0", np.ones(threads.threads.shape, bool))
-    groups = range(machine.running.groups)
-    _run_together(machine, [_Threads(machine, parsed, group, numbered, accs) for group in groups])
-    return tuple(accs)
+        return by_group(threads.value("$0", threads.everyone), groups)
+    _run_together(machine, [Threads(machine, parsed, group, inputs_of(group), accs) for group in range(groups)])
+    return tuple(acc.left() for acc in accs)

@@ -20,9 +20,9 @@ import numpy as np
 from gluon_cluster import Cluster
 from gluon_machine import Machine
 from gluon_memory import Descriptor
-from gluon_operands import Matrix, Pointer, Stacked
+from gluon_operands import Matrix, Parameters, Pointer, Stacked
 from gluon_ptx import run_ptx
-from gluon_wgmma import Tensor
+from gluon_wgmma import ByGroup, Tensor
 from numpy.typing import NDArray
 
 # NumPy has no such type: values are rounded to its 8 bits, and kept as they were.
@@ -79,6 +79,12 @@ def _loaded(machine: Machine, text: str, constraints: str, args: Sequence[Any], 
     return Values(machine.floats(addresses))
 
 
+def _full(shape: Sequence[int], value: Any, dtype: Any) -> NDArray[Any]:
+    """Each 64 rows are a warpgroup's."""
+    values = np.asarray(value.values if isinstance(value, ByGroup) else [value], dtype)
+    return np.broadcast_to(values.repeat(shape[0] // len(values))[:, None], shape).copy()
+
+
 def _where(condition: Any, x: Any, y: Any) -> Any:
     if not isinstance(condition, Tensor):
         return x if condition else y
@@ -106,14 +112,14 @@ class Program:
 
     def __init__(self, number: int, grid: int, warps: int, machine: Machine, launch: Any) -> None:
         self.number, self.grid, self.warps, self.machine, self.launch = number, grid, warps, machine, launch
+        machine.parameters = Parameters(f"{launch.kernel.__name__}_{launch.constants['BINARY']}", launch.args)
 
     def parameter(self, text: str) -> Any:
         """The descriptor among the kernel's parameters that a text names."""
-        match = re.fullmatch(r"mov\.b64 \$0, (\w+)_param_(\d+); cvta\.param\.u64 \$0, \$0;", text)
+        match = re.fullmatch(r"mov\.b64 \$0, (\w+); cvta\.param\.u64 \$0, \$0;", text)
         assert match
-        assert match[1] == f"{self.launch.kernel.__name__}_{self.launch.constants['BINARY']}"
-        assert int(match[2]) % 5 == 0, "a parameter that is no descriptor"
-        return self.launch.args[int(match[2]) // 5]
+        parameters = self.machine.parameters
+        return parameters.descriptor(parameters.anywhere(parameters.address(match[1])))
 
     def store(self, pointer: Pointer, value: Tensor | NDArray[Any], mask: Tensor | None = None) -> None:
         values = value.values if isinstance(value, Tensor) else value
@@ -166,11 +172,11 @@ class _Running:
 
 def _namespace(now: _Running) -> dict[str, Any]:
     def asm(text: str, constraints: str, args: Sequence[Any], *, dtype: Any, is_pure: bool, pack: int) -> Any:
-        acts = re.search(r"wgmma|barrier|bar\.|async|shared", text) is not None
-        assert is_pure != acts, "what the compiler may leave out, or do twice"
+        acts = re.search(r"wgmma|barrier|bar\.|async|shared|prefetch", text) is not None
+        assert not (is_pure and acts), "what the compiler may leave out, or do twice"
         if text.startswith("ld.shared."):
             return _loaded(now.program.machine, text, constraints, args, pack)
-        if "_param_" in text:
+        if "_param_" in text and is_pure:
             assert constraints == "=l"
             return now.program.parameter(text)
         return run_ptx(now.program.machine, text, constraints, args, dtype, pack)
@@ -202,7 +208,7 @@ def _namespace(now: _Running) -> dict[str, Any]:
         arange=lambda start, end, layout: Values(np.arange(start, end)),
         zeros=zeros,
         join=lambda left, right: Values(np.stack((left.values, right.values), axis=-1)),
-        full=lambda shape, value, dtype, layout: Values(np.full(shape, value, dtype), layout.warps),
+        full=lambda shape, value, dtype, layout: Values(_full(shape, value, dtype), layout.warps),
         convert_layout=lambda tensor, layout: Values(tensor.values, layout.warps),
         inline_asm_elementwise=asm,
         load=_load,
@@ -298,13 +304,13 @@ def _run_cluster(now: _Running, launch: Any, number: int, size: int, seed: int) 
 
 
 def run_module(
-    text: str, config: str, operands: dict[str, NDArray[Any]], units: int, seed: int
+    text: str, config: str, operands: dict[str, NDArray[Any]], units: int, seed: int, ahead: int = 0
 ) -> dict[str, NDArray[Any]]:
     """Run one call of a config of a generated module; returns C, and the workspace and its counters if there are any.
 
     `operands` are a [M, K], b [K, N], c [M, N] and, with a bias, bias [N]; c is written. Of groups b is [groups, K, N],
     and what else has three dimensions a matrix for each of them; where C's rows are sums of rows of the workspace, they
-    are not made. Copies of operands are. `units` is the number of SMs.
+    are not made. Copies of operands are. `units` is the number of SMs; so many numbers lie `ahead` of each vector.
     """
     now = _Running()
     module = _module(text, now)
@@ -312,7 +318,7 @@ def run_module(
     given: dict[str, Any] = {"a": Matrix(operands["a"]), "b": Matrix(operands["b"], read_once=True)}
     given["c"] = Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
     given |= {
-        name: (Stacked if values.ndim == 3 else Pointer)(values)
+        name: Stacked(values) if values.ndim == 3 else Pointer(np.concatenate([values[:ahead], values]), ahead)
         for name, values in operands.items()
         if name not in "abc"
     }

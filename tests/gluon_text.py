@@ -37,7 +37,7 @@ def parse(text: str) -> Text:
     registers: set[str] = set()
     for line in text.split("\n"):
         line = line.strip()
-        if not line or line.startswith("//"):
+        if not line or line.startswith("//") or line == '.pragma "nounroll";':
             continue
         if line.endswith(":"):
             assert braces, "a label that two copies of the text would share"

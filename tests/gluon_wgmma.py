@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,74 @@ from gluon_memory import Allocation
 from numpy.typing import NDArray
 
 
+@dataclass(frozen=True)
+class ByGroup:
+    """A number of which each warpgroup has one of its own."""
+
+    values: tuple[int, ...]
+
+    def _with(self, operate: Callable[[int, int], int], other: Any) -> ByGroup:
+        return ByGroup(tuple(operate(value, of_group(other, group)) for group, value in enumerate(self.values)))
+
+    def __add__(self, other: Any) -> ByGroup:
+        return self._with(operator.add, other)
+
+    __radd__ = __add__
+
+    def __and__(self, other: Any) -> ByGroup:
+        return self._with(operator.and_, other)
+
+    def __or__(self, other: Any) -> ByGroup:
+        return self._with(operator.or_, other)
+
+    def __rshift__(self, other: Any) -> ByGroup:
+        return self._with(operator.rshift, other)
+
+
+def of_group(number: Any, group: int) -> int:
+    """What this warpgroup has of it."""
+    return int(number.values[group] if isinstance(number, ByGroup) else number)
+
+
+def by_group(values: NDArray[Any], groups: int) -> Any:
+    """The number that these are, or those that they are in so many warpgroups, each with a part of its own."""
+    parts = values.reshape(groups, -1)
+    assert (parts == parts[:, :1]).all(), "a number that is not the same in all threads"
+    numbers = tuple(parts[:, 0].tolist())
+    return numbers[0] if len(set(numbers)) == 1 else ByGroup(numbers)
+
+
+@dataclass(eq=False)
+class _Registers:
+    """What they hold, but for so many products that are not done."""
+
+    held: NDArray[Any]
+    pending: int = 0
+
+
 class Tensor:
-    """Values in registers; `pending` products must be waited for before anyone looks."""
+    """Values in registers, whose products must be waited for before anyone looks."""
 
     def __init__(self, values: Any, warps: int = 0) -> None:
-        self.held = np.asarray(values)
+        self.kept_in = _Registers(np.asarray(values))
         self.warps = warps
-        self.pending = 0
+        self._left = False
+
+    @property
+    def held(self) -> NDArray[Any]:
+        return self.kept_in.held
 
     @property
     def values(self) -> NDArray[Any]:
-        assert self.pending == 0, "an accumulator is used before its products are done"
+        assert not self._left, "what registers held before products are done, or before a text changed them"
+        assert self.kept_in.pending == 0, "an accumulator is used before its products are done"
         return self.held
+
+    def left(self) -> Any:
+        """What a text leaves in these registers; nobody may look at what was there before."""
+        after = type(self)(self.held, self.warps)
+        after.kept_in, self._left = self.kept_in, True
+        return after
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,7 +149,7 @@ class _Product:
         for number, (acc, first) in enumerate(self.chunks):
             made = product[:, 8 * number : 8 * number + 8].astype(acc.held.dtype)
             acc.held[first : first + 64] = made + (acc.held[first : first + 64] if self.more else 0)
-            acc.pending -= 1
+            acc.kept_in.pending -= 1
 
 
 @dataclass(frozen=True)
@@ -222,4 +278,4 @@ class Products:
         product = _Product(numbers, first, second, turned, self.accs, self.group, kinds, more)
         products.append(product)
         for acc, _ in product.chunks:
-            acc.pending += 1
+            acc.kept_in.pending += 1

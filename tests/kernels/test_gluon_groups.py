@@ -24,8 +24,9 @@ from genkern.kernels.source import ast_source, load_module
 
 UPRIGHT, SWAPPED = "warp_specialized", "warp_specialized_swapped"
 BLOCKS, MASKED = ("scales", "blocks"), ("capacity", 110)
-# One more than a tile has, none, less than a tile, whole tiles.
-COUNTS = [0, 65, 0, 30, 64]
+# One more than a tile has, none, less than a tile, whole tiles: in memory, some of these begin where the copy engine
+# takes their scales, and some do not.
+COUNTS = [0, 65, 0, 31, 64]
 
 
 @st.composite
@@ -69,6 +70,26 @@ def test_more_programs_than_tiles(family: str) -> None:
     assert_groups_exact(
         group_product(grouped(3, 40, 72, 8), made(family, 64, 48, 1, 4, 3), 9, [0, 0, 1, 0, 1, 0, 1, 0])
     )
+
+
+@pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
+@pytest.mark.parametrize("counts", [COUNTS, [4, 64, 132, 0], [1, 64, 133, 2]], ids=["both", "engine", "lanes"])
+@pytest.mark.parametrize("capacity", [0, 136])
+def test_scales_of_blocks_are_exact_wherever_rows_begin(family: str, counts: list[int], capacity: int) -> None:
+    """Scales of a tile's rows are taken whole by the copy engine, or one by one, or both in turn in one program."""
+    own = [*([("capacity", capacity)] if capacity else []), BLOCKS]
+    problem = grouped(sum(counts), 72, 400, len(counts), "fp8e4m3fn", own)
+    assert_groups_exact(group_product(problem, made(family, 64, 48, 1, 4, 2, together=2), 2, counts))
+
+
+@pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_scales_that_lie_anywhere_are_exact(family: str, ahead: int) -> None:
+    """Where the first scale lies between two sixteens of bytes, a tile's may begin at one, and end between two."""
+    counts = [64 - ahead, 20 + ahead]
+    problem = grouped(sum(counts), 72, 272, len(counts), "fp8e4m3fn", [BLOCKS])
+    config = made(family, 64, 48, 1, 4, 2, together=2)
+    assert_groups_exact(group_product(problem, config, 2, counts, ahead=ahead))
 
 
 @pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
@@ -125,6 +146,12 @@ MISTAKES = {
         "0, first_n, operands, M, N, K, ROWS",
         WRONG,
     ),
+    "the first tile's scales, one by one": (
+        "first_m, first_n, operands, N, K, ROWS",
+        "0, first_n, operands, N, K, ROWS",
+        WRONG,
+    ),
+    "scales taken from anywhere": (" & (from_a.to(gl.int64) % 16 == 0)", "", "the copy engine does not take"),
     "begun copies come again": ("        first_block = 0\n", "", f"{HANG}|{WRONG}"),
     "not what was begun": (
         "    first_block = begun\n",

@@ -69,8 +69,16 @@ MULTIPLYING: Mistakes = {
 }
 LOADING: Mistakes = {
     "first K-blocks twice": ("gl.where(tile == gl.program_id(0), begun, 0)", "0", f"{UNORDERED}|nobody waits for"),
-    "too few begun": ("last_block - first_block, STAGES))", "last_block - first_block, STAGES - 1))", NOBODY),
-    "too many begun": ("last_block - first_block, STAGES))", "last_block - first_block, STAGES + 1))", UNMADE),
+    "too few begun": ("first_block, STAGES), barriers +", "first_block, STAGES - 1), barriers +", NOBODY),
+    "too many begun": ("first_block, STAGES), barriers +", "first_block, STAGES + 1), barriers +", UNMADE),
+    "begun at one barrier": ('"add.u32 full, full, 8;"', '"add.u32 full, full, 0;"', f"{TOO_MANY}|{LATE}"),
+    "begun in one place": (
+        "add.u32 buffer, buffer, {buffer_size(rows, width, swapped)};",
+        "add.u32 buffer, buffer, 0;",
+        OVERWRITTEN,
+    ),
+    "begun with one K-block": ('"add.u32 k, k, 64;"', '"add.u32 k, k, 0;"', "wrong"),
+    "begun without an end": ('"sub.u32 left, left, 1;"', '"sub.u32 left, left, 0;"', f"{TOO_MANY}|{UNMADE}"),
     "begun of another tile": ("        tile = gl.program_id(0)\n", "        tile = 0\n", "wrong"),
     "begun by every warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, warp;", r"by \d threads"),
     "begun by another warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, 32;", UNSEEN),
@@ -87,11 +95,15 @@ LOADING: Mistakes = {
     "waits for the buffer before": ("last = step | (TOGETHER - 1)", "last = step - 1", f"{UNORDERED}|{LATE}"),
     "other parity of empty": ("& 1) ^ 1, ", "& 1), ", f"{UNORDERED}|{LATE}"),
     "more bytes than come": (
-        "{buffer_size(rows, width, swapped)};",
-        "{2 * buffer_size(rows, width, swapped)};",
+        "[{full}], {buffer_size(rows, width, swapped)};",
+        "[{full}], {2 * buffer_size(rows, width, swapped)};",
         NOBODY,
     ),
-    "fewer bytes than come": ("{buffer_size(rows, width, swapped)};", "3072;", f"{EARLY}|{UNORDERED}"),
+    "fewer bytes than come": (
+        "[{full}], {buffer_size(rows, width, swapped)};",
+        "[{full}], 3072;",
+        f"{EARLY}|{UNORDERED}",
+    ),
     "columns where rows are": ("add.u32 place, {buffer}, {rows * 128};", "add.u32 place, {buffer}, 0;", OVERWRITTEN),
     "all columns in one place": ("add.u32 place, place, {size * 128};", "add.u32 place, place, 0;", OVERWRITTEN),
     "the same columns again": ("add.u32 line, line, {size};", "add.u32 line, line, 0;", "wrong"),
@@ -107,6 +119,8 @@ LOADING: Mistakes = {
         "_parameter_text(KERNEL, BINARY, 4 * i)",
         "no descriptor",
     ),
+    "something else is asked for": ("_param_{5 * i};", "_param_{5 * i + 1};", "no descriptor"),
+    "asked for as a parameter": (' "cvta.param.u64 at, at;",', "", "no space is named"),
     "four warps load": ("[1],\n        [32]", "[4],\n        [32]", "by 4 threads"),
     "no hint for L2": ("hints[1 if swapped else 0]", "hints[1]", IN_L2),
     "no policy": ('        "mov.b64 once, 0x12F0000000000000;",\n', "", "once is used before it is written"),
@@ -167,7 +181,7 @@ SHARES: Mistakes = {
     "said of nothing": ("if (turn == 0) & (last_block > first_block)", "if turn == 0", "said again|next call"),
     "always begun": ("gl.where(turn == first_turn, begun, 0)", "begun", NOBODY),
     "begun in the first turn": ("turn == first_turn", "turn == 0", f"{UNORDERED}|nobody waits for"),
-    "another K-block begun": ("(first_block + slot) * 64", "slot * 64", "wrong"),
+    "another K-block begun": ("ring, first_block * 64", "ring, 0", "wrong"),
 }
 
 

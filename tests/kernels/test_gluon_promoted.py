@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 from gluon_cases import assert_exact, block_scaled, changed, made, product, room_for_stages, said_to
+from gluon_machine import Machine
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from long_tests import in_turns, repeats, spread
@@ -49,6 +51,8 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     )
     along = 3 if facts.cluster == 1 else 2
     m = draw(st.integers(1, min(300, along * config.BLOCK_SIZE_M)))
+    # The copy engine takes scales of fours of rows.
+    m = draw(st.sampled_from([m, -(-m // 4) * 4]))
     n = 4 * draw(st.integers(1, min(300, along * config.BLOCK_SIZE_N) // 4))
     changes = {"dtype_b": draw(st.sampled_from(["fp8e4m3fn", "fp8e5m2"])), "bias": draw(st.booleans())}
     defaults = {"block_m": 1, "block_n": 128, "block_k": 128}
@@ -76,6 +80,31 @@ def test_wide_tiles_lie_across_blocks_of_columns(rows: int, width: int, warps: i
 
 
 @pytest.mark.parametrize("family", PROMOTES)
+@pytest.mark.parametrize(
+    ("m", "own", "by_engine"),
+    [(76, (), True), (75, (), False), (76, (("block_k", 256),), False), (76, (("block_m", 7),), False)],
+    ids=["engine", "rows that are no fours", "twice as long", "one for several rows"],
+)
+def test_both_ways_of_scales_are_exact(
+    family: str, m: int, own: Own, by_engine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy engine takes scales of rows where each has its own for each K-block, and where they lie for it."""
+    taken: list[int] = []
+
+    def copied(machine: Machine, source: int, size: int, *places: int) -> None:
+        taken.append(size)
+        copy_bytes(machine, source, size, *places)
+
+    copy_bytes = Machine.copy_bytes
+    monkeypatch.setattr(Machine, "copy_bytes", copied)
+    for rows, warps in ((64, 4), (128, 8)):
+        problem = block_scaled(m, 152, 1040, own=own)
+        assert_exact(product(problem, made(family, rows, 48, 1, warps, 3, together=2), 3, largest=2))
+        assert bool(taken) == by_engine
+        taken.clear()
+
+
+@pytest.mark.parametrize("family", PROMOTES)
 def test_int8_is_exact(family: str) -> None:
     """Products are whole numbers, of which scales make float32."""
     for rows, warps in in_turns(((64, 4), (128, 8)), 2, PROMOTES.index(family)):
@@ -91,72 +120,165 @@ def test_the_last_scales_are_the_last() -> None:
 
 
 WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
-MISTAKES = {
-    "products are added to what was there": ('"setp.ne.u32 more, row, 0;"', '"setp.eq.u32 more, row, 0;"', WRONG),
+IN_USE, TOO_MANY, UNFINISHED = "while it is in use", "an arrival too many", "products are done"
+UNSEEN, BEYOND = "where nobody else may have seen it", "beyond the memory"
+Mistakes = dict[str, tuple[str, str, str]]
+MULTIPLYING: Mistakes = {
+    "products are added to what was there": ("setp.ne.u32 more, {number}, 0;", "setp.eq.u32 more, {number}, 0;", WRONG),
     "every product replaces": ('products.append("setp.eq.u32 more', 'products.append("setp.ne.u32 more', WRONG),
-    "the first part's rows twice": ("part * warps * 2048", "0", WRONG),
+    "the first part's rows twice": ("{part * warps * 128}", "0", WRONG),
     "parts the other way round": ("below(sums[i], sums[EIGHTS + i]", "below(sums[EIGHTS + i], sums[i]", WRONG),
+    "columns where rows are": ("(ring + ROWS * 128)", "(ring + ROWS * 64)", f"{WRONG}|{EARLY}"),
+    "buffers closer": ("buffer_size(ROWS, WIDTH, SWAPPED) // 16", "1024 // 16", f"{WRONG}|{EARLY}|in use"),
+    "no wgmma.fence": ('            "wgmma.fence.sync.aligned;",\n', "", "without a wgmma.fence"),
+    "no group": ("wgmma.commit_group.sync.aligned; }", "}", UNFINISHED),
+    "no wait for products": ('"wgmma.wait_group.sync.aligned 0;"', '"wgmma.wait_group.sync.aligned 1;"', UNFINISHED),
+    "products as they were begun": ("made = finish_products(made,", "_ = finish_products(made,", UNFINISHED),
+    "sums before they are finished": (
+        "            made = finish_products(made,",
+        "            sums[0] + made[0].to(gl.float32)\n            made = finish_products(made,",
+        UNFINISHED,
+    ),
+    "every thread arrives": (
+        '0;", "elect.sync _|one, -1;"]',
+        '0;", "setp.eq.u32 one, 0, 0;"]',
+        f"{HANG}|{TOO_MANY}|{IN_USE}",
+    ),
+    "released with the first part": ("if part == PARTS - 1", "if part == 0", f"{EARLY}|{IN_USE}"),
+    "released with each part": (
+        " if part == PARTS - 1 else barriers * 0",
+        "",
+        f"{EARLY}|{HANG}|{TOO_MANY}|{IN_USE}",
+    ),
+    "not released": ("barriers + slot * 8 if part == PARTS - 1 else", "", HANG),
+    "no wait for a full buffer": (
+        "            @!done bra again;\n            there:",
+        "            there:",
+        EARLY,
+    ),
+    "no look is enough": ("or.pred done, done, idle;", "setp.eq.u32 done, 0, 0;", EARLY),
+    "nothing is wanted": ("setp.eq.u32 idle, $3, 0;", "setp.eq.u32 idle, 0, 0;", EARLY),
+    "something is always wanted": ("setp.eq.u32 idle, $3, 0;", "setp.ne.u32 idle, 0, 0;", HANG),
+    "wanted behind the last": ("(block + 1 < blocks)", "(block < blocks)", HANG),
+    "the last is not wanted": ("(block + 1 < blocks)", "(block + 2 < blocks)", EARLY),
+    "a look at the phase before": (
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [$1], $2;",
+        "xor.b32 $0, $2, 1;\n            mbarrier.test_wait.parity.shared::cta.b64 done, [$1], $0;",
+        f"{EARLY}|next phase",
+    ),
     "scales of the first buffer": ("scales + slot * scale_size", "scales + 0 * scale_size", f"{WRONG}|{EARLY}|in use"),
-    "scales of one K-block": ("+ block * M", "+ 0 * M", WRONG),
-    "a row's scale is its neighbour's": ("add.u32 at, lane, {first};", "add.u32 at, lane, {first ^ 32};", WRONG),
-    "the last row has no scale": ("M - 1, 1, OF_A", "M - 2, 1, OF_A", WRONG),
-    "scales beyond the last row": ("M - 1, 1, OF_A", "M + 999, 1, OF_A", "beyond the memory"),
     "columns all have the first block's": ("            elif 8 * i", "            elif 0 * i", WRONG),
     "columns of the next block": ("number * 128, columns[number]", "number * 128 + 16, columns[number]", WRONG),
-    "blocks of columns in another place": ("last_n, along_k, OF_B", "last_n, along_k + 1, OF_B", f"{WRONG}|beyond the"),
+    "scales in one another's place": ("of_b = place + 4 * OF_A", "of_b = place", WRONG),
+    "scales that nobody waits for": ("STAGES, WARPS, 3)", "STAGES, WARPS, 1)", f"{EARLY}|too many|next phase"),
+    "B's scales, that nobody waits for": ("STAGES, WARPS, 3)", "STAGES, WARPS, 2)", f"{EARLY}|too many|next phase"),
+    "an arrival more than come": ("STAGES, WARPS, 3)", "STAGES, WARPS, 4)", f"{HANG}|{IN_USE}"),
+}
+ENGINE: Mistakes = {
+    "a row too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 1)", "engine does not take"),
+    "four rows too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 4)", f"{WRONG}|{EARLY}"),
+    "rows that A does not have": ("gl.minimum(M - first_m, OF_A)", "OF_A", BEYOND),
+    "wherever they lie": ("gl.where(aligned, 4 *", "gl.where(True, 2 *", f"engine does not take|{WRONG}"),
+    "from one K-block to the next but one": ('"mul.wide.s32 next, $7, 4;"', '"mul.wide.s32 next, $7, 8;"', WRONG),
+    "from one K-block to the same": ('"mul.wide.s32 next, $7, 4;"', '"mul.wide.s32 next, $7, 0;"', WRONG),
+    "always A's first K-block": ('"mul.wide.s32 next, $4, $7;"', '"mul.wide.s32 next, 0, $7;"', WRONG),
+    "always B's first K-block": ('"mul.wide.s32 next, $4, 4;"', '"mul.wide.s32 next, $4, 0;"', WRONG),
+    "B's of the first K-block begun": ("add.s64 {name}, {name}, 4;", "add.s64 {name}, {name}, 0;", WRONG),
+    "B's all of the first block": ("block_n * along_k,", "0 * along_k,", WRONG),
+    "B's in another place": ("of_b + block_n * along_k,", "of_b + block_n * along_k + 1,", f"{WRONG}|{BEYOND}"),
+    "B's where A's are": ("[place+{4 * (of_a + i)}]", "[place+{4 * i}]", IN_USE),
+    "begun in one place": ("add.u32 place, place, {size};", "add.u32 place, place, 0;", IN_USE),
+    "begun at one barrier": (
+        '            "add.u32 full, full, 8;",\n            f"add.u32 place, place, {size}',
+        '            f"add.u32 place, place, {size}',
+        f"{HANG}|{TOO_MANY}|{EARLY}|next phase",
+    ),
+    "begun by every warp": ("*chosen * (size > 0 or cluster > 1)", "*[]", "by 4 threads"),
+    "begun by another warp": (
+        '"setp.ne.u32 one, warp, 0;",\n        "@one bra taken;"',
+        '"setp.ne.u32 one, warp, 32;",\n        "@one bra taken;"',
+        UNSEEN,
+    ),
+    "B's, of which nobody hears": (
+        '            "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];",\n',
+        "",
+        f"{HANG}|nobody hears",
+    ),
+    "B's are counted apart": (
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];",
+        "cp.async.mbarrier.arrive.shared::cta.b64 [full];",
+        HANG,
+    ),
+    "bytes that nobody expects": (
+        '            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], $5;",\n',
+        "",
+        f"{HANG}|{EARLY}",
+    ),
+    "fewer bytes than come": ("_, [full], $5;", "_, [full], 16;", f"{EARLY}|{HANG}|{TOO_MANY}|{IN_USE}|next phase"),
+    "more bytes than come": ("_, [full], $5;", "_, [full], 4096;", f"{HANG}|{IN_USE}"),
+    "both copy the first scales": (
+        "range(gl.where(sources[2] > 0, 0, begun))",
+        "range(begun)",
+        f"{TOO_MANY}|{IN_USE}|next phase",
+    ),
+    "neither copies the first scales": ("    if sources[2] > 0:", "    if sources[2] < 0:", HANG),
+    "first scales of another tile": (
+        "        pid_m * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, epilogue, M",
+        "        (1 - pid_m) * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, epilogue, M",
+        f"{WRONG}|engine does not take",
+    ),
+    "too few first scales": (
+        "STAGES), barriers + STAGES * 8, barriers + 1024",
+        "STAGES - 1), barriers + STAGES * 8, barriers + 1024",
+        HANG,
+    ),
+}
+LANES: Mistakes = {
+    "scales of one K-block": ("+ block * rows_a", "+ 0 * rows_a", WRONG),
+    "a row's scale is its neighbour's": ("add.u32 at, lane, {first};", "add.u32 at, lane, {first ^ 32};", WRONG),
+    "the last row has no scale": ("rows_a - 1, 1, OF_A", "rows_a - 2, 1, OF_A", WRONG),
+    "scales beyond the last row": ("rows_a - 1, 1, OF_A", "rows_a + 999, 1, OF_A", BEYOND),
+    "blocks of columns in another place": ("gl.cdiv(K, 128), OF_B", "gl.cdiv(K, 128) + 1, OF_B", f"{WRONG}|{BEYOND}"),
     "one scale too few": (
         "setp.lt.and.u32 mine, at, {count}",
         "setp.lt.and.u32 mine, at, {count - 1}",
         f"{WRONG}|{EARLY}",
     ),
-    "scales in one another's place": ("of_b = place + 4 * OF_A", "of_b = place", WRONG),
-    "nobody arrives with scales": ("    copies_arrive(full, CLUSTER)\n", "", HANG),
-    "scales that nobody waits for": (
-        "make_barriers(barriers, STAGES, WARPS, 33)",
-        "make_barriers(barriers, STAGES, WARPS, 1)",
-        f"{EARLY}|too many",
+    "nobody arrives with scales": ("        copies_arrive(full, CLUSTER)\n", "", f"{HANG}|nobody hears"),
+    "scales of what was begun are forgotten": ("range(gl.where(sources[2] > 0, 0, begun))", "range(0)", HANG),
+    "no arrivals are added": (
+        "cp.async.mbarrier.arrive.shared::cta.b64 [$1];",
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$1];",
+        f"{TOO_MANY}|of the other kind",
     ),
-    "scales of what was begun are forgotten": ("for slot in range(begun):", "for slot in range(0):", HANG),
-    "no wait for a full buffer": (
-        "            @!done bra again;\n            mov.u32 $0, 0;",
-        "            mov.u32 $0, 0;",
-        EARLY,
-    ),
-    "no wait for products": (
-        '"wgmma.wait_group.sync.aligned 0;"',
-        '"wgmma.wait_group.sync.aligned 1;"',
-        "products are done|in use",
-    ),
-    "released with the first part": ("if part == PARTS - 1", "if part == 0", f"{EARLY}|while it is in use"),
-    "released with each part": (
-        " if part == PARTS - 1 else barriers * 0",
+    "added when it may be over": ('            "bar.warp.sync -1;",\n', "", "may end before an arrival is added"),
+    "nobody hears of copies": (
+        '            "@mine cp.async.mbarrier.arrive.shared::cta.b64 [$1];",\n',
         "",
-        f"{EARLY}|{HANG}|too many|while it is in use",
+        "of the other kind|nobody hears",
     ),
-    "not released": ("barriers + slot * 8 if part == PARTS - 1 else", "", HANG),
+    "one hears of copies": (
+        '"@mine cp.async.mbarrier.arrive.shared::cta.b64 [$1];"',
+        '"setp.eq.u32 mine, lane, 0;", "@mine cp.async.mbarrier.arrive.shared::cta.b64 [$1];"',
+        f"{EARLY}|{IN_USE}",
+    ),
+    "one of two arrivals": ("_, [$1], 2;", "_, [$1], 1;", HANG),
+    "three of two arrivals": ("_, [$1], 2;", "_, [$1], 3;", TOO_MANY),
+    "as if they lay for the copy engine": ("(M % 4 == 0) & ", "", "engine does not take"),
 }
-TURNS = {
-    "both begin": ("@!first bar.arrive 14, 256;", "bar.arrive 14, 256;", f"{HANG}|too many"),
-    "the same one again": ('"xor.b32 turn, turn, 1;"', '"xor.b32 turn, turn, 0;"', f"{HANG}|too many"),
-    "no turn is handed on": ('"xor.b32 turn, turn, 1;", "bar.arrive turn, 256;"', '"xor.b32 turn, turn, 1;"', HANG),
-    "everyone's barrier": ("add.u32 turn, turn, 14;", "add.u32 turn, turn, 0;", "none, or everyone's"),
+# Of 132 rows the copy engine takes the scales, of 130 it does not.
+MISTAKES = {
+    **{("engine", name): mistake for name, mistake in (MULTIPLYING | ENGINE).items()},
+    **{("lanes", name): mistake for name, mistake in (MULTIPLYING | LANES).items()},
 }
 
 
-@pytest.mark.parametrize("mistake", TURNS)
-def test_the_stand_in_notices_turns(mistake: str) -> None:
-    """Two warpgroups that do not hand on whose turn it is."""
-    before, after, message = TURNS[mistake]
-    problem, config = block_scaled(130, 112, 640), made("warp_specialized", 128, 112, 1, 8, 2, 1, 2)
-    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
-    assert re.search(message, said), said
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_the_stand_in_notices(mistake: str) -> None:
+@pytest.mark.parametrize(("way", "mistake"), MISTAKES)
+def test_the_stand_in_notices(way: str, mistake: str) -> None:
     """A kernel with a mistake does not pass: two parts of rows, tiles across blocks, an odd number of K-blocks."""
-    before, after, message = MISTAKES[mistake]
-    problem, config = block_scaled(130, 224, 640), made("warp_specialized", 128, 112, 1, 4, 2, 1, 2)
+    before, after, message = MISTAKES[way, mistake]
+    rows = {"engine": 132, "lanes": 130}[way]
+    problem, config = block_scaled(rows, 224, 640), made("warp_specialized", 128, 112, 1, 4, 2, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
 
@@ -168,22 +290,44 @@ def test_the_stand_in_notices_what_stays_in_place() -> None:
     assert "not the same in all threads" in said
 
 
-TWOS = {
-    "the second of two twice": ("first, gl.int32, wgmma_layout", "second, gl.int32, wgmma_layout", WRONG),
+WARPGROUPS: Mistakes = {
+    "the first one's rows twice": ("    if warps == 4:\n        return", "    if warps:\n        return", WRONG),
+    "another block of rows": ("shl.b32 $0, $0, 13;", "shl.b32 $0, $0, 12;", WRONG),
+    "of each warp": ("shr.u32 $0, $0, 7;", "shr.u32 $0, $0, 5;", "not the same in all threads"),
+    "one of them arrives": (
+        "make_barriers(barriers, STAGES, WARPS, 3)",
+        "make_barriers(barriers, STAGES, 4, 3)",
+        f"{IN_USE}|next phase",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WARPGROUPS)
+def test_the_stand_in_notices_in_two_warpgroups(mistake: str) -> None:
+    """Two warpgroups, each with 64 rows of its own."""
+    before, after, message = WARPGROUPS[mistake]
+    problem, config = block_scaled(132, 112, 640), made("warp_specialized", 128, 112, 1, 8, 2, 1, 2)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
+
+
+TWOS: Mistakes = {
+    "the second of two twice": (
+        "made, first_row + slot * NEXT",
+        "made, first_row + next_slot * NEXT",
+        f"{WRONG}|{EARLY}",
+    ),
+    "the first of two twice": ("made, first_row + next_slot * NEXT", "made, first_row + slot * NEXT", WRONG),
     "scales of the first twice": (
         "next_rows[0] * column_scale(next_columns",
         "rows[0] * column_scale(next_columns",
         WRONG,
     ),
-    "the second is not released": (
-        "barriers + slot * 8, barriers + next_slot * 8,",
-        "barriers + slot * 8, barriers * 0,",
-        HANG,
-    ),
+    "the second is not released": ("(barriers + slot * 8, barriers + next_slot * 8)", "(barriers + slot * 8,)", HANG),
     "the first is released twice": (
-        "barriers + slot * 8, barriers + next_slot * 8,",
-        "barriers + slot * 8, barriers + slot * 8,",
-        f"{HANG}|{EARLY}|too many|in use",
+        "(barriers + slot * 8, barriers + next_slot * 8)",
+        "(barriers + slot * 8, barriers + slot * 8)",
+        f"{HANG}|{EARLY}|{TOO_MANY}|{IN_USE}",
     ),
     "no wait for the second": (
         "await_full(barriers + (STAGES + next_slot)",
@@ -191,19 +335,17 @@ TWOS = {
         f"{EARLY}|next phase|{HANG}",
     ),
     "only whole twos": ("        blocks = blocks % 2\n", "        blocks = blocks * 0\n", f"{WRONG}|nobody"),
-    "one set of products": (
-        "before = registers * (place == 2)",
-        "before = 0 * registers",
-        "is not an input|wrong|products are done",
-    ),
+    "products of the first are waited for": ("aligned 0;", "aligned 1;", UNFINISHED),
+    "barriers where the second's products are": ("first = 2 * sets *", "first = 2 *", "is not an input"),
 }
 
 
+@pytest.mark.parametrize("rows", [72, 70], ids=["engine", "lanes"])
 @pytest.mark.parametrize("mistake", TWOS)
-def test_the_stand_in_notices_twos(mistake: str) -> None:
+def test_the_stand_in_notices_twos(mistake: str, rows: int) -> None:
     """Two buffers whose products are waited for at once, and an odd one."""
     before, after, message = TWOS[mistake]
-    problem, config = block_scaled(70, 96, 640), made("warp_specialized", 64, 48, 1, 4, 3, 1, 2)
+    problem, config = block_scaled(rows, 96, 640), made("warp_specialized", 64, 48, 1, 4, 3, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
 
@@ -237,18 +379,22 @@ def test_sums_and_products_fit_a_threads_registers(tmp_path: Path, config: Confi
         kernel = compiler.compile(source, target, dict(spec.options))
         sass = kernel.asm["sass"]
     assert not re.search(r"\b(?:STL|LDL)\b", sass)
-    # Four products of 32 along K for each part of the rows, waited for once, where two warpgroups take turns by halves.
+    # Four products of 32 along K for each part of the rows, waited for once.
     rows, width = sides(config)
+    swapped = "swapped" in config.family
     parts = rows // (16 * config.num_warps)
-    # Of narrow tiles those of two K-blocks are waited for at once, by both warpgroups; then there is an odd one.
-    twos = parts == 1 and width <= (72 if "swapped" in config.family else 96)
+    # Of a narrow tile of one warpgroup those of two K-blocks are waited for at once; then there is an odd one.
+    twos = rows == 16 * config.num_warps == 64 and width <= (72 if swapped else 96)
     waits = [2, 1] if twos else [1] * parts
     assert len(re.findall(r"QGMMA\.64x\d+x32", sass)) == 4 * sum(waits)
-    assert sass.count("WARPGROUP.DEPBAR") == len(waits) * (2 if config.num_warps == 8 and not twos else 1)
+    assert sass.count("WARPGROUP.DEPBAR") == len(waits)
     # One addition for each product of the part, all of them between two waits.
     between = re.split(r"wgmma\.wait_group\.sync\.aligned 0", kernel.asm["ptx"])[1:]
     assert [len(re.findall(r"fma\.rn\.f32", text)) for text in between] == [width // 2 * sets for sets in waits]
-    # The loading warp's copies: of rows 32 at a time, and of blocks of columns or of parts of the rows.
-    copies = -(-(width if "swapped" in config.family else rows) // 32) + 1
-    assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == 2 * copies
+    # The loading warp's copies: of rows 32 at a time, and of blocks of columns or of parts of the rows, one after the
+    # other where the copy engine takes those of rows, which the kernel begins with.
+    copies, engine = -(-(width if swapped else rows) // 32) + 1, "cp.async.bulk.shared::cluster.global"
+    of_b = parts if swapped else -(-(128 - math.gcd(width, 128) + width) // 128)
+    assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == 2 * (copies + of_b)
+    assert kernel.asm["ptx"].count(engine) == 2
     assert not re.search(r"\bLDG\b", sass) or config.SPLIT_K > 1
