@@ -120,6 +120,8 @@ class Barrier:
 # Memory that pointers point to, by the upper part of its address.
 _POINTED_TO: list[NDArray[Any]] = []
 _MEMORY_BIT = 40
+# Bytes that the copy engine takes at least, from multiples of as many.
+_LINE = 16
 
 
 def global_address(memory: NDArray[Any], offset: int) -> int:
@@ -142,6 +144,15 @@ def at_global(address: int, count: int = 1) -> NDArray[Any]:
     assert rest == 0, "an address between two elements"
     assert element + count <= len(memory), "an offset beyond the memory"
     return memory[element : element + count]
+
+
+def lines_at(address: int, size: int) -> NDArray[np.uint8]:
+    """So many bytes, of whole lines of 16: behind the memory's end there is, to the end of its last line, what no one wrote."""
+    memory = _POINTED_TO[(address >> _MEMORY_BIT) - 1].view(np.uint8)
+    start = address & (1 << _MEMORY_BIT) - 1
+    beyond = start + size - len(memory)
+    assert beyond < _LINE, "an offset beyond the memory"
+    return np.concatenate([memory[start : start + size], np.full(max(beyond, 0), 0xFF, np.uint8)])
 
 
 class Descriptor:
