@@ -56,7 +56,7 @@ def _binary(name: str) -> Callable[[Values, Any], Values]:
     return operate
 
 
-for _name in ("add", "radd", "mul", "rmul", "floordiv", "mod", "lt", "sub", "and"):
+for _name in ("add", "radd", "mul", "rmul", "floordiv", "mod", "lt", "sub", "and", "xor"):
     setattr(Values, f"__{_name}__", _binary(f"__{_name}__"))
 
 
