@@ -130,9 +130,14 @@ FAULTS = (
         unless="groups = tl.minimum(k //",
     ),
     Fault("scales stay at their first K-block", r"(groups = tl\.minimum\()k // \d+", r"\g<1>0"),
-    Fault("scales stay at their first K-block", r"(of_a = operands\[\d+\] )\+ block\b", r"\1+ 0"),
+    # Those of A, which the copy engine takes.
+    Fault("scales stay at their first K-block", r"(mul\.wide\.s32 next, )\$4(, \$7;)", r"\g<1>0\2"),
     Fault("a row's scale is its neighbour's", r"(scale_a_ptr \+ )(scale_rows)", r"\1tl.maximum(\2 - 1, 0)"),
-    Fault("a row's scale is its neighbour's", r"(place, of_a, first_m)", r"\1 + 1"),
+    Fault(
+        "a row's scale is its neighbour's",
+        r"(shared_(?:float|pair)\(place \+ 4 \* \((?:part \* PART|8 \* i) \+ )along\)",
+        r"\1(along ^ 2))",
+    ),
     Fault(
         "columns have the first block's scale",
         r"^( +)elif 8 \* i \+ _first",
@@ -141,7 +146,7 @@ FAULTS = (
     ),
     Fault(
         "a K-block's products are added to those before",
-        r"setp\.ne\.u32 more, (0|row), 0;",
+        r"setp\.ne\.u32 more, (0|\{number\}), 0;",
         r"setp.eq.u32 more, \1, 0;",
     ),
     # Exponents, and operands that are both packed.

@@ -56,7 +56,7 @@ def _binary(name: str) -> Callable[[Values, Any], Values]:
     return operate
 
 
-for _name in ("add", "radd", "mul", "rmul", "floordiv", "mod", "lt", "sub", "and"):
+for _name in ("add", "radd", "mul", "rmul", "floordiv", "mod", "lt", "sub", "and", "xor"):
     setattr(Values, f"__{_name}__", _binary(f"__{_name}__"))
 
 
@@ -318,7 +318,9 @@ def run_module(
     given: dict[str, Any] = {"a": Matrix(operands["a"]), "b": Matrix(operands["b"], read_once=True)}
     given["c"] = Matrix(operands["c"], np.zeros(operands["c"].shape, bool))
     given |= {
-        name: Stacked(values) if values.ndim == 3 else Pointer(np.concatenate([values[:ahead], values]), ahead)
+        name: Stacked(values)
+        if values.ndim == 3
+        else Pointer(np.concatenate([np.resize(values, ahead), values]), ahead)
         for name, values in operands.items()
         if name not in "abc"
     }
