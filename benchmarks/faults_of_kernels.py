@@ -140,7 +140,7 @@ FAULTS = (
     ),
     Fault(
         "columns have the first block's scale",
-        r"^( +)elif 8 \* i \+ _first",
+        r"^( +)elif FIRST \+ _first",
         r"\1elif -_first",
         unless="matmul_warp_specialized_swapped",
     ),

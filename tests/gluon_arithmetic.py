@@ -32,6 +32,8 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "shl.b64": operator.lshift,
     "shr.u32": operator.rshift,
     "and.b32": operator.and_,
+    "and.b64": operator.and_,
+    "cvt.u32.u64": lambda a: a & 0xFFFFFFFF,
     "or.b32": operator.or_,
     "and.pred": operator.and_,
     "or.pred": operator.or_,

@@ -144,6 +144,18 @@ def at_global(address: int, count: int = 1) -> NDArray[Any]:
     return memory[element : element + count]
 
 
+def lines_at_global(address: int, size: int) -> NDArray[np.uint8]:
+    """So many bytes, in whole lines of 16: of the last, what lies behind the memory is somebody else's."""
+    memory = _POINTED_TO[(address >> _MEMORY_BIT) - 1]
+    first = address & (1 << _MEMORY_BIT) - 1
+    assert first % 16 == size % 16 == 0, "bytes that the copy engine does not take"
+    assert first + size < memory.nbytes + 16, "bytes beyond the memory"
+    data = np.full(size, 0xFF, np.uint8)
+    found = memory.view(np.uint8)[first : first + size]
+    data[: found.size] = found
+    return data
+
+
 class Descriptor:
     """A matrix that the copy engine reads and writes in boxes; what lies outside is zero, or dropped.
 

@@ -250,7 +250,8 @@ def _code(text: str) -> types.CodeType:
         if line.startswith(("import triton", "from triton")):
             lines[number] = ""
         elif ".to(gl.int" in line:
-            lines[number] = _TO_INTEGER.sub(r"int(\1)", line)
+            # Twice for what becomes a long one and then a short one.
+            lines[number] = _TO_INTEGER.sub(r"int(\1)", _TO_INTEGER.sub(r"int(\1)", line))
     return compile("\n".join(lines), "generated", "exec")
 
 
