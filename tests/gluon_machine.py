@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from gluon_cluster import DEADLOCK, Cluster
-from gluon_memory import Allocation, Barrier, Descriptor, Dtype, View, lines_at_global
+from gluon_memory import Allocation, Barrier, Descriptor, Dtype, View, lines_at
 from numpy.typing import NDArray
 
 # Where the largest allocation begins: an SM keeps the first 1024 bytes to itself.
@@ -260,10 +260,10 @@ class Machine:
         self.pause()
         barrier = self.barrier(barrier_address, np.array([thread]))
         assert barrier.fenced, _UNSEEN
-        assert address % 16 == 0, "a place that the copy engine does not take"
+        assert source % 16 == address % 16 == size % 16 == 0, "bytes that the copy engine does not take"
         assert size > 0, "a copy of nothing"
         copy, (allocation, start) = self.cluster.new_bit(), self.at(address)
-        allocation.writes_numbers(copy, start, lines_at_global(source, size), self.running.knows(thread))
+        allocation.writes_numbers(copy, start, lines_at(source, size), self.running.knows(thread))
         barrier.update(0, -size, copy)
 
     def send(self, address: int, data: NDArray[np.uint8], barrier_address: int, known: int) -> None:

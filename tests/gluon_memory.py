@@ -120,6 +120,8 @@ class Barrier:
 # Memory that pointers point to, by the upper part of its address.
 _POINTED_TO: list[NDArray[Any]] = []
 _MEMORY_BIT = 40
+# Bytes that the copy engine takes at least, from multiples of as many.
+_LINE = 16
 
 
 def global_address(memory: NDArray[Any], offset: int) -> int:
@@ -144,16 +146,13 @@ def at_global(address: int, count: int = 1) -> NDArray[Any]:
     return memory[element : element + count]
 
 
-def lines_at_global(address: int, size: int) -> NDArray[np.uint8]:
-    """So many bytes, in whole lines of 16: of the last, what lies behind the memory is somebody else's."""
-    memory = _POINTED_TO[(address >> _MEMORY_BIT) - 1]
-    first = address & (1 << _MEMORY_BIT) - 1
-    assert first % 16 == size % 16 == 0, "bytes that the copy engine does not take"
-    assert first + size < memory.nbytes + 16, "bytes beyond the memory"
-    data = np.full(size, 0xFF, np.uint8)
-    found = memory.view(np.uint8)[first : first + size]
-    data[: found.size] = found
-    return data
+def lines_at(address: int, size: int) -> NDArray[np.uint8]:
+    """So many bytes, of whole lines of 16: behind the memory's end there is, to the end of its last line, what no one wrote."""
+    memory = _POINTED_TO[(address >> _MEMORY_BIT) - 1].view(np.uint8)
+    start = address & (1 << _MEMORY_BIT) - 1
+    beyond = start + size - len(memory)
+    assert beyond < _LINE, "an offset beyond the memory"
+    return np.concatenate([memory[start : start + size], np.full(max(beyond, 0), 0xFF, np.uint8)])
 
 
 class Descriptor:

@@ -250,8 +250,7 @@ def _code(text: str) -> types.CodeType:
         if line.startswith(("import triton", "from triton")):
             lines[number] = ""
         elif ".to(gl.int" in line:
-            # Twice for what becomes a long one and then a short one.
-            lines[number] = _TO_INTEGER.sub(r"int(\1)", _TO_INTEGER.sub(r"int(\1)", line))
+            lines[number] = _TO_INTEGER.sub(r"int(\1)", line)
     return compile("\n".join(lines), "generated", "exec")
 
 

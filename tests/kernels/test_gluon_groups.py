@@ -146,7 +146,7 @@ MISTAKES = {
         "0, first_n, operands, M, N, K, ROWS",
         WRONG,
     ),
-    "scales of other rows of a line": (" + first_m\n        return (from_a", "\n        return (from_a", WRONG),
+    "scales of other rows of a line": (" + first_m\n        line", "\n        line", WRONG),
     "begun copies come again": ("        first_block = 0\n", "", f"{HANG}|{WRONG}"),
     "not what was begun": (
         "    first_block = begun\n",
