@@ -146,12 +146,7 @@ MISTAKES = {
         "0, first_n, operands, M, N, K, ROWS",
         WRONG,
     ),
-    "the first tile's scales, one by one": (
-        "first_m, first_n, operands, N, K, ROWS",
-        "0, first_n, operands, N, K, ROWS",
-        WRONG,
-    ),
-    "scales taken from anywhere": (" & (first_m % 4 == 0)", "", "the copy engine does not take"),
+    "scales of other rows of a line": (" + first_m\n        line", "\n        line", WRONG),
     "begun copies come again": ("        first_block = 0\n", "", f"{HANG}|{WRONG}"),
     "not what was begun": (
         "    first_block = begun\n",

@@ -69,16 +69,8 @@ MULTIPLYING: Mistakes = {
 }
 LOADING: Mistakes = {
     "first K-blocks twice": ("gl.where(tile == gl.program_id(0), begun, 0)", "0", f"{UNORDERED}|nobody waits for"),
-    "too few begun": ("first_block, STAGES), barriers +", "first_block, STAGES - 1), barriers +", NOBODY),
-    "too many begun": ("first_block, STAGES), barriers +", "first_block, STAGES + 1), barriers +", UNMADE),
-    "begun at one barrier": ('"add.u32 full, full, 8;"', '"add.u32 full, full, 0;"', f"{TOO_MANY}|{LATE}"),
-    "begun in one place": (
-        "add.u32 buffer, buffer, {buffer_size(rows, width, swapped)};",
-        "add.u32 buffer, buffer, 0;",
-        OVERWRITTEN,
-    ),
-    "begun with one K-block": ('"add.u32 k, k, 64;"', '"add.u32 k, k, 0;"', "wrong"),
-    "begun without an end": ('"sub.u32 left, left, 1;"', '"sub.u32 left, left, 0;"', f"{TOO_MANY}|{UNMADE}"),
+    "too few begun": ("last_block - first_block, STAGES))", "last_block - first_block, STAGES - 1))", NOBODY),
+    "too many begun": ("last_block - first_block, STAGES))", "last_block - first_block, STAGES + 1))", UNMADE),
     "begun of another tile": ("        tile = gl.program_id(0)\n", "        tile = 0\n", "wrong"),
     "begun by every warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, warp;", r"by \d threads"),
     "begun by another warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, 32;", UNSEEN),
@@ -181,7 +173,7 @@ SHARES: Mistakes = {
     "said of nothing": ("if (turn == 0) & (last_block > first_block)", "if turn == 0", "said again|next call"),
     "always begun": ("gl.where(turn == first_turn, begun, 0)", "begun", NOBODY),
     "begun in the first turn": ("turn == first_turn", "turn == 0", f"{UNORDERED}|nobody waits for"),
-    "another K-block begun": ("ring, first_block * 64", "ring, 0", "wrong"),
+    "another K-block begun": ("(first_block + slot) * 64", "slot * 64", "wrong"),
 }
 
 

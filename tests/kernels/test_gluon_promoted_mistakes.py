@@ -59,7 +59,7 @@ MULTIPLYING: Mistakes = {
         f"{EARLY}|next phase",
     ),
     "scales of the first buffer": ("scales + slot * scale_size", "scales + 0 * scale_size", f"{WRONG}|{EARLY}|in use"),
-    "columns all have the first block's": ("            elif 8 * i", "            elif 0 * i", WRONG),
+    "columns all have the first block's": ("            elif FIRST", "            elif 0 * FIRST", WRONG),
     "columns of the next block": ("number * 128, columns[number]", "number * 128 + 16, columns[number]", WRONG),
     "scales in one another's place": ("of_b = place + 4 * OF_A", "of_b = place", WRONG),
     "scales that nobody waits for": ("STAGES, WARPS, 3)", "STAGES, WARPS, 1)", f"{EARLY}|too many|next phase"),
@@ -67,10 +67,21 @@ MULTIPLYING: Mistakes = {
     "an arrival more than come": ("STAGES, WARPS, 3)", "STAGES, WARPS, 4)", f"{HANG}|{IN_USE}"),
 }
 ENGINE: Mistakes = {
-    "a row too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 1)", "engine does not take"),
+    "a row too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 1)", f"{WRONG}|{EARLY}"),
     "four rows too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 4)", f"{WRONG}|{EARLY}"),
     "rows that A does not have": ("gl.minimum(M - first_m, OF_A)", "OF_A", BEYOND),
-    "wherever they lie": ("gl.where(aligned, 4 *", "gl.where(True, 2 *", f"engine does not take|{WRONG}"),
+    "no part of a line behind": (
+        '            "add.u32 bytes, bytes, 15;",\n',
+        "",
+        f"{WRONG}|{EARLY}|of the other kind",
+    ),
+    "no part of a line before": ('"and.b32 bytes, bytes, 15;"', '"and.b32 bytes, bytes, 0;"', f"{WRONG}|{EARLY}"),
+    "from half of a line": ('"and.b64 line, from, -16;"', '"and.b64 line, from, -8;"', "engine does not take"),
+    "half of a line": ('"and.b32 bytes, bytes, -16;"', '"and.b32 bytes, bytes, -8;"', "engine does not take"),
+    "no room for parts of lines": ("else rows + 4", "else rows", IN_USE),
+    "always shifted as the first": ("(shift + more_shift) & 15", "shift", WRONG),
+    "shifted by more than a line": ("(shift + more_shift) & 15", "shift + more_shift", f"{WRONG}|outside the ring"),
+    "shifted by rows": ("& 15, M * 4", "& 15, M", WRONG),
     "from one K-block to the next but one": ('"mul.wide.s32 next, $7, 4;"', '"mul.wide.s32 next, $7, 8;"', WRONG),
     "from one K-block to the same": ('"mul.wide.s32 next, $7, 4;"', '"mul.wide.s32 next, $7, 0;"', WRONG),
     "always A's first K-block": ('"mul.wide.s32 next, $4, $7;"', '"mul.wide.s32 next, 0, $7;"', WRONG),
@@ -78,7 +89,7 @@ ENGINE: Mistakes = {
     "B's of the first K-block begun": ("add.s64 {name}, {name}, 4;", "add.s64 {name}, {name}, 0;", WRONG),
     "B's all of the first block": ("block_n * along_k,", "0 * along_k,", WRONG),
     "B's in another place": ("of_b + block_n * along_k,", "of_b + block_n * along_k + 1,", f"{WRONG}|{BEYOND}"),
-    "B's where A's are": ("[place+{4 * (of_a + i)}]", "[place+{4 * i}]", IN_USE),
+    "B's where A's are": ("[place+{4 * (room + i)}]", "[place+{4 * i}]", IN_USE),
     "begun in one place": ("add.u32 place, place, {size};", "add.u32 place, place, 0;", IN_USE),
     "begun at one barrier": (
         '            "add.u32 full, full, 8;",\n            f"add.u32 place, place, {size}',
@@ -102,12 +113,12 @@ ENGINE: Mistakes = {
         HANG,
     ),
     "bytes that nobody expects": (
-        '            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], $5;",\n',
+        '            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], bytes;",\n',
         "",
         f"{HANG}|{EARLY}",
     ),
-    "fewer bytes than come": ("_, [full], $5;", "_, [full], 16;", f"{EARLY}|{HANG}|{TOO_MANY}|{IN_USE}|next phase"),
-    "more bytes than come": ("_, [full], $5;", "_, [full], 4096;", f"{HANG}|{IN_USE}"),
+    "fewer bytes than come": ("_, [full], bytes;", "_, [full], 16;", f"{EARLY}|{HANG}|{TOO_MANY}|{IN_USE}|next phase"),
+    "more bytes than come": ("_, [full], bytes;", "_, [full], 4096;", f"{HANG}|{IN_USE}"),
     "both copy the first scales": (
         "range(gl.where(sources[2] > 0, 0, begun))",
         "range(begun)",
@@ -117,7 +128,7 @@ ENGINE: Mistakes = {
     "first scales of another tile": (
         "        pid_m * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, epilogue, M",
         "        (1 - pid_m) * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, epilogue, M",
-        f"{WRONG}|engine does not take",
+        f"{WRONG}|{BEYOND}",
     ),
     "too few first scales": (
         "STAGES), barriers + STAGES * 8, barriers + 1024",
@@ -126,11 +137,11 @@ ENGINE: Mistakes = {
     ),
 }
 LANES: Mistakes = {
-    "scales of one K-block": ("+ block * rows_a", "+ 0 * rows_a", WRONG),
+    "scales of one K-block": ("+ block // 2 * rows_a", "+ 0 * rows_a", WRONG),
     "a row's scale is its neighbour's": ("add.u32 at, lane, {first};", "add.u32 at, lane, {first ^ 32};", WRONG),
-    "the last row has no scale": ("rows_a - 1, 1, OF_A", "rows_a - 2, 1, OF_A", WRONG),
-    "scales beyond the last row": ("rows_a - 1, 1, OF_A", "rows_a + 999, 1, OF_A", BEYOND),
-    "blocks of columns in another place": ("gl.cdiv(K, 128), OF_B", "gl.cdiv(K, 128) + 1, OF_B", f"{WRONG}|{BEYOND}"),
+    "the last row has no scale": ("rows_a - 1, 1, _count", "rows_a - 2, 1, _count", WRONG),
+    "scales beyond the last row": ("rows_a - 1, 1, _count", "rows_a + 999, 1, _count", BEYOND),
+    "blocks of columns in another place": ("gl.cdiv(K, 256), OF_B", "gl.cdiv(K, 256) + 1, OF_B", f"{WRONG}|{BEYOND}"),
     "one scale too few": (
         "setp.lt.and.u32 mine, at, {count}",
         "setp.lt.and.u32 mine, at, {count - 1}",
@@ -156,9 +167,8 @@ LANES: Mistakes = {
     ),
     "one of two arrivals": ("_, [$1], 2;", "_, [$1], 1;", HANG),
     "three of two arrivals": ("_, [$1], 2;", "_, [$1], 3;", TOO_MANY),
-    "as if they lay for the copy engine": ("(M % 4 == 0) & ", "", "engine does not take"),
 }
-# Of 132 rows the copy engine takes the scales, of 130 it does not.
+# The copy engine takes scales of 128 numbers along K, of 131 rows in every place of a line; others it does not.
 MISTAKES = {
     **{("engine", name): mistake for name, mistake in (MULTIPLYING | ENGINE).items()},
     **{("lanes", name): mistake for name, mistake in (MULTIPLYING | LANES).items()},
@@ -169,8 +179,8 @@ MISTAKES = {
 def test_the_stand_in_notices(way: str, mistake: str) -> None:
     """A kernel with a mistake does not pass: two parts of rows, tiles across blocks, an odd number of K-blocks."""
     before, after, message = MISTAKES[way, mistake]
-    rows = {"engine": 132, "lanes": 130}[way]
-    problem, config = block_scaled(rows, 224, 640), made("warp_specialized", 128, 112, 1, 4, 2, 1, 2)
+    own = {"engine": (), "lanes": (("block_k", 256),)}[way]
+    problem, config = block_scaled(131, 224, 640, own=own), made("warp_specialized", 128, 112, 1, 4, 2, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
 
@@ -232,12 +242,12 @@ TWOS: Mistakes = {
 }
 
 
-@pytest.mark.parametrize("rows", [72, 70], ids=["engine", "lanes"])
+@pytest.mark.parametrize("own", [(), (("block_m", 7),)], ids=["engine", "lanes"])
 @pytest.mark.parametrize("mistake", TWOS)
-def test_the_stand_in_notices_twos(mistake: str, rows: int) -> None:
+def test_the_stand_in_notices_twos(mistake: str, own: tuple[tuple[str, int], ...]) -> None:
     """Two buffers whose products are waited for at once, and an odd one."""
     before, after, message = TWOS[mistake]
-    problem, config = block_scaled(rows, 96, 640), made("warp_specialized", 64, 48, 1, 4, 3, 1, 2)
+    problem, config = block_scaled(70, 96, 640, own=own), made("warp_specialized", 64, 48, 1, 4, 3, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
 
@@ -256,6 +266,28 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     problem, config = block_scaled(44, 160, 1040), made("warp_specialized_swapped_cluster2", 64, 48, 1, 4, 2, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
+
+
+SWAPPED: Mistakes = {
+    "any rows": ("(M % 4 == 0) & ", "", f"{WRONG}|{IN_USE}"),
+    "the first tile's": ("first_m, first_n, operands, N, K, ROWS", "0, first_n, operands, N, K, ROWS", WRONG),
+}
+
+
+@pytest.mark.parametrize("mistake", SWAPPED)
+def test_the_stand_in_notices_swapped(mistake: str) -> None:
+    """Scales of rows that threads read in pairs, of which the copy engine takes fours."""
+    before, after, message = SWAPPED[mistake]
+    problem, config = block_scaled(67, 160, 640), made("warp_specialized_swapped", 64, 48, 1, 4, 2, 1, 2)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
+
+
+def test_the_stand_in_notices_shifts_in_shares() -> None:
+    """A share of K-blocks begins with scales in another place of a line than the tile."""
+    problem, config = block_scaled(70, 144, 1920), made("warp_specialized", 64, 48, 3, 4, 2, 1, 2)
+    (said,) = said_to(changed(problem, config, "+ first_block * M * 4", ""), problem, config, 5, [4])
+    assert said == WRONG
 
 
 def test_the_stand_in_notices_lanes_of_every_helping_warp() -> None:
