@@ -69,16 +69,8 @@ MULTIPLYING: Mistakes = {
 }
 LOADING: Mistakes = {
     "first K-blocks twice": ("gl.where(tile == gl.program_id(0), begun, 0)", "0", f"{UNORDERED}|nobody waits for"),
-    "too few begun": ("first_block, STAGES), barriers +", "first_block, STAGES - 1), barriers +", NOBODY),
-    "too many begun": ("first_block, STAGES), barriers +", "first_block, STAGES + 1), barriers +", UNMADE),
-    "begun at one barrier": ('"add.u32 full, full, 8;"', '"add.u32 full, full, 0;"', f"{TOO_MANY}|{LATE}"),
-    "begun in one place": (
-        "add.u32 buffer, buffer, {buffer_size(rows, width, swapped)};",
-        "add.u32 buffer, buffer, 0;",
-        OVERWRITTEN,
-    ),
-    "begun with one K-block": ('"add.u32 k, k, 64;"', '"add.u32 k, k, 0;"', "wrong"),
-    "begun without an end": ('"sub.u32 left, left, 1;"', '"sub.u32 left, left, 0;"', f"{TOO_MANY}|{UNMADE}"),
+    "too few begun": ("last_block - first_block, STAGES))", "last_block - first_block, STAGES - 1))", NOBODY),
+    "too many begun": ("last_block - first_block, STAGES))", "last_block - first_block, STAGES + 1))", UNMADE),
     "begun of another tile": ("        tile = gl.program_id(0)\n", "        tile = 0\n", "wrong"),
     "begun by every warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, warp;", r"by \d threads"),
     "begun by another warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, 32;", UNSEEN),
@@ -95,15 +87,11 @@ LOADING: Mistakes = {
     "waits for the buffer before": ("last = step | (TOGETHER - 1)", "last = step - 1", f"{UNORDERED}|{LATE}"),
     "other parity of empty": ("& 1) ^ 1, ", "& 1), ", f"{UNORDERED}|{LATE}"),
     "more bytes than come": (
-        "[{full}], {buffer_size(rows, width, swapped)};",
-        "[{full}], {2 * buffer_size(rows, width, swapped)};",
+        "{buffer_size(rows, width, swapped)};",
+        "{2 * buffer_size(rows, width, swapped)};",
         NOBODY,
     ),
-    "fewer bytes than come": (
-        "[{full}], {buffer_size(rows, width, swapped)};",
-        "[{full}], 3072;",
-        f"{EARLY}|{UNORDERED}",
-    ),
+    "fewer bytes than come": ("{buffer_size(rows, width, swapped)};", "3072;", f"{EARLY}|{UNORDERED}"),
     "columns where rows are": ("add.u32 place, {buffer}, {rows * 128};", "add.u32 place, {buffer}, 0;", OVERWRITTEN),
     "all columns in one place": ("add.u32 place, place, {size * 128};", "add.u32 place, place, 0;", OVERWRITTEN),
     "the same columns again": ("add.u32 line, line, {size};", "add.u32 line, line, 0;", "wrong"),
@@ -162,6 +150,22 @@ def test_the_stand_in_notices_what_several_rows_need(before: str, after: str, me
     assert re.search(message, said), said
 
 
+FIRST_TILE: Mistakes = {
+    "rows as if there were one": ("    if tiles_m > 1:\n", "    if tiles_m > 2:\n", "wrong"),
+    "everyone's the first": ("    pid_n = tile\n    if", "    pid_n = tile * 0\n    if", "wrong"),
+}
+
+
+@pytest.mark.parametrize("mistake", FIRST_TILE)
+def test_the_stand_in_notices_another_first_tile(mistake: str) -> None:
+    """Mistakes in which tile the first copies are of, which is found faster where tiles lie in one row."""
+    before, after, message = FIRST_TILE[mistake]
+    config = made("warp_specialized", 128, 112, 1, 4, 3, group=2)
+    problem = fp16_problem({"rows as if there were one": 130}.get(mistake, 100), 136, 456)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
+    assert re.search(message, said), said
+
+
 @pytest.mark.parametrize("together", [2, 4])
 def test_the_stand_in_notices_a_wait_for_the_first_of_several(together: int) -> None:
     """Of the buffers that are filled together the last is waited for; the first is free before the others."""
@@ -181,7 +185,7 @@ SHARES: Mistakes = {
     "said of nothing": ("if (turn == 0) & (last_block > first_block)", "if turn == 0", "said again|next call"),
     "always begun": ("gl.where(turn == first_turn, begun, 0)", "begun", NOBODY),
     "begun in the first turn": ("turn == first_turn", "turn == 0", f"{UNORDERED}|nobody waits for"),
-    "another K-block begun": ("ring, first_block * 64", "ring, 0", "wrong"),
+    "another K-block begun": ("(first_block + slot) * 64", "slot * 64", "wrong"),
 }
 
 
