@@ -51,7 +51,7 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     )
     along = 3 if facts.cluster == 1 else 2
     m = draw(st.integers(1, min(300, along * config.BLOCK_SIZE_M)))
-    # The copy engine takes scales of fours of rows.
+    # Of swapped tiles the copy engine takes scales of fours of rows.
     m = draw(st.sampled_from([m, -(-m // 4) * 4]))
     n = 4 * draw(st.integers(1, min(300, along * config.BLOCK_SIZE_N) // 4))
     changes = {"dtype_b": draw(st.sampled_from(["fp8e4m3fn", "fp8e5m2"])), "bias": draw(st.booleans())}
@@ -81,14 +81,23 @@ def test_wide_tiles_lie_across_blocks_of_columns(rows: int, width: int, warps: i
 
 @pytest.mark.parametrize("family", PROMOTES)
 @pytest.mark.parametrize(
-    ("m", "own", "by_engine"),
-    [(76, (), True), (75, (), False), (76, (("block_k", 256),), False), (76, (("block_m", 7),), False)],
-    ids=["engine", "rows that are no fours", "twice as long", "one for several rows"],
+    ("m", "own", "upright", "swapped"),
+    [
+        (76, (), True, True),
+        (75, (), True, False),
+        (76, (("block_k", 256),), False, False),
+        (76, (("block_m", 7),), False, False),
+        (76, (("block_n", 8),), False, False),
+    ],
+    ids=["engine", "rows that are no fours", "twice as long", "one for several rows", "many of columns"],
 )
 def test_both_ways_of_scales_are_exact(
-    family: str, m: int, own: Own, by_engine: bool, monkeypatch: pytest.MonkeyPatch
+    family: str, m: int, own: Own, upright: bool, swapped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy engine takes scales of rows where each has its own for each K-block, and where they lie for it."""
+    """The copy engine takes scales of rows where each has its own for each K-block, and few lie beside them.
+
+    Swapped, threads read them by twos: there it takes those that begin where lines do.
+    """
     taken: list[int] = []
 
     def copied(machine: Machine, source: int, size: int, *places: int) -> None:
@@ -100,7 +109,7 @@ def test_both_ways_of_scales_are_exact(
     for rows, warps in ((64, 4), (128, 8)):
         problem = block_scaled(m, 152, 1040, own=own)
         assert_exact(product(problem, made(family, rows, 48, 1, warps, 3, together=2), 3, largest=2))
-        assert bool(taken) == by_engine
+        assert bool(taken) == (swapped if FAMILIES[family].swaps_operands else upright)
         taken.clear()
 
 
