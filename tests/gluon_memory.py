@@ -147,7 +147,7 @@ def at_global(address: int, count: int = 1) -> NDArray[Any]:
 
 
 def lines_at(address: int, size: int) -> NDArray[np.uint8]:
-    """So many bytes, of whole lines of 16: behind the memory's end there is, to the end of its last line, what no one wrote."""
+    """So many bytes, of whole lines of 16: behind the memory's end there is, to its last line's, what no one wrote."""
     memory = _POINTED_TO[(address >> _MEMORY_BIT) - 1].view(np.uint8)
     start = address & (1 << _MEMORY_BIT) - 1
     beyond = start + size - len(memory)
