@@ -111,13 +111,19 @@ def assert_groups_exact(found: dict[str, NDArray[Any]]) -> None:
 
 
 def said_of_groups(
-    text: str, problem: GemmProblem, config: Config, units: int, counts: Sequence[int], seeds: Iterable[int]
+    text: str,
+    problem: GemmProblem,
+    config: Config,
+    units: int,
+    counts: Sequence[int],
+    seeds: Iterable[int],
+    ahead: int = 0,
 ) -> list[str]:
     """What the stand-in says to this text with each seed, where it says something."""
     said = []
     for seed in seeds:
         try:
-            assert_groups_exact(group_product(problem, config, units, counts, seed, text))
+            assert_groups_exact(group_product(problem, config, units, counts, seed, text, ahead))
         except AssertionError as error:
             said.append(str(error))
     return said

@@ -24,8 +24,8 @@ from genkern.kernels.source import ast_source, load_module
 
 UPRIGHT, SWAPPED = "warp_specialized", "warp_specialized_swapped"
 BLOCKS, MASKED = ("scales", "blocks"), ("capacity", 110)
-# One more than a tile has, none, less than a tile, whole tiles: in memory, some of these begin where the copy engine
-# takes their scales, and some do not.
+# One more than a tile has, none, less than a tile, whole tiles: in memory, scales of some of these begin where lines of
+# 16 bytes do, and of some they do not.
 COUNTS = [0, 65, 0, 31, 64]
 
 
@@ -76,7 +76,7 @@ def test_more_programs_than_tiles(family: str) -> None:
 @pytest.mark.parametrize("counts", [COUNTS, [4, 64, 132, 0], [1, 64, 133, 2]], ids=["both", "engine", "lanes"])
 @pytest.mark.parametrize("capacity", [0, 136])
 def test_scales_of_blocks_are_exact_wherever_rows_begin(family: str, counts: list[int], capacity: int) -> None:
-    """Scales of a tile's rows are taken whole by the copy engine, or one by one, or both in turn in one program."""
+    """Upright the copy engine takes all scales, from within lines; swapped, it or lanes do, or both in one program."""
     own = [*([("capacity", capacity)] if capacity else []), BLOCKS]
     problem = grouped(sum(counts), 72, 400, len(counts), "fp8e4m3fn", own)
     assert_groups_exact(group_product(problem, made(family, 64, 48, 1, 4, 2, together=2), 2, counts))
@@ -177,6 +177,52 @@ def test_the_stand_in_notices(mistake: str) -> None:
     assert before in text, before
     (said,) = said_of_groups(text.replace(before, after), problem, config, 2, COUNTS, [4])
     assert re.search(message, said), said
+
+
+LINE = "line = from_a.to(gl.int64) % 16"
+# The family, what a text is and what it becomes, and how many other numbers lie ahead of the scales.
+LINES = {
+    "the first row's": (UPRIGHT, "0, first_m, of_group", "0, 0, of_group", 0),
+    "of the row before": (UPRIGHT, "0, first_m, of_group", "0, first_m - 1, of_group", 0),
+    "the next K-block's": (UPRIGHT, "0, first_m, of_group", "1, first_m, of_group", 0),
+    "of the rows only": (UPRIGHT, LINE, "line = first_m.to(gl.int64) * 4 % 16", 1),
+    "of the memory only": (UPRIGHT, LINE, "line = (from_a + -1 * first_m).to(gl.int64) % 16", 1),
+    "as if there were one": (SWAPPED, " & (from_a.to(gl.int64) % 16 == 0)", "", 0),
+    "where rows are fours": (SWAPPED, "(from_a.to(gl.int64) % 16 == 0)", "(first_m % 4 == 0)", 1),
+    "another tile's, one by one": (
+        SWAPPED,
+        "first_m, first_n, operands, N, K, ROWS",
+        "0, first_n, operands, N, K, ROWS",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", LINES)
+def test_the_stand_in_notices_where_scales_lie(mistake: str) -> None:
+    """Mistakes about where in a line of 16 bytes a tile's scales begin: it hangs on their memory, and on its rows."""
+    family, before, after, ahead = LINES[mistake]
+    # Of an odd number of rows, K-blocks begin at different places too; swapped, no line would then be taken.
+    counts = [0, 65, 0, 30, 66] if family == UPRIGHT else COUNTS
+    problem = grouped(sum(counts), 72, 272, len(counts), "fp8e4m3fn", [BLOCKS])
+    config = made(family, 64, 48, 1, 4, 2, 2, 2)
+    text = text_of(problem, config)
+    assert before in text, before
+    (said,) = said_of_groups(text.replace(before, after), problem, config, 2, counts, [4], ahead)
+    assert re.search(f"{WRONG}|read before what it needs has arrived|overwritten while it is in use", said), said
+
+
+@pytest.mark.parametrize("rows", ["M", "5 * 112"])
+def test_the_stand_in_notices_another_number_of_rows_in_masked_groups(rows: str) -> None:
+    """From one K-block's scales to the next there are as many as groups have room for, not as many as count."""
+    problem = grouped(sum(COUNTS), 72, 272, len(COUNTS), "fp8e4m3fn", [BLOCKS, MASKED])
+    config = made(UPRIGHT, 64, 48, 1, 4, 2, 2, 2)
+    text = text_of(problem, config)
+    before = "0, first_m, of_group(epilogue, steps, group), 550"
+    assert before in text
+    text = text.replace(before, before.replace("550", rows))
+    (said,) = said_of_groups(text, problem, config, 2, COUNTS, [4])
+    assert re.search(WRONG, said), said
 
 
 @pytest.mark.parametrize(

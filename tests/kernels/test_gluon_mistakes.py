@@ -87,15 +87,11 @@ LOADING: Mistakes = {
     "waits for the buffer before": ("last = step | (TOGETHER - 1)", "last = step - 1", f"{UNORDERED}|{LATE}"),
     "other parity of empty": ("& 1) ^ 1, ", "& 1), ", f"{UNORDERED}|{LATE}"),
     "more bytes than come": (
-        "[{full}], {buffer_size(rows, width, swapped)};",
-        "[{full}], {2 * buffer_size(rows, width, swapped)};",
+        "{buffer_size(rows, width, swapped)};",
+        "{2 * buffer_size(rows, width, swapped)};",
         NOBODY,
     ),
-    "fewer bytes than come": (
-        "[{full}], {buffer_size(rows, width, swapped)};",
-        "[{full}], 3072;",
-        f"{EARLY}|{UNORDERED}",
-    ),
+    "fewer bytes than come": ("{buffer_size(rows, width, swapped)};", "3072;", f"{EARLY}|{UNORDERED}"),
     "columns where rows are": ("add.u32 place, {buffer}, {rows * 128};", "add.u32 place, {buffer}, 0;", OVERWRITTEN),
     "all columns in one place": ("add.u32 place, place, {size * 128};", "add.u32 place, place, 0;", OVERWRITTEN),
     "the same columns again": ("add.u32 line, line, {size};", "add.u32 line, line, 0;", "wrong"),
@@ -151,6 +147,22 @@ def test_the_stand_in_notices_what_several_rows_need(before: str, after: str, me
     """The same for two warpgroups and C's transpose."""
     problem, config = fp16_problem(130, 72, 456, bias=True), made("warp_specialized_swapped", 128, 24, 1, 8, 3)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [8])
+    assert re.search(message, said), said
+
+
+FIRST_TILE: Mistakes = {
+    "rows as if there were one": ("    if tiles_m > 1:\n", "    if tiles_m > 2:\n", "wrong"),
+    "everyone's the first": ("    pid_n = tile\n    if", "    pid_n = tile * 0\n    if", "wrong"),
+}
+
+
+@pytest.mark.parametrize("mistake", FIRST_TILE)
+def test_the_stand_in_notices_another_first_tile(mistake: str) -> None:
+    """Mistakes in which tile the first copies are of, which is found faster where tiles lie in one row."""
+    before, after, message = FIRST_TILE[mistake]
+    config = made("warp_specialized", 128, 112, 1, 4, 3, group=2)
+    problem = fp16_problem({"rows as if there were one": 130}.get(mistake, 100), 136, 456)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
 
 

@@ -51,7 +51,7 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     )
     along = 3 if facts.cluster == 1 else 2
     m = draw(st.integers(1, min(300, along * config.BLOCK_SIZE_M)))
-    # The copy engine takes scales of fours of rows.
+    # Of swapped tiles the copy engine takes scales of fours of rows.
     m = draw(st.sampled_from([m, -(-m // 4) * 4]))
     n = 4 * draw(st.integers(1, min(300, along * config.BLOCK_SIZE_N) // 4))
     changes = {"dtype_b": draw(st.sampled_from(["fp8e4m3fn", "fp8e5m2"])), "bias": draw(st.booleans())}

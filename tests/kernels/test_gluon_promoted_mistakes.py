@@ -15,6 +15,7 @@ WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrie
 IN_USE, TOO_MANY, UNFINISHED = "while it is in use", "an arrival too many", "products are done"
 UNSEEN, BEYOND = "where nobody else may have seen it", "beyond the memory"
 Mistakes = dict[str, tuple[str, str, str]]
+Own = tuple[tuple[str, int], ...]
 MULTIPLYING: Mistakes = {
     "products are added to what was there": ("setp.ne.u32 more, {number}, 0;", "setp.eq.u32 more, {number}, 0;", WRONG),
     "every product replaces": ('products.append("setp.eq.u32 more', 'products.append("setp.ne.u32 more', WRONG),
@@ -59,7 +60,12 @@ MULTIPLYING: Mistakes = {
         f"{EARLY}|next phase",
     ),
     "scales of the first buffer": ("scales + slot * scale_size", "scales + 0 * scale_size", f"{WRONG}|{EARLY}|in use"),
-    "columns all have the first block's": ("            elif FIRST", "            elif 0 * FIRST", WRONG),
+    "columns all have the first block's": ("FIRST: gl.constexpr = 8 * i //", "FIRST: gl.constexpr = 0 * i //", WRONG),
+    "columns in common where they are not": (
+        "8 * i // (128 - _first_in_block(WIDTH)) *",
+        "8 * i // (256 - _first_in_block(WIDTH)) *",
+        WRONG,
+    ),
     "columns of the next block": ("number * 128, columns[number]", "number * 128 + 16, columns[number]", WRONG),
     "scales in one another's place": ("of_b = place + 4 * OF_A", "of_b = place", WRONG),
     "scales that nobody waits for": ("STAGES, WARPS, 3)", "STAGES, WARPS, 1)", f"{EARLY}|too many|next phase"),
@@ -70,18 +76,6 @@ ENGINE: Mistakes = {
     "a row too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 1)", f"{WRONG}|{EARLY}"),
     "four rows too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 4)", f"{WRONG}|{EARLY}"),
     "rows that A does not have": ("gl.minimum(M - first_m, OF_A)", "OF_A", BEYOND),
-    "no part of a line behind": (
-        '            "add.u32 bytes, bytes, 15;",\n',
-        "",
-        f"{WRONG}|{EARLY}|of the other kind",
-    ),
-    "no part of a line before": ('"and.b32 bytes, bytes, 15;"', '"and.b32 bytes, bytes, 0;"', f"{WRONG}|{EARLY}"),
-    "from half of a line": ('"and.b64 line, from, -16;"', '"and.b64 line, from, -8;"', "engine does not take"),
-    "half of a line": ('"and.b32 bytes, bytes, -16;"', '"and.b32 bytes, bytes, -8;"', "engine does not take"),
-    "no room for parts of lines": ("else rows + 4", "else rows", IN_USE),
-    "always shifted as the first": ("(shift + more_shift) & 15", "shift", WRONG),
-    "shifted by more than a line": ("(shift + more_shift) & 15", "shift + more_shift", f"{WRONG}|outside the ring"),
-    "shifted by rows": ("& 15, M * 4", "& 15, M", WRONG),
     "from one K-block to the next but one": ('"mul.wide.s32 next, $7, 4;"', '"mul.wide.s32 next, $7, 8;"', WRONG),
     "from one K-block to the same": ('"mul.wide.s32 next, $7, 4;"', '"mul.wide.s32 next, $7, 0;"', WRONG),
     "always A's first K-block": ('"mul.wide.s32 next, $4, $7;"', '"mul.wide.s32 next, 0, $7;"', WRONG),
@@ -128,7 +122,7 @@ ENGINE: Mistakes = {
     "first scales of another tile": (
         "        pid_m * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, epilogue, M",
         "        (1 - pid_m) * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, epilogue, M",
-        f"{WRONG}|{BEYOND}",
+        f"{WRONG}|{EARLY}",
     ),
     "too few first scales": (
         "STAGES), barriers + STAGES * 8, barriers + 1024",
@@ -136,11 +130,43 @@ ENGINE: Mistakes = {
         HANG,
     ),
 }
+# Where in its line of 16 bytes a K-block's first scale of A lies, which differs from one to the next.
+LINES: Mistakes = {
+    "wherever a line begins": ("place + shift + 4 *", "place + 4 *", WRONG),
+    "every K-block as the first": ("& 15, M * 4", "& 15, 0", WRONG),
+    "as if lines were longer": (
+        "shift = (shift + more_shift) & 15",
+        "shift = (shift + more_shift) & 31",
+        f"{WRONG}|{EARLY}",
+    ),
+    "as if lines were shorter": ("shift = (shift + more_shift) & 15", "shift = (shift + more_shift) & 7", WRONG),
+    "a K-block has another number of rows": ("& 15, M * 4", "& 15, M * 4 + 4", f"{WRONG}|{EARLY}"),
+    "from between two lines": ('"and.b64 line, from, -16;"', '"mov.b64 line, from;"', "engine does not take"),
+    "from the next line": (
+        '"and.b64 line, from, -16;"',
+        '"add.s64 line, from, 15;", "and.b64 line, line, -16;"',
+        WRONG,
+    ),
+    "to between two lines": ('            "and.b32 bytes, bytes, -16;",\n', "", "engine does not take"),
+    "without a line of one scale": ('"add.u32 bytes, bytes, 15;"', '"add.u32 bytes, bytes, 11;"', f"{WRONG}|{EARLY}"),
+    "without what lies before": ('"and.b32 bytes, bytes, 15;"', '"mov.u32 bytes, 0;"', f"{WRONG}|{EARLY}"),
+    "no room for what lies before": ("swapped else rows + 4", "swapped else rows", IN_USE),
+    "room for what lies before on one side": (
+        "OF_A: gl.constexpr = scale_count_a",
+        "OF_A: gl.constexpr = _count_a",
+        f"{WRONG}|{EARLY}",
+    ),
+}
 LANES: Mistakes = {
     "scales of one K-block": ("+ block // 2 * rows_a", "+ 0 * rows_a", WRONG),
+    "as if they came in lines": (
+        "_taken(ROWS, WIDTH, PART, SWAPPED) and not SWAPPED",
+        "not SWAPPED",
+        f"{WRONG}|{EARLY}",
+    ),
     "a row's scale is its neighbour's": ("add.u32 at, lane, {first};", "add.u32 at, lane, {first ^ 32};", WRONG),
-    "the last row has no scale": ("rows_a - 1, 1, _count", "rows_a - 2, 1, _count", WRONG),
-    "scales beyond the last row": ("rows_a - 1, 1, _count", "rows_a + 999, 1, _count", BEYOND),
+    "the last row has no scale": ("rows_a - 1, 1, _count_a", "rows_a - 2, 1, _count_a", WRONG),
+    "scales beyond the last row": ("rows_a - 1, 1, _count_a", "rows_a + 999, 1, _count_a", BEYOND),
     "blocks of columns in another place": ("gl.cdiv(K, 256), OF_B", "gl.cdiv(K, 256) + 1, OF_B", f"{WRONG}|{BEYOND}"),
     "one scale too few": (
         "setp.lt.and.u32 mine, at, {count}",
@@ -168,18 +194,20 @@ LANES: Mistakes = {
     "one of two arrivals": ("_, [$1], 2;", "_, [$1], 1;", HANG),
     "three of two arrivals": ("_, [$1], 2;", "_, [$1], 3;", TOO_MANY),
 }
-# The copy engine takes scales of 128 numbers along K, of 131 rows in every place of a line; others it does not.
-MISTAKES = {
-    **{("engine", name): mistake for name, mistake in (MULTIPLYING | ENGINE).items()},
-    **{("lanes", name): mistake for name, mistake in (MULTIPLYING | LANES).items()},
+WAYS: dict[str, tuple[Own, Mistakes]] = {
+    "engine": ((), MULTIPLYING | ENGINE | LINES),
+    "lanes": ((("block_k", 256),), MULTIPLYING | LANES),
 }
 
 
-@pytest.mark.parametrize(("way", "mistake"), MISTAKES)
+@pytest.mark.parametrize(("way", "mistake"), [(way, name) for way, (_, mistakes) in WAYS.items() for name in mistakes])
 def test_the_stand_in_notices(way: str, mistake: str) -> None:
-    """A kernel with a mistake does not pass: two parts of rows, tiles across blocks, an odd number of K-blocks."""
-    before, after, message = MISTAKES[way, mistake]
-    own = {"engine": (), "lanes": (("block_k", 256),)}[way]
+    """A kernel with a mistake does not pass: two parts of rows, tiles across blocks, an odd number of K-blocks.
+
+    The copy engine takes scales of blocks of 128 along K, wherever in a line of an odd number of rows they begin.
+    """
+    own, mistakes = WAYS[way]
+    before, after, message = mistakes[mistake]
     problem, config = block_scaled(131, 224, 640, own=own), made("warp_specialized", 128, 112, 1, 4, 2, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
@@ -240,16 +268,58 @@ TWOS: Mistakes = {
     "products of the first are waited for": ("aligned 0;", "aligned 1;", UNFINISHED),
     "barriers where the second's products are": ("first = 2 * sets *", "first = 2 *", "is not an input"),
 }
+TWO_LINES: Mistakes = {
+    "the second's line begins as the first's": (
+        "            shift = (shift + more_shift) & 15\n            await_full",
+        "            await_full",
+        WRONG,
+    ),
+    "the next one's line begins as the second's": (
+        "            shift = (shift + more_shift) & 15\n            both",
+        "            both",
+        WRONG,
+    ),
+    "the odd one's line begins as the first's": (
+        "        blocks = blocks % 2\n",
+        "        blocks = blocks % 2\n        shift = 0\n",
+        WRONG,
+    ),
+}
+TWO_WAYS = [("engine", name) for name in TWOS | TWO_LINES] + [("lanes", name) for name in TWOS]
 
 
-@pytest.mark.parametrize("own", [(), (("block_m", 7),)], ids=["engine", "lanes"])
-@pytest.mark.parametrize("mistake", TWOS)
-def test_the_stand_in_notices_twos(mistake: str, own: tuple[tuple[str, int], ...]) -> None:
-    """Two buffers whose products are waited for at once, and an odd one."""
-    before, after, message = TWOS[mistake]
-    problem, config = block_scaled(70, 96, 640, own=own), made("warp_specialized", 64, 48, 1, 4, 3, 1, 2)
+@pytest.mark.parametrize(("way", "mistake"), TWO_WAYS)
+def test_the_stand_in_notices_twos(way: str, mistake: str) -> None:
+    """Two buffers whose products are waited for at once, and an odd one; lanes copy scales that rows have in common."""
+    before, after, message = (TWOS | TWO_LINES)[mistake]
+    own: Own = (("block_m", 16),) if way == "lanes" else ()
+    problem, config = block_scaled(71, 96, 896, own=own), made("warp_specialized", 64, 48, 1, 4, 3, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
+
+
+SHARES: Mistakes = {
+    "a share's line begins as the tile's": ("first_block * M * 4", "0 * M * 4", WRONG),
+    "a share's line begins as the next K-block's": ("first_block * M * 4", "(first_block + 1) * M * 4", WRONG),
+    "first scales of the first share": ("+ 1024, first_block, sources", "+ 1024, 0, sources", WRONG),
+}
+
+
+@pytest.mark.parametrize("mistake", SHARES)
+def test_the_stand_in_notices_in_shares(mistake: str) -> None:
+    """Programs share tiles of an odd number of rows: of their K-blocks, the first are at any place of a line."""
+    before, after, message = SHARES[mistake]
+    problem, config = block_scaled(127, 480, 1040), made("warp_specialized", 64, 80, 3, 4, 3, 1, 2)
+    (said,) = said_to(changed(problem, config, before, after), problem, config, 5, [0])
+    assert re.search(message, said), said
+
+
+@pytest.mark.parametrize("family", ["warp_specialized_swapped", "warp_specialized_swapped_cluster2"])
+def test_the_stand_in_notices_lines_where_threads_read_by_twos(family: str) -> None:
+    """Swapped kernels have scales of A where the copy engine has the first of a line: lanes copy those of odd rows."""
+    problem, config = block_scaled(43, 160, 1040), made(family, 64, 48, 1, 4, 2, 1, 2)
+    (said,) = said_to(changed(problem, config, "(M % 4 == 0) & ", ""), problem, config, 2, [4])
+    assert re.search(WRONG, said), said
 
 
 CLUSTER: Mistakes = {
@@ -266,28 +336,6 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     problem, config = block_scaled(44, 160, 1040), made("warp_specialized_swapped_cluster2", 64, 48, 1, 4, 2, 1, 2)
     (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
     assert re.search(message, said), said
-
-
-SWAPPED: Mistakes = {
-    "any rows": ("(M % 4 == 0) & ", "", f"{WRONG}|{IN_USE}"),
-    "the first tile's": ("first_m, first_n, operands, N, K, ROWS", "0, first_n, operands, N, K, ROWS", WRONG),
-}
-
-
-@pytest.mark.parametrize("mistake", SWAPPED)
-def test_the_stand_in_notices_swapped(mistake: str) -> None:
-    """Scales of rows that threads read in pairs, of which the copy engine takes fours."""
-    before, after, message = SWAPPED[mistake]
-    problem, config = block_scaled(67, 160, 640), made("warp_specialized_swapped", 64, 48, 1, 4, 2, 1, 2)
-    (said,) = said_to(changed(problem, config, before, after), problem, config, 2, [4])
-    assert re.search(message, said), said
-
-
-def test_the_stand_in_notices_shifts_in_shares() -> None:
-    """A share of K-blocks begins with scales in another place of a line than the tile."""
-    problem, config = block_scaled(70, 144, 1920), made("warp_specialized", 64, 48, 3, 4, 2, 1, 2)
-    (said,) = said_to(changed(problem, config, "+ first_block * M * 4", ""), problem, config, 5, [4])
-    assert said == WRONG
 
 
 def test_the_stand_in_notices_lanes_of_every_helping_warp() -> None:
