@@ -135,13 +135,13 @@ FAULTS = (
     Fault("a row's scale is its neighbour's", r"(scale_a_ptr \+ )(scale_rows)", r"\1tl.maximum(\2 - 1, 0)"),
     Fault(
         "a row's scale is its neighbour's",
-        r"(shared_(?:float|pair)\(place (?:\+ shift )?\+ 4 \* \((?:part \* PART|8 \* i) \+ )along\)",
+        r"(shared_(?:float|pair)\(place \+ (?:shift \+ )?4 \* \((?:part \* PART|8 \* i) \+ )along\)",
         r"\1(along ^ 2))",
     ),
     Fault(
         "columns have the first block's scale",
-        r"^( +)elif FIRST \+ _first",
-        r"\1elif -_first",
+        r"(FIRST: gl\.constexpr = )8 \* i //",
+        r"\g<1>0 * i //",
         unless="matmul_warp_specialized_swapped",
     ),
     Fault(

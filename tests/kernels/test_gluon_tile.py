@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from gluon_cases import LAYOUTS, fp16_problem, made, text_of
+from gluon_cases import LAYOUTS, block_scaled, fp16_problem, made, text_of
 from gluon_stand_in import functions_of
 
-from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, columns_held, landing_bytes, parts_of, turned
+from genkern.kernels.families.gluon_tile import (
+    STORED,
+    buffer_bytes,
+    columns_held,
+    landing_bytes,
+    parts_of,
+    scale_bytes,
+    turned,
+)
 
 WIDTHS = range(8, 257, 8)
 
@@ -77,3 +85,18 @@ def test_generated_modules_hold_operands_alike(row_major_a: bool, row_major_b: b
         assert (
             theirs["buffer_size"](128, width, swapped) == buffer_bytes(128, width, is_turned[1]) == (128 + held) * 128
         )
+
+
+@pytest.mark.parametrize("block_n", [8, 128, 200])
+@pytest.mark.parametrize("family", ["warp_specialized", "warp_specialized_swapped"])
+def test_generated_modules_hold_scales_alike(family: str, block_n: int) -> None:
+    """What lies beside a buffer is what there is room for, by 1024 bytes: scales of lines of rows, and of columns."""
+    own = (("block_n", block_n),) if block_n != 128 else ()
+    theirs = functions_of(text_of(block_scaled(64, 64, 128, own=own), made(family, 64, 64, 1, 4, 3, together=2)))
+    swapped = "swapped" in family
+    for rows in (64, 128, 256):
+        for width in WIDTHS:
+            count_a, count_b = (theirs[name](rows, width, swapped) for name in ("scale_count_a", "scale_count_b"))
+            assert count_a == (width if swapped else rows + 4)
+            size = theirs["scale_size"](rows, width, swapped)
+            assert 4 * (count_a + count_b) <= size == scale_bytes(rows, width, swapped, block_n)

@@ -25,6 +25,8 @@ EIGHT = 8
 # Two barriers of 8 bytes for each buffer, and one for a cluster's sums, are in a block behind the ring.
 BLOCK_BYTES = 1024
 MOST_BUFFERS = 62
+# Scales in a line of 16 bytes.
+_LINE_SCALES = 4
 # Columns that go to C at a time where all of them would take the place of a buffer of the ring.
 STORED = (64, 32)
 # Columns of the widest wgmma.
@@ -75,10 +77,11 @@ def buffer_bytes(rows: int, width: int, turned: bool = False) -> int:
 def scale_bytes(rows: int, width: int, swapped: bool, block_n: int) -> int:
     """Of a buffer's scales where products are promoted, in whole blocks: float32, for each row of A, and those of B.
 
-    Of B there are as many as a swapped tile has rows, or an upright one may have blocks of `block_n` columns.
+    Of B there are as many as a swapped tile has rows, or an upright one may have blocks of `block_n` columns; those of
+    an upright one's rows come in whole lines of 16 bytes, with what lies before and behind them.
     """
     first_in_block = block_n - math.gcd(width, block_n)
-    scales = width + rows if swapped else rows + -(-(first_in_block + width) // block_n)
+    scales = width + rows if swapped else rows + _LINE_SCALES + -(-(first_in_block + width) // block_n)
     return -(-4 * scales // BLOCK_BYTES) * BLOCK_BYTES
 
 
