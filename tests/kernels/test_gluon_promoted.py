@@ -111,7 +111,7 @@ def test_int8_is_exact(family: str) -> None:
 
 
 def test_the_last_scales_are_the_last() -> None:
-    """Nothing beyond the scales of the last K-block, row or column is read: the stand-in's memory ends there."""
+    """Nothing beyond the last scale's line of 16 bytes is read, and nothing that this has behind the scale counts."""
     for k in (128, 130 * 16, 16):
         for family in spread(PROMOTES, 3):
             assert_exact(product(block_scaled(3, 20, k), made(family, 64, 32, 1, 4, 3, together=2), 2))
