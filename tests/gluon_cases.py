@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -135,3 +136,10 @@ def said_to(text: str, problem: GemmProblem, config: Config, units: int, seeds: 
         except AssertionError as error:
             found.append(str(error))
     return found
+
+
+def assert_noticed(mistake: tuple[str, str, str], problem: GemmProblem, config: Config, units: int, seed: int) -> None:
+    """The stand-in says what belongs to a mistake: a text, what stands in its place, and a pattern of what is said."""
+    before, after, message = mistake
+    (said,) = said_to(changed(problem, config, before, after), problem, config, units, [seed])
+    assert re.search(message, said), said

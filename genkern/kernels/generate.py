@@ -237,6 +237,7 @@ _HELPERS = (
     "gemm/meet_cluster.py.j2",
     "gemm/expect_sums.py.j2",
     "gemm/parameter.py.j2",
+    "gemm/prefetch.py.j2",
     "gemm/make_barriers.py.j2",
     "gemm/ring_address.py.j2",
     "gemm/wgmma_layout.py.j2",
