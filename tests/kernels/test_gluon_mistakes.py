@@ -27,7 +27,9 @@ IN_L2 = "another place in L2"
 TWICE = "an element of C is written twice|wrong"
 # How many K-blocks the kernel begins with; behind the first tile, which a program's next one is.
 BEGUN = "gl.minimum(last_block - first_block, early(STAGES))"
-LATER = "            if tile != gl.program_id(0):\n                pid_m, pid_n = tile_of(tile, tiles_m, tiles_n, GROUP_SIZE_M)"
+LATER = """\
+            if tile != gl.program_id(0):
+                pid_m, pid_n = tile_of(tile, tiles_m, tiles_n, GROUP_SIZE_M)"""
 # What a text is, what it becomes, and what the stand-in says to it.
 Mistakes = dict[str, tuple[str, str, str]]
 
