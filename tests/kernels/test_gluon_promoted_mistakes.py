@@ -74,6 +74,11 @@ MULTIPLYING: Mistakes = {
     "an arrival more than come": ("STAGES, WARPS, 2)", "STAGES, WARPS, 3)", f"{HANG}|{IN_USE}"),
 }
 ENGINE: Mistakes = {
+    "as many bytes as there are rows": (
+        "(sources[0], sources[1], sources[2])",
+        "(sources[0], sources[1], sources[1])",
+        f"{WRONG}|{EARLY}|{BEYOND}|{IN_USE}",
+    ),
     "a row too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 1)", f"{WRONG}|{EARLY}"),
     "four rows too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 4)", f"{WRONG}|{EARLY}"),
     "rows that A does not have": ("gl.minimum(M - first_m, OF_A)", "OF_A", BEYOND),
@@ -252,6 +257,11 @@ def test_the_stand_in_notices_in_two_warpgroups(mistake: str) -> None:
 
 
 TWOS: Mistakes = {
+    "scales of the second before they are there": (
+        " rows, columns = scales_of(\n                scales + slot *",
+        " rows, columns = scales_of(\n                scales + next_slot *",
+        f"{WRONG}|{EARLY}",
+    ),
     "the second of two twice": (
         "made, first_row + slot * NEXT",
         "made, first_row + next_slot * NEXT",
@@ -307,6 +317,7 @@ def test_the_stand_in_notices_twos(way: str, mistake: str) -> None:
 
 
 SHARES: Mistakes = {
+    "begun in the first turn": ("turn == first_turn", "turn == 0", f"{TOO_MANY}|{IN_USE}|{HANG}"),
     "a share's line begins as the tile's": ("first_block * M * 4", "0 * M * 4", WRONG),
     "a share's line begins as the next K-block's": ("first_block * M * 4", "(first_block + 1) * M * 4", WRONG),
     "K-blocks of the first share begun": (

@@ -1,12 +1,15 @@
-"""The stand-in notices mistakes in the loop that fills a ring (fill_ring, templates/gemm/fill.py.j2), and in what is begun.
+"""The stand-in notices mistakes in the loop that fills a ring (templates/gemm/fill.py.j2), and in what is begun.
 
 Mistakes are planted in the generated text: one of each kind that a change of the templates could make.
 """
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from gluon_cases import assert_noticed, block_scaled, made
+from gluon_cases import assert_noticed, block_scaled, fp16_problem, made, text_of
+from gluon_groups import grouped, said_of_groups
 from gluon_memory import LATE
 
 pytestmark = pytest.mark.usefixtures("for_clusters")
@@ -17,9 +20,12 @@ UNSEEN, OUTSIDE, UNMADE = (
     "an address outside the ring",
     "a barrier that is not made",
 )
-OTHER_KIND, BARRIERS = "of the other kind", "barriers are overwritten"
-NOT_ITS_TURN = f"{IN_USE}|{TOO_MANY}|{HANG}|{LATE}"
+OTHER_KIND, BARRIERS, BEYOND = "of the other kind", "barriers are overwritten", "beyond the memory"
+NOT_ITS_TURN, BEHIND = f"{IN_USE}|{TOO_MANY}|{HANG}|{LATE}", f"{OUTSIDE}|{UNMADE}|{BARRIERS}|{HANG}|{BEYOND}"
 Mistakes = dict[str, tuple[str, str, str]]
+BEGUN = "gl.minimum(last_block - first_block, early(STAGES))"
+# The first K-block of a tile whose scales lanes copy.
+FROM_LANES = "range(gl.where(sources[2] > 0, count, 0)"
 ELECTED = '        "elect.sync _|one, -1;",\n        "@!one bra filled;",\n        "mov.u32 left, $1;",'
 
 # What runs from one buffer to the next, and from one turn of the ring to the next.
@@ -27,33 +33,32 @@ LOOP: Mistakes = {
     "runs as long as there are K-blocks": (
         '"min.u32 run, run, left;"',
         '"mov.u32 run, left;"',
-        f"{OUTSIDE}|{UNMADE}|{BARRIERS}",
+        BEHIND,
     ),
     "runs to the ring's end": (', "min.u32 run, run, left;"', "", NOT_ITS_TURN),
     "runs of a whole ring": (
         "sub.u32 run, {stages}, slot;",
         "mov.u32 run, {stages};",
-        f"{OUTSIDE}|{UNMADE}|{BARRIERS}",
+        BEHIND,
     ),
     "turns before the last buffer": ("sub.u32 run, {stages}, slot;", "sub.u32 run, {stages - 1}, slot;", NOT_ITS_TURN),
     "turns behind the last buffer": (
         "sub.u32 run, {stages}, slot;",
         "sub.u32 run, {stages + 1}, slot;",
-        f"{OUTSIDE}|{UNMADE}|{BARRIERS}",
+        BEHIND,
     ),
-    "a run counts as one": ('"sub.u32 left, left, run;"', '"sub.u32 left, left, 1;"', NOT_ITS_TURN),
+    "a run counts as one": ('"sub.u32 left, left, run;"', '"sub.u32 left, left, 1;"', f"{NOT_ITS_TURN}|{BEYOND}"),
     "ends with the ring": ('"sub.u32 left, left, run;"', '"mov.u32 left, 0;"', HANG),
     "one a run": (
         '"setp.ne.u32 one, run, 0;"',
         '"setp.eq.u32 one, run, 0;"',
-        f"{HANG}|does not end|{OUTSIDE}|{UNMADE}|{BARRIERS}",
+        f"{BEHIND}|does not end",
     ),
     "ends where it should turn": (
         '            "setp.ne.u32 one, left, 0;"',
         '            "setp.eq.u32 one, left, 0;"',
         f"{HANG}|{NOT_ITS_TURN}",
     ),
-    "nothing is something": ('        "setp.eq.u32 one, left, 0;",\n        "@one bra filled;",\n', "", NOT_ITS_TURN),
     "begins with the first buffer": ('"mov.u32 slot, $2;"', '"mov.u32 slot, 0;"', NOT_ITS_TURN),
     "a turn begins where the first run did": ('            "mov.u32 slot, 0;",\n', "", f"{OUTSIDE}|{NOT_ITS_TURN}"),
     "begins with the ring's first parity": ('"mov.u32 parity, $3;"', '"mov.u32 parity, 1;"', NOT_ITS_TURN),
@@ -101,11 +106,11 @@ WAITING: Mistakes = {
     "every thread copies": (ELECTED, ELECTED.replace('        "@!one bra filled;",\n', ""), "by 32 threads"),
     "begun by every warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, warp;", "by 4 threads"),
     "begun by another warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, 32;", UNSEEN),
-    "begun as if by the loading warp": ("if first or cluster > 1:", "if cluster > 1:", "by 4 threads"),
+    "begun without looking for the warp": ("if first or cluster > 1:", "if cluster > 1:", "by 4 threads"),
 }
 TAKING: Mistakes = {
     "begun come again": ("taken - begun, step + begun", "taken, step", NOT_ITS_TURN),
-    "what is begun counts as more": ("taken - begun, step", "taken, step", NOT_ITS_TURN),
+    "what is begun counts as more": ("taken - begun, step", "taken, step", f"{NOT_ITS_TURN}|{BEYOND}"),
     "begun are skipped twice": (
         "taken - begun, step + begun",
         "taken - 2 * begun, step + 2 * begun",
@@ -116,7 +121,6 @@ TAKING: Mistakes = {
     "the next tile's step is this one's": ("return step + count", "return step + begun", NOT_ITS_TURN),
     "begun are not counted": ("return step + count", "return step + count - begun", NOT_ITS_TURN),
     "no more than was begun": ("count = gl.maximum(count, begun)", "count = begun", HANG),
-    "at least one more": ("gl.maximum(count, begun)", "gl.maximum(count, begun + 1)", "nothing"),
     "begun of every tile": ("gl.where(is_first, gl", "gl.where(True, gl", NOT_ITS_TURN),
     "nothing was begun": ("gl.where(is_first, gl", "gl.where(False, gl", NOT_ITS_TURN),
     "too few begun": ("early(STAGES))\n", "early(STAGES)) - 1\n", HANG),
@@ -126,7 +130,7 @@ TAKING: Mistakes = {
     "begun from another buffer on": ("            taken, 0, barriers", "            taken, 1, barriers", NOT_ITS_TURN),
     "another tile begun": ("= first_tile_of(tile,", "= first_tile_of(tile + 1,", f"{TWICE}|{WRONG}"),
     "loads another first tile": ("BINARY, pid_m, pid_n, M", "BINARY, pid_n, pid_m, M", WRONG),
-    "multiplies another first tile": ("(c, tiles, pid_m", "(c, tiles, pid_n", WRONG),
+    "multiplies another first tile": (" " * 20 + "c, tiles, pid_m", " " * 20 + "c, tiles, pid_n", f"{TWICE}|{WRONG}"),
 }
 UPRIGHT = LOOP | WAITING | TAKING
 
@@ -136,3 +140,106 @@ def test_the_stand_in_notices(mistake: str) -> None:
     """Six buffers, filled by twos; eleven K-blocks a tile, four of the first one begun; two tiles a program."""
     problem, config = block_scaled(71, 96, 11 * 128 - 16), made("warp_specialized", 64, 48, 1, 4, 3, 1, 4)
     assert_noticed(UPRIGHT[mistake], problem, config, 2, 4)
+
+
+FEW: Mistakes = {
+    "nothing is something": (
+        '        "setp.eq.u32 one, left, 0;",\n        "@one bra filled;",\n',
+        "",
+        f"{NOT_ITS_TURN}|{OUTSIDE}|{BEYOND}|does not end",
+    ),
+    "at least one more": (
+        "gl.maximum(count, begun)",
+        "gl.maximum(count, begun + 1)",
+        f"{NOT_ITS_TURN}|{BEYOND}|nobody waits for",
+    ),
+    "more begun than the tile has": (BEGUN, "early(STAGES)", f"{NOT_ITS_TURN}|{BEYOND}|nobody waits for"),
+    "the kernel begins more than the tile has": (
+        f"{BEGUN}\n",
+        "early(STAGES)\n",
+        f"{NOT_ITS_TURN}|{BEYOND}|nobody waits for",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", FEW)
+def test_the_stand_in_notices_where_all_is_begun(mistake: str) -> None:
+    """Of the first tile's three K-blocks none is left for the loading warp."""
+    problem, config = block_scaled(71, 96, 3 * 128), made("warp_specialized", 64, 48, 1, 4, 3, 1, 4)
+    assert_noticed(FEW[mistake], problem, config, 2, 4)
+
+
+# Of swapped tiles those whose scales the copy engine takes, and those whose scales lanes copy; also, rows of A.
+BOTH: dict[str, tuple[int, str, str, str]] = {
+    "the engine begins what it cannot take": (
+        43,
+        "gl.where(sources[2] > 0, count, 0)\n",
+        "count\n",
+        "a copy of nothing",
+    ),
+    "the engine begins nothing": (44, "gl.where(sources[2] > 0, count, 0)\n", "0\n", HANG),
+    "all is begun once more, without scales": (
+        44,
+        "            count - taken, 0",
+        "            count, 0",
+        NOT_ITS_TURN,
+    ),
+    "nothing is begun where lanes copy": (43, "return swapped or not _taken", "return not _taken", HANG),
+    "the engine fills what it cannot take": (
+        43,
+        "sources[2] > 0, count, begun)",
+        "True, count, begun)",
+        "a copy of nothing",
+    ),
+    "the engine fills nothing": (44, "sources[2] > 0, count, begun)", "False, count, begun)", HANG),
+    "lanes copy what the engine took": (44, FROM_LANES, "range(0", NOT_ITS_TURN),
+    "lanes copy what is not begun": (44, FROM_LANES, "range(begun", NOT_ITS_TURN),
+    "lanes copy nothing": (43, FROM_LANES, "range(count", HANG),
+    "no copy engine": (44, "    if not _taken(rows, width, part, swapped):", "    if swapped:", HANG),
+}
+
+
+@pytest.mark.parametrize("mistake", BOTH)
+@pytest.mark.parametrize("family", ["warp_specialized_swapped", "warp_specialized_swapped_cluster2"])
+def test_the_stand_in_notices_in_both_ways(family: str, mistake: str) -> None:
+    """One kernel has loops with scales and without: of six buffers and of a tile's eleven K-blocks, or a share's."""
+    m, *texts = BOTH[mistake]
+    k = 11 * 128 * (2 if "cluster" in family else 1)
+    problem, config = block_scaled(m, 160, k), made(family, 64, 48, 1, 4, 3, 1, 4)
+    assert_noticed(tuple(texts), problem, config, 2, 4)
+
+
+# What the kernel begins of the first tile, and what the loading warp takes to have been begun.
+DEEP = {
+    "warp_specialized": (f"{BEGUN}\n", f"{BEGUN}, 0)"),
+    "warp_specialized_swapped_cluster2": (f"{BEGUN}\n    for slot", f"{BEGUN}\n    for step"),
+    "warp_specialized_2x1": ("gl.minimum(gl.cdiv(K, 64), early(STAGES))", "gl.minimum(blocks, early(STAGES))"),
+}
+
+
+@pytest.mark.parametrize("more", ["the kernel", "the loading warp"])
+@pytest.mark.parametrize("family", DEEP)
+def test_the_stand_in_notices_other_numbers_begun(family: str, more: str) -> None:
+    """Of seven buffers the kernel begins four; if it begins all, or is taken to have, they do not agree."""
+    problem, config = fp16_problem(100, 72, 64 * 20), made(family, 64, 48, 1, 4, 7)
+    before = DEEP[family][more != "the kernel"]
+    message = f"{NOT_ITS_TURN}|{EARLY}" if more == "the kernel" else HANG
+    assert_noticed((before, before.replace("early(STAGES)", "STAGES"), message), problem, config, 4, 4)
+
+
+@pytest.mark.parametrize("more", ["the kernel", "the loading warp"])
+@pytest.mark.parametrize("dtype", ["fp16", "fp8e4m3fn"])
+def test_the_stand_in_notices_other_numbers_begun_in_groups(dtype: str, more: str) -> None:
+    """The same where rows are in groups."""
+    counts = [0, 65, 31]
+    own = [("scales", "blocks")] if dtype != "fp16" else []
+    problem = grouped(sum(counts), 72, 64 * 20, len(counts), dtype, own)
+    config = made("warp_specialized", 64, 48, 1, 4, 7, 1, 1 if dtype == "fp16" else 2)
+    text = text_of(problem, config)
+    before = (
+        f"gl.minimum({'blocks' if more != 'the kernel' else f'gl.cdiv(K, {64 if own == [] else 128})'}, early(STAGES))"
+    )
+    assert before in text
+    text = text.replace(before, before.replace("early(STAGES)", "STAGES"))
+    (said,) = said_of_groups(text, problem, config, 2, counts, [4])
+    assert re.search(f"{NOT_ITS_TURN}|{EARLY}" if more == "the kernel" else HANG, said), said
