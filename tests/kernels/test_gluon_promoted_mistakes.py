@@ -14,8 +14,10 @@ pytestmark = pytest.mark.usefixtures("for_clusters")
 WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
 IN_USE, TOO_MANY, UNFINISHED = "while it is in use", "an arrival too many", "products are done"
 BEYOND, OUTSIDE = "beyond the memory", "an address outside the ring"
-# The first K-block of a tile whose scales lanes copy.
-FROM_LANES = "gl.where(sources[2] > 0, count, 0)"
+HEARD_OF = """\
+            *[f"cp.async.ca.shared.global [scales+{4 * (room + i)}], [{name}], 4;" for i, name in enumerate(froms)],
+            "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];","""
+AGAIN = " cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];"
 Mistakes = dict[str, tuple[str, str, str]]
 Own = tuple[tuple[str, int], ...]
 MULTIPLYING: Mistakes = {
@@ -109,6 +111,17 @@ ENGINE: Mistakes = {
         "",
         f"{HANG}|nobody hears",
     ),
+    "B's are heard of before they are copied": (
+        HEARD_OF,
+        f"{HEARD_OF.splitlines()[1]}\n{HEARD_OF.splitlines()[0]}",
+        f"{EARLY}|nobody hears",
+    ),
+    "B's are heard of twice": (
+        "noinc.shared::cta.b64 [full];",
+        f"noinc.shared::cta.b64 [full];{AGAIN}",
+        f"{TOO_MANY}|{EARLY}",
+    ),
+    "B's all the first one's": ("${behind + 3 + number}", "${behind + 3}", WRONG),
     "B's are counted apart": (
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];",
         "cp.async.mbarrier.arrive.shared::cta.b64 [full];",
@@ -172,24 +185,7 @@ LANES: Mistakes = {
         f"{WRONG}|{EARLY}",
     ),
     "nobody arrives with scales": ("    copies_arrive(full, CLUSTER)\n", "", f"{HANG}|nobody hears"),
-    "scales of what was begun are forgotten": (f"range({FROM_LANES}, count)", "range(begun, count)", HANG),
-    "as if the copy engine took them": (FROM_LANES, "count", HANG),
     "copied before the buffer is free": ('"bar.warp.sync -1;", *lines', "*lines", IN_USE),
-    "scales in one place": (
-        "+ slot * scale_size(ROWS, WIDTH, SWAPPED),\n                barriers",
-        ",\n                barriers",
-        IN_USE,
-    ),
-    "beside another buffer": (
-        "slot = (step + number) % STAGES",
-        "slot = number % STAGES",
-        f"{HANG}|{IN_USE}|{TOO_MANY}",
-    ),
-    "scales of the next K-block": ("8, block + number, sources", "8, block + number + 1, sources", f"{WRONG}|{BEYOND}"),
-    "K-blocks from the first on": ("block + number, first_row", "block, first_row", WRONG),
-    "begun come again": ("(number >= begun)", "(number >= 0)", f"{IN_USE}|{TOO_MANY}|{HANG}"),
-    "one that was not begun": ("(number >= begun)", "(number > begun)", f"{HANG}|{IN_USE}"),
-    "buffers of the tile before": ("step + number, barriers", "number, barriers", f"{IN_USE}|{TOO_MANY}|{HANG}"),
     "no arrivals are added": (
         "cp.async.mbarrier.arrive.shared::cta.b64 [to];",
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [to];",
@@ -375,9 +371,23 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     assert_noticed(CLUSTER[mistake], problem, config, 2, 4)
 
 
-def test_the_stand_in_notices_lanes_of_every_helping_warp() -> None:
+LANES_OF_WARPS: Mistakes = {
+    "of every one": ("{127 if cluster > 1 else 31}", "31", f"{TOO_MANY}|{IN_USE}"),
+    "of another than the one that fills": (
+        '*["and.b32 warp, warp, 127;"]',
+        '*["and.b32 warp, warp, 127;", "xor.b32 warp, warp, 32;"]',
+        IN_USE,
+    ),
+    "where other programs' sums come": (
+        "barriers + scale_offset(ROWS, WIDTH, CLUSTER) + slot",
+        "barriers + 1024 + slot",
+        f"{WRONG}|{EARLY}|{IN_USE}",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", LANES_OF_WARPS)
+def test_the_stand_in_notices_lanes_in_clusters(mistake: str) -> None:
     """Of four helping warps one copies number by number."""
     problem, config = block_scaled(43, 160, 1040), made("warp_specialized_swapped_cluster2", 64, 48, 1, 4, 2, 1, 2)
-    text = changed(problem, config, "{127 if cluster > 1 else 31}", "31")
-    (said,) = said_to(text, problem, config, 2, [4])
-    assert re.search(f"{TOO_MANY}|{IN_USE}", said), said
+    assert_noticed(LANES_OF_WARPS[mistake], problem, config, 2, 4)

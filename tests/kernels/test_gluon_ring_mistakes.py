@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from gluon_cases import assert_noticed, block_scaled, fp16_problem, made, text_of
+from gluon_cases import assert_noticed, block_scaled, changed, fp16_problem, made, said_to, text_of
 from gluon_groups import grouped, said_of_groups
 from gluon_memory import LATE
 
@@ -142,6 +142,34 @@ def test_the_stand_in_notices(mistake: str) -> None:
     assert_noticed(UPRIGHT[mistake], problem, config, 2, 4)
 
 
+LANES: Mistakes = {
+    "scales of what was begun are forgotten": (FROM_LANES, "range(begun", HANG),
+    "as if the copy engine took them": (FROM_LANES, "range(count", HANG),
+    "scales in one place": (
+        "+ slot * scale_size(ROWS, WIDTH, SWAPPED),\n                barriers",
+        ",\n                barriers",
+        IN_USE,
+    ),
+    "beside another buffer": (
+        "slot = (step + number) % STAGES",
+        "slot = number % STAGES",
+        NOT_ITS_TURN,
+    ),
+    "scales of the next K-block": ("8, block + number, sources", "8, block + number + 1, sources", f"{WRONG}|{BEYOND}"),
+    "K-blocks from the first on": ("block + number, first_row", "block, first_row", WRONG),
+    "begun come again": ("(number >= begun)", "(number >= 0)", NOT_ITS_TURN),
+    "one that was not begun": ("(number >= begun)", "(number > begun)", NOT_ITS_TURN),
+    "buffers of the tile before": ("step + number, barriers", "number, barriers", NOT_ITS_TURN),
+}
+
+
+@pytest.mark.parametrize("mistake", LANES)
+def test_the_stand_in_notices_between_lanes(mistake: str) -> None:
+    """The same where lanes copy the scales of each buffer: the loop fills one buffer at a time."""
+    problem = block_scaled(71, 96, 11 * 128 - 16, own=(("block_k", 256),))
+    assert_noticed(LANES[mistake], problem, made("warp_specialized", 64, 48, 1, 4, 3, 1, 4), 2, 4)
+
+
 FEW: Mistakes = {
     "nothing is something": (
         '        "setp.eq.u32 one, left, 0;",\n        "@one bra filled;",\n',
@@ -210,21 +238,32 @@ def test_the_stand_in_notices_in_both_ways(family: str, mistake: str) -> None:
 
 
 # What the kernel begins of the first tile, and what the loading warp takes to have been begun.
+CLUSTER = "warp_specialized_swapped_cluster2"
 DEEP = {
-    "warp_specialized": (f"{BEGUN}\n", f"{BEGUN}, 0)"),
-    "warp_specialized_swapped_cluster2": (f"{BEGUN}\n    for slot", f"{BEGUN}\n    for step"),
-    "warp_specialized_2x1": ("gl.minimum(gl.cdiv(K, 64), early(STAGES))", "gl.minimum(blocks, early(STAGES))"),
+    ("warp_specialized", "fp16"): (f"{BEGUN}\n", f"{BEGUN}, 0)"),
+    (CLUSTER, "fp16"): (f"{BEGUN}\n    for slot", f"{BEGUN}\n    for step"),
+    (CLUSTER, "blocks"): (
+        f"{BEGUN}\n    sources = scale_sources(pid_m",
+        f"{BEGUN}\n    sources = scale_sources(first_column",
+    ),
+    ("warp_specialized_2x1", "fp16"): (
+        "gl.minimum(gl.cdiv(K, 64), early(STAGES))",
+        "gl.minimum(blocks, early(STAGES))",
+    ),
 }
 
 
 @pytest.mark.parametrize("more", ["the kernel", "the loading warp"])
-@pytest.mark.parametrize("family", DEEP)
-def test_the_stand_in_notices_other_numbers_begun(family: str, more: str) -> None:
+@pytest.mark.parametrize(("family", "operands"), DEEP)
+def test_the_stand_in_notices_other_numbers_begun(family: str, operands: str, more: str) -> None:
     """Of seven buffers the kernel begins four; if it begins all, or is taken to have, they do not agree."""
-    problem, config = fp16_problem(100, 72, 64 * 20), made(family, 64, 48, 1, 4, 7)
-    before = DEEP[family][more != "the kernel"]
+    problem, together = fp16_problem(100, 72, 64 * 20), 1
+    if operands == "blocks":
+        problem, together = block_scaled(100, 72, 128 * 20), 2
+    before = DEEP[family, operands][more != "the kernel"]
     message = f"{NOT_ITS_TURN}|{EARLY}" if more == "the kernel" else HANG
-    assert_noticed((before, before.replace("early(STAGES)", "STAGES"), message), problem, config, 4, 4)
+    mistake = (before, before.replace("early(STAGES)", "STAGES"), message)
+    assert_noticed(mistake, problem, made(family, 64, 48, 1, 4, 7, 1, together), 4, 4)
 
 
 @pytest.mark.parametrize("more", ["the kernel", "the loading warp"])
@@ -243,3 +282,22 @@ def test_the_stand_in_notices_other_numbers_begun_in_groups(dtype: str, more: st
     text = text.replace(before, before.replace("early(STAGES)", "STAGES"))
     (said,) = said_of_groups(text, problem, config, 2, counts, [4])
     assert re.search(f"{NOT_ITS_TURN}|{EARLY}" if more == "the kernel" else HANG, said), said
+
+
+HARMLESS = {
+    "begins one": ("return min(stages, 4)", "return 1"),
+    "begins none": ("return min(stages, 4)", "return 0"),
+    "begins all": ("return min(stages, 4)", "return stages"),
+    "each buffer is waited for by itself": ("* (together > 1)", "* 0"),
+    "as many steps as there are": ("count = gl.maximum(count, begun)", "pass"),
+    "a tile is found again": ("if tile != gl.program_id(0):", "if tile >= 0:"),
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS)
+@pytest.mark.parametrize("m", [71, 72])
+@pytest.mark.parametrize("family", ["warp_specialized", "warp_specialized_swapped"])
+def test_the_stand_in_says_nothing_to_what_is_harmless(family: str, m: int, change: str) -> None:
+    """What takes longer, but is right."""
+    problem, config = block_scaled(m, 96, 11 * 128 - 16), made(family, 64, 48, 1, 4, 3, 1, 4)
+    assert not said_to(changed(problem, config, *HARMLESS[change]), problem, config, 2, range(2))
