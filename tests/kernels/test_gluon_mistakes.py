@@ -25,11 +25,9 @@ UNMADE = "a barrier that is not made"
 OTHER_KIND = "of the other kind"
 IN_L2 = "another place in L2"
 TWICE = "an element of C is written twice|wrong"
-# How many K-blocks the kernel begins with; behind the first tile, which a program's next one is.
+# How many K-blocks the kernel begins with; how a program's next tile is found.
 BEGUN = "gl.minimum(last_block - first_block, early(STAGES))"
-LATER = """\
-            if tile != gl.program_id(0):
-                pid_m, pid_n = tile_of(tile, tiles_m, tiles_n, GROUP_SIZE_M)"""
+NEXT = "            pid_m, pid_n = next_tile_of(tile, tiles_m, tiles_n, GROUP_SIZE_M)\n"
 # What a text is, what it becomes, and what the stand-in says to it.
 Mistakes = dict[str, tuple[str, str, str]]
 
@@ -87,8 +85,19 @@ LOADING: Mistakes = {
         " " * 20 + "c, tiles, pid_n, pid_m, epilogue",
         TWICE,
     ),
-    "loads its first tile again": (f"{LATER}\n            step = load_tile", "            step = load_tile", "wrong"),
-    "multiplies its first tile again": (f"{LATER}\n            first_m", "            first_m", TWICE),
+    "loads its first tile again": (f"{NEXT}\n\n", "\n\n", "wrong"),
+    "multiplies its first tile again": (f"{NEXT}            before", "            before", TWICE),
+    "next tiles are this one": ("tile + gl.num_programs(0), tiles_m", "tile, tiles_m", TWICE),
+    "next tiles are the next ones but one": (
+        "tile + gl.num_programs(0), tiles_m",
+        "tile + 2 * gl.num_programs(0), tiles_m",
+        TWICE,
+    ),
+    "stored where the next tile is": (
+        "c, epilogue, first_m, first_n, M, N, 0",
+        "c, epilogue, pid_m * BLOCK_SIZE_M, first_n, M, N, 0",
+        TWICE,
+    ),
     "begun by every warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, warp;", r"by \d threads"),
     "begun by another warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, 32;", UNSEEN),
     "every thread copies": (

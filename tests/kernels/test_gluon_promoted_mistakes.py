@@ -185,7 +185,6 @@ LANES: Mistakes = {
         f"{WRONG}|{EARLY}",
     ),
     "nobody arrives with scales": ("    copies_arrive(full, CLUSTER)\n", "", f"{HANG}|nobody hears"),
-    "copied before the buffer is free": ('"bar.warp.sync -1;", *lines', "*lines", IN_USE),
     "no arrivals are added": (
         "cp.async.mbarrier.arrive.shared::cta.b64 [to];",
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [to];",
@@ -374,9 +373,9 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
 LANES_OF_WARPS: Mistakes = {
     "of every one": ("{127 if cluster > 1 else 31}", "31", f"{TOO_MANY}|{IN_USE}"),
     "of another than the one that fills": (
-        '*["and.b32 warp, warp, 127;"]',
-        '*["and.b32 warp, warp, 127;", "xor.b32 warp, warp, 32;"]',
-        IN_USE,
+        '"setp.ne.u32 idle, warp, 0;"',
+        '"xor.b32 warp, warp, 32;", "setp.ne.u32 idle, warp, 0;"',
+        f"{IN_USE}|{HANG}|{TOO_MANY}",
     ),
     "where other programs' sums come": (
         "barriers + scale_offset(ROWS, WIDTH, CLUSTER) + slot",

@@ -145,27 +145,25 @@ def test_the_stand_in_notices(mistake: str) -> None:
 LANES: Mistakes = {
     "scales of what was begun are forgotten": (FROM_LANES, "range(begun", HANG),
     "as if the copy engine took them": (FROM_LANES, "range(count", HANG),
-    "scales in one place": (
-        "+ slot * scale_size(ROWS, WIDTH, SWAPPED),\n                barriers",
-        ",\n                barriers",
-        IN_USE,
+    "scales in one place": ("+ slot * scale_size(ROWS, WIDTH, SWAPPED), full", ", full", IN_USE),
+    "beside another buffer": ("slot = (step + number) % STAGES", "slot = number % STAGES", NOT_ITS_TURN),
+    "scales of the next K-block": (
+        "full,\n                block + number, sources",
+        "full,\n                block + number + 1, sources",
+        f"{WRONG}|{BEYOND}",
     ),
-    "beside another buffer": (
-        "slot = (step + number) % STAGES",
-        "slot = number % STAGES",
-        NOT_ITS_TURN,
-    ),
-    "scales of the next K-block": ("8, block + number, sources", "8, block + number + 1, sources", f"{WRONG}|{BEYOND}"),
-    "K-blocks from the first on": ("block + number, first_row", "block, first_row", WRONG),
-    "begun come again": ("(number >= begun)", "(number >= 0)", NOT_ITS_TURN),
-    "one that was not begun": ("(number >= begun)", "(number > begun)", NOT_ITS_TURN),
-    "buffers of the tile before": ("step + number, barriers", "number, barriers", NOT_ITS_TURN),
+    "the same K-block again": ("(block + number) * 128", "block * 128", WRONG),
+    "begun come again": ("if number >= begun:", "if number >= 0:", NOT_ITS_TURN),
+    "one that was not begun": ("if number >= begun:", "if number > begun:", NOT_ITS_TURN),
+    "the same buffer again": ("last = (step + number) |", "last = step |", NOT_ITS_TURN),
+    "waits for the first of several": ("(step + number) | (TOGETHER - 1)", "(step + number) & -TOGETHER", NOT_ITS_TURN),
+    "other parity": ("((last // STAGES) & 1) ^ 1", "(last // STAGES) & 1", NOT_ITS_TURN),
 }
 
 
 @pytest.mark.parametrize("mistake", LANES)
 def test_the_stand_in_notices_between_lanes(mistake: str) -> None:
-    """The same where lanes copy the scales of each buffer: the loop fills one buffer at a time."""
+    """The same where lanes copy the scales of each buffer, which the warp fills one at a time."""
     problem = block_scaled(71, 96, 11 * 128 - 16, own=(("block_k", 256),))
     assert_noticed(LANES[mistake], problem, made("warp_specialized", 64, 48, 1, 4, 3, 1, 4), 2, 4)
 
@@ -217,7 +215,7 @@ BOTH: dict[str, tuple[int, str, str, str]] = {
         43,
         "sources[2] > 0, count, begun)",
         "True, count, begun)",
-        "a copy of nothing",
+        f"a copy of nothing|{HANG}",
     ),
     "the engine fills nothing": (44, "sources[2] > 0, count, begun)", "False, count, begun)", HANG),
     "lanes copy what the engine took": (44, FROM_LANES, "range(0", NOT_ITS_TURN),
@@ -237,32 +235,37 @@ def test_the_stand_in_notices_in_both_ways(family: str, mistake: str) -> None:
     assert_noticed(tuple(texts), problem, config, 2, 4)
 
 
-# What the kernel begins of the first tile, and what the loading warp takes to have been begun.
+# What the kernel begins of the first tile, what the loading warp takes to have been begun, and another number.
 CLUSTER = "warp_specialized_swapped_cluster2"
+SHARE = BEGUN.replace("early(STAGES)", "STAGES")
 DEEP = {
-    ("warp_specialized", "fp16"): (f"{BEGUN}\n", f"{BEGUN}, 0)"),
-    (CLUSTER, "fp16"): (f"{BEGUN}\n    for slot", f"{BEGUN}\n    for step"),
+    ("warp_specialized", "fp16"): (f"{BEGUN}\n", f"{BEGUN}, 0)", "STAGES"),
+    (CLUSTER, "fp16"): (f"{SHARE}\n    for slot", f"{SHARE}\n    for step", "early(STAGES)"),
     (CLUSTER, "blocks"): (
-        f"{BEGUN}\n    sources = scale_sources(pid_m",
-        f"{BEGUN}\n    sources = scale_sources(first_column",
+        f"{SHARE}\n    sources = scale_sources(pid_m",
+        f"{SHARE}\n    sources = scale_sources(first_column",
+        "early(STAGES)",
     ),
     ("warp_specialized_2x1", "fp16"): (
-        "gl.minimum(gl.cdiv(K, 64), early(STAGES))",
-        "gl.minimum(blocks, early(STAGES))",
+        "gl.minimum(gl.cdiv(K, 64), STAGES)",
+        "gl.minimum(blocks, STAGES)",
+        "early(STAGES)",
     ),
 }
 
 
-@pytest.mark.parametrize("more", ["the kernel", "the loading warp"])
+@pytest.mark.parametrize("one", ["the kernel", "the loading warp"])
 @pytest.mark.parametrize(("family", "operands"), DEEP)
-def test_the_stand_in_notices_other_numbers_begun(family: str, operands: str, more: str) -> None:
-    """Of seven buffers the kernel begins four; if it begins all, or is taken to have, they do not agree."""
+def test_the_stand_in_notices_other_numbers_begun(family: str, operands: str, one: str) -> None:
+    """Of seven buffers the kernel begins four, or in clusters all: it and the loading warp must agree."""
     problem, together = fp16_problem(100, 72, 64 * 20), 1
     if operands == "blocks":
         problem, together = block_scaled(100, 72, 128 * 20), 2
-    before = DEEP[family, operands][more != "the kernel"]
-    message = f"{NOT_ITS_TURN}|{EARLY}" if more == "the kernel" else HANG
-    mistake = (before, before.replace("early(STAGES)", "STAGES"), message)
+    *texts, other = DEEP[family, operands]
+    before = texts[one != "the kernel"]
+    after = before.replace("early(STAGES)" if other == "STAGES" else "STAGES", other)
+    begins_more = (one == "the kernel") == (other == "STAGES")
+    mistake = (before, after, f"{NOT_ITS_TURN}|{EARLY}" if begins_more else HANG)
     assert_noticed(mistake, problem, made(family, 64, 48, 1, 4, 7, 1, together), 4, 4)
 
 
@@ -284,13 +287,24 @@ def test_the_stand_in_notices_other_numbers_begun_in_groups(dtype: str, more: st
     assert re.search(f"{NOT_ITS_TURN}|{EARLY}" if more == "the kernel" else HANG, said), said
 
 
+def test_the_stand_in_notices_lanes_that_know_of_nothing() -> None:
+    """A tile whose scales the copy engine takes, for which one thread waits, then one for which lanes wait."""
+    counts = [0, 64, 65, 63]
+    problem = grouped(sum(counts), 72, 11 * 128 - 16, len(counts), "fp8e4m3fn", [("scales", "blocks")])
+    config = made("warp_specialized_swapped", 64, 48, 1, 4, 3, 1, 4)
+    text = text_of(problem, config)
+    before = '*["bar.warp.sync -1;"] * (not first), '
+    assert before in text
+    (said,) = said_of_groups(text.replace(before, ""), problem, config, 1, counts, [4])
+    assert re.search(NOT_ITS_TURN, said), said
+
+
 HARMLESS = {
     "begins one": ("return min(stages, 4)", "return 1"),
     "begins none": ("return min(stages, 4)", "return 0"),
     "begins all": ("return min(stages, 4)", "return stages"),
     "each buffer is waited for by itself": ("* (together > 1)", "* 0"),
     "as many steps as there are": ("count = gl.maximum(count, begun)", "pass"),
-    "a tile is found again": ("if tile != gl.program_id(0):", "if tile >= 0:"),
 }
 
 
