@@ -49,8 +49,8 @@ class Threads:
         self.named: dict[str, NDArray[Any]] = {}
         self.given: dict[str, NDArray[Any]] = {}  # inputs and numbers, for each thread
         self.written: dict[str, Mask] = {}
-        # By instruction, who has tried a wait before.
-        self.tried: dict[int, Mask] = {}
+        # By instruction, what was tried to wait for when it last was, in vain, and by whom.
+        self.tried: dict[int, tuple[int, int, Mask]] = {}
 
     def run(self) -> Iterator[Callable[[], bool]]:
         """Those that are behind go first, so that all meet again; gives what they wait for, whenever they wait."""
@@ -155,12 +155,13 @@ class Threads:
         return self.agent.all_know(self.warps)
 
     def wait(self, step: int, instruction: Instruction, taken: Mask) -> Iterator[Callable[[], bool]]:
-        """The first try comes back with nothing, as it may; who tries again waits."""
+        """The first try for a phase comes back with nothing, as it may; who tries again waits."""
         address = self.one_address(instruction.fields[1], taken)
         barrier = self.machine.barrier(address, self.threads[taken])
         parity = self.uniform(instruction.fields[2], taken)
-        again = taken & self.tried.get(step, np.zeros(taken.shape, bool))
-        self.tried[step] = taken
+        *tried, who = self.tried.get(step, (address, parity, np.zeros(taken.shape, bool)))
+        again = taken & who & (tried == [address, parity])
+        self.tried[step] = (address, parity, taken & ~again)
         if again.any():
             yield lambda: barrier.lets_through(parity)
             self.agent.has_waited(barrier, parity, self.of_partition(again), _WAITS[instruction.name])

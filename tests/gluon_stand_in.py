@@ -201,6 +201,7 @@ def _namespace(now: _Running) -> dict[str, Any]:
         int32=np.int32,
         int64=np.int64,
         minimum=min,
+        maximum=max,
         cdiv=lambda a, b: -(-a // b),
         where=_where,
         program_id=lambda axis: now.program.number,

@@ -122,7 +122,7 @@ def test_the_stand_in_notices_in_slots(before: str, after: str) -> None:
     assert re.search(f"{WRONG}|{TWICE}|beyond the memory", said), said
 
 
-WRONG, HANG = "wrong", "a barrier that nobody completes"
+WRONG, HANG, TOO_MANY = "wrong", "a barrier that nobody completes", "an arrival too many"
 TWICE = "an element of C is written twice"
 MISTAKES = {
     "the weight of the next group": ("below = group * N", "below = (group + 1) * N", WRONG),
@@ -147,12 +147,13 @@ MISTAKES = {
         WRONG,
     ),
     "scales of other rows of a line": (" + first_m\n        line", "\n        line", WRONG),
-    "begun copies come again": ("        first_block = 0\n", "", f"{HANG}|{WRONG}"),
+    "every tile is begun": ("        begun = 0\n", "", HANG),
     "not what was begun": (
-        "    first_block = begun\n",
-        "    first_block = 0\n",
-        f"{HANG}|{WRONG}|that nobody waits for",
+        "    begun = gl.minimum(blocks, early(STAGES))\n",
+        "    begun = 0\n",
+        f"{HANG}|{WRONG}|{TOO_MANY}|that nobody waits for|overwritten",
     ),
+    "too few begun": ("cdiv(K, 128), early(STAGES))", "cdiv(K, 128), early(STAGES)) - 1", HANG),
     "a tile is read back too early": (
         "    thread_barrier()\n    for i",
         "    for i",
@@ -278,8 +279,10 @@ def test_nothing_spills_and_nothing_loops_over_threads(tmp_path: Path, problem: 
     ring = config.num_stages * (buffer_bytes(rows, width) + scales) + 1024
     behind = [int(place) for place in re.findall(r"global_smem\+(\d+)\]", kernel.asm["ptx"])]
     assert min(behind) == ring + rows * width * 2
-    # Copies of rows and columns, when the kernel begins and whenever a buffer is free.
-    assert sass.count("UTMALDG.2D") == 2 * (1 + bin(width).count("1"))
+    # Copies of rows and columns, when the kernel begins and whenever a buffer is free; swapped, each for tiles whose
+    # scales the copy engine takes, and for those whose scales lanes copy.
+    ways = 2 if problem is DOWN else 1
+    assert sass.count("UTMALDG.2D") == 2 * ways * (1 + bin(width).count("1"))
 
 
 def test_what_takes_groups() -> None:

@@ -24,6 +24,10 @@ OUTSIDE = "an address outside the ring"
 UNMADE = "a barrier that is not made"
 OTHER_KIND = "of the other kind"
 IN_L2 = "another place in L2"
+TWICE = "an element of C is written twice|wrong"
+# How many K-blocks the kernel begins with; how a program's next tile is found.
+BEGUN = "gl.minimum(last_block - first_block, early(STAGES))"
+NEXT = "            pid_m, pid_n = next_tile_of(tile, tiles_m, tiles_n, GROUP_SIZE_M)\n"
 # What a text is, what it becomes, and what the stand-in says to it.
 Mistakes = dict[str, tuple[str, str, str]]
 
@@ -68,10 +72,32 @@ MULTIPLYING: Mistakes = {
     "bias of other columns": ("first_n + OFFSET + along", "first_n + along", "wrong"),
 }
 LOADING: Mistakes = {
-    "first K-blocks twice": ("gl.where(tile == gl.program_id(0), begun, 0)", "0", f"{UNORDERED}|nobody waits for"),
-    "too few begun": ("last_block - first_block, STAGES))", "last_block - first_block, STAGES - 1))", NOBODY),
-    "too many begun": ("last_block - first_block, STAGES))", "last_block - first_block, STAGES + 1))", UNMADE),
-    "begun of another tile": ("        tile = gl.program_id(0)\n", "        tile = 0\n", "wrong"),
+    "first K-blocks twice": (f"gl.where(is_first, {BEGUN}, 0)", "0", f"{UNORDERED}|nobody waits for"),
+    "first K-blocks of every tile": (f"gl.where(is_first, {BEGUN}, 0)", BEGUN, NOBODY),
+    "too few begun": (f"{BEGUN}\n", f"{BEGUN} - 1\n", NOBODY),
+    "too many begun": (f"{BEGUN}\n", f"{BEGUN} + 1\n", UNMADE),
+    "more begun than there are": ("return min(stages, 4)", "return 4", UNMADE),
+    "begun of another tile": ("        tile = gl.program_id(0)\n", "        tile = 0\n", TWICE),
+    "another tile begun": ("= first_tile_of(tile,", "= first_tile_of(tile + 1,", TWICE),
+    "loads another first tile": ("KERNEL, BINARY, pid_m, pid_n, M", "KERNEL, BINARY, pid_n, pid_m, M", "wrong"),
+    "multiplies another first tile": (
+        " " * 20 + "c, tiles, pid_m, pid_n, epilogue",
+        " " * 20 + "c, tiles, pid_n, pid_m, epilogue",
+        TWICE,
+    ),
+    "loads its first tile again": (f"{NEXT}\n\n", "\n\n", "wrong"),
+    "multiplies its first tile again": (f"{NEXT}            before", "            before", TWICE),
+    "next tiles are this one": ("tile + gl.num_programs(0), tiles_m", "tile, tiles_m", TWICE),
+    "next tiles are the next ones but one": (
+        "tile + gl.num_programs(0), tiles_m",
+        "tile + 2 * gl.num_programs(0), tiles_m",
+        TWICE,
+    ),
+    "stored where the next tile is": (
+        "c, epilogue, first_m, first_n, M, N, 0",
+        "c, epilogue, pid_m * BLOCK_SIZE_M, first_n, M, N, 0",
+        TWICE,
+    ),
     "begun by every warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, warp;", r"by \d threads"),
     "begun by another warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, 32;", UNSEEN),
     "every thread copies": (
@@ -87,11 +113,11 @@ LOADING: Mistakes = {
     "waits for the buffer before": ("last = step | (TOGETHER - 1)", "last = step - 1", f"{UNORDERED}|{LATE}"),
     "other parity of empty": ("& 1) ^ 1, ", "& 1), ", f"{UNORDERED}|{LATE}"),
     "more bytes than come": (
-        "{buffer_size(rows, width, swapped)};",
-        "{2 * buffer_size(rows, width, swapped)};",
+        "_, [{full}], {expected};",
+        "_, [{full}], {2 * expected};",
         NOBODY,
     ),
-    "fewer bytes than come": ("{buffer_size(rows, width, swapped)};", "3072;", f"{EARLY}|{UNORDERED}"),
+    "fewer bytes than come": ("_, [{full}], {expected};", "_, [{full}], 3072;", f"{EARLY}|{UNORDERED}"),
     "columns where rows are": ("add.u32 place, {buffer}, {rows * 128};", "add.u32 place, {buffer}, 0;", OVERWRITTEN),
     "all columns in one place": ("add.u32 place, place, {size * 128};", "add.u32 place, place, 0;", OVERWRITTEN),
     "the same columns again": ("add.u32 line, line, {size};", "add.u32 line, line, 0;", "wrong"),
@@ -149,8 +175,8 @@ def test_the_stand_in_notices_what_several_rows_need(before: str, after: str, me
 
 
 FIRST_TILE: Mistakes = {
-    "rows as if there were one": ("    if tiles_m > 1:\n", "    if tiles_m > 2:\n", "wrong"),
-    "everyone's the first": ("    pid_n = tile\n    if", "    pid_n = tile * 0\n    if", "wrong"),
+    "rows as if there were one": ("    if tiles_m > 1:\n", "    if tiles_m > 2:\n", TWICE),
+    "everyone's the first": ("    pid_n = tile\n    if", "    pid_n = tile * 0\n    if", TWICE),
 }
 
 
@@ -179,7 +205,8 @@ SHARES: Mistakes = {
     "one missing": ("range(first_other,", "range(first_other + 1,", "wrong"),
     "arrives": ("(barriers + before * 8) * some", "barriers + before * 8", f"{EARLY}|{UNORDERED}"),
     "said of nothing": ("if (turn == 0) & (last_block > first_block)", "if turn == 0", "said again|next call"),
-    "always begun": ("gl.where(turn == first_turn, begun, 0)", "begun", NOBODY),
+    "always begun": (f"gl.where(is_first, {BEGUN}, 0)", BEGUN, UNORDERED),
+    "loads its first tile again": ("if turn > first_turn:", "if turn > turns:", "wrong"),
     "begun in the first turn": ("turn == first_turn", "turn == 0", f"{UNORDERED}|nobody waits for"),
     "another K-block begun": ("(first_block + slot) * 64", "slot * 64", "wrong"),
 }
@@ -193,8 +220,8 @@ def test_the_stand_in_notices_in_shares(mistake: str) -> None:
 
 
 CLUSTER: Mistakes = {
-    "not met": ("    meet_cluster()\n    pid_m", "    pid_m", "before all have met"),
-    "helpers do not come": ("    arrive_at_cluster()\n    pid_m", "    pid_m", "without arriving"),
+    "not met": ("    meet_cluster()\n    rank", "    rank", "before all have met"),
+    "helpers do not come": ("    arrive_at_cluster()\n    first_row", "    first_row", "without arriving"),
     "no barrier for sums": ("    expect_sums(barriers + STAGES * 16,", "    (barriers + STAGES * 16,", UNMADE),
     "sums before they come": ('        received.append("@!done bra receive;")\n', "", EARLY),
     "sees only its own": ("try_wait.parity.acquire.cluster.shared", "try_wait.parity.shared", EARLY),
@@ -209,7 +236,7 @@ CLUSTER: Mistakes = {
     "a share twice": ("return rank * blocks //", "return 0 * blocks //", f"wrong|{UNORDERED}"),
     "goes on with another's": ("(first_block + step) * 64", "step * 64", "wrong"),
     "begun twice": (
-        "for step in range(gl.minimum(last_block - first_block, STAGES), ",
+        "for step in range(begun, ",
         "for step in range(0, ",
         f"{UNORDERED}|{LATE}",
     ),

@@ -158,10 +158,14 @@ def test_sums_and_products_fit_a_threads_registers(tmp_path: Path, config: Confi
     # One addition for each product of the part, all of them between two waits.
     between = re.split(r"wgmma\.wait_group\.sync\.aligned 0", kernel.asm["ptx"])[1:]
     assert [len(re.findall(r"fma\.rn\.f32", text)) for text in between] == [width // 2 * sets for sets in waits]
-    # The loading warp's copies: of rows 32 at a time, and of blocks of columns or of parts of the rows, one after the
-    # other where the copy engine takes those of rows, which the kernel begins with.
-    copies, engine = -(-(width if swapped else rows) // 32) + 1, "cp.async.bulk.shared::cluster.global"
+    # The loop that fills a ring is there for the kernel and for the loading warp: of shares, once more for the first.
+    # Swapped, both have another one where the copy engine cannot take scales, and lanes copy 32 of rows at a time.
+    loops = 2 + (config.SPLIT_K > 1)
     of_b = parts if swapped else -(-(128 - math.gcd(width, 128) + width) // 128)
-    assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == 2 * (copies + of_b)
-    assert kernel.asm["ptx"].count(engine) == 2
+    lanes = -(-width // 32) + 1 if swapped else 0
+    assert kernel.asm["ptx"].count("cp.async.bulk.shared::cluster.global") == loops
+    assert kernel.asm["ptx"].count("cp.async.ca.shared.global") == loops * of_b + lanes
+    assert sass.count("UTMALDG.2D") == loops * (1 + bin(width).count("1")) * (2 if swapped else 1)
+    # One thread goes through it, as ptxas knows.
+    assert "BRA.U.ANY" not in sass
     assert not re.search(r"\bLDG\b", sass) or config.SPLIT_K > 1

@@ -13,7 +13,11 @@ from gluon_cases import assert_noticed, block_scaled, changed, made, said_to
 pytestmark = pytest.mark.usefixtures("for_clusters")
 WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
 IN_USE, TOO_MANY, UNFINISHED = "while it is in use", "an arrival too many", "products are done"
-UNSEEN, BEYOND = "where nobody else may have seen it", "beyond the memory"
+BEYOND, OUTSIDE = "beyond the memory", "an address outside the ring"
+HEARD_OF = """\
+            *[f"cp.async.ca.shared.global [scales+{4 * (room + i)}], [{name}], 4;" for i, name in enumerate(froms)],
+            "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];","""
+AGAIN = " cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];"
 Mistakes = dict[str, tuple[str, str, str]]
 Own = tuple[tuple[str, int], ...]
 MULTIPLYING: Mistakes = {
@@ -68,66 +72,69 @@ MULTIPLYING: Mistakes = {
     ),
     "columns of the next block": ("number * 128, columns[number]", "number * 128 + 16, columns[number]", WRONG),
     "scales in one another's place": ("of_b = place + 4 * OF_A", "of_b = place", WRONG),
-    "scales that nobody waits for": ("STAGES, WARPS, 3)", "STAGES, WARPS, 1)", f"{EARLY}|too many|next phase"),
-    "B's scales, that nobody waits for": ("STAGES, WARPS, 3)", "STAGES, WARPS, 2)", f"{EARLY}|too many|next phase"),
-    "an arrival more than come": ("STAGES, WARPS, 3)", "STAGES, WARPS, 4)", f"{HANG}|{IN_USE}"),
+    "scales that nobody waits for": ("STAGES, WARPS, 2)", "STAGES, WARPS, 1)", f"{EARLY}|{HANG}|too many|next phase"),
+    "an arrival more than come": ("STAGES, WARPS, 2)", "STAGES, WARPS, 3)", f"{HANG}|{IN_USE}"),
 }
 ENGINE: Mistakes = {
+    "as many bytes as there are rows": (
+        "(sources[0], sources[1], sources[2])",
+        "(sources[0], sources[1], sources[1])",
+        f"{WRONG}|{EARLY}|{BEYOND}|{IN_USE}",
+    ),
     "a row too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 1)", f"{WRONG}|{EARLY}"),
     "four rows too few": ("gl.minimum(M - first_m, OF_A)", "gl.minimum(M - first_m, OF_A - 4)", f"{WRONG}|{EARLY}"),
     "rows that A does not have": ("gl.minimum(M - first_m, OF_A)", "OF_A", BEYOND),
-    "from one K-block to the next but one": ('"mul.wide.s32 next, $7, 4;"', '"mul.wide.s32 next, $7, 8;"', WRONG),
-    "from one K-block to the same": ('"mul.wide.s32 next, $7, 4;"', '"mul.wide.s32 next, $7, 0;"', WRONG),
-    "always A's first K-block": ('"mul.wide.s32 next, $4, $7;"', '"mul.wide.s32 next, 0, $7;"', WRONG),
-    "always B's first K-block": ('"mul.wide.s32 next, $4, 4;"', '"mul.wide.s32 next, $4, 0;"', WRONG),
+    "from one K-block to the next but one": ("next, ${behind + 1}, 4;", "next, ${behind + 1}, 8;", f"{WRONG}|{BEYOND}"),
+    "from one K-block to the same": ("next, ${behind + 1}, 4;", "next, ${behind + 1}, 0;", WRONG),
+    "A's next one is B's": ('"add.s64 from, from, next;"', '"add.s64 from, from, 4;"', WRONG),
+    "always A's first K-block": ("next, $6, ${behind + 1};", "next, 0, ${behind + 1};", WRONG),
+    "A's K-blocks too close": ('"shl.b64 next, next, 2;"', '"shl.b64 next, next, 0;"', f"{WRONG}|between two"),
+    "always B's first K-block": ('"mul.wide.s32 next, $6, 4;"', '"mul.wide.s32 next, $6, 0;"', WRONG),
     "B's of the first K-block begun": ("add.s64 {name}, {name}, 4;", "add.s64 {name}, {name}, 0;", WRONG),
     "B's all of the first block": ("block_n * along_k,", "0 * along_k,", WRONG),
     "B's in another place": ("of_b + block_n * along_k,", "of_b + block_n * along_k + 1,", f"{WRONG}|{BEYOND}"),
-    "B's where A's are": ("[place+{4 * (room + i)}]", "[place+{4 * i}]", IN_USE),
-    "begun in one place": ("add.u32 place, place, {size};", "add.u32 place, place, 0;", IN_USE),
-    "begun at one barrier": (
-        '            "add.u32 full, full, 8;",\n            f"add.u32 place, place, {size}',
-        '            f"add.u32 place, place, {size}',
-        f"{HANG}|{TOO_MANY}|{EARLY}|next phase",
+    "B's where A's are": ("[scales+{4 * (room + i)}]", "[scales+{4 * i}]", IN_USE),
+    "in one place": ("add.u32 scales, scales, {scale_bytes};", "add.u32 scales, scales, 0;", IN_USE),
+    "always from the first place on": (
+        "mad.lo.u32 scales, slot, {scale_bytes}, $4;",
+        "mov.u32 scales, $4;",
+        f"{IN_USE}|{WRONG}|{EARLY}",
     ),
-    "begun by every warp": ("*chosen * (size > 0 or cluster > 1)", "*[]", "by 4 threads"),
-    "begun by another warp": (
-        '"setp.ne.u32 one, warp, 0;",\n        "@one bra taken;"',
-        '"setp.ne.u32 one, warp, 32;",\n        "@one bra taken;"',
-        UNSEEN,
+    "over barriers": ("add.u32 scales, scales, {offset};", "add.u32 scales, scales, 0;", "over barriers"),
+    "in the next turn behind those of this one": (
+        '            *[f"add.u32 scales, $4, {offset};"] * bool(scales),\n',
+        "",
+        f"{OUTSIDE}|{IN_USE}|{EARLY}|{WRONG}",
     ),
     "B's, of which nobody hears": (
         '            "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];",\n',
         "",
         f"{HANG}|nobody hears",
     ),
+    "B's are heard of before they are copied": (
+        HEARD_OF,
+        f"{HEARD_OF.splitlines()[1]}\n{HEARD_OF.splitlines()[0]}",
+        f"{EARLY}|nobody hears",
+    ),
+    "B's are heard of twice": (
+        "noinc.shared::cta.b64 [full];",
+        f"noinc.shared::cta.b64 [full];{AGAIN}",
+        f"{TOO_MANY}|{EARLY}",
+    ),
+    "B's all the first one's": ("${behind + 3 + number}", "${behind + 3}", WRONG),
     "B's are counted apart": (
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];",
         "cp.async.mbarrier.arrive.shared::cta.b64 [full];",
         HANG,
     ),
-    "bytes that nobody expects": (
-        '            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], bytes;",\n',
-        "",
-        f"{HANG}|{EARLY}",
-    ),
-    "fewer bytes than come": ("_, [full], bytes;", "_, [full], 16;", f"{EARLY}|{HANG}|{TOO_MANY}|{IN_USE}|next phase"),
-    "more bytes than come": ("_, [full], bytes;", "_, [full], 4096;", f"{HANG}|{IN_USE}"),
-    "both copy the first scales": (
-        "range(gl.where(sources[2] > 0, 0, begun))",
-        "range(begun)",
-        f"{TOO_MANY}|{IN_USE}|next phase",
-    ),
-    "neither copies the first scales": ("    if sources[2] > 0:", "    if sources[2] < 0:", HANG),
+    "bytes that nobody expects": ('"all" if scales else size', "size", f"{HANG}|{EARLY}|next phase"),
+    "fewer bytes than come": ("add.u32 all, bytes, {size};", "add.u32 all, bytes, {size - 16};", f"{HANG}|{EARLY}"),
+    "more bytes than come": ("add.u32 all, bytes, {size};", "add.u32 all, bytes, {size + 16};", HANG),
+    "only its own bytes": ("add.u32 all, bytes, {size};", "mov.u32 all, bytes;", f"{HANG}|{EARLY}"),
     "first scales of another tile": (
         "        pid_m * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, epilogue, M",
         "        (1 - pid_m) * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, epilogue, M",
         f"{WRONG}|{EARLY}",
-    ),
-    "too few first scales": (
-        "STAGES), barriers + STAGES * 8, barriers + 1024",
-        "STAGES - 1), barriers + STAGES * 8, barriers + 1024",
-        HANG,
     ),
 }
 # Where in its line of 16 bytes a K-block's first scale of A lies, which differs from one to the next.
@@ -141,13 +148,13 @@ LINES: Mistakes = {
     ),
     "as if lines were shorter": ("shift = (shift + more_shift) & 15", "shift = (shift + more_shift) & 7", WRONG),
     "a K-block has another number of rows": ("& 15, M * 4", "& 15, M * 4 + 4", f"{WRONG}|{EARLY}"),
-    "from between two lines": ('"and.b64 line, from, -16;"', '"mov.b64 line, from;"', "engine does not take"),
+    "from between two lines": ('"and.b64 at, from, -16;"', '"mov.b64 at, from;"', "engine does not take"),
     "from the next line": (
-        '"and.b64 line, from, -16;"',
-        '"add.s64 line, from, 15;", "and.b64 line, line, -16;"',
+        '"and.b64 at, from, -16;"',
+        '"add.s64 at, from, 15;", "and.b64 at, at, -16;"',
         WRONG,
     ),
-    "to between two lines": ('            "and.b32 bytes, bytes, -16;",\n', "", "engine does not take"),
+    "to between two lines": ('"and.b32 bytes, bytes, -16;", ', "", "engine does not take"),
     "without a line of one scale": ('"add.u32 bytes, bytes, 15;"', '"add.u32 bytes, bytes, 11;"', f"{WRONG}|{EARLY}"),
     "without what lies before": ('"and.b32 bytes, bytes, 15;"', '"mov.u32 bytes, 0;"', f"{WRONG}|{EARLY}"),
     "no room for what lies before": ("swapped else rows + 4", "swapped else rows", IN_USE),
@@ -167,32 +174,39 @@ LANES: Mistakes = {
     "a row's scale is its neighbour's": ("add.u32 at, lane, {first};", "add.u32 at, lane, {first ^ 32};", WRONG),
     "the last row has no scale": ("rows_a - 1, 1, _count_a", "rows_a - 2, 1, _count_a", WRONG),
     "scales beyond the last row": ("rows_a - 1, 1, _count_a", "rows_a + 999, 1, _count_a", BEYOND),
-    "blocks of columns in another place": ("gl.cdiv(K, 256), OF_B", "gl.cdiv(K, 256) + 1, OF_B", f"{WRONG}|{BEYOND}"),
+    "blocks of columns in another place": (
+        "gl.cdiv(K, 256),\n        OF_B",
+        "gl.cdiv(K, 256) + 1,\n        OF_B",
+        f"{WRONG}|{BEYOND}",
+    ),
     "one scale too few": (
         "setp.lt.and.u32 mine, at, {count}",
         "setp.lt.and.u32 mine, at, {count - 1}",
         f"{WRONG}|{EARLY}",
     ),
-    "nobody arrives with scales": ("        copies_arrive(full, CLUSTER)\n", "", f"{HANG}|nobody hears"),
-    "scales of what was begun are forgotten": ("range(gl.where(sources[2] > 0, 0, begun))", "range(0)", HANG),
+    "nobody arrives with scales": ("    copies_arrive(full, CLUSTER)\n", "", f"{HANG}|nobody hears"),
     "no arrivals are added": (
-        "cp.async.mbarrier.arrive.shared::cta.b64 [$1];",
-        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$1];",
+        "cp.async.mbarrier.arrive.shared::cta.b64 [to];",
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [to];",
         f"{TOO_MANY}|of the other kind",
     ),
     "added when it may be over": ('            "bar.warp.sync -1;",\n', "", "may end before an arrival is added"),
     "nobody hears of copies": (
-        '            "@mine cp.async.mbarrier.arrive.shared::cta.b64 [$1];",\n',
+        '            "@mine cp.async.mbarrier.arrive.shared::cta.b64 [to];",\n',
         "",
         "of the other kind|nobody hears",
     ),
     "one hears of copies": (
-        '"@mine cp.async.mbarrier.arrive.shared::cta.b64 [$1];"',
-        '"setp.eq.u32 mine, lane, 0;", "@mine cp.async.mbarrier.arrive.shared::cta.b64 [$1];"',
+        '"@mine cp.async.mbarrier.arrive.shared::cta.b64 [to];"',
+        '"setp.eq.u32 mine, lane, 0;", "@mine cp.async.mbarrier.arrive.shared::cta.b64 [to];"',
         f"{EARLY}|{IN_USE}",
     ),
-    "one of two arrivals": ("_, [$1], 2;", "_, [$1], 1;", HANG),
-    "three of two arrivals": ("_, [$1], 2;", "_, [$1], 3;", TOO_MANY),
+    "nobody arrives when all are added": (
+        '            "@mine mbarrier.arrive.shared::cta.b64 _, [to], 1;",\n',
+        "",
+        f"{HANG}|may end before",
+    ),
+    "two arrivals of one": ("_, [to], 1;", "_, [to], 2;", TOO_MANY),
 }
 WAYS: dict[str, tuple[Own, Mistakes]] = {
     "engine": ((), MULTIPLYING | ENGINE | LINES),
@@ -223,8 +237,8 @@ WARPGROUPS: Mistakes = {
     "another block of rows": ("shl.b32 $0, $0, 13;", "shl.b32 $0, $0, 12;", WRONG),
     "of each warp": ("shr.u32 $0, $0, 7;", "shr.u32 $0, $0, 5;", "not the same in all threads"),
     "one of them arrives": (
-        "make_barriers(barriers, STAGES, WARPS, 3)",
-        "make_barriers(barriers, STAGES, 4, 3)",
+        "make_barriers(barriers, STAGES, WARPS, 2)",
+        "make_barriers(barriers, STAGES, 4, 2)",
         f"{IN_USE}|next phase",
     ),
 }
@@ -238,6 +252,11 @@ def test_the_stand_in_notices_in_two_warpgroups(mistake: str) -> None:
 
 
 TWOS: Mistakes = {
+    "scales of the second before they are there": (
+        " rows, columns = scales_of(\n                scales + slot *",
+        " rows, columns = scales_of(\n                scales + next_slot *",
+        f"{WRONG}|{EARLY}",
+    ),
     "the second of two twice": (
         "made, first_row + slot * NEXT",
         "made, first_row + next_slot * NEXT",
@@ -293,9 +312,19 @@ def test_the_stand_in_notices_twos(way: str, mistake: str) -> None:
 
 
 SHARES: Mistakes = {
+    "begun in the first turn": ("turn == first_turn", "turn == 0", f"{TOO_MANY}|{IN_USE}|{HANG}"),
     "a share's line begins as the tile's": ("first_block * M * 4", "0 * M * 4", WRONG),
     "a share's line begins as the next K-block's": ("first_block * M * 4", "(first_block + 1) * M * 4", WRONG),
-    "first scales of the first share": ("+ 1024, first_block, sources", "+ 1024, 0, sources", WRONG),
+    "K-blocks of the first share begun": (
+        "barriers, ring, first_block, first_row, first_column, boxes, sources,\n        ROWS",
+        "barriers, ring, 0, first_row, first_column, boxes, sources,\n        ROWS",
+        WRONG,
+    ),
+    "K-blocks of the first share": (
+        "barriers, ring, first_block, first_row, first_column, boxes, sources,\n        first_m",
+        "barriers, ring, 0, first_row, first_column, boxes, sources,\n        first_m",
+        WRONG,
+    ),
 }
 
 
@@ -315,9 +344,22 @@ def test_the_stand_in_notices_lines_where_threads_read_by_twos(family: str) -> N
 
 
 CLUSTER: Mistakes = {
-    "every helping warp copies": ("*chosen * (size > 0 or cluster > 1)", "*chosen * (size > 0)", "by 4 threads"),
-    "no helping warp copies": ('*["and.b32 warp, warp, 127;"] * (size == 0)', "*[]", HANG),
-    "first scales of the first share": (", first_block, sources, ROWS", ", 0, sources, ROWS", WRONG),
+    "every helping warp copies": ("if first or cluster > 1:", "if first:", "by 4 threads"),
+    "no helping warp copies": ('*["and.b32 warp, warp, 127;"] * (not first)', "*[]", HANG),
+    "K-blocks of the first share begun": ("ring, first_block, pid_n", "ring, 0, pid_n", WRONG),
+    "K-blocks of the first share": ("ring, first_block, first_row", "ring, 0, first_row", WRONG),
+    "loads another tile": ("BINARY, pid_m, pid_n, K, ROWS", "BINARY, pid_n, pid_m, K, ROWS", f"{WRONG}|{IN_USE}"),
+    "multiplies another tile": (" (c, tiles, pid_m, pid_n,", " (c, tiles, pid_n, pid_m,", WRONG),
+    "scales where other programs' sums come": (
+        "scale_size(rows, width, swapped), scale_offset(rows, width, cluster))",
+        "scale_size(rows, width, swapped), 1024)",
+        f"{WRONG}|{EARLY}|{IN_USE}",
+    ),
+    "no room for other programs' sums": (
+        "return 1024 + ((cluster - 1) * rows * largest * 32 + 1023) // 1024 * 1024",
+        "return 1024",
+        IN_USE,
+    ),
 }
 
 
@@ -328,9 +370,23 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     assert_noticed(CLUSTER[mistake], problem, config, 2, 4)
 
 
-def test_the_stand_in_notices_lanes_of_every_helping_warp() -> None:
+LANES_OF_WARPS: Mistakes = {
+    "of every one": ("{127 if cluster > 1 else 31}", "31", f"{TOO_MANY}|{IN_USE}"),
+    "of another than the one that fills": (
+        '"setp.ne.u32 idle, warp, 0;"',
+        '"xor.b32 warp, warp, 32;", "setp.ne.u32 idle, warp, 0;"',
+        f"{IN_USE}|{HANG}|{TOO_MANY}",
+    ),
+    "where other programs' sums come": (
+        "barriers + scale_offset(ROWS, WIDTH, CLUSTER) + slot",
+        "barriers + 1024 + slot",
+        f"{WRONG}|{EARLY}|{IN_USE}",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", LANES_OF_WARPS)
+def test_the_stand_in_notices_lanes_in_clusters(mistake: str) -> None:
     """Of four helping warps one copies number by number."""
     problem, config = block_scaled(43, 160, 1040), made("warp_specialized_swapped_cluster2", 64, 48, 1, 4, 2, 1, 2)
-    text = changed(problem, config, "{127 if cluster > 1 else 31}", "31")
-    (said,) = said_to(text, problem, config, 2, [4])
-    assert re.search(f"{TOO_MANY}|{IN_USE}", said), said
+    assert_noticed(LANES_OF_WARPS[mistake], problem, config, 2, 4)

@@ -1,0 +1,317 @@
+"""The stand-in notices mistakes in the loop that fills a ring (templates/gemm/fill.py.j2), and in what is begun.
+
+Mistakes are planted in the generated text: one of each kind that a change of the templates could make.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from gluon_cases import assert_noticed, block_scaled, changed, fp16_problem, made, said_to, text_of
+from gluon_groups import grouped, said_of_groups
+from gluon_memory import LATE
+
+pytestmark = pytest.mark.usefixtures("for_clusters")
+WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
+IN_USE, TOO_MANY, TWICE = "while it is in use", "an arrival too many", "an element of C is written twice"
+UNSEEN, OUTSIDE, UNMADE = (
+    "where nobody else may have seen it",
+    "an address outside the ring",
+    "a barrier that is not made",
+)
+OTHER_KIND, BARRIERS, BEYOND = "of the other kind", "barriers are overwritten", "beyond the memory"
+NOT_ITS_TURN, BEHIND = f"{IN_USE}|{TOO_MANY}|{HANG}|{LATE}", f"{OUTSIDE}|{UNMADE}|{BARRIERS}|{HANG}|{BEYOND}"
+Mistakes = dict[str, tuple[str, str, str]]
+BEGUN = "gl.minimum(last_block - first_block, early(STAGES))"
+# The first K-block of a tile whose scales lanes copy.
+FROM_LANES = "range(gl.where(sources[2] > 0, count, 0)"
+ELECTED = '        "elect.sync _|one, -1;",\n        "@!one bra filled;",\n        "mov.u32 left, $1;",'
+
+# What runs from one buffer to the next, and from one turn of the ring to the next.
+LOOP: Mistakes = {
+    "runs as long as there are K-blocks": (
+        '"min.u32 run, run, left;"',
+        '"mov.u32 run, left;"',
+        BEHIND,
+    ),
+    "runs to the ring's end": (', "min.u32 run, run, left;"', "", NOT_ITS_TURN),
+    "runs of a whole ring": (
+        "sub.u32 run, {stages}, slot;",
+        "mov.u32 run, {stages};",
+        BEHIND,
+    ),
+    "turns before the last buffer": ("sub.u32 run, {stages}, slot;", "sub.u32 run, {stages - 1}, slot;", NOT_ITS_TURN),
+    "turns behind the last buffer": (
+        "sub.u32 run, {stages}, slot;",
+        "sub.u32 run, {stages + 1}, slot;",
+        BEHIND,
+    ),
+    "a run counts as one": ('"sub.u32 left, left, run;"', '"sub.u32 left, left, 1;"', f"{NOT_ITS_TURN}|{BEYOND}"),
+    "ends with the ring": ('"sub.u32 left, left, run;"', '"mov.u32 left, 0;"', HANG),
+    "one a run": (
+        '"setp.ne.u32 one, run, 0;"',
+        '"setp.eq.u32 one, run, 0;"',
+        f"{BEHIND}|does not end",
+    ),
+    "ends where it should turn": (
+        '            "setp.ne.u32 one, left, 0;"',
+        '            "setp.eq.u32 one, left, 0;"',
+        f"{HANG}|{NOT_ITS_TURN}",
+    ),
+    "begins with the first buffer": ('"mov.u32 slot, $2;"', '"mov.u32 slot, 0;"', NOT_ITS_TURN),
+    "a turn begins where the first run did": ('            "mov.u32 slot, 0;",\n', "", f"{OUTSIDE}|{NOT_ITS_TURN}"),
+    "begins with the ring's first parity": ('"mov.u32 parity, $3;"', '"mov.u32 parity, 1;"', NOT_ITS_TURN),
+    "every turn has one parity": ('            "xor.b32 parity, parity, 1;",\n', "", NOT_ITS_TURN),
+    "other parity": ("((step // STAGES) & 1) ^ 1", "(step // STAGES) & 1", NOT_ITS_TURN),
+    "a step too far": ("(count, step % STAGES", "(count, (step + 1) % STAGES", f"{NOT_ITS_TURN}|{OUTSIDE}"),
+    "full barriers from the first on": (
+        "mad.lo.u32 full, slot, 8, $4;",
+        "mov.u32 full, $4;",
+        f"{NOT_ITS_TURN}|{UNMADE}|{OTHER_KIND}",
+    ),
+    "the same barrier again": ('"add.u32 full, full, 8;"', '"add.u32 full, full, 0;"', f"{NOT_ITS_TURN}|{EARLY}"),
+    "barriers go on behind the last": (
+        '            f"add.u32 full, $4, {8 * stages};",\n',
+        "",
+        f"{UNMADE}|{NOT_ITS_TURN}",
+    ),
+    "buffers from the first on": ("mad.lo.u32 buffer, slot, {size}, $5;", "mov.u32 buffer, $5;", f"{IN_USE}|{EARLY}"),
+    "the same buffer again": (
+        'f"add.u32 buffer, buffer, {size};"',
+        'f"add.u32 buffer, buffer, 0;"',
+        f"{IN_USE}|{EARLY}",
+    ),
+    "buffers go on behind the last": ('            "mov.u32 buffer, $5;",\n', "", f"{BARRIERS}|{OUTSIDE}|{IN_USE}"),
+    "the same K-block again": ('"add.u32 k, k, 128;"', '"add.u32 k, k, 0;"', WRONG),
+    "half a K-block further": ('"add.u32 k, k, 128;"', '"add.u32 k, k, 64;"', WRONG),
+    "always the first K-block": ('"mul.lo.u32 k, $6, 128;"', '"mul.lo.u32 k, $6, 0;"', WRONG),
+    "rows and columns exchanged": ('"k", "$7", "$8")', '"k", "$8", "$7")', WRONG),
+    "rows' descriptor for columns": ('"$8"), 9, 1, 1', '"$8"), 8, 1, 1', "no descriptor"),
+}
+WAITING: Mistakes = {
+    "no wait": (', "@!done bra again;"]', "]", NOT_ITS_TURN),
+    "waits for full buffers": ("sub.u32 empty, full, {8 * stages};", "mov.u32 empty, full;", NOT_ITS_TURN),
+    "waits for the buffer before": (
+        "sub.u32 empty, full, {8 * stages};",
+        "sub.u32 empty, full, {8 * stages + 8};",
+        f"{NOT_ITS_TURN}|{UNMADE}",
+    ),
+    "waits for the first of several": (
+        "or.b32 empty, empty, {8 * (together - 1)};",
+        "and.b32 empty, empty, {-8 * together};",
+        NOT_ITS_TURN,
+    ),
+    "waits for the next ones": ("{8 * (together - 1)};", "{8 * (2 * together - 1)};", f"{NOT_ITS_TURN}|{OTHER_KIND}"),
+    "every thread copies": (ELECTED, ELECTED.replace('        "@!one bra filled;",\n', ""), "by 32 threads"),
+    "begun by every warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, warp;", "by 4 threads"),
+    "begun by another warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, 32;", UNSEEN),
+    "begun without looking for the warp": ("if first or cluster > 1:", "if cluster > 1:", "by 4 threads"),
+}
+TAKING: Mistakes = {
+    "begun come again": ("taken - begun, step + begun", "taken, step", NOT_ITS_TURN),
+    "what is begun counts as more": ("taken - begun, step", "taken, step", f"{NOT_ITS_TURN}|{BEYOND}"),
+    "begun are skipped twice": (
+        "taken - begun, step + begun",
+        "taken - 2 * begun, step + 2 * begun",
+        f"{NOT_ITS_TURN}|{WRONG}",
+    ),
+    "begun take no step": ("taken - begun, step + begun", "taken - begun, step", NOT_ITS_TURN),
+    "begun K-blocks come again": ("block + begun,", "block,", WRONG),
+    "the next tile's step is this one's": ("return step + count", "return step + begun", NOT_ITS_TURN),
+    "begun are not counted": ("return step + count", "return step + count - begun", NOT_ITS_TURN),
+    "no more than was begun": ("count = gl.maximum(count, begun)", "count = begun", HANG),
+    "begun of every tile": ("gl.where(is_first, gl", "gl.where(True, gl", NOT_ITS_TURN),
+    "nothing was begun": ("gl.where(is_first, gl", "gl.where(False, gl", NOT_ITS_TURN),
+    "too few begun": ("early(STAGES))\n", "early(STAGES)) - 1\n", HANG),
+    "too many begun": ("early(STAGES))\n", "early(STAGES)) + 1\n", NOT_ITS_TURN),
+    "a whole ring begun": ("early(STAGES))\n", "STAGES)\n", NOT_ITS_TURN),
+    "a whole ring counts as begun": ("early(STAGES)), 0)", "STAGES), 0)", HANG),
+    "begun from another buffer on": ("            taken, 0, barriers", "            taken, 1, barriers", NOT_ITS_TURN),
+    "another tile begun": ("= first_tile_of(tile,", "= first_tile_of(tile + 1,", f"{TWICE}|{WRONG}"),
+    "loads another first tile": ("BINARY, pid_m, pid_n, M", "BINARY, pid_n, pid_m, M", WRONG),
+    "multiplies another first tile": (" " * 20 + "c, tiles, pid_m", " " * 20 + "c, tiles, pid_n", f"{TWICE}|{WRONG}"),
+}
+UPRIGHT = LOOP | WAITING | TAKING
+
+
+@pytest.mark.parametrize("mistake", UPRIGHT)
+def test_the_stand_in_notices(mistake: str) -> None:
+    """Six buffers, filled by twos; eleven K-blocks a tile, four of the first one begun; two tiles a program."""
+    problem, config = block_scaled(71, 96, 11 * 128 - 16), made("warp_specialized", 64, 48, 1, 4, 3, 1, 4)
+    assert_noticed(UPRIGHT[mistake], problem, config, 2, 4)
+
+
+LANES: Mistakes = {
+    "scales of what was begun are forgotten": (FROM_LANES, "range(begun", HANG),
+    "as if the copy engine took them": (FROM_LANES, "range(count", HANG),
+    "scales in one place": ("+ slot * scale_size(ROWS, WIDTH, SWAPPED), full", ", full", IN_USE),
+    "beside another buffer": ("slot = (step + number) % STAGES", "slot = number % STAGES", NOT_ITS_TURN),
+    "scales of the next K-block": (
+        "full,\n                block + number, sources",
+        "full,\n                block + number + 1, sources",
+        f"{WRONG}|{BEYOND}",
+    ),
+    "the same K-block again": ("(block + number) * 128", "block * 128", WRONG),
+    "begun come again": ("if number >= begun:", "if number >= 0:", NOT_ITS_TURN),
+    "one that was not begun": ("if number >= begun:", "if number > begun:", NOT_ITS_TURN),
+    "the same buffer again": ("last = (step + number) |", "last = step |", NOT_ITS_TURN),
+    "waits for the first of several": ("(step + number) | (TOGETHER - 1)", "(step + number) & -TOGETHER", NOT_ITS_TURN),
+    "other parity": ("((last // STAGES) & 1) ^ 1", "(last // STAGES) & 1", NOT_ITS_TURN),
+}
+
+
+@pytest.mark.parametrize("mistake", LANES)
+def test_the_stand_in_notices_between_lanes(mistake: str) -> None:
+    """The same where lanes copy the scales of each buffer, which the warp fills one at a time."""
+    problem = block_scaled(71, 96, 11 * 128 - 16, own=(("block_k", 256),))
+    assert_noticed(LANES[mistake], problem, made("warp_specialized", 64, 48, 1, 4, 3, 1, 4), 2, 4)
+
+
+FEW: Mistakes = {
+    "nothing is something": (
+        '        "setp.eq.u32 one, left, 0;",\n        "@one bra filled;",\n',
+        "",
+        f"{NOT_ITS_TURN}|{OUTSIDE}|{BEYOND}|does not end",
+    ),
+    "at least one more": (
+        "gl.maximum(count, begun)",
+        "gl.maximum(count, begun + 1)",
+        f"{NOT_ITS_TURN}|{BEYOND}|nobody waits for",
+    ),
+    "more begun than the tile has": (BEGUN, "early(STAGES)", f"{NOT_ITS_TURN}|{BEYOND}|nobody waits for"),
+    "the kernel begins more than the tile has": (
+        f"{BEGUN}\n",
+        "early(STAGES)\n",
+        f"{NOT_ITS_TURN}|{BEYOND}|nobody waits for",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", FEW)
+def test_the_stand_in_notices_where_all_is_begun(mistake: str) -> None:
+    """Of the first tile's three K-blocks none is left for the loading warp."""
+    problem, config = block_scaled(71, 96, 3 * 128), made("warp_specialized", 64, 48, 1, 4, 3, 1, 4)
+    assert_noticed(FEW[mistake], problem, config, 2, 4)
+
+
+# Of swapped tiles those whose scales the copy engine takes, and those whose scales lanes copy; also, rows of A.
+BOTH: dict[str, tuple[int, str, str, str]] = {
+    "the engine begins what it cannot take": (
+        43,
+        "gl.where(sources[2] > 0, count, 0)\n",
+        "count\n",
+        "a copy of nothing",
+    ),
+    "the engine begins nothing": (44, "gl.where(sources[2] > 0, count, 0)\n", "0\n", HANG),
+    "all is begun once more, without scales": (
+        44,
+        "            count - taken, 0",
+        "            count, 0",
+        NOT_ITS_TURN,
+    ),
+    "nothing is begun where lanes copy": (43, "return swapped or not _taken", "return not _taken", HANG),
+    "the engine fills what it cannot take": (
+        43,
+        "sources[2] > 0, count, begun)",
+        "True, count, begun)",
+        f"a copy of nothing|{HANG}",
+    ),
+    "the engine fills nothing": (44, "sources[2] > 0, count, begun)", "False, count, begun)", HANG),
+    "lanes copy what the engine took": (44, FROM_LANES, "range(0", NOT_ITS_TURN),
+    "lanes copy what is not begun": (44, FROM_LANES, "range(begun", NOT_ITS_TURN),
+    "lanes copy nothing": (43, FROM_LANES, "range(count", HANG),
+    "no copy engine": (44, "    if not _taken(rows, width, part, swapped):", "    if swapped:", HANG),
+}
+
+
+@pytest.mark.parametrize("mistake", BOTH)
+@pytest.mark.parametrize("family", ["warp_specialized_swapped", "warp_specialized_swapped_cluster2"])
+def test_the_stand_in_notices_in_both_ways(family: str, mistake: str) -> None:
+    """One kernel has loops with scales and without: of six buffers and of a tile's eleven K-blocks, or a share's."""
+    m, *texts = BOTH[mistake]
+    k = 11 * 128 * (2 if "cluster" in family else 1)
+    problem, config = block_scaled(m, 160, k), made(family, 64, 48, 1, 4, 3, 1, 4)
+    assert_noticed(tuple(texts), problem, config, 2, 4)
+
+
+# What the kernel begins of the first tile, what the loading warp takes to have been begun, and another number.
+CLUSTER = "warp_specialized_swapped_cluster2"
+SHARE = BEGUN.replace("early(STAGES)", "STAGES")
+DEEP = {
+    ("warp_specialized", "fp16"): (f"{BEGUN}\n", f"{BEGUN}, 0)", "STAGES"),
+    (CLUSTER, "fp16"): (f"{SHARE}\n    for slot", f"{SHARE}\n    for step", "early(STAGES)"),
+    (CLUSTER, "blocks"): (
+        f"{SHARE}\n    sources = scale_sources(pid_m",
+        f"{SHARE}\n    sources = scale_sources(first_column",
+        "early(STAGES)",
+    ),
+    ("warp_specialized_2x1", "fp16"): (
+        "gl.minimum(gl.cdiv(K, 64), STAGES)",
+        "gl.minimum(blocks, STAGES)",
+        "early(STAGES)",
+    ),
+}
+
+
+@pytest.mark.parametrize("one", ["the kernel", "the loading warp"])
+@pytest.mark.parametrize(("family", "operands"), DEEP)
+def test_the_stand_in_notices_other_numbers_begun(family: str, operands: str, one: str) -> None:
+    """Of seven buffers the kernel begins four, or in clusters all: it and the loading warp must agree."""
+    problem, together = fp16_problem(100, 72, 64 * 20), 1
+    if operands == "blocks":
+        problem, together = block_scaled(100, 72, 128 * 20), 2
+    *texts, other = DEEP[family, operands]
+    before = texts[one != "the kernel"]
+    after = before.replace("early(STAGES)" if other == "STAGES" else "STAGES", other)
+    begins_more = (one == "the kernel") == (other == "STAGES")
+    mistake = (before, after, f"{NOT_ITS_TURN}|{EARLY}" if begins_more else HANG)
+    assert_noticed(mistake, problem, made(family, 64, 48, 1, 4, 7, 1, together), 4, 4)
+
+
+@pytest.mark.parametrize("more", ["the kernel", "the loading warp"])
+@pytest.mark.parametrize("dtype", ["fp16", "fp8e4m3fn"])
+def test_the_stand_in_notices_other_numbers_begun_in_groups(dtype: str, more: str) -> None:
+    """The same where rows are in groups."""
+    counts = [0, 65, 31]
+    own = [("scales", "blocks")] if dtype != "fp16" else []
+    problem = grouped(sum(counts), 72, 64 * 20, len(counts), dtype, own)
+    config = made("warp_specialized", 64, 48, 1, 4, 7, 1, 1 if dtype == "fp16" else 2)
+    text = text_of(problem, config)
+    before = (
+        f"gl.minimum({'blocks' if more != 'the kernel' else f'gl.cdiv(K, {64 if own == [] else 128})'}, early(STAGES))"
+    )
+    assert before in text
+    text = text.replace(before, before.replace("early(STAGES)", "STAGES"))
+    (said,) = said_of_groups(text, problem, config, 2, counts, [4])
+    assert re.search(f"{NOT_ITS_TURN}|{EARLY}" if more == "the kernel" else HANG, said), said
+
+
+def test_the_stand_in_notices_lanes_that_know_of_nothing() -> None:
+    """A tile whose scales the copy engine takes, for which one thread waits, then one for which lanes wait."""
+    counts = [0, 64, 65, 63]
+    problem = grouped(sum(counts), 72, 11 * 128 - 16, len(counts), "fp8e4m3fn", [("scales", "blocks")])
+    config = made("warp_specialized_swapped", 64, 48, 1, 4, 3, 1, 4)
+    text = text_of(problem, config)
+    before = '*["bar.warp.sync -1;"] * (not first), '
+    assert before in text
+    (said,) = said_of_groups(text.replace(before, ""), problem, config, 1, counts, [4])
+    assert re.search(NOT_ITS_TURN, said), said
+
+
+HARMLESS = {
+    "begins one": ("return min(stages, 4)", "return 1"),
+    "begins none": ("return min(stages, 4)", "return 0"),
+    "begins all": ("return min(stages, 4)", "return stages"),
+    "each buffer is waited for by itself": ("* (together > 1)", "* 0"),
+    "as many steps as there are": ("count = gl.maximum(count, begun)", "pass"),
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS)
+@pytest.mark.parametrize("m", [71, 72])
+@pytest.mark.parametrize("family", ["warp_specialized", "warp_specialized_swapped"])
+def test_the_stand_in_says_nothing_to_what_is_harmless(family: str, m: int, change: str) -> None:
+    """What takes longer, but is right."""
+    problem, config = block_scaled(m, 96, 11 * 128 - 16), made(family, 64, 48, 1, 4, 3, 1, 4)
+    assert not said_to(changed(problem, config, *HARMLESS[change]), problem, config, 2, range(2))
