@@ -142,6 +142,7 @@ class Variant:
     part: int = 0
     ctas: int = 1
     copies: str = ""
+    held: int = 0
 
     @property
     def side_by_side(self) -> bool:

@@ -48,6 +48,8 @@ WARP_K = 128
 _LOAD_BYTES = 16
 # Rows of an instruction, which go along N, and its columns.
 _ROWS, _COLUMNS = 16, 8
+# Of A in shared memory: bytes, and elements that a thread has at a time on their way there.
+_MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS, _MOST_STAGES = 128, 64, 16, 4
 
 
@@ -131,8 +133,16 @@ SKINNY = Family(
 
 
 def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
+    """Whose part of A fits is held in shared memory: so many rows and steps, powers of two."""
     split = config.SPLIT_K > 1
-    return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
+    step = WARP_K * config.num_warps
+    rows = min(config.BLOCK_SIZE_M, 1 << (problem.M - 1).bit_length())
+    steps = 1 << (-(-problem.K // step // config.SPLIT_K) - 1).bit_length()
+    held = rows * steps * step <= min(_MOST_HELD_BYTES // 2, _MOST_HELD_EACH * 32 * config.num_warps)
+    name = "matmul_skinny_dot" + ("_split" if split else "") + (f"_a{rows}x{steps}" if held else "")
+    return Variant(
+        name, "gemm/skinny_dot.py.j2", split=split, rows=rows if held else 0, held=steps if held else 0
+    )
 
 
 def _dot_call(product: Product, variant: Variant) -> Call:
