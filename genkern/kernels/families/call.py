@@ -143,6 +143,7 @@ class Variant:
     ctas: int = 1
     copies: str = ""
     held: int = 0
+    in_parts: bool = False
 
     @property
     def side_by_side(self) -> bool:

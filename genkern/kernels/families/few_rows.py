@@ -49,7 +49,7 @@ _LOAD_BYTES = 16
 # Rows of an instruction, which go along N, and its columns.
 _ROWS, _COLUMNS = 16, 8
 # Of A in shared memory: bytes, and elements that a thread has at a time on their way there.
-_MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
+_MOST_HELD_BYTES, _MOST_HELD_EACH = 64 * 1024, 256
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS, _MOST_STAGES = 128, 64, 16, 4
 
 
@@ -133,16 +133,22 @@ SKINNY = Family(
 
 
 def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
-    """Whose part of A fits is held in shared memory: so many rows and steps, powers of two."""
+    """Holds A's rows of so many steps in shared memory, both powers of two, where that is a turn of the loop at least.
+
+    Binaries are the same for all SPLIT_K: a program has half of the steps at most where there is one.
+    """
     split = config.SPLIT_K > 1
     step = WARP_K * config.num_warps
     rows = min(config.BLOCK_SIZE_M, 1 << (problem.M - 1).bit_length())
-    steps = 1 << (-(-problem.K // step // config.SPLIT_K) - 1).bit_length()
-    held = rows * steps * step <= min(_MOST_HELD_BYTES // 2, _MOST_HELD_EACH * 32 * config.num_warps)
-    name = "matmul_skinny_dot" + ("_split" if split else "") + (f"_a{rows}x{steps}" if held else "")
-    return Variant(
-        name, "gemm/skinny_dot.py.j2", split=split, rows=rows if held else 0, held=steps if held else 0
-    )
+    steps = -(-(-(-problem.K // step)) // (2 if split else 1))
+    most = min(_MOST_HELD_BYTES // 2, _MOST_HELD_EACH * 32 * config.num_warps) // (rows * step)
+    turn = config.num_stages + 1
+    held = max(turn, min(1 << (steps - 1).bit_length(), 1 << most.bit_length() >> 1))
+    if held > most or held % turn:
+        return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
+    in_parts = split or held < steps
+    name = f"matmul_skinny_dot{'_split' if split else ''}_a{rows}x{held}{'_parts' if in_parts else ''}"
+    return Variant(name, "gemm/skinny_dot.py.j2", split=split, rows=rows, held=held, in_parts=in_parts)
 
 
 def _dot_call(product: Product, variant: Variant) -> Call:
