@@ -48,6 +48,7 @@ WARP_K = 128
 _LOAD_BYTES = 16
 # Rows of an instruction, which go along N, and its columns.
 _ROWS, _COLUMNS = 16, 8
+_MOST_HELD_ROWS = 8
 # Of A in shared memory: bytes, and elements that a thread has at a time on their way there.
 _MOST_HELD_BYTES, _MOST_HELD_EACH = 64 * 1024, 256
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS, _MOST_STAGES = 128, 64, 16, 4
@@ -144,7 +145,7 @@ def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
     most = min(_MOST_HELD_BYTES // 2, _MOST_HELD_EACH * 32 * config.num_warps) // (rows * step)
     turn = config.num_stages + 1
     held = max(turn, min(1 << (steps - 1).bit_length(), 1 << most.bit_length() >> 1))
-    if held > most or held % turn:
+    if rows > _MOST_HELD_ROWS or held > most or held % turn:
         return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
     in_parts = split or held < steps
     name = f"matmul_skinny_dot{'_split' if split else ''}_a{rows}x{held}{'_parts' if in_parts else ''}"
