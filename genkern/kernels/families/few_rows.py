@@ -9,7 +9,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant
-from genkern.kernels.expression import cdiv
+from genkern.kernels.expression import cdiv, where
 from genkern.kernels.families.call import (
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
@@ -51,6 +51,12 @@ _ROWS, _COLUMNS = 16, 8
 _MOST_HELD_ROWS = 8
 # Of A in shared memory: bytes, and elements that a thread has at a time on their way there.
 _MOST_HELD_BYTES, _MOST_HELD_EACH = 64 * 1024, 256
+# What a thread may have: of the smallest tiles an SM's four schedulers have eight warps each, of the next four. ptxas
+# puts loads and conversions where it finds registers, and without a limit it finds too many (Triton 3.6.0).
+_SUMS_AND_WORDS = BLOCK_SIZE_M * BLOCK_SIZE_N * NUM_STAGES
+_MAX_REGISTERS = where(
+    _SUMS_AND_WORDS > 128, where(_SUMS_AND_WORDS > 256, where(NUM_WARPS > 8, 128, 255), 128), 64
+)
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS, _MOST_STAGES = 128, 64, 16, 4
 
 
@@ -164,7 +170,7 @@ def _dot_call(product: Product, variant: Variant) -> Call:
         Constant("num_warps", NUM_WARPS),
     )
     grid = cdiv(N, BLOCK_SIZE_N), cdiv(M, BLOCK_SIZE_M), SPLIT_K
-    kernel = Kernel(variant, (*arguments, *constants), grid, (("num_warps", NUM_WARPS),))
+    kernel = Kernel(variant, (*arguments, *constants), grid, (("num_warps", NUM_WARPS), ("maxnreg", _MAX_REGISTERS)))
     return (
         Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES)) if variant.split else Call((kernel,))
     )
