@@ -49,8 +49,10 @@ WARP_K = 128
 _LOAD_BYTES = 16
 # Rows of an instruction, which go along N, and its columns.
 _ROWS, _COLUMNS = 16, 8
+# Rows that each warp with the same elements of K may as well have for itself, where there is one.
 _MOST_HELD_ROWS = 8
-# Of A in shared memory: bytes, and elements that a thread has at a time on their way there.
+# Of A in shared memory: bytes, of which programs of up to 8 warps have half, so that an SM has two of them and more; and
+# elements that a thread has at a time on their way there.
 _MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
 # What a thread may have: of the smallest tiles an SM's four schedulers have eight warps each, of the next four. ptxas
 # puts loads and conversions where it finds registers, and without a limit it finds too many (Triton 3.6.0).
@@ -140,6 +142,11 @@ SKINNY = Family(
 )
 
 
+def rows_of_warp(config: Config) -> int:
+    """Rows of weights that a warp of skinny_dot multiplies: warps with the same elements of K have others each."""
+    return config.BLOCK_SIZE_N * config.BLOCK_SIZE_K // (WARP_K * config.num_warps)
+
+
 def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
     """Holds A's rows of so many steps in shared memory, both powers of two, where that is a turn of the loop at least.
 
@@ -149,7 +156,7 @@ def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
     step, side_by_side = config.BLOCK_SIZE_K, WARP_K * config.num_warps // config.BLOCK_SIZE_K
     rows = min(config.BLOCK_SIZE_M, 1 << (problem.M - 1).bit_length())
     steps = -(-(-(-problem.K // step)) // (2 if split else 1))
-    most = min(_MOST_HELD_BYTES // (4 if side_by_side == 1 else 2), _MOST_HELD_EACH * 32 * config.num_warps) // (rows * step)
+    most = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps) // (rows * step)
     turn = config.num_stages + 1
     held = max(turn, min(1 << (steps - 1).bit_length(), 1 << most.bit_length() >> 1))
     # Of more rows each warp with the same elements of K has A in registers of its own, but where several do.
@@ -200,7 +207,10 @@ def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}, of which an instruction has {_ROWS}"
     side_by_side = WARP_K * config.num_warps // config.BLOCK_SIZE_K
     if config.num_warps > _MOST_WARPS or not 1 <= side_by_side <= config.BLOCK_SIZE_N // _ROWS:
-        return f"BLOCK_SIZE_K is {WARP_K} for each warp, of which there are {_MOST_WARPS} at most, or for several with {_ROWS} columns each"
+        return (
+            f"BLOCK_SIZE_K is {WARP_K} for each warp, of which there are {_MOST_WARPS} at most, or for several with "
+            f"{_ROWS} of BLOCK_SIZE_N each"
+        )
     if not 1 <= config.num_stages <= _MOST_STAGES:
         return f"num_stages is not from 1 to {_MOST_STAGES}: a thread holds the weights of so many steps"
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
