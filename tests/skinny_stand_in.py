@@ -106,10 +106,6 @@ class Shared:
         assert tensor.shape == self.shape
         self.values.copy_(tensor.values)
 
-    def _reinterpret(self, dtype: Any, shape: Any, layout: Any) -> Shared:
-        assert (dtype, tuple(shape)) == (self.dtype, self.shape)
-        return self
-
 
 def _lop3(a: Any, b: Any, c: Any, table: int) -> Any:
     made = torch.zeros_like(a)

@@ -57,8 +57,9 @@ _MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
 # What a thread may have: of the smallest tiles an SM's four schedulers have eight warps each, of the next four. ptxas
 # puts loads and conversions where it finds registers, and without a limit it finds too many (Triton 3.6.0).
 _SUMS_AND_WORDS = BLOCK_SIZE_M * BLOCK_SIZE_N * BLOCK_SIZE_K * NUM_STAGES // (NUM_WARPS * WARP_K)
+_SHARE_A = NUM_WARPS * WARP_K > BLOCK_SIZE_K
 _MAX_REGISTERS = where(
-    _SUMS_AND_WORDS > 128, where(_SUMS_AND_WORDS > 256, where(NUM_WARPS > 8, 128, 255), 128), 64
+    _SUMS_AND_WORDS > 128, where(_SUMS_AND_WORDS > where(_SHARE_A, 512, 256), where(NUM_WARPS > 8, 128, 255), 128), 64
 )
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS, _MOST_STAGES = 128, 64, 16, 4
 
