@@ -179,7 +179,7 @@ def run_on_cpu(problem: GemmProblem, config: Config, seed: int) -> tuple[Any, An
         "BLOCK_SIZE_K": config.BLOCK_SIZE_K, "num_warps": config.num_warps,
     }  # fmt: skip
     name = main_variant(problem, config).name
-    body = text[text.index("# fmt: off") : text.rindex("# fmt: on")]
+    body = "".join(re.findall(r"# fmt: off\n(.*?)# fmt: on", text, re.DOTALL))
     body = re.sub(r"@(gluon\.jit|triton\.constexpr_function).*", "", body)
     # A whole number, not a tensor.
     body = body.replace("(tile * SPLIT_K).to(gl.int64)", "(tile * SPLIT_K)")
