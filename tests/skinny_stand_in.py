@@ -74,7 +74,8 @@ class Pointer:
         return Pointer(self.memory, self.offset + _values(offset))
 
     def to(self, dtype: Any) -> Pointer:
-        assert isinstance(self.offset, int) and self.offset == 0
+        assert isinstance(self.offset, int)
+        assert self.offset == 0
         return Pointer(self.memory.view(dtype))
 
     def places(self, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,9 +157,7 @@ def run_ptx(text: str, constraints: str, given: Sequence[Tensor], dtype: Any, **
     """Instructions without memory or branches, for each element of the tensors that are given."""
     outputs = constraints.count("=")
     shape = given[0].shape
-    named = {
-        f"${outputs + n}": tensor.values.expand(shape).to(torch.int64) & _WORD for n, tensor in enumerate(given)
-    }
+    named = {f"${outputs + n}": tensor.values.expand(shape).to(torch.int64) & _WORD for n, tensor in enumerate(given)}
     for line in text.strip().removeprefix("{").removesuffix("}").split(";"):
         name, _, rest = line.strip().partition(" ")
         if name in ("", ".reg", "bar.warp.sync"):
@@ -177,9 +176,7 @@ def run_ptx(text: str, constraints: str, given: Sequence[Tensor], dtype: Any, **
             named[into] = made
     types_of = dtype if isinstance(dtype, tuple) else (dtype,)
     integers = {2: torch.int16, 4: torch.int32}
-    results = [
-        Tensor(named[f"${n}"].to(integers[kind.itemsize]).view(kind)) for n, kind in enumerate(types_of)
-    ]
+    results = [Tensor(named[f"${n}"].to(integers[kind.itemsize]).view(kind)) for n, kind in enumerate(types_of)]
     return tuple(results) if isinstance(dtype, tuple) else results[0]
 
 

@@ -41,7 +41,9 @@ def problem_of(m: int, n: int, k: int, kind: tuple[str, str, str, Own], **more: 
     )
 
 
-def config_of(m: int, rows: int = 32, warps: int = 4, stages: int = 1, splits: int = 1, side_by_side: int = 1) -> Config:
+def config_of(
+    m: int, rows: int = 32, warps: int = 4, stages: int = 1, splits: int = 1, side_by_side: int = 1
+) -> Config:
     """A config whose tile has M as far as one can."""
     block_m = min(64, max(8, 1 << (m - 1).bit_length()))
     return Config("skinny_dot", block_m, rows, 128 * warps // side_by_side, 1, splits, warps, stages)
@@ -60,7 +62,7 @@ def config_of(m: int, rows: int = 32, warps: int = 4, stages: int = 1, splits: i
 def test_weights_stay_in_registers(
     tmp_path: Path, kind: tuple[str, str, str, Own], rows: int, stages: int, splits: int
 ) -> None:
-    """The loop over K loads 16 bytes at a time and multiplies: no store to shared memory, no barrier, nothing spilled."""
+    """The loop over K loads 16 bytes at a time: no store to shared memory, no barrier of a program, nothing spilled."""
     compiler = pytest.importorskip("triton.compiler")
     target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
     problem, config = problem_of(8, 8192, 8192, kind), config_of(8, rows, stages=stages, splits=splits)
@@ -133,8 +135,9 @@ def test_passes_the_check(tmp_path: Path, kind: tuple[str, str, str, Own], size:
 def run_on_cpu(problem: GemmProblem, config: Config, seed: int) -> tuple[Any, Any]:
     """C as the kernel's text makes it, and C in float64, both [M, N]; the bias is none."""
     torch = pytest.importorskip("torch")
-    from genkern.kernels.specs import main_variant
     from skinny_stand_in import Pointer, Program, mma_v2
+
+    from genkern.kernels.specs import main_variant
 
     # Kernels that hold other parts of A are in the module too.
     others = [config_of(problem.M, 16, warps, 1, splits) for warps in (2, 8) for splits in (1, 2)]
@@ -174,7 +177,8 @@ def run_on_cpu(problem: GemmProblem, config: Config, seed: int) -> tuple[Any, An
     given = {
         "a_ptr": Pointer(a.reshape(-1)), "b_ptr": Pointer(b.reshape(-1)), "c_ptr": Pointer(c.view(-1)),
         "scale_b_ptr": Pointer(scales.reshape(-1)), "partial_ptr": Pointer(partial), "arrived_ptr": Pointer(arrived),
-        "M": m, "N": n, "K": k, "lda": k, "ldb": k if wide else k // 2, "ldc": n, "BINARY": "", "SPLIT_K": config.SPLIT_K,
+        "M": m, "N": n, "K": k, "lda": k, "ldb": k if wide else k // 2, "ldc": n, "BINARY": "",
+        "SPLIT_K": config.SPLIT_K,
         "BLOCK_SIZE_M": config.BLOCK_SIZE_M, "BLOCK_SIZE_N": config.BLOCK_SIZE_N, "STAGES": config.num_stages,
         "BLOCK_SIZE_K": config.BLOCK_SIZE_K, "num_warps": config.num_warps,
     }  # fmt: skip

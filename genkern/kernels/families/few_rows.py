@@ -51,15 +51,15 @@ _LOAD_BYTES = 16
 _ROWS, _COLUMNS = 16, 8
 # Rows that each warp with the same elements of K may as well have for itself, where there is one.
 _MOST_HELD_ROWS = 8
-# Of A in shared memory: bytes, of which programs of up to 8 warps have half, so that an SM has two of them and more; and
-# elements that a thread has at a time on their way there.
+# Of A in shared memory: bytes, of which programs of up to 8 warps have half, so that an SM has two of them and
+# more; and elements that a thread has at a time on their way there.
 _MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
 # What a thread may have: of the smallest tiles an SM's four schedulers have eight warps each, of the next four. ptxas
 # puts loads and conversions where it finds registers, and without a limit it finds too many (Triton 3.6.0).
 _SUMS_AND_WORDS = BLOCK_SIZE_M * BLOCK_SIZE_N * BLOCK_SIZE_K * NUM_STAGES // (NUM_WARPS * WARP_K)
 _SHARE_A = NUM_WARPS * WARP_K > BLOCK_SIZE_K
 _MAX_REGISTERS = where(
-    _SUMS_AND_WORDS > 128, where(_SUMS_AND_WORDS > where(_SHARE_A, 512, 256), where(NUM_WARPS > 8, 128, 255), 128), 64
+    _SUMS_AND_WORDS > 128, where(where(_SHARE_A, 512, 256) < _SUMS_AND_WORDS, where(NUM_WARPS > 8, 128, 255), 128), 64
 )
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS, _MOST_STAGES = 128, 64, 16, 4
 
@@ -156,8 +156,11 @@ def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
     split = config.SPLIT_K > 1
     step, side_by_side = config.BLOCK_SIZE_K, WARP_K * config.num_warps // config.BLOCK_SIZE_K
     rows = min(config.BLOCK_SIZE_M, 1 << (problem.M - 1).bit_length())
-    steps = -(-(-(-problem.K // step)) // (2 if split else 1))
-    most = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps) // (rows * step)
+    steps = -(-problem.K // step)
+    steps = -(-steps // 2) if split else steps
+    most = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps) // (
+        rows * step
+    )
     turn = config.num_stages + 1
     held = max(turn, min(1 << (steps - 1).bit_length(), 1 << most.bit_length() >> 1))
     # Of more rows each warp with the same elements of K has A in registers of its own, but where several do.
