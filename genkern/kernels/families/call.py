@@ -142,6 +142,8 @@ class Variant:
     part: int = 0
     ctas: int = 1
     copies: str = ""
+    held: int = 0
+    in_parts: bool = False
 
     @property
     def side_by_side(self) -> bool:

@@ -9,8 +9,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant
-from genkern.kernels.expression import cdiv
+from genkern.kernels.expression import cdiv, where
 from genkern.kernels.families.call import (
+    BLOCK_SIZE_K,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
     NUM_STAGES,
@@ -48,6 +49,18 @@ WARP_K = 128
 _LOAD_BYTES = 16
 # Rows of an instruction, which go along N, and its columns.
 _ROWS, _COLUMNS = 16, 8
+# Rows that each warp with the same elements of K may as well have for itself, where there is one.
+_MOST_HELD_ROWS = 8
+# Of A in shared memory: bytes, of which programs of up to 8 warps have half, so that an SM has two of them and
+# more; and elements that a thread has at a time on their way there.
+_MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
+# What a thread may have: of the smallest tiles an SM's four schedulers have eight warps each, of the next four. ptxas
+# puts loads and conversions where it finds registers, and without a limit it finds too many (Triton 3.6.0).
+_SUMS_AND_WORDS = BLOCK_SIZE_M * BLOCK_SIZE_N * BLOCK_SIZE_K * NUM_STAGES // (NUM_WARPS * WARP_K)
+_SHARE_A = NUM_WARPS * WARP_K > BLOCK_SIZE_K
+_MAX_REGISTERS = where(
+    _SUMS_AND_WORDS > 128, where(where(_SHARE_A, 512, 256) < _SUMS_AND_WORDS, where(NUM_WARPS > 8, 128, 255), 128), 64
+)
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WARPS, _MOST_STAGES = 128, 64, 16, 4
 
 
@@ -130,9 +143,32 @@ SKINNY = Family(
 )
 
 
+def rows_of_warp(config: Config) -> int:
+    """Rows of weights that a warp of skinny_dot multiplies: warps with the same elements of K have others each."""
+    return config.BLOCK_SIZE_N * config.BLOCK_SIZE_K // (WARP_K * config.num_warps)
+
+
 def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
+    """Holds A's rows of so many steps in shared memory, both powers of two, where that is a turn of the loop at least.
+
+    Binaries are the same for all SPLIT_K: a program has half of the steps at most where there is one.
+    """
     split = config.SPLIT_K > 1
-    return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
+    step, side_by_side = config.BLOCK_SIZE_K, WARP_K * config.num_warps // config.BLOCK_SIZE_K
+    rows = min(config.BLOCK_SIZE_M, 1 << (problem.M - 1).bit_length())
+    steps = -(-problem.K // step)
+    steps = -(-steps // 2) if split else steps
+    most = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps) // (
+        rows * step
+    )
+    turn = config.num_stages + 1
+    held = max(turn, min(1 << (steps - 1).bit_length(), 1 << most.bit_length() >> 1))
+    # Of more rows each warp with the same elements of K has A in registers of its own, but where several do.
+    if (rows > _MOST_HELD_ROWS and side_by_side == 1) or held > most or held % turn:
+        return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
+    in_parts = split or held < steps
+    name = f"matmul_skinny_dot{'_split' if split else ''}_a{rows}x{held}{'_parts' if in_parts else ''}"
+    return Variant(name, "gemm/skinny_dot.py.j2", split=split, rows=rows, held=held, in_parts=in_parts)
 
 
 def _dot_call(product: Product, variant: Variant) -> Call:
@@ -143,11 +179,12 @@ def _dot_call(product: Product, variant: Variant) -> Call:
         BINARY_NAME,
         Constant("BLOCK_SIZE_M", BLOCK_SIZE_M),
         Constant("BLOCK_SIZE_N", BLOCK_SIZE_N),
+        Constant("BLOCK_SIZE_K", BLOCK_SIZE_K),
         Constant("STAGES", NUM_STAGES),
         Constant("num_warps", NUM_WARPS),
     )
     grid = cdiv(N, BLOCK_SIZE_N), cdiv(M, BLOCK_SIZE_M), SPLIT_K
-    kernel = Kernel(variant, (*arguments, *constants), grid, (("num_warps", NUM_WARPS),))
+    kernel = Kernel(variant, (*arguments, *constants), grid, (("num_warps", NUM_WARPS), ("maxnreg", _MAX_REGISTERS)))
     return (
         Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES)) if variant.split else Call((kernel,))
     )
@@ -172,8 +209,12 @@ def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
 def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     if not _ROWS <= config.BLOCK_SIZE_N <= _MOST_ROWS:
         return f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}, of which an instruction has {_ROWS}"
-    if config.num_warps > _MOST_WARPS or WARP_K * config.num_warps != config.BLOCK_SIZE_K:
-        return f"BLOCK_SIZE_K is {WARP_K} for each warp, of which there are {_MOST_WARPS} at most"
+    side_by_side = WARP_K * config.num_warps // config.BLOCK_SIZE_K
+    if config.num_warps > _MOST_WARPS or not 1 <= side_by_side <= config.BLOCK_SIZE_N // _ROWS:
+        return (
+            f"BLOCK_SIZE_K is {WARP_K} for each warp, of which there are {_MOST_WARPS} at most, or for several with "
+            f"{_ROWS} of BLOCK_SIZE_N each"
+        )
     if not 1 <= config.num_stages <= _MOST_STAGES:
         return f"num_stages is not from 1 to {_MOST_STAGES}: a thread holds the weights of so many steps"
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)

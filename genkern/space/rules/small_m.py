@@ -11,7 +11,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.few_rows import WARP_K
+from genkern.kernels.families.few_rows import WARP_K, rows_of_warp
 from genkern.kernels.family import FAMILIES
 from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import covering_block
@@ -83,7 +83,7 @@ def skinny_dot_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool
     if config.family != "skinny_dot":
         return False
     weights = _step_bytes(problem, config)
-    return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N > 2048 or (config.num_warps > 8 and weights > 4096)
+    return config.BLOCK_SIZE_M * rows_of_warp(config) > 2048 or (config.num_warps > 8 and weights > 4096)
 
 
 def skinny_dot_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -100,7 +100,7 @@ def skinny_dot_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 def _step_bytes(problem: GemmProblem, config: Config) -> int:
     """Of the weights that a warp of skinny_dot loads in a step."""
-    return config.BLOCK_SIZE_N * int(WARP_K * element_bytes(problem)[1])
+    return rows_of_warp(config) * int(WARP_K * element_bytes(problem)[1])
 
 
 def skinny_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
