@@ -160,12 +160,12 @@ FAULTS = (
     Fault("K: the last byte of a row is not loaded", r"(offs_a[^<\n]*< tl\.cdiv\(K - k[^,]*, 2\))", r"\1 - 1"),
     Fault("K: A is loaded as if it were not packed", r"(a_desc\.load\(.*\bk) // 2\b", r"\1"),
     # Weights that become numbers in registers.
-    Fault("the last K-block is skipped", r"range\(0, K, STEP\)", "range(0, K - STEP, STEP)"),
-    Fault("words of weights stay the same", r"_moved_up\(words, last_words\)", "_moved_up(words, words[0])"),
+    Fault("the last K-block is skipped", r"gl\.cdiv\(left, STEP\), RING", "gl.cdiv(left, STEP) - RING, RING"),
+    Fault("words of weights stay the same", r"(words = _with\(words, .*), last\)", r"\1, words[0])"),
     Fault(
         "A comes in another order than the weights",
-        r"\.permute\(\(0, 3, 5, 2, 4, 1\)\)",
-        ".permute((0, 3, 5, 4, 2, 1))",
+        r"\.permute\(\(0, 1, 4, 5, 3, 6, 2\)\)",
+        ".permute((0, 1, 4, 5, 6, 3, 2))",
     ),
     # Tiles and strides.
     Fault(
