@@ -193,17 +193,22 @@ def test_every_family_is_here() -> None:
 
 
 # What the kernel had begun of the first tile, as a variable that the loop of the loading warp carries round.
-CARRIED = ("    blocks = gl.cdiv(K, 64)\n    step = 0\n", "    blocks = gl.cdiv(K, 64)\n    begun = blocks\n    step = begun\n")
+CARRIED = ("    blocks = gl.cdiv(K, 64)\n    step = 0\n", "    blocks = gl.cdiv(K, 64)\n    step = begun = blocks\n")
 ASKED = (
     "    begun = gl.where(is_first, gl.minimum(last_block - first_block, early(STAGES)), 0)\n    step += begun\n"
     "    for block in range(first_block + begun, last_block):\n",
     "    for block in range(first_block, last_block):\n",
 )
 TILE = "            step = load_tile(\n                step, tile == gl.program_id(0), pid_m, pid_n, 0, blocks,"
-PIECE = "            step = load_tile(\n                step, turn == first_turn, pid_m, pid_n, first_block, last_block,"
+PIECE = (
+    "            step = load_tile(\n                step, turn == first_turn, pid_m, pid_n, first_block, last_block,"
+)
 # The end of a turn of the loading warp: of a tile, and of a piece of one.
 TILE_ENDS = "GROUP_SIZE_M)\n\n\n@gluon.jit\ndef load_tile("
-PIECE_ENDS = "SWAPPED,\n            )\n    else:\n        for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):\n            step"
+PIECE_ENDS = (
+    "SWAPPED,\n            )\n    else:\n"
+    "        for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):\n            step"
+)
 
 
 def given(call: str, first: str, before: str = "") -> tuple[str, str]:
