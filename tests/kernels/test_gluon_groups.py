@@ -147,13 +147,13 @@ MISTAKES = {
         WRONG,
     ),
     "scales of other rows of a line": (" + first_m\n        line", "\n        line", WRONG),
-    "every tile is begun": ("        begun = 0\n", "", HANG),
+    "every tile is begun": ("        is_first = 0\n", "", HANG),
     "not what was begun": (
-        "    begun = gl.minimum(blocks, early(STAGES))\n",
-        "    begun = 0\n",
+        "    is_first = 1\n",
+        "    is_first = 0\n",
         f"{HANG}|{WRONG}|{TOO_MANY}|that nobody waits for|overwritten",
     ),
-    "too few begun": ("cdiv(K, 128), early(STAGES))", "cdiv(K, 128), early(STAGES)) - 1", HANG),
+    "too few begun": ("begun_of(blocks, sources, STAGES, LANES)", "begun_of(blocks, sources, STAGES, LANES) - 1", HANG),
     "a tile is read back too early": (
         "    thread_barrier()\n    for i",
         "    for i",

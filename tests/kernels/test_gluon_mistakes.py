@@ -74,8 +74,8 @@ MULTIPLYING: Mistakes = {
 LOADING: Mistakes = {
     "first K-blocks twice": (f"gl.where(is_first, {BEGUN}, 0)", "0", f"{UNORDERED}|nobody waits for"),
     "first K-blocks of every tile": (f"gl.where(is_first, {BEGUN}, 0)", BEGUN, NOBODY),
-    "too few begun": (f"{BEGUN}\n", f"{BEGUN} - 1\n", NOBODY),
-    "too many begun": (f"{BEGUN}\n", f"{BEGUN} + 1\n", UNMADE),
+    "too few begun": (f"range({BEGUN})", f"range({BEGUN} - 1)", NOBODY),
+    "too many begun": (f"range({BEGUN})", f"range({BEGUN} + 1)", UNMADE),
     "more begun than there are": ("return min(stages, 4)", "return 4", UNMADE),
     "begun of another tile": ("        tile = gl.program_id(0)\n", "        tile = 0\n", TWICE),
     "another tile begun": ("= first_tile_of(tile,", "= first_tile_of(tile + 1,", TWICE),
@@ -236,7 +236,7 @@ CLUSTER: Mistakes = {
     "a share twice": ("return rank * blocks //", "return 0 * blocks //", f"wrong|{UNORDERED}"),
     "goes on with another's": ("(first_block + step) * 64", "step * 64", "wrong"),
     "begun twice": (
-        "for step in range(begun, ",
+        "for step in range(gl.minimum(last_block - first_block, STAGES), ",
         "for step in range(0, ",
         f"{UNORDERED}|{LATE}",
     ),

@@ -19,47 +19,66 @@ RINGS = [(2, 1), (5, 1), (6, 2), (7, 1), (8, 2)]
 
 def k_blocks(buffers: int) -> list[int]:
     """Of a tile: fewer than the kernel may begin, as many, more; up to the ring's last buffer, and round it twice."""
-    return sorted({1, 3, 4, 5, buffers - 1, buffers, buffers + 1, 2 * buffers + 1} - {0})
+    return sorted({1, 4, 5, buffers - 1, buffers, buffers + 1, 2 * buffers + 1})
 
 
-@pytest.mark.parametrize(("buffers", "together"), RINGS)
-@pytest.mark.parametrize("family", PROMOTES)
-def test_scales_come_with_their_buffers(family: str, buffers: int, together: int) -> None:
-    """Of several tiles a program, whose scales the copy engine takes, or lanes copy, where rows are no fours."""
-    cluster = FAMILIES[family].cluster
+# Families of one way have all of them between them.
+TILES = [(ring, blocks) for ring in RINGS for blocks in k_blocks(ring[0])]
+TAKEN = [(family, *tile) for turn, family in enumerate(PROMOTES) for tile in in_turns(TILES, 4, turn)]
+COPIED = [
+    (family, *tile)
+    for turn, family in enumerate(name for name in PROMOTES if "swapped" in name)
+    for tile in in_turns(TILES, 4, turn)
+]
+PLAIN = [(family, *tile) for turn, family in enumerate(GLUON) for tile in in_turns(TILES, 6, turn)]
+GROUPED = [
+    (family, promotes, *tile)
+    for turn, family in enumerate(name for name in GLUON if FAMILIES[name].groups)
+    for promotes in (True, False)
+    for tile in in_turns(TILES, 3, turn + promotes)
+]
+
+
+def assert_scaled_exact(family: str, ring: tuple[int, int], blocks: int, odd: bool) -> None:
+    """Of several tiles a program; in clusters, of one."""
+    (buffers, together), cluster = ring, FAMILIES[family].cluster
     config = made(family, 64, 48, 1, 4, buffers // together, 2, 2 * together)
-    turn = PROMOTES.index(family) + buffers
-    for m in (140, 139) if cluster == 1 else (44, 43):
-        for blocks in in_turns(k_blocks(buffers), 2 if cluster == 1 else 4, turn + m):
-            problem = block_scaled(m, 104, 128 * blocks * cluster - 48)
-            assert_exact(product(problem, config, 2, seed=blocks, largest=2))
+    problem = block_scaled((140 if cluster == 1 else 44) - odd, 88, 128 * blocks * cluster - 48)
+    assert_exact(product(problem, config, 2, seed=blocks, largest=2))
 
 
-@pytest.mark.parametrize(("buffers", "together"), RINGS)
-@pytest.mark.parametrize("family", GLUON)
-def test_buffers_come_one_by_one(family: str, buffers: int, together: int) -> None:
+@pytest.mark.parametrize(("family", "ring", "blocks"), TAKEN)
+def test_scales_come_with_their_buffers(family: str, ring: tuple[int, int], blocks: int) -> None:
+    """Scales that the copy engine takes: upright, those of any rows."""
+    assert_scaled_exact(family, ring, blocks, "swapped" not in family and blocks % 2 == 1)
+
+
+@pytest.mark.parametrize(("family", "ring", "blocks"), COPIED)
+def test_scales_are_copied_beside_their_buffers(family: str, ring: tuple[int, int], blocks: int) -> None:
+    """Scales that lanes copy, since rows are no fours."""
+    assert_scaled_exact(family, ring, blocks, True)
+
+
+@pytest.mark.parametrize(("family", "ring", "blocks"), PLAIN)
+def test_buffers_come_one_by_one(family: str, ring: tuple[int, int], blocks: int) -> None:
     """The same where products are added up as they are."""
-    facts = FAMILIES[family]
+    buffers, together = ring
+    share = FAMILIES[family].cluster if family not in SIDE_BY_SIDE else 1
     together = 1 if family in SIDE_BY_SIDE else together
     config = made(family, 64, 48, 1, 4, buffers // together, 2, together)
-    share = facts.cluster if family not in SIDE_BY_SIDE else 1
-    for blocks in in_turns(k_blocks(buffers), 3, GLUON.index(family) + buffers):
-        problem = fp16_problem(140 if share == 1 else 44, 104, 64 * blocks * share - 24, dtype_c="fp32")
-        assert_exact(product(problem, config, 2, seed=blocks))
+    problem = fp16_problem(140 if share == 1 else 44, 104, 64 * blocks * share - 24, dtype_c="fp32")
+    assert_exact(product(problem, config, 2, seed=blocks))
 
 
-@pytest.mark.parametrize(("buffers", "together"), RINGS)
-@pytest.mark.parametrize("promotes", [True, False])
-@pytest.mark.parametrize("family", [name for name in GLUON if FAMILIES[name].groups])
-def test_groups_go_on_where_others_end(family: str, promotes: bool, buffers: int, together: int) -> None:
+@pytest.mark.parametrize(("family", "promotes", "ring", "blocks"), GROUPED)
+def test_groups_go_on_where_others_end(family: str, promotes: bool, ring: tuple[int, int], blocks: int) -> None:
     """The first tile of a program may be any group's, and so may the next; swapped, each in its own way of scales."""
-    counts = [0, 65, 3, 0, 64, 52]
+    (buffers, together), counts = ring, [0, 65, 3, 0, 64, 52]
     own = [("scales", "blocks")] if promotes else []
     config = made(family, 64, 48, 1, 4, buffers // together, 1, together * (2 if promotes else 1))
-    for blocks in in_turns(k_blocks(buffers), 3, buffers + promotes):
-        k = (128 if promotes else 64) * blocks - 16
-        problem = grouped(sum(counts), 72, k, len(counts), "fp8e4m3fn" if promotes else "fp16", own)
-        assert_groups_exact(group_product(problem, config, 2, counts, seed=blocks))
+    k = (128 if promotes else 64) * blocks - 16
+    problem = grouped(sum(counts), 72, k, len(counts), "fp8e4m3fn" if promotes else "fp16", own)
+    assert_groups_exact(group_product(problem, config, 2, counts, seed=blocks))
 
 
 @settings(max_examples=repeats(15, 60), deadline=None)
