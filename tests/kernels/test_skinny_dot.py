@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,25 @@ def test_has_the_epilogue(bias: bool) -> None:
     text = generate(problem_of(7, 64, 256, KINDS[0], bias=bias, activation="silu"), [config_of(7)], "sm_90").text
     assert text.index("c = gl.sum(acc") < text.index("c = activate(c)")
     assert ("gl.load(bias_ptr" in text) == bias
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_what_is_held_is_a_power_of_two_and_fits(kind: tuple[str, str, str, Own]) -> None:
+    """Triton's tensors and shapes want powers of two, and A and scales have 128 KiB each at most."""
+    found = set()
+    for m, k, rows, warps, stages, splits in itertools.product(
+        (1, 3, 8, 16), (256, 2048, 32768), (16, 128), (4, 16), (1, 2, 3, 4), (1, 2)
+    ):
+        problem, config = problem_of(m, 512, k, kind), config_of(m, rows, warps, stages, splits)
+        variant = FAMILIES["skinny_dot"].variant(problem, config)
+        if not variant.held:
+            continue
+        group = get_op(problem.op).shared_scale(problem)[2]
+        scales = 2 * variant.held * config.BLOCK_SIZE_K // group * rows if group > 1 else 0
+        assert variant.held.bit_count() == 1 and variant.held % (stages + 1) == 0
+        assert max(2 * variant.held * config.BLOCK_SIZE_K * variant.rows, scales) <= 128 * 1024
+        found.add(stages)
+    assert found == {1, 3}
 
 
 @pytest.mark.gpu

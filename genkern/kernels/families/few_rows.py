@@ -51,8 +51,8 @@ _LOAD_BYTES = 16
 _ROWS, _COLUMNS = 16, 8
 # Rows that each warp with the same elements of K may as well have for itself, where there is one.
 _MOST_HELD_ROWS = 8
-# Of A in shared memory: bytes, of which programs of up to 8 warps have half, so that an SM has two of them and
-# more; and elements that a thread has at a time on their way there.
+# Of A in shared memory, and as much of scales: bytes, of which programs of up to 8 warps have half, so that an SM has two
+# of them and more; and elements that a thread has at a time on their way there.
 _MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
 # What a thread may have: of the smallest tiles an SM's four schedulers have eight warps each, of the next four. ptxas
 # puts loads and conversions where it finds registers, and without a limit it finds too many (Triton 3.6.0).
@@ -158,13 +158,15 @@ def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
     rows = min(config.BLOCK_SIZE_M, 1 << (problem.M - 1).bit_length())
     steps = -(-problem.K // step)
     steps = -(-steps // 2) if split else steps
-    most = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps) // (
-        rows * step
-    )
+    # Elements of 16 bits, of A's rows or of the scales of groups, whichever are more.
+    group = get_op(problem.op).shared_scale(problem)[2]
+    scales = config.BLOCK_SIZE_N * max(step // group, step // WARP_K) if group > 1 else 0
+    room = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps)
+    most = room // max(rows * step, scales)
     turn = config.num_stages + 1
     held = max(turn, min(1 << (steps - 1).bit_length(), 1 << most.bit_length() >> 1))
     # Of more rows each warp with the same elements of K has A in registers of its own, but where several do.
-    if (rows > _MOST_HELD_ROWS and side_by_side == 1) or held > most or held % turn:
+    if (rows > _MOST_HELD_ROWS and side_by_side == 1) or held > most or held % turn or held & (held - 1):
         return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
     in_parts = split or held < steps
     name = f"matmul_skinny_dot{'_split' if split else ''}_a{rows}x{held}{'_parts' if in_parts else ''}"
