@@ -126,7 +126,8 @@ def test_what_is_held_is_a_power_of_two_and_fits(kind: tuple[str, str, str, Own]
             continue
         group = get_op(problem.op).shared_scale(problem)[2]
         scales = 2 * variant.held * config.BLOCK_SIZE_K // group * rows if group > 1 else 0
-        assert variant.held.bit_count() == 1 and variant.held % (stages + 1) == 0
+        assert variant.held.bit_count() == 1
+        assert variant.held % (stages + 1) == 0
         assert max(2 * variant.held * config.BLOCK_SIZE_K * variant.rows, scales) <= 128 * 1024
         found.add(stages)
     assert found == {1, 3}

@@ -51,8 +51,8 @@ _LOAD_BYTES = 16
 _ROWS, _COLUMNS = 16, 8
 # Rows that each warp with the same elements of K may as well have for itself, where there is one.
 _MOST_HELD_ROWS = 8
-# Of A in shared memory, and as much of scales: bytes, of which programs of up to 8 warps have half, so that an SM has two
-# of them and more; and elements that a thread has at a time on their way there.
+# Of A in shared memory, and as much of scales: bytes, of which programs of up to 8 warps have half, so that an SM has
+# two of them and more; and elements that a thread has at a time on their way there.
 _MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
 # What a thread may have: of the smallest tiles an SM's four schedulers have eight warps each, of the next four. ptxas
 # puts loads and conversions where it finds registers, and without a limit it finds too many (Triton 3.6.0).
