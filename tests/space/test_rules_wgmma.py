@@ -63,14 +63,18 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(32)), (problem(25, 64, 64), swapped(32))),
     ("wgmma_width", H200, (problem(1, 64, 64), swapped(24)), (problem(1, 64, 64), swapped(16))),
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled_swapped", 64, 64, 64))),
-    # Four K-blocks for each program of a cluster, and an SM.
+    # Four K-blocks for each program of a cluster, and an SM: of 132 clusters of four and of eight have 120.
     ("cluster_shares", H200, (problem(100, 512, 448), cluster(2, 104)), (problem(100, 512, 449), cluster(2, 104))),
-    ("cluster_shares", H200, (problem(100, 34 * 64, 4096), cluster(4, 104)), (problem(100, 33 * 64, 4096), cluster(4, 104))),
+    ("cluster_shares", H200, (problem(100, 31 * 64, 4096), cluster(4, 104)), (problem(100, 30 * 64, 4096), cluster(4, 104))),
     ("cluster_shares", H200, (problem(100, 512, 448), cluster(2, 104)), (problem(100, 512, 448), swapped(104))),
-    ("cluster_shares", H200, (problem(8, 17 * 64, 4096), cluster(8, 8)), (problem(8, 16 * 64, 4096), cluster(8, 8))),
+    ("cluster_shares", H200, (problem(8, 16 * 64, 4096), cluster(8, 8)), (problem(8, 15 * 64, 4096), cluster(8, 8))),
     # A tile that has all of M, and no more.
     ("cluster_shares", H200, (problem(105, 512, 4096), cluster(2, 104)), (problem(97, 512, 4096), cluster(2, 104))),
     ("cluster_shares", H200, (problem(96, 512, 4096), cluster(2, 104)), (problem(104, 512, 4096), cluster(2, 104))),
+    # Or one that cuts M evenly, into 64 rows or more, for programs that take 70 % of the SMs.
+    ("cluster_shares", H200, (problem(632, 136, 4584), cluster(8, 136)), (problem(632, 136, 4584), cluster(8, 128))),
+    ("cluster_shares", H200, (problem(112, 24 * 64, 4096), cluster(2, 56)), (problem(128, 24 * 64, 4096), cluster(2, 64))),
+    ("cluster_shares", H200, (problem(128, 23 * 64, 4096), cluster(2, 64)), (problem(128, 24 * 64, 4096), cluster(2, 64))),
     # Rows of 2,000 bytes are off 128; of 2,048 they are not, in either layout.
     ("neighbours_share_nothing", H200, (problem(1000, 1000, 1024), pair("2x1")), (problem(1000, 1000, 1000), pair("2x1"))),
     ("neighbours_share_nothing", H200, (problem(1000, 1000, 1024), pair("2x1")), (problem(1000, 1000, 1024, row_major_b=True), pair("2x1"))),
@@ -78,8 +82,10 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("neighbours_share_nothing", H200, (problem(64, 1000, 1000), pair("2x1")), (problem(65, 1000, 1000), pair("2x1"))),
     ("neighbours_share_nothing", H200, (problem(1000, 64, 1000), pair("1x2")), (problem(1000, 65, 1000), pair("1x2"))),
     ("neighbours_share_nothing", H200, (problem(1000, 1000, 1024), pair("1x2")), (problem(1000, 1000, 1024), upright())),
-    # With 53248 bytes for another program's sums a stage less fits.
-    ("wgmma_shared_memory", H200, (problem(128, 104, 4096), cluster(2, 104, 128, num_stages=6)), (problem(128, 104, 4096), swapped(104, 128, num_stages=6))),
+    # Of five stages three fit beside 61,440 bytes for other programs' sums; five do where these come to the ring.
+    ("wgmma_shared_memory", H200, (problem(152, 128, 4096), cluster(4, 152, 128, num_stages=4)), (problem(152, 128, 4096), cluster(4, 152, 128, num_stages=3))),
+    ("wgmma_shared_memory", H200, (problem(152, 128, 4096), cluster(4, 152, 128, num_stages=4)), (problem(152, 128, 4096), cluster(4, 152, 128, num_stages=5))),
+    ("wgmma_shared_memory", H200, (problem(152, 128, 4096), swapped(152, 128, num_stages=3)), (problem(152, 128, 4096), cluster(4, 152, 128, num_stages=3))),
     # 544 tiles of 128x128 are more than four waves of 132; 128x96 would be 726.
     ("wgmma_tile_small", H200, (LARGE, upright(128, 96)), (LARGE, upright(128, 128))),
     ("wgmma_tile_small", H200, (LARGE, swapped(64)), (problem(1024, 2048, 4096), swapped(64))),

@@ -10,6 +10,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.cute.dense import units_in_clusters
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
 from genkern.kernels.family import FAMILIES, sides, together
 from genkern.ops.op import get_op, groups_of
@@ -29,6 +30,9 @@ _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
 # K-blocks that a program of a cluster should have, for its ring to come into its stride.
 _LEAST_BLOCKS = 4
+# Rows of C from which on a tile of a cluster may have neighbours, and the share of the SMs that their programs then take.
+_SIDE_BY_SIDE = 64
+_LEAST_SHARE = 0.7
 # What L2 hands out.
 _LINE_BYTES = 128
 # Waves of whole tiles before the one that is shared: behind more of them it counts for little.
@@ -48,9 +52,15 @@ def _sized(problem: GemmProblem, config: Config) -> tuple[int, int]:
 
 def _covers(problem: GemmProblem, config: Config) -> bool:
     """Whether the tile's width is the least that covers its dimension."""
+    return _sized(problem, config)[1] <= sides(config)[1] and _cuts_evenly(problem, config)
+
+
+def _cuts_evenly(problem: GemmProblem, config: Config) -> bool:
+    """Whether the tile's width is the least that cuts its dimension into as few tiles."""
     _, width = sides(config)
     step = FAMILIES[config.family].width_step
-    return width == -(-_sized(problem, config)[1] // step) * step
+    along = _sized(problem, config)[1]
+    return width == -(-along // -(-along // width) // step) * step
 
 
 def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -115,7 +125,7 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: up to twelve buffers, deeper rings were never slower (H200; 24 were, where K is short), so only the deepest
     two that fit are tried, and of those that are filled several buffers at a time the deepest, of three times as many
     at least (six buffers filled four at a time: 16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer
-    for C and, in a cluster, the sums of other programs.
+    for C and, in a cluster, the sums of other programs, or the deepest ring where they come to where it was.
     """
     if not FAMILIES[config.family].in_gluon:
         return False
@@ -128,9 +138,12 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     least = width if FAMILIES[config.family].side_by_side == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
     c_bytes = rows * min(width, least) * DTYPES[problem.dtype_c].size_bytes
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
-    fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
+    room = gpu.shared_bytes_per_block - c_bytes - _BARRIER_BYTES - _SLACK_BYTES
+    fit = (room - others) // buffer
     at_once = together(config, _element_bytes(problem))
     deepest = min(fit, _DEEP_RING) // at_once
+    if others and not op.promoted(problem) and min(room // buffer, _DEEP_RING) // at_once == config.num_stages > deepest:
+        return config.num_stages < 3
     if at_once > 1:
         return config.num_stages < 3 or config.num_stages != deepest
     return not deepest - 1 <= config.num_stages <= fit
@@ -169,19 +182,26 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster whose programs have under four K-blocks each, are more than the SMs, or whose tile is not all of M.
+    """Cluster whose programs have under four K-blocks each, or do not all run at a time, or whose tile is narrow beside M.
 
     genkern: K-blocks of BLOCK_SIZE_K. Clusters are there to give idle SMs a share; with more tiles than that, programs
-    without a cluster have nothing to exchange. Two tiles of the same weights are faster in programs side by side, where
-    two SMs get a line for one request, than in clusters, whose neighbours have other K-blocks (H200, 64x1280x8192, 80
-    programs: 13.8 us by two for each tile of 32x64, 9.6 by four for each of 64x64).
+    without a cluster have nothing to exchange. Tiles of 64 rows of C and more may have neighbours where their programs
+    take 70 % of the SMs (H200, 632x136x4584 TT: 7.6 us by 15 clusters of eight, 10.1 by tiled_tma). Two narrow tiles of the same weights are faster in programs side by
+    side, where two SMs get a line for one request, than in clusters, whose neighbours have other K-blocks (H200,
+    64x1280x8192, 80 programs: 13.8 us by two for each tile of 32x64, 9.6 by four for each of 64x64).
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
-    if not _covers(problem, config):
+    if not _covers(problem, config) and not (
+        config.BLOCK_SIZE_M >= _SIDE_BY_SIDE
+        and _cuts_evenly(problem, config)
+        and tiles(problem, config) * cluster >= _LEAST_SHARE * gpu.compute_units
+    ):
         return True
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
-    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > gpu.compute_units
+    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > units_in_clusters(
+        gpu.compute_units, cluster
+    )
 
 
 def neighbours_share_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
