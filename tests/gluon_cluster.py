@@ -33,19 +33,10 @@ class Cluster:
         self._ended = threading.Semaphore(0)
         self._bits = itertools.count()
         self.errors: list[BaseException] = []
-        # By rounds of the cluster's barrier: what those who arrived with release know.
-        self._released: dict[int, int] = {}
 
     def new_bit(self) -> int:
         """A bit that nothing in this cluster has (tests/gluon_memory.py)."""
         return 1 << next(self._bits)
-
-    def release(self, number: int, known: int) -> None:
-        """What somebody knows who arrives at the cluster's barrier in this round is for all that meet there."""
-        self._released[number] = self.released(number) | known
-
-    def released(self, number: int) -> int:
-        return self._released.get(number, 0)
 
     def run(self) -> None:
         """Run all partitions to their ends; raises what the first one to fail raises."""

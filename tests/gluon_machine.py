@@ -305,16 +305,10 @@ class Machine:
             descriptor, corner, view = self.running.stores.pop(0)
             descriptor.store(corner, view.values)
 
-    def arrive_at_cluster(self, releases: bool) -> None:
-        """For all threads of the partition; what barriers they have made and fenced, others may see once they met.
-
-        With `releases` those know all that these threads do.
-        """
-        agent = self.running
-        assert agent.arrived == agent.met, "arrives at the cluster's barrier twice"
-        agent.arrived += 1
-        if releases:
-            self.cluster.release(agent.arrived, functools.reduce(operator.or_, (*agent.known, *agent.own.values())))
+    def arrive_at_cluster(self) -> None:
+        """For all threads of the partition; what barriers they have made and fenced, others may see once they met."""
+        assert self.running.arrived == self.running.met, "arrives at the cluster's barrier twice"
+        self.running.arrived += 1
         for barrier in self.barriers:
             barrier.announced |= barrier.fenced and barrier.maker in self.running.threads
 
@@ -324,7 +318,6 @@ class Machine:
         agent.met += 1
         assert agent.arrived == agent.met, "waits at the cluster's barrier without arriving there"
         self.pause(lambda: agents != [] and all(each.arrived >= agent.met for each in agents))
-        agent.known = [known | self.cluster.released(agent.met) for known in agent.known]
 
     @property
     def ended(self) -> bool:

@@ -221,9 +221,9 @@ class Threads:
             mapped = np.zeros(taken.shape, np.int64)
             mapped[taken] = [machine.mapped(address, rank) for address, rank in places]
             self.write(fields[0], mapped, taken)
-        elif name in ("barrier.cluster.arrive.relaxed.aligned", "barrier.cluster.arrive.release.aligned"):
+        elif name == "barrier.cluster.arrive.relaxed.aligned":
             assert taken.all(), "arrives at the cluster's barrier without some of the threads"
-            machine.arrive_at_cluster("release" in name)
+            machine.arrive_at_cluster()
         elif name == "barrier.cluster.wait.acquire.aligned":
             assert taken.all(), "waits at the cluster's barrier without some of the threads"
             machine.meet()

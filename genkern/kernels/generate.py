@@ -22,7 +22,7 @@ from genkern.kernels.argument import parameters_of
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.families.call import Kernel, product_of, starts_early
 from genkern.kernels.families.common import REDUCE, SUM_SLOTS
-from genkern.kernels.families.gluon_tile import landing_bytes, lands_in_ring, parts_of, powers_of, ring_k
+from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
 from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.launch_text import CallText, call_text
@@ -232,7 +232,6 @@ _HELPERS = (
     "gemm/beside.py.j2",
     "gemm/pieces.py.j2",
     "gemm/parts.py.j2",
-    "gemm/landing.py.j2",
     "gemm/turned.py.j2",
     "gemm/cluster_rank.py.j2",
     "gemm/meet_cluster.py.j2",
@@ -285,7 +284,6 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
     return {
         "ring_k": ring_k(DTYPES[problem.dtype_a].size_bytes),
         "functions_of_parts": [source_of(function) for function in (powers_of, parts_of)],
-        "functions_of_landing": [source_of(function) for function in (landing_bytes, lands_in_ring)],
         # What wgmma adds up in, which is not what formats that promote do.
         "product_dtype": "tl.int32" if DTYPES[problem.dtype_a].is_integer else "tl.float32",
         "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",

@@ -57,8 +57,6 @@ CONFIGS = [
     Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 5),
     Config("warp_specialized_swapped_cluster4", 56, 128, 64, 2, 1, 4, 4),
     Config("warp_specialized_swapped_cluster4", 8, 128, 256, 1, 1, 8, 3),
-    # Sums of other programs come to where the ring was.
-    Config("warp_specialized_swapped_cluster4", 152, 128, 64, 2, 1, 8, 4),
     Config("warp_specialized_swapped_cluster8", 24, 64, 64, 1, 1, 4, 6),
     Config("warp_specialized_swapped_cluster8", 16, 128, 64, 1, 1, 4, 5),
     Config("warp_specialized_swapped_cluster8", 32, 128, 64, 1, 1, 8, 3),

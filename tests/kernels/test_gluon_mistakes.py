@@ -220,15 +220,15 @@ def test_the_stand_in_notices_in_shares(mistake: str) -> None:
 
 
 CLUSTER: Mistakes = {
-    "not met": ("    meet_cluster()\n    landing", "    landing", "before all have met"),
+    "not met": ("    meet_cluster()\n    rank", "    rank", "before all have met"),
     "helpers do not come": ("    arrive_at_cluster()\n    first_row", "    first_row", "without arriving"),
     "no barrier for sums": ("    expect_sums(barriers + STAGES * 16,", "    (barriers + STAGES * 16,", UNMADE),
     "sums before they come": ('        received.append("@!done bra receive;")\n', "", EARLY),
     "sees only its own": ("try_wait.parity.acquire.cluster.shared", "try_wait.parity.shared", EARLY),
     "more bytes than come": ("(CLUSTER - 1) * ROWS * 32)", "(CLUSTER - 1) * ROWS * 64)", NOBODY),
     "landing on another": ("[there+{place * warps * 512}]", "[there+2048]", f"{OVERWRITTEN}|{EARLY}"),
-    "landing on barriers": ("landing = barriers + 1024", "landing = barriers", "barriers are overwritten"),
-    "no room for sums": ("(0 if IN_RING else LANDING)", "0", OUTSIDE),
+    "landing on barriers": ("barriers + 1024,", "barriers,", "barriers are overwritten"),
+    "no room for sums": ("* LARGEST * 32 + 1023) // 1024", "* LARGEST * 0 + 1023) // 1024", OUTSIDE),
     "sent to oneself": ("there, place, {other};", "there, place, {rank};", "sends to itself"),
     "all are the first": ("rank = cluster_rank()\n    for", "rank = 0\n    for", f"sends to itself|{OVERWRITTEN}"),
     "threads overlap": ("mad.lo.u32 place, place, 16,", "mad.lo.u32 place, place, 8,", "not side by side"),
@@ -251,23 +251,6 @@ def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     config = made("warp_specialized_swapped_cluster4", 64, 24, 1, 4, 3)
     problem = fp16_problem(20, 56, 64 * 5 * 4)
     assert_noticed(CLUSTER[mistake], problem, config, 8, 0)
-
-
-IN_RING: Mistakes = {
-    "sent into rings in use": ("        leave_ring()\n        meet_cluster()\n", "", OVERWRITTEN),
-    "not met again": ("        leave_ring()\n        meet_cluster()\n", "        leave_ring()\n", OVERWRITTEN),
-    "left without release": ("cluster.arrive.release", "cluster.arrive.relaxed", OVERWRITTEN),
-    "helpers do not leave": ("    if IN_RING:\n        leave_ring()\n\n", "", NOBODY),
-    "behind the ring": ("landing = ring\n", "landing = barriers\n", OUTSIDE),
-    "room beside the ring, too": ("(0 if IN_RING else LANDING)", "LANDING", "too much shared memory"),
-}
-
-
-@pytest.mark.parametrize("mistake", IN_RING)
-def test_the_stand_in_notices_sums_that_come_to_the_ring(mistake: str) -> None:
-    """Mistakes in how the programs of a cluster leave their rings to sums of others."""
-    config = made("warp_specialized_swapped_cluster2", 128, 152, 1, 8, 5)
-    assert_noticed(IN_RING[mistake], fp16_problem(152, 120, 64 * 11), config, 8, 0)
 
 
 TURNED: Mistakes = {

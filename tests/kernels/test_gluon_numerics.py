@@ -37,7 +37,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import product_of
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, lands_in_ring, powers_of
+from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import launch_plan
@@ -194,16 +194,6 @@ def test_any_share_is_exact(family: str, k: int) -> None:
     """Shares of a tile's K-blocks may be empty, that of the first program too, fit the ring, or go round it twice."""
     config = made(family, 64, 48, 1, 4, 2)
     assert_exact(product(fp16_problem(70, 40, k, dtype_c="fp32"), config, 3, seed=k))
-
-
-@pytest.mark.parametrize("k", [136, 3000])
-@pytest.mark.parametrize("family", CLUSTERS)
-def test_sums_that_come_to_the_ring_are_exact(family: str, k: int) -> None:
-    """Where there is no room beside a deep ring, and shares of K are empty or go round it; tiles in two rows overhang."""
-    config = made(family, 128, 152, 1, 8, 5)
-    ring, landing = 5 * buffer_bytes(128, 152), landing_bytes(128, 152, FAMILIES[family].cluster)
-    assert lands_in_ring(ring, landing, 128 * 152 * 2)
-    assert_exact(product(fp16_problem(300, 120, k), config, 3, seed=k))
 
 
 @pytest.mark.parametrize("family", [name for name in CLUSTERS if FAMILIES[name].cluster > 2])

@@ -22,7 +22,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.call import product_of
-from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, lands_in_ring
+from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes
 from genkern.kernels.family import FAMILIES, GLUON, sides, together
 from genkern.kernels.generate import generate
 from genkern.kernels.plan import LaunchPlan
@@ -331,18 +331,16 @@ def test_gpu_tests_run_every_config(config: Config) -> None:
     "config", [config for config in CONFIGS if config.family in GLUON], ids=lambda config: config.name
 )
 def test_gluon_configs_of_gpu_tests_fit(config: Config) -> None:
-    """Rows are those of the warps, sums fit the registers, and ring, others' sums, where they are beside it, and C in
-    float32 the SM."""
+    """Rows are those of the warps, sums fit the registers, and ring, others' sums and C in float32 the SM."""
     rows, width = sides(config)
+    landing = landing_bytes(rows, width, FAMILIES[config.family].cluster)
     assert rows in (16 * config.num_warps, 32 * config.num_warps)
     assert rows * width <= 200 * 32 * config.num_warps
     # C in parts where tiles lie side by side; a block of barriers; what warps exchange takes less than 1 KiB.
     columns = (
         width if FAMILIES[config.family].side_by_side == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
     )
-    ring, c_bytes = config.num_stages * together(config) * buffer_bytes(rows, width), rows * columns * 4
-    landing = landing_bytes(rows, width, FAMILIES[config.family].cluster)
-    needed = ring + 1024 + c_bytes + (0 if lands_in_ring(ring, landing, c_bytes // 2) else landing)
+    needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * columns * 4
     assert needed + 1024 <= gpu_for_arch("sm_90").shared_bytes_per_block
 
 

@@ -33,7 +33,7 @@ STORED = (64, 32)
 WIDEST = 256
 
 
-# The text of the next four is in generated modules as well, where kernels and launches ask them.
+# The text of the next two is in generated modules as well, where kernels and launches ask them.
 def powers_of(width: int) -> tuple[int, ...]:
     """The powers of two, largest first, that add up to a multiple of 8 up to 256."""
     return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))
@@ -51,19 +51,6 @@ def parts_of(width: int, cluster: int = 1, most: int = 256) -> tuple[tuple[int, 
             parts.append((owner, first, size))
             first += size
     return tuple(parts)
-
-
-def landing_bytes(rows: int, width: int, cluster: int) -> int:
-    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, 4 each."""
-    return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
-
-
-def lands_in_ring(ring: int, landing: int, c: int) -> bool:
-    """Whether those sums come to where the ring was, which all programs have read then: there is no room for both.
-
-    In bytes, besides a block for barriers, of the 227 KiB that a program may have.
-    """
-    return ring + 1024 + landing + c > 227 * 1024
 
 
 def ring_k(element_bytes: int) -> int:
@@ -98,15 +85,20 @@ def scale_bytes(rows: int, width: int, swapped: bool, block_n: int) -> int:
     return -(-4 * scales // BLOCK_BYTES) * BLOCK_BYTES
 
 
+def landing_bytes(rows: int, width: int, cluster: int) -> int:
+    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, 4 each."""
+    return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
+
+
 class Tile(NamedTuple):
     """What a tile takes of shared memory: in bytes, but for the buffers of its ring that are filled `together`.
 
-    `landing_bytes`: whole blocks for other programs' sums. `part_bytes`: C's largest part.
+    `behind_ring`: a block for the barriers, and whole blocks for other programs' sums. `part_bytes`: C's largest part.
     """
 
     together: int
     buffer_bytes: int
-    landing_bytes: int
+    behind_ring: int
     part_bytes: int
     c_bytes: int
 
@@ -153,4 +145,4 @@ def tile_of(
     others = -(-landing_bytes(rows, width, cluster) // BLOCK_BYTES) * BLOCK_BYTES
     largest_part = powers_of(EIGHT * -(-width // (EIGHT * cluster)))[0]
     part_bytes, c_bytes = rows * largest_part * element_bytes, rows * width * element_bytes
-    return Tile(together, buffer_bytes(rows, width, columns_turned), others, part_bytes, c_bytes)
+    return Tile(together, buffer_bytes(rows, width, columns_turned), BLOCK_BYTES + others, part_bytes, c_bytes)

@@ -55,7 +55,6 @@ from genkern.kernels.families.gluon_tile import (
     STORED,
     TURNED_BOX,
     WIDEST,
-    lands_in_ring,
     parts_of,
     powers_of,
     ring_k,
@@ -279,18 +278,13 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return "a ring needs a buffer to read besides those that are filled together"
     if buffers > MOST_BUFFERS:
         return "the barriers of so many buffers do not fit their block"
-    c_bytes, stored = tile.c_bytes, _stored(problem, config)
-    if stored < width:
-        c_bytes = c_bytes // width * (width % stored + 2 * stored)
-    ring = buffers * (tile.buffer_bytes + scales)
-    if scales or not lands_in_ring(ring, tile.landing_bytes, c_bytes):
-        ring += tile.landing_bytes
-    elif ring < tile.landing_bytes:
-        return "the sums of a cluster's other programs fit neither beside the ring nor where it was"
-    ring += BLOCK_BYTES
+    ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
     # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
     if tile.part_bytes >= ring:
         return "the ring must be larger than what C takes of shared memory"
+    c_bytes, stored = tile.c_bytes, _stored(problem, config)
+    if stored < width:
+        c_bytes = c_bytes // width * (width % stored + 2 * stored)
     if gpu is not None and ring + c_bytes > gpu.shared_bytes_per_block:
         return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
     return ""

@@ -125,7 +125,7 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: up to twelve buffers, deeper rings were never slower (H200; 24 were, where K is short), so only the deepest
     two that fit are tried, and of those that are filled several buffers at a time the deepest, of three times as many
     at least (six buffers filled four at a time: 16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer
-    for C and, in a cluster, the sums of other programs, or the deepest ring where they come to where it was.
+    for C and, in a cluster, the sums of other programs.
     """
     if not FAMILIES[config.family].in_gluon:
         return False
@@ -138,12 +138,9 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     least = width if FAMILIES[config.family].side_by_side == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
     c_bytes = rows * min(width, least) * DTYPES[problem.dtype_c].size_bytes
     others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
-    room = gpu.shared_bytes_per_block - c_bytes - _BARRIER_BYTES - _SLACK_BYTES
-    fit = (room - others) // buffer
+    fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     at_once = together(config, _element_bytes(problem))
     deepest = min(fit, _DEEP_RING) // at_once
-    if others and not op.promoted(problem) and min(room // buffer, _DEEP_RING) // at_once == config.num_stages > deepest:
-        return config.num_stages < 3
     if at_once > 1:
         return config.num_stages < 3 or config.num_stages != deepest
     return not deepest - 1 <= config.num_stages <= fit
