@@ -18,7 +18,7 @@ from genkern.kernels.families.realigned import REALIGNED
 from genkern.kernels.families.semaphore import STREAM_K, TILED_SEMAPHORE, TILED_SWAPPED
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_atomic import TILED_ATOMIC
-from genkern.kernels.families.tiled_tma import TILED_TMA, TILED_TMA_SWAPPED
+from genkern.kernels.families.tiled_tma import SPLIT_TMA, TILED_TMA, TILED_TMA_SWAPPED
 from genkern.kernels.families.warp_specialized import (
     CLUSTERS,
     SIDE_BY_SIDE,
@@ -40,6 +40,7 @@ FAMILIES = {
             SKINNY_DOT,
             TILED_SWAPPED,
             TILED_TMA,
+            SPLIT_TMA,
             TILED_TMA_SWAPPED,
         ),
         *(PERSISTENT, PERSISTENT_TMA_SPECIALIZED, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE),

@@ -30,6 +30,8 @@ CONFIGS = [
     Config("tiled_tma", 64, 64, 64, 8, 1, 4, 4),
     Config("tiled_tma", 16, 64, 128, 1, 4, 4, 4),
     Config("tiled_tma", 64, 32, 64, 1, 3, 4, 4),
+    Config("split_tma", 64, 128, 64, 1, 5, 4, 4),
+    Config("split_tma", 128, 64, 64, 4, 1, 8, 3),
     Config("persistent_tma", 128, 128, 64, 8, 1, 8, 3),
     Config("persistent_tma_specialized", 128, 128, 64, 8, 1, 4, 3),
     Config("persistent_tma_specialized", 64, 64, 64, 4, 1, 8, 4),

@@ -1,10 +1,16 @@
-"""tiled_tma and tiled_tma_swapped: as tiled_semaphore and tiled_swapped, with operands through TMA."""
+"""tiled_tma and tiled_tma_swapped: as tiled_semaphore and tiled_swapped, with operands through TMA.
+
+split_tma: tiled_tma whose splits of K a second kernel adds up, as those of tiled.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Descriptor, Workspace
 from genkern.kernels.families.call import (
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
@@ -14,6 +20,8 @@ from genkern.kernels.families.call import (
     TILES_OF_C,
     Call,
     Family,
+    M,
+    N,
     Product,
     Variant,
 )
@@ -26,11 +34,19 @@ from genkern.kernels.families.common import (
     main_kernel,
     masked_variant,
     of_groups,
+    reduction,
     sizes,
     sums,
     when_split,
 )
-from genkern.kernels.families.limits import INT32, dot_limit, splits_limit, tma_box_limit, tma_operands_limit
+from genkern.kernels.families.limits import (
+    INT32,
+    dot_limit,
+    over_c_limit,
+    splits_limit,
+    tma_box_limit,
+    tma_operands_limit,
+)
 from genkern.ops.op import groups_of
 
 
@@ -40,14 +56,32 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
     return masked_variant(problem, config, clips_k=groups is None or not groups.gathered)
 
 
-def _call(product: Product, variant: Variant) -> Call:
+def _operands(product: Product) -> tuple[Descriptor, Descriptor]:
     a = product.descriptor("a_desc", "a", (BLOCK_SIZE_M, BLOCK_SIZE_K))
-    b = product.descriptor("b_desc", "b", (BLOCK_SIZE_K, BLOCK_SIZE_N))
+    return a, product.descriptor("b_desc", "b", (BLOCK_SIZE_K, BLOCK_SIZE_N))
+
+
+def _call(product: Product, variant: Variant) -> Call:
+    a, b = _operands(product)
     if product.groups and product.groups.sorted_slots:
         return of_groups(product, variant, a, b, (GROUP, SPLITS), TILES, SPLIT_K)
     numbers = (*sizes(product), *leading(product, "c"), GROUP, SPLITS)
     kernel = main_kernel(variant, (a, b, C_POINTER, *sums(product), *product.extra, *numbers), TILES, SPLIT_K)
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
+
+
+def _split_variant(problem: GemmProblem, config: Config) -> Variant:
+    variant = masked_variant(problem, config, split=config.SPLIT_K > 1, clips_k=True)
+    return replace(variant, template=_variant(problem, replace(config, family=TILED_TMA.name)).template)
+
+
+def _split_call(product: Product, variant: Variant) -> Call:
+    if not variant.split:
+        return _call(product, variant)
+    partial = Workspace("partial_ptr", product.accumulator)
+    arguments = (*_operands(product), partial, *product.in_step, *sizes(product), GROUP, SPLITS)
+    kernels = main_kernel(variant, arguments, TILES, SPLIT_K), reduction(product, SPLIT_K)
+    return Call(kernels, (TILES_OF_C,), workspace=SPLIT_K * M * N)
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
@@ -60,6 +94,10 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         if problem.batch * max(problem.M, problem.N) >= INT32 // 2:
             return "the batch has more rows than 32 bits count"
     return tma_operands_limit(problem, gpu)
+
+
+def _split_shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    return splits_limit(problem, config, gpu) or (over_c_limit(problem, gpu) if config.SPLIT_K > 1 else "")
 
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -81,6 +119,17 @@ TILED_TMA = Family(
     batches=True,
     groups=True,
     gathers=True,
+)
+SPLIT_TMA = Family(
+    "split_tma",
+    _split_variant,
+    _split_call,
+    takes=_takes,
+    legal=_legal,
+    shares=_split_shares,
+    uses_tma=True,
+    splits_k=True,
+    split_apart=True,
 )
 TILED_TMA_SWAPPED = Family(
     "tiled_tma_swapped",
