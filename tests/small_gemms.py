@@ -29,6 +29,7 @@ TMA = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
 TMA_SPECIALIZED = Config("persistent_tma_specialized", 64, 64, 64, 4, 1, 4, 3)
 TILED_TMA = Config("tiled_tma", 64, 32, 64, 4, 1, 4, 3)
 TILED_TMA_SPLIT = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3)
+SPLIT_TMA = Config("split_tma", 64, 32, 64, 4, 3, 4, 3)
 SEMAPHORE = Config("tiled_semaphore", 64, 32, 32, 4, 3, 4, 2)
 ATOMIC = Config("tiled_atomic", 64, 32, 32, 4, 3, 4, 2)
 SWAPPED = Config("tiled_swapped", 16, 64, 32, 4, 3, 4, 2)
@@ -54,7 +55,7 @@ def taking(problem: GemmProblem) -> list[Config]:
     gpu = gpu_for_arch("sm_90")
     configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC]
     configs += [FEW_ROWS, SWAPPED, STREAM_K]
-    configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, TMA_SWAPPED]
+    configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, SPLIT_TMA, TMA_SWAPPED]
     configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT]
     configs += [ON_COPIES, WARP_SPECIALIZED_ON_COPIES]
     return [config for config in (*configs, CLUSTER, GEMV) if not legal(problem, config, gpu)]

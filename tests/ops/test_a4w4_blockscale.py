@@ -210,7 +210,7 @@ def test_on_a_gpu(tmp_path: Path, types: tuple[str, str], size: tuple[int, int, 
     problem = problem_of(*size, types, dtype_c="bf16", bias=True, activation="silu")
     if OP.refuse(problem, arch):
         pytest.skip(OP.refuse(problem, arch))
-    families = ("tiled", "tiled_semaphore", "tiled_tma", "persistent_tma", "stream_k", "tiled_swapped")
+    families = ("tiled", "tiled_semaphore", "tiled_tma", "split_tma", "persistent_tma", "stream_k", "tiled_swapped")
     made = [
         Config(name, 128 if size[0] > 100 else 32, 64, 128, 4, 1, 4, 3) for name in (*families, "tiled_tma_swapped")
     ]

@@ -132,7 +132,7 @@ def test_defaults_hold_what_won_for_small_m(arch: str) -> None:
     (space,) = (space for space in SPACES.values() if space.default and arch in space.archs)
     wanted = {"tiled", "tiled_swapped", "gemv", "skinny"}
     if compiles("tiled_tma", arch):
-        wanted |= {"tiled_tma", "tiled_tma_swapped", "persistent_tma"}
+        wanted |= {"tiled_tma", "split_tma", "tiled_tma_swapped", "persistent_tma"}
     kept = {
         family
         for size in ((1, 4096, 4096), (16, 4096, 4096), (64, 2112, 7168))
