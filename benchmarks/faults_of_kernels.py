@@ -70,10 +70,12 @@ FAULTS = (
     Fault("B stays at its first K-block", r"tl\.load\(b_ptrs \+ k", "tl.load(b_ptrs"),
     Fault("A stays at its first K-block", r"a_ptr \+ offs_k \+ k\b", "a_ptr + offs_k"),
     # Splits and shares.
-    Fault("a split is dropped", r"for split in range\(SPLIT_K\)", "for split in range(SPLIT_K - 1)"),
     # On copies there is one split.
     Fault(
-        "a split is dropped", r"for other in range\(SPLIT_K\)", "for other in range(SPLIT_K - 1)", unless="copies_ptr"
+        "a split is dropped",
+        r"for (split|other) in range\(whole, SPLIT_K\)",
+        r"for \1 in range(whole, SPLIT_K - 1)",
+        unless="copies_ptr",
     ),
     Fault(
         "a split is dropped",
@@ -131,7 +133,7 @@ FAULTS = (
     ),
     Fault("scales stay at their first K-block", r"(groups = tl\.minimum\()k // \d+", r"\g<1>0"),
     # Those of A, which the copy engine takes.
-    Fault("scales stay at their first K-block", r"(mul\.wide\.s32 next, )\$4(, \$7;)", r"\g<1>0\2"),
+    Fault("scales stay at their first K-block", r"(mul\.wide\.s32 next, \$\{behind \+ 1\}, )4;", r"\g<1>0;"),
     Fault("a row's scale is its neighbour's", r"(scale_a_ptr \+ )(scale_rows)", r"\1tl.maximum(\2 - 1, 0)"),
     Fault(
         "a row's scale is its neighbour's",

@@ -15,8 +15,8 @@ WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrie
 IN_USE, TOO_MANY, UNFINISHED = "while it is in use", "an arrival too many", "products are done"
 BEYOND, OUTSIDE = "beyond the memory", "an address outside the ring"
 HEARD_OF = """\
-            *[f"cp.async.ca.shared.global [scales+{4 * (room + i)}], [{name}], 4;" for i, name in enumerate(froms)],
-            "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];","""
+        *[f"cp.async.ca.shared.global [scales+{4 * (room + i)}], [{name}], 4;" for i, name in enumerate(froms)],
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];","""
 AGAIN = " cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];"
 Mistakes = dict[str, tuple[str, str, str]]
 Own = tuple[tuple[str, int], ...]
@@ -102,12 +102,12 @@ ENGINE: Mistakes = {
     ),
     "over barriers": ("add.u32 scales, scales, {offset};", "add.u32 scales, scales, 0;", "over barriers"),
     "in the next turn behind those of this one": (
-        '            *[f"add.u32 scales, $4, {offset};"] * bool(scales),\n',
+        '            f"add.u32 scales, $4, {offset};",\n',
         "",
         f"{OUTSIDE}|{IN_USE}|{EARLY}|{WRONG}",
     ),
     "B's, of which nobody hears": (
-        '            "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];",\n',
+        '        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [full];",\n',
         "",
         f"{HANG}|nobody hears",
     ),
@@ -127,7 +127,7 @@ ENGINE: Mistakes = {
         "cp.async.mbarrier.arrive.shared::cta.b64 [full];",
         HANG,
     ),
-    "bytes that nobody expects": ('"all" if scales else size', "size", f"{HANG}|{EARLY}|next phase"),
+    "bytes that nobody expects": ('1, 1, "all")', "1, 1, size)", f"{HANG}|{EARLY}|next phase"),
     "fewer bytes than come": ("add.u32 all, bytes, {size};", "add.u32 all, bytes, {size - 16};", f"{HANG}|{EARLY}"),
     "more bytes than come": ("add.u32 all, bytes, {size};", "add.u32 all, bytes, {size + 16};", HANG),
     "only its own bytes": ("add.u32 all, bytes, {size};", "mov.u32 all, bytes;", f"{HANG}|{EARLY}"),

@@ -12,6 +12,8 @@ from long_tests import in_turns, repeats
 from genkern.kernels.family import FAMILIES, GLUON
 
 pytestmark = pytest.mark.usefixtures("for_clusters")
+# Rows and columns of several tiles for a program, and of one tile for a cluster, whose programs have no second one.
+TILED, ALONE = (140, 88), (44, 60)
 PROMOTES = [name for name, family in FAMILIES.items() if family.promotes and family.in_gluon]
 # So many buffers, filled so many at a time.
 RINGS = [(2, 1), (5, 1), (6, 2), (7, 1), (8, 2)]
@@ -43,7 +45,8 @@ def assert_scaled_exact(family: str, ring: tuple[int, int], blocks: int, odd: bo
     """Of several tiles a program; in clusters, of one."""
     (buffers, together), cluster = ring, FAMILIES[family].cluster
     config = made(family, 64, 48, 1, 4, buffers // together, 2, 2 * together)
-    problem = block_scaled((140 if cluster == 1 else 44) - odd, 88, 128 * blocks * cluster - 48)
+    m, n = TILED if cluster == 1 else ALONE
+    problem = block_scaled(m - odd, n, 128 * blocks * cluster - 48)
     assert_exact(product(problem, config, 2, seed=blocks, largest=2))
 
 
@@ -66,7 +69,8 @@ def test_buffers_come_one_by_one(family: str, ring: tuple[int, int], blocks: int
     share = FAMILIES[family].cluster if family not in SIDE_BY_SIDE else 1
     together = 1 if family in SIDE_BY_SIDE else together
     config = made(family, 64, 48, 1, 4, buffers // together, 2, together)
-    problem = fp16_problem(140 if share == 1 else 44, 104, 64 * blocks * share - 24, dtype_c="fp32")
+    m, n = TILED if share == 1 else ALONE
+    problem = fp16_problem(m, n, 64 * blocks * share - 24, dtype_c="fp32")
     assert_exact(product(problem, config, 2, seed=blocks))
 
 
@@ -77,7 +81,7 @@ def test_groups_go_on_where_others_end(family: str, promotes: bool, ring: tuple[
     own = [("scales", "blocks")] if promotes else []
     config = made(family, 64, 48, 1, 4, buffers // together, 1, together * (2 if promotes else 1))
     k = (128 if promotes else 64) * blocks - 16
-    problem = grouped(sum(counts), 72, k, len(counts), "fp8e4m3fn" if promotes else "fp16", own)
+    problem = grouped(sum(counts), 40, k, len(counts), "fp8e4m3fn" if promotes else "fp16", own)
     assert_groups_exact(group_product(problem, config, 2, counts, seed=blocks))
 
 

@@ -12,6 +12,8 @@ from gluon_cases import assert_noticed, block_scaled, changed, fp16_problem, mad
 from gluon_groups import grouped, said_of_groups
 from gluon_memory import LATE
 
+from genkern.gemm.problem import GemmProblem
+
 pytestmark = pytest.mark.usefixtures("for_clusters")
 WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
 IN_USE, TOO_MANY, TWICE = "while it is in use", "an arrival too many", "an element of C is written twice"
@@ -136,16 +138,6 @@ TAKING: Mistakes = {
     "loads another first tile": ("BINARY, pid_m, pid_n, M", "BINARY, pid_n, pid_m, M", WRONG),
     "multiplies another first tile": (" " * 20 + "c, tiles, pid_m", " " * 20 + "c, tiles, pid_n", f"{TWICE}|{WRONG}"),
 }
-UPRIGHT = LOOP | WAITING | TAKING
-
-
-@pytest.mark.parametrize("mistake", UPRIGHT)
-def test_the_stand_in_notices(mistake: str) -> None:
-    """Six buffers, filled by twos; eleven K-blocks a tile, four of the first one begun; two tiles a program."""
-    problem, config = block_scaled(71, 96, 11 * 128 - 16), made("warp_specialized", 64, 48, 1, 4, 3, 1, 4)
-    assert_noticed(UPRIGHT[mistake], problem, config, 2, 4)
-
-
 LANES: Mistakes = {
     "scales of what was begun are forgotten": (FROM_LANES, "range(begun", HANG),
     "as if the copy engine took them": (FROM_LANES, "range(count", HANG),
@@ -174,15 +166,6 @@ LANES: Mistakes = {
         f"{NOT_ITS_TURN}|{OTHER_KIND}",
     ),
 }
-
-
-@pytest.mark.parametrize("mistake", LANES)
-def test_the_stand_in_notices_between_lanes(mistake: str) -> None:
-    """The same where lanes copy the scales of each buffer, which the warp fills one at a time."""
-    problem = block_scaled(71, 96, 11 * 128 - 16, own=(("block_k", 256),))
-    assert_noticed(LANES[mistake], problem, made("warp_specialized", 64, 48, 1, 4, 3, 1, 4), 2, 4)
-
-
 FEW: Mistakes = {
     "nothing is something": (
         '        "setp.eq.u32 one, left, 0;",\n        "@one bra filled;",\n',
@@ -205,13 +188,21 @@ FEW: Mistakes = {
         f"{NOT_ITS_TURN}|{BEYOND}|nobody waits for",
     ),
 }
+WAYS: dict[str, tuple[GemmProblem, Mistakes]] = {
+    # Of a tile's eleven K-blocks, four of the first one begun.
+    "engine": (block_scaled(71, 96, 11 * 128 - 16), LOOP | WAITING | TAKING),
+    # The same where lanes copy the scales of each buffer, which the warp fills one at a time.
+    "lanes": (block_scaled(71, 96, 11 * 128 - 16, own=(("block_k", 256),)), LANES),
+    # Of the first tile's three K-blocks none is left for the loading warp.
+    "all begun": (block_scaled(71, 96, 3 * 128), FEW),
+}
 
 
-@pytest.mark.parametrize("mistake", FEW)
-def test_the_stand_in_notices_where_all_is_begun(mistake: str) -> None:
-    """Of the first tile's three K-blocks none is left for the loading warp."""
-    problem, config = block_scaled(71, 96, 3 * 128), made("warp_specialized", 64, 48, 1, 4, 3, 1, 4)
-    assert_noticed(FEW[mistake], problem, config, 2, 4)
+@pytest.mark.parametrize(("way", "mistake"), [(way, name) for way, (_, mistakes) in WAYS.items() for name in mistakes])
+def test_the_stand_in_notices(way: str, mistake: str) -> None:
+    """Six buffers, filled by twos; two tiles a program."""
+    problem, mistakes = WAYS[way]
+    assert_noticed(mistakes[mistake], problem, made("warp_specialized", 64, 48, 1, 4, 3, 1, 4), 2, 4)
 
 
 # Of swapped tiles those whose scales the copy engine takes, and those whose scales lanes copy; also, rows of A.

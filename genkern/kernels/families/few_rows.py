@@ -148,23 +148,27 @@ def rows_of_warp(config: Config) -> int:
     return config.BLOCK_SIZE_N * config.BLOCK_SIZE_K // (WARP_K * config.num_warps)
 
 
+def _most_held(problem: GemmProblem, config: Config, rows: int) -> int:
+    """Steps for which there is room in shared memory, with so many rows of A: theirs, or as many scales of groups."""
+    step, group = config.BLOCK_SIZE_K, get_op(problem.op).shared_scale(problem)[2]
+    scales = config.BLOCK_SIZE_N * max(step // group, step // WARP_K) if group > 1 else 0
+    # In elements of 16 bits.
+    room = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps)
+    return room // max(rows * step, scales)
+
+
 def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
     """Holds A's rows of so many steps in shared memory, both powers of two, where that is a turn of the loop at least.
 
     Binaries are the same for all SPLIT_K: a program has half of the steps at most where there is one.
     """
     split = config.SPLIT_K > 1
-    step, side_by_side = config.BLOCK_SIZE_K, WARP_K * config.num_warps // config.BLOCK_SIZE_K
     rows = min(config.BLOCK_SIZE_M, 1 << (problem.M - 1).bit_length())
-    steps = -(-problem.K // step)
+    steps = -(-problem.K // config.BLOCK_SIZE_K)
     steps = -(-steps // 2) if split else steps
-    # Elements of 16 bits, of A's rows or of the scales of groups, whichever are more.
-    group = get_op(problem.op).shared_scale(problem)[2]
-    scales = config.BLOCK_SIZE_N * max(step // group, step // WARP_K) if group > 1 else 0
-    room = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps)
-    most = room // max(rows * step, scales)
-    turn = config.num_stages + 1
+    most, turn = _most_held(problem, config, rows), config.num_stages + 1
     held = max(turn, min(1 << (steps - 1).bit_length(), 1 << most.bit_length() >> 1))
+    side_by_side = WARP_K * config.num_warps // config.BLOCK_SIZE_K
     # Of more rows each warp with the same elements of K has A in registers of its own, but where several do.
     if (rows > _MOST_HELD_ROWS and side_by_side == 1) or held > most or held % turn or held & (held - 1):
         return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
