@@ -77,6 +77,7 @@ FAULTS = (
         r"for \1 in range(whole, SPLIT_K - 1)",
         unless="copies_ptr",
     ),
+    Fault("a split is dropped", r"if SPLIT_K & ([124]):", "if SPLIT_K & 0:"),
     Fault(
         "a split is dropped",
         r"range\(first_owner, first_owner \+ owners\)",
@@ -88,7 +89,7 @@ FAULTS = (
     Fault("a split is dropped", r"for _ in range\(cluster - 1\):", "for _ in range(cluster - 2):"),
     Fault(
         "a split is added twice",
-        r"^( +)(acc|c) \+= (tl\.load\((?:first|partial_ptr) .*)$",
+        r"^( +)(acc|c) \+= (tl\.load\((?:first|partial_ptr) .*|parts\[i\])$",
         r"\1\2 += 2 * \3",
         unless="copies_ptr",
     ),
@@ -102,7 +103,12 @@ FAULTS = (
         unless="copies_ptr",
     ),
     # Where splits are added by atomics there is one partial sum.
-    Fault("a partial sum lies one too early", r"split \* elements", "split * (elements - 1)", unless="tl.atomic_add"),
+    Fault(
+        "a partial sum lies one too early",
+        r"(\(whole \+ i\)|whole) \* elements",
+        r"\1 * (elements - 1)",
+        unless="tl.atomic_add",
+    ),
     Fault("shares overlap", r"(last = gl\.minimum\(program \+ 1, SHARERS\) \* shared // SHARERS)", r"\1 + 1"),
     Fault("shares overlap", r"\(rank \+ 1\) \* blocks // CLUSTER$", "((rank + 1) * blocks + CLUSTER) // CLUSTER"),
     # Sums in too few bits.

@@ -95,7 +95,9 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
         cases.append((a16w16(104, 48, k, layout=layout, bias=split > 2), config))
         cases.append((a16w16(104, 48, k, layout=layout, bias=split > 2), replace(config, family="split_tma")))
     apart = replace(TILED_TMA, family="split_tma")
-    cases += [(a8w8(48, 48, 112, dtype, bias=True), config) for dtype in ("int8", *FP8) for config in (TILED_TMA, apart)]
+    cases += [
+        (a8w8(48, 48, 112, dtype, bias=True), config) for dtype in ("int8", *FP8) for config in (TILED_TMA, apart)
+    ]
     cases += [(a16w16(48, 48, 112, dtype), TILED_TMA) for dtype in ("bf16", "fp32")]
     # More rows of tiles than GROUP_SIZE_M, and a last group that is smaller.
     cases += [(a16w16(112, 48, 32), Config("tiled", 16, 16, 16, group, 1)) for group in (1, 3, 64)]

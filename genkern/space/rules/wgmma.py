@@ -30,7 +30,7 @@ _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
 # K-blocks that a program of a cluster should have, for its ring to come into its stride.
 _LEAST_BLOCKS = 4
-# Rows of C from which on a tile of a cluster may have neighbours, and the share of the SMs that their programs then take.
+# Rows of C from which on a tile of a cluster may have neighbours, and the share of the SMs that these then take.
 _SIDE_BY_SIDE = 64
 _LEAST_SHARE = 0.7
 # What L2 hands out.
@@ -179,13 +179,14 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster whose programs have under four K-blocks each, or do not all run at a time, or whose tile is narrow beside M.
+    """Cluster whose programs have under four K-blocks each, are more than run at a time, or have a narrow tile of M.
 
     genkern: K-blocks of BLOCK_SIZE_K. Clusters are there to give idle SMs a share; with more tiles than that, programs
     without a cluster have nothing to exchange. Tiles of 64 rows of C and more may have neighbours where their programs
-    take 70 % of the SMs (H200, 632x136x4584 TT: 7.6 us by 15 clusters of eight, 10.1 by tiled_tma). Two narrow tiles of the same weights are faster in programs side by
-    side, where two SMs get a line for one request, than in clusters, whose neighbours have other K-blocks (H200,
-    64x1280x8192, 80 programs: 13.8 us by two for each tile of 32x64, 9.6 by four for each of 64x64).
+    take 70 % of the SMs (H200, 632x136x4584 TT: 7.6 us by 15 clusters of eight, 10.1 by tiled_tma). Two narrow tiles
+    of the same weights are faster in programs side by side, where two SMs get a line for one request, than in clusters,
+    whose neighbours have other K-blocks (H200, 64x1280x8192, 80 programs: 13.8 us by two for each tile of 32x64, 9.6 by
+    four for each of 64x64).
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
