@@ -194,6 +194,20 @@ def test_tiled_semaphore(compiled: Callable[..., Texts], arch: str) -> None:
     assert counts_arrivals(main_text(texts), arch)
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_split_tma(compiled: Callable[..., Texts], arch: str) -> None:
+    """Both operands through the copy engine, sums that nobody counts, and a reduction that is there before they are."""
+    texts = compiled(arch, PROBLEM, Config("split_tma", 64, 64, 64, 1, 4, 4, 3))
+    assert list(texts) == ["matmul_split_tma_split_mask_m", "reduce_splits"]
+    text = main_text(texts)
+    assert text.count("cp.async.bulk.tensor.2d") >= 2
+    assert re.search(MATRIX[arch], text)
+    assert not counts_arrivals(text, arch)
+    assert "griddepcontrol.launch_dependents" in text
+    assert "griddepcontrol.wait" in texts["reduce_splits"]
+    assert "griddepcontrol.wait" not in text
+
+
 @pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
 def test_stream_k(compiled: Callable[..., Texts], arch: str) -> None:
     """Matrix instructions inside the loop over tiles, and partial sums that the last program can see."""
