@@ -185,10 +185,11 @@ def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> N
         assert "ld.global" not in before
 
 
-@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
-def test_tiled_semaphore(compiled: Callable[..., Texts], arch: str) -> None:
-    """Matrix instructions, and partial sums that the last program of a tile can see."""
-    texts = compiled(arch, PROBLEM, Config("tiled_semaphore", 64, 64, 32, 1, 4, 4, 2))
+@pytest.mark.parametrize(("family", "split_k"), [("tiled_semaphore", 4), ("stream_k", 1)])
+@pytest.mark.parametrize("arch", spread(ARCHS, 2))
+def test_sums_within_the_kernel(compiled: Callable[..., Texts], family: str, split_k: int, arch: str) -> None:
+    """Matrix instructions, also inside a loop over tiles, and partial sums that a tile's last program can see."""
+    texts = compiled(arch, PROBLEM, Config(family, 64, 64, 32, 1, split_k, 4, 2))
     assert len(texts) == 1
     assert re.search(MATRIX[arch], main_text(texts))
     assert counts_arrivals(main_text(texts), arch)
@@ -205,16 +206,6 @@ def test_split_tma(compiled: Callable[..., Texts], arch: str) -> None:
     assert not counts_arrivals(text, arch)
     assert "griddepcontrol.launch_dependents" in text
     assert "griddepcontrol.wait" in texts["reduce_splits"]
-    assert "griddepcontrol.wait" not in text
-
-
-@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
-def test_stream_k(compiled: Callable[..., Texts], arch: str) -> None:
-    """Matrix instructions inside the loop over tiles, and partial sums that the last program can see."""
-    texts = compiled(arch, PROBLEM, Config("stream_k", 64, 64, 32, 1, 1, 4, 2))
-    assert len(texts) == 1
-    assert re.search(MATRIX[arch], main_text(texts))
-    assert counts_arrivals(main_text(texts), arch)
 
 
 @pytest.mark.parametrize("arch", spread(ARCHS, 3))

@@ -123,9 +123,9 @@ def test_other_architectures_are_refused() -> None:
 
 
 def test_shared_memory_is_said_once() -> None:
-    """What legality bounds is what the kernel is compiled with and launched with, for every family and tile."""
+    """What legality bounds is what the kernel is compiled with and launched with, of each family, every third width."""
     of = (PLAIN, problem(dtype_c="fp32"), problem(row_major_a=False, row_major_b=True))
-    blocks = itertools.product(FORMS, (64, 128, 256), range(8, 257, 8), (2, 3, 4, 6, 9))
+    blocks = itertools.product(FORMS, (64, 128, 256), range(8, 257, 24), (2, 3, 4, 6, 9))
     seen = 0
     for family, height, width, stages in blocks:
         for warps in (4, 8):
@@ -137,7 +137,7 @@ def test_shared_memory_is_said_once() -> None:
                 assert constants["shared_bytes"] == shared_bytes(each, config) <= SHARED_BYTES
                 assert constants["warps"] == warps + 4
                 seen += 1
-    assert seen > 2000
+    assert seen > 700
 
 
 def test_one_binary_serves_every_size() -> None:
