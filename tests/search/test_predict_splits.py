@@ -18,7 +18,10 @@ from genkern.search.predict_splits import GAP_US, KERNEL_US, sharers, splitting_
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(64, 2112, 7168)
 TILED = Config("tiled", 64, 64, 128, 1, 4, 4, 4)
-FAMILIES = ("tiled", "tiled_semaphore", "tiled_atomic", "tiled_swapped", "tiled_tma", "tiled_tma_swapped", "skinny")
+FAMILIES = (
+    *("tiled", "tiled_semaphore", "tiled_atomic", "tiled_swapped"),
+    *("tiled_tma", "split_tma", "tiled_tma_swapped", "skinny"),
+)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -40,7 +43,7 @@ def test_kernels_besides_the_main_one_count() -> None:
     kernel_us = GAP_US + KERNEL_US
     tiny = GemmProblem(1, 16, 4096)
     cost = {family: splitting_us(tiny, replace(TILED, family=family), H200) for family in FAMILIES}
-    assert cost["tiled"] == pytest.approx(kernel_us, rel=0.01)
+    assert cost["tiled"] == cost["split_tma"] == pytest.approx(kernel_us, rel=0.01)
     assert cost["tiled_atomic"] == pytest.approx(2 * kernel_us, rel=0.01)
     assert cost["tiled_semaphore"] < kernel_us
     sums = replace(tiny, dtype_c="fp32")

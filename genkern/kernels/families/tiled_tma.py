@@ -72,7 +72,7 @@ def _call(product: Product, variant: Variant) -> Call:
 
 def _split_variant(problem: GemmProblem, config: Config) -> Variant:
     variant = masked_variant(problem, config, split=config.SPLIT_K > 1, clips_k=True)
-    return replace(variant, template=_variant(problem, replace(config, family=TILED_TMA.name)).template)
+    return replace(variant, template="gemm/tiled_tma.py.j2")
 
 
 def _split_call(product: Product, variant: Variant) -> Call:
@@ -120,6 +120,7 @@ TILED_TMA = Family(
     groups=True,
     gathers=True,
 )
+# With one split it is tiled_tma; spaces begin at two.
 SPLIT_TMA = Family(
     "split_tma",
     _split_variant,

@@ -31,7 +31,7 @@ _MANY_WAVES = 4
 # K-blocks that a program of a cluster should have, for its ring to come into its stride.
 _LEAST_BLOCKS = 4
 # Rows of C from which on a tile of a cluster may have neighbours, and the share of the SMs that these then take.
-_SIDE_BY_SIDE = 64
+_LEAST_ROWS_BESIDE = 64
 _LEAST_SHARE = 0.7
 # What L2 hands out.
 _LINE_BYTES = 128
@@ -179,19 +179,19 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster whose programs have under four K-blocks each, are more than run at a time, or have a narrow tile of M.
+    """Cluster whose programs have under four K-blocks each, are more than run at a time, or cut M narrowly.
 
     genkern: K-blocks of BLOCK_SIZE_K. Clusters are there to give idle SMs a share; with more tiles than that, programs
-    without a cluster have nothing to exchange. Tiles of 64 rows of C and more may have neighbours where their programs
-    take 70 % of the SMs (H200, 632x136x4584 TT: 7.6 us by 15 clusters of eight, 10.1 by tiled_tma). Two narrow tiles
-    of the same weights are faster in programs side by side, where two SMs get a line for one request, than in clusters,
-    whose neighbours have other K-blocks (H200, 64x1280x8192, 80 programs: 13.8 us by two for each tile of 32x64, 9.6 by
-    four for each of 64x64).
+    without a cluster have nothing to exchange. A tile has all of M, or cuts it evenly into 64 rows and more where the
+    programs take 70 % of the SMs (H200, 632x136x4584 TT: 7.6 us by 15 clusters of eight, 10.1 by tiled_tma). Two
+    narrow tiles of the same weights are faster in programs side by side, where two SMs get a line for one request, than
+    in clusters, whose neighbours have other K-blocks (H200, 64x1280x8192, 80 programs: 13.8 us by two for each tile of
+    32x64, 9.6 by four for each of 64x64).
     """
     if (cluster := FAMILIES[config.family].cluster) == 1:
         return False
     if not _covers(problem, config) and not (
-        config.BLOCK_SIZE_M >= _SIDE_BY_SIDE
+        config.BLOCK_SIZE_M >= _LEAST_ROWS_BESIDE
         and _cuts_evenly(problem, config)
         and tiles(problem, config) * cluster >= _LEAST_SHARE * gpu.compute_units
     ):
