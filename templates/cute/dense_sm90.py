@@ -5,7 +5,7 @@ it, since CuTe DSL is an optional extra. `build` is its entry.
 
 A CTA has a warpgroup that loads and `groups` that multiply. Cooperative: all of them share a tile, 64 or 128 rows each.
 Ping-pong: each has a tile of its own, and while one multiplies the other brings its sums to C. The programs of a
-cluster have tiles beside each other; what they have in common is loaded once, by each in turn, for all that need it.
+cluster have tiles beside each other; of what they have in common each loads a share of every block for all that need it.
 
 wgmma has 64 rows for a group, and any multiple of 8 columns. Upright its rows are C's. Swapped, it computes
 C^T = B^T A^T: its rows are columns of C, and the side of a tile along M is the free one. Loads are the same; which
@@ -34,6 +34,8 @@ from genkern.templates.cute.walk import Walk
 GROUP = 128
 # Registers of a thread that loads, and of one that multiplies where one group does, or two: 64 Ki are an SM's.
 LOADING, MULTIPLYING = 40, {1: 240, 2: 232}
+# Rows of an operand that runs along them in memory which lie beside each other in shared memory.
+TURNED = 64
 # Named barriers of the ping-pong groups; 0 is the whole CTA's, and the epilogue has others.
 TURN = 1
 
@@ -71,8 +73,6 @@ class Dense(Epilogue, Walk):
         self.cluster, self.tiles_m = cluster_m * cluster_n, cluster_m
         # CTAs that write into another's stages: those of its row and of its column.
         self.sharers = cluster_m + cluster_n - 1
-        # Then those that write to this CTA and those that write to its neighbour are not the same, see `announce`.
-        self.both = cluster_m > 1 and cluster_n > 1
         self.ping_pong, self.stages = bool(ping_pong), stages
         self.part, self.tma_store, self.swizzled = part, part > 0, bool(swizzled)
         # Rows and columns of C that go out at a time.
@@ -95,6 +95,27 @@ class Dense(Epilogue, Walk):
         if stages:
             shape, order = (*shape, stages), (*order, 2)
         return cute.tile_to_shape(atom, shape, order=order)
+
+    def share(self, rows, k_major, sharers):
+        """Of a block of A or B what one of its `sharers` loads for all: rows where they run along K, else some of K.
+
+        Each then writes to every stage, so that none is full before all have seen that it was empty.
+        """
+        return (rows // sharers, self.block_k) if k_major else (rows, self.block_k // sharers)
+
+    def share_layout(self, dtype, rows, k_major, sharers, stages):
+        """Where a share of each stage lies: as `operand_layout`, from the share's own first element on."""
+        kinds = warpgroup.SmemLayoutAtomKind
+        swizzle = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else kinds.MN_SW128, dtype).inner
+        if k_major:
+            shape, stride = self.share(rows, k_major, sharers), (self.block_k, 1)
+        else:
+            # 64 rows beside each other, for all of K, then the next.
+            shape = ((TURNED, rows // TURNED), self.block_k // sharers)
+            stride = ((1, TURNED * self.block_k), TURNED)
+        if stages:
+            shape, stride = (*shape, stages), (*stride, rows * self.block_k)
+        return cute.make_composed_layout(swizzle, 0, cute.make_layout(shape, stride=stride))
 
     def part_layout(self, rows, buffers):
         """Of a part of C in shared memory; of all buffers, where there are any."""
@@ -123,13 +144,13 @@ class Dense(Epilogue, Walk):
     @cute.jit
     def __call__(self, a, b, c, extras, sizes, programs: Int32, stream):
         one, shared = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileG2SMulticastOp()
-        block_a = self.operand_layout(self.dtype_a, self.block_m, self.k_major_a, 0)
-        block_b = self.operand_layout(self.dtype_b, self.block_n, self.k_major_b, 0)
+        of_a = self.block_m, self.k_major_a, self.cluster_n
+        of_b = self.block_n, self.k_major_b, self.cluster_m
         load_a, _ = cpasync.make_tiled_tma_atom(
-            shared if self.cluster_n > 1 else one, a, block_a, (self.block_m, self.block_k)
+            shared if self.cluster_n > 1 else one, a, self.share_layout(self.dtype_a, *of_a, 0), self.share(*of_a)
         )
         load_b, _ = cpasync.make_tiled_tma_atom(
-            shared if self.cluster_m > 1 else one, b, block_b, (self.block_n, self.block_k)
+            shared if self.cluster_m > 1 else one, b, self.share_layout(self.dtype_b, *of_b, 0), self.share(*of_b)
         )
         if const_expr(self.tma_store):
             c, _ = cpasync.make_tiled_tma_atom(
@@ -161,16 +182,23 @@ class Dense(Epilogue, Walk):
         if warp == 0:
             with cute.arch.elect_one():
                 for stage in range_constexpr(self.stages):
-                    cute.arch.mbarrier_init(full + stage, self.sharers if self.both else 1)
+                    cute.arch.mbarrier_init(full + stage, 1)
                     cute.arch.mbarrier_init(empty + stage, GROUP // WARP * self.groups_of_tile * self.sharers)
             cute.arch.mbarrier_init_fence()
+        if const_expr(self.cluster > 1):
+            # The fence says to all of the cluster what the barriers are; there is nothing else to tell.
+            cute.arch.cluster_arrive_relaxed()
+        if warp == 0:
             cpasync.prefetch_descriptor(load_a)
             cpasync.prefetch_descriptor(load_b)
             if const_expr(self.tma_store):
                 cpasync.prefetch_descriptor(c)
-        self.meet()
         m, n, k = sizes[0], sizes[1], sizes[2]
         walk = self.walk(program, sizes)
+        if const_expr(self.cluster > 1):
+            cute.arch.cluster_wait()
+        else:
+            cute.arch.sync_threads()
         if warp < GROUP // WARP:
             cute.arch.setmaxregister_decrease(LOADING)
             if warp == 0:
@@ -179,10 +207,6 @@ class Dense(Epilogue, Walk):
             cute.arch.setmaxregister_increase(MULTIPLYING[self.groups])
             blocks = cute.ceil_div(k, self.block_k)
             self.multiply(thread - GROUP, warp // 4 - 1, a, b, parts, full, empty, c, extras, sizes, blocks, walk)
-        if const_expr(self.cluster > 1):
-            # Nobody ends while another may still write to its stages, or count on its barriers.
-            cute.arch.cluster_arrive()
-            cute.arch.cluster_wait()
 
     def stages_of(self, smem, dtype, rows, k_major):
         layout = self.operand_layout(dtype, rows, k_major, self.stages)
@@ -203,49 +227,66 @@ class Dense(Epilogue, Walk):
     def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk):
         """The loading warp: blocks of A and B into the stages, round and round."""
         first, turns, step, _, _, _, rank_m, rank_n = walk
-        from_a, to_a = self.copies(load_a, a, m, k, self.block_m, self.k_major_a)
-        from_b, to_b = self.copies(load_b, b, n, k, self.block_n, self.k_major_b)
+        of_a = load_a, a, m, k, self.block_m, self.k_major_a, self.cluster_n, rank_n
+        of_b = load_b, b, n, k, self.block_n, self.k_major_b, self.cluster_m, rank_m
+        from_a, to_a = self.copies(*of_a)
+        from_b, to_b = self.copies(*of_b)
         # Programs of one row of a cluster have A in common, those of a column B.
         mask_a = Int16(sum(1 << (place * self.cluster_m) for place in range(self.cluster_n)) << rank_m)
         mask_b = Int16(((1 << self.cluster_m) - 1) << (rank_n * self.cluster_m))
-        stage, phase, loaded = Int32(0), Int32(1), Int32(0)
+        stage, phase = Int32(0), Int32(1)
         for turn in cutlass.range(first, turns, step, unroll=1):
             product, turn_of_product = self.product_at(turn, walk)
             tile_m, tile_n = self.tile_at(turn_of_product, walk)
             own_a, own_b = from_a, from_b
             if const_expr(self.batched):
-                own_a, _ = self.copies(load_a, a, m, k, self.block_m, self.k_major_a, product)
-                own_b, _ = self.copies(load_b, b, n, k, self.block_n, self.k_major_b, product)
+                own_a, _ = self.copies(*of_a, product)
+                own_b, _ = self.copies(*of_b, product)
             for block in cutlass.range(cute.ceil_div(k, self.block_k), unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
-                self.announce(full + stage, rank_m, rank_n)
                 arrived = full + stage
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
+                source = own_a[None, *self.share_at(tile_m, block, self.k_major_a, self.cluster_n, rank_n)]
                 if const_expr(self.cluster_n == 1):
-                    cute.copy(load_a, own_a[None, tile_m, block], to_a[None, stage], tma_bar_ptr=arrived)
-                elif loaded % self.cluster_n == rank_n:
-                    source, target = own_a[None, tile_m, block], to_a[None, stage]
-                    cute.copy(load_a, source, target, tma_bar_ptr=arrived, mcast_mask=mask_a)
+                    cute.copy(load_a, source, to_a[None, stage], tma_bar_ptr=arrived)
+                else:
+                    cute.copy(load_a, source, to_a[None, stage], tma_bar_ptr=arrived, mcast_mask=mask_a)
+                source = own_b[None, *self.share_at(tile_n, block, self.k_major_b, self.cluster_m, rank_m)]
                 if const_expr(self.cluster_m == 1):
-                    cute.copy(load_b, own_b[None, tile_n, block], to_b[None, stage], tma_bar_ptr=arrived)
-                elif loaded % self.cluster_m == rank_m:
-                    source, target = own_b[None, tile_n, block], to_b[None, stage]
-                    cute.copy(load_b, source, target, tma_bar_ptr=arrived, mcast_mask=mask_b)
-                loaded += 1
+                    cute.copy(load_b, source, to_b[None, stage], tma_bar_ptr=arrived)
+                else:
+                    cute.copy(load_b, source, to_b[None, stage], tma_bar_ptr=arrived, mcast_mask=mask_b)
+                stage += 1
+                if stage == self.stages:
+                    stage = Int32(0)
+                    phase ^= 1
+        if const_expr(self.cluster > 1):
+            # Nobody ends while another may still say that it has read a stage. What comes to its own it waits for to read it.
+            for _ in cutlass.range(self.stages, unroll=1):
+                cute.arch.mbarrier_wait(empty + stage, phase)
                 stage += 1
                 if stage == self.stages:
                     stage = Int32(0)
                     phase ^= 1
 
-    def copies(self, load, stages, rows, k, block, k_major, product=None):
-        """Blocks of an operand, or of that of a product of a batch, as its descriptor counts, [.., tile, K-block], and
-        the stages that they go to.
+    def share_at(self, tile, block, k_major, sharers, rank):
+        """Number of this program's share, along the operand's rows and along K."""
+        return (tile * sharers + rank, block) if k_major else (tile, block * sharers + rank)
+
+    def copies(self, load, stages, rows, k, block, k_major, sharers, rank, product=None):
+        """Shares of an operand, or of that of a product of a batch, as its descriptor counts, [.., rows, along K], and
+        where this program's lie in the stages.
         """
         matrix = coordinates(rows, k, k_major)
         if product is not None:
             matrix = cute.domain_offset((product * rows, 0) if k_major else (0, product * k), matrix)
-        blocks = cute.local_tile(matrix, (block, self.block_k), (None, None))
+        shares = cute.local_tile(matrix, self.share(block, k_major, sharers), (None, None))
+        layout = self.share_layout(stages.element_type, block, k_major, sharers, self.stages)
+        before = rank * (block // sharers * self.block_k if k_major else TURNED * self.block_k // sharers)
+        own = cute.make_tensor(stages.iterator + before, layout.outer)
         to, source = cpasync.tma_partition(
-            load, 0, cute.make_layout(1), cute.group_modes(stages, 0, 2), cute.group_modes(blocks, 0, 2)
+            load, 0, cute.make_layout(1), cute.group_modes(own, 0, 2), cute.group_modes(shares, 0, 2)
         )
         return source, to
 
@@ -312,23 +353,6 @@ class Dense(Epilogue, Walk):
                 self.write(flat, row, column, thread % GROUP, own_c, sizes)
         if const_expr(self.tma_store):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
-
-    @cute.jit
-    def announce(self, barrier, rank_m, rank_n):
-        """Say that this program's stage is free, and how much comes; in a cluster along both sides to others, too.
-
-        There a program may have all that it needs from itself, and a round later say a second time to a neighbour that
-        it has read the stage, in the place of a third program that has not: its stage is full only once all those
-        neighbours have gone on.
-        """
-        with cute.arch.elect_one():
-            if const_expr(self.both):
-                cute.arch.mbarrier_expect_tx(barrier, self.stage_bytes)
-            else:
-                cute.arch.mbarrier_arrive_and_expect_tx(barrier, self.stage_bytes)
-        if const_expr(self.both):
-            cute.arch.sync_warp()
-            self.release(barrier, cute.arch.lane_idx(), rank_m, rank_n)
 
     @cute.jit
     def release(self, barrier, lane, rank_m, rank_n):

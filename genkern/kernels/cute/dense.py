@@ -135,8 +135,8 @@ def _call(product: Product, variant: Variant) -> Call:
         # Of a batch the rows of a box that are the next product's must not be written: the others go by the pointer.
         c = (Map("c_desc", "c", box, False, swizzle), *(c if batched else ()))
     arguments = [
-        _block(product, "a", problem.row_major_a, BLOCK_SIZE_M, of_k),
-        _block(product, "b", not problem.row_major_b, BLOCK_SIZE_N, of_k),
+        _share(product, "a", problem.row_major_a, BLOCK_SIZE_M, of_k, variant.across),
+        _share(product, "b", not problem.row_major_b, BLOCK_SIZE_N, of_k, variant.down),
         *c,
         *product.extra,
         *_SIZES,
@@ -178,9 +178,13 @@ def units_in_clusters(units: int, cluster: int) -> int:
     return units - _UNITS_LOST if cluster >= LARGE_CLUSTER else units
 
 
-def _block(product: Product, operand: str, k_major: bool, rows: Value, of_k: int) -> Map:
-    """The descriptor of A or B: blocks of the tile's rows by 128 bytes of K, or by 64 by 64 across."""
-    box: tuple[Value, Value] = (rows, of_k) if k_major else (tile.TURNED_BOX, tile.TURNED_BOX)
+def _share(product: Product, operand: str, k_major: bool, rows: Value, of_k: int, sharers: int) -> Map:
+    """The descriptor of A or B: what each of so many programs loads of a block of the tile's rows by 128 bytes of K.
+
+    That is some of the rows, or of what is 64 by 64 across some of K.
+    """
+    turned = (tile.TURNED_BOX // sharers, tile.TURNED_BOX)
+    box: tuple[Value, Value] = (rows // sharers, of_k) if k_major else turned
     transposed = not product.by_name[operand].row_major
     return Map(f"{operand}_desc", operand, box, transposed, tile.SWIZZLE_128)
 
