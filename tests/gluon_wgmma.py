@@ -254,8 +254,9 @@ class Products:
             group = self.agent.products[self.group].pop(0)
             for product in group.products:
                 product.finish()
-            for warp, access in zip(self.warps, group.accesses, strict=False):
-                self.agent.known[warp] |= access
+            # It is the warpgroup's product: who has waited for it knows that all four warps have read.
+            for warp in self.warps:
+                self.agent.known[warp] |= functools.reduce(operator.or_, group.accesses)
 
     def multiply(
         self, name: str, registers: str, rows: int, columns: int, turned: tuple[bool, bool], more: bool

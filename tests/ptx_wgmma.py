@@ -1,7 +1,8 @@
 """Products of sm_90 in ptx_machine: each warp of a warpgroup has 16 of their 64 rows, with sums in its registers.
 
 A warp's products take place in their order, any time between its instruction and its wait; until then nothing may
-touch the registers. Warps of a group do not wait for each other: what is right so is right however the hardware does.
+touch the registers. Parts of a product end one by one, but nobody's wait for it is over before all four have: it is the
+warpgroup's, and CUTLASS frees what it has read when one of the warps has waited.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ class Pending:
 
 @dataclass
 class Products:
-    """Of a warp: committed groups and the one that is open; sums [registers, lanes] that are being made."""
+    """Of a warp: committed groups and the one that is open; how many products it has `made`, and of how many its waits
+    are over; sums [registers, lanes] that are being made.
+    """
 
     groups: list[list[Pending]] = field(default_factory=lambda: [[]])
+    made: int = 0
+    ended: int = 0
     sums: dict[tuple[str, ...], Any] = field(default_factory=dict)
     fenced: bool = False
 
@@ -72,6 +77,7 @@ def multiply(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], 
         added = added.transpose(2, 0, 4, 1, 3).reshape(n // 2, LANES)
         sums[...] = sums + added if keep else added
         pending.done = True
+        products.made += 1
 
     products.groups[-1].append(pending)
     machine.products[warp].append(add)
@@ -93,9 +99,12 @@ def wait(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], acti
     assert active.all()
     products = machine.wgmma[warp]
     ended = max(0, len(products.groups) - 1 - int(given[0]))
-    awaited = [each for group in products.groups[:ended] for each in group if not each.done]
-    if awaited:
-        return lambda: all(each.done for each in awaited)
+    awaited = products.ended + sum(len(group) for group in products.groups[:ended])
+    beside = [each for each in machine.warps if each.rank == warp.rank and each.number // 4 == warp.number // 4]
+    group_of = [machine.wgmma[each] for each in beside]
+    if any(other.made < awaited for other in group_of):
+        return lambda: all(other.made >= awaited for other in group_of)
+    products.ended = awaited
     del products.groups[:ended]
     still = {each.registers for group in products.groups for each in group}
     for registers in products.sums.keys() - still:

@@ -183,7 +183,7 @@ class Dense(Epilogue, Walk):
             with cute.arch.elect_one():
                 for stage in range_constexpr(self.stages):
                     cute.arch.mbarrier_init(full + stage, 1)
-                    cute.arch.mbarrier_init(empty + stage, GROUP // WARP * self.groups_of_tile * self.sharers)
+                    cute.arch.mbarrier_init(empty + stage, self.groups_of_tile * self.sharers)
             cute.arch.mbarrier_init_fence()
         if const_expr(self.cluster > 1):
             # The fence says to all of the cluster what the barriers are; there is nothing else to tell.
@@ -326,7 +326,7 @@ class Dense(Epilogue, Walk):
                 # One wgmma may be on its way; the stage of the one before it is free.
                 warpgroup.wait_group(1)
                 if block > 0:
-                    self.release(empty + before, thread % WARP, rank_m, rank_n)
+                    self.release(empty + before, thread % GROUP, rank_m, rank_n)
                 before = stage
                 stage += 1
                 if stage == self.stages:
@@ -335,7 +335,7 @@ class Dense(Epilogue, Walk):
             if const_expr(self.ping_pong):
                 cute.arch.barrier_arrive(barrier_id=TURN + 1 - which, number_of_threads=2 * GROUP)
             warpgroup.wait_group(0)
-            self.release(empty + before, thread % WARP, rank_m, rank_n)
+            self.release(empty + before, thread % GROUP, rank_m, rank_n)
             product, turn_of_product = self.product_at(turn, walk)
             tile_m, tile_n = self.tile_at(turn_of_product, walk)
             tile_row, tile_column = self.in_order(tile_m, tile_n)
@@ -355,17 +355,21 @@ class Dense(Epilogue, Walk):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
     @cute.jit
-    def release(self, barrier, lane, rank_m, rank_n):
-        """Say that this warp has read a stage, to every program that writes to it: each to another lane's."""
+    def release(self, barrier, thread, rank_m, rank_n):
+        """Say that this group has read a stage, to every program that writes to it: each to another thread's.
+
+        These are of all four warps, by turns. A product is the group's: what one of its warps has waited for is complete.
+        """
+        number = thread % WARP * (GROUP // WARP) + thread // WARP
         if const_expr(self.cluster == 1):
-            with cute.arch.elect_one():
+            if number == 0:
                 cute.arch.mbarrier_arrive(barrier)
         else:
-            peer = rank_m + lane * self.cluster_m
-            if lane >= self.cluster_n:
-                other = lane - self.cluster_n
+            peer = rank_m + number * self.cluster_m
+            if number >= self.cluster_n:
+                other = number - self.cluster_n
                 if other >= rank_m:
                     other += 1
                 peer = rank_n * self.cluster_m + other
-            if lane < self.sharers:
+            if number < self.sharers:
                 cute.arch.mbarrier_arrive(barrier, peer)

@@ -136,7 +136,7 @@ class Promoted(Dense):
                 self.ask(scales, slot, block + AHEAD, where)
             warpgroup.wait_group(1)
             if const_expr(high + 1 == self.high):
-                self.release(empty + stage, where[1] % WARP, rank_m, rank_n)
+                self.release(empty + stage, where[1] % GROUP, rank_m, rank_n)
             self.promote(sums, made[number % 2], high, factors)
         return following, of
 
@@ -155,7 +155,7 @@ class Promoted(Dense):
                 self.ask(scales, slot, block + AHEAD, where)
             warpgroup.wait_group(1 if self.sets == 2 and high + 1 < self.high else 0)
             if const_expr(high + 1 == self.high):
-                self.release(empty + stage, where[1] % WARP, rank_m, rank_n)
+                self.release(empty + stage, where[1] % GROUP, rank_m, rank_n)
             self.promote(sums, made[number % self.sets], high, factors)
 
     @cute.jit
