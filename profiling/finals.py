@@ -26,6 +26,8 @@ _WINDOW_ROUNDS = (5, 50)
 # For a device that never gets there.
 _WARM_UP_MOST_WINDOWS = 20
 _WARM_UP_CAP_S = 2.0
+# The semi-finals: seconds of rounds before those that count.
+_SEMIFINAL_WARM_S, _SEMIFINAL_ROUNDS = 0.3, 5
 # The stopping rules and the dropping out are looked at every so many rounds.
 _CHECK_EVERY = 5
 # After a throttled round the device rests, longer each time (NVBench's recovery time starts here too) ...
@@ -60,6 +62,21 @@ class Finals:
     errors: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
     stopped: str = ""
+
+
+def semifinal(samplers: Mapping[str, Sampler], most: int, *, now: Callable[[], float] = time.monotonic) -> list[str]:
+    """Names of the `most` fastest once the device is warm, fastest first; without those whose sampler fails.
+
+    By medians of a few rounds, behind some that make the clock what it is in the finals.
+    """
+    rounds = Finals({name: [] for name in samplers}, {})
+    racing, shuffle, started_s = dict(samplers), random.Random(0), now()
+    while racing and now() - started_s < _SEMIFINAL_WARM_S:
+        _round(racing, rounds, shuffle)
+    for _ in range(_SEMIFINAL_ROUNDS):
+        for name, sample_us in _round(racing, rounds, shuffle).items():
+            rounds.samples_us[name].append(sample_us)
+    return sorted(racing, key=lambda name: median(rounds.samples_us[name]))[:most]
 
 
 def run_finals(

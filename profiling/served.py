@@ -163,6 +163,23 @@ class ServedProfiler:
                     raise ProfilerError(f"GPU {self._device_index}: re-timing fails: {fault.message}") from None
         return lost
 
+    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
+        """Names of the `most` fastest under load; of the first of them where the process is lost, which the finals find."""
+        names = [candidate.config.name for candidate in candidates]
+        request = {"command": "semifinal", "candidates": [_names(candidate) for candidate in candidates], "most": most}
+        try:
+            self._process.open(session)
+            self._process.send(request)
+            while "running" in (answer := self._process.receive(session.budget.timeout_s)):
+                pass
+            fastest = [name for name in answer["fastest"] if name in names]
+        except SessionRefused:
+            fastest = []
+        except (SupervisorError, KeyError, TypeError):
+            self._process.lost()
+            fastest = []
+        return fastest or names[:most]
+
     def check(self, session: Session, candidate: Candidate) -> Check:
         """Check the candidate's binaries on the device (profiling/checking).
 

@@ -24,7 +24,7 @@ from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
-from genkern.profiling.finals import Rounds, SampleFailed, run_finals
+from genkern.profiling.finals import Rounds, SampleFailed, run_finals, semifinal, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 
 # A graph of calls runs for about this long, so that the 1 to 2 us between an event and the first kernel
@@ -58,7 +58,7 @@ class Server:
         self._checking: Checking | None = None
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
-        """The answer to `request`, whose "command" is open, screen, retime or check."""
+        """The answer to `request`, whose "command" is open, screen, semifinal, retime or check."""
         try:
             return self._answer(request, tell)
         except Exception as error:
@@ -77,6 +77,8 @@ class Server:
             return self._screen(self._gemm, self._timer, Launchable.of(request))
         if command == "retime":
             return self._retime(self._gemm, self._timer, request, tell)
+        if command == "semifinal":
+            return self._semifinal(self._gemm, self._timer, request, tell)
         if command == "check":
             return self._check(self._gemm, Launchable.of(request))
         raise ValueError(f"unknown command {command!r}")
@@ -200,6 +202,26 @@ class Server:
             "usual_mhz": self._guard.usual_mhz,
             "watts": self._guard.watts(),
         }
+
+    def _semifinal(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
+        import torch
+
+        samplers: dict[str, Sampler] = {}
+        for entry in request["candidates"]:
+            name = entry["config"]
+            tell({"running": name})
+            try:
+                call = gemm.bind(Launchable.of(entry))
+                call(0)
+                torch.cuda.synchronize()
+                launch = partial(self._launch_us, timer, call)
+                samplers[name] = _told(name, launch, tell)
+            except Exception as error:
+                self._failed(name, error)
+        return {"fastest": semifinal(samplers, request["most"])}
+
+    def _launch_us(self, timer: Timer, call: Call) -> float:
+        return timer.launch_us(call, *self._copies(1))
 
     def _algorithms_to_race(
         self, gemm: LoadedGemm, timer: Timer, torch_call: Call | None, tell: Tell

@@ -130,5 +130,8 @@ class Profiler(Protocol):
         PyTorch's own call of it is named VENDOR, another call of it as results name it (genkern.gemm.libraries).
         """
 
+    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
+        """Names of the `most` fastest under load, as far as that can be told; else of the first of them."""
+
     def close(self) -> None:
         """Stop every process that this profiler started."""

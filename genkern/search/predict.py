@@ -231,6 +231,10 @@ class PredictProfiler:
         found = [self._predict(session.problem, candidate, gpu, "final") for candidate in finalists]
         return sorted(found, key=lambda one: math.inf if one.duration_us is None else one.duration_us)
 
+    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
+        """The first: a prediction is the same under load."""
+        return [candidate.config.name for candidate in candidates[:most]]
+
     def close(self) -> None:
         """Nothing runs, so nothing is stopped."""
 

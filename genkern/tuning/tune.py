@@ -29,6 +29,7 @@ from genkern.search.select import (
     interval_us,
     library_calls,
     ranking,
+    semifinalists,
     spread_us,
 )
 from genkern.space.prune import Pruned, prune
@@ -218,7 +219,11 @@ class Tuner:
     def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Winner | None:
         """Re-time the best, then take the first of the ranking whose result is correct."""
         able = self._checkable(report.candidates)
-        names = finalists(able, self.budget.finalists)
+        names = semifinalists(able, self.budget.finalists)
+        if len(names) > self.budget.finalists and not facts.finals:
+            with report.stage("re-time"):
+                ready = [job.ready[name] for name in names]
+                names = self.profiler.semifinal(job.session, ready, self.budget.finalists)
         if incumbent := self.incumbents.get(job.session.problem):
             names += finalists((m for m in able if m.config == incumbent.name and m.config not in names), 1)
         if not names and not facts.finals:

@@ -182,6 +182,10 @@ class _LaunchProfiler(ABC):
                     ended[name] = self._not_seen(name, run, "final")
         return [ended[name] for name in (*racers, VENDOR) if name in ended]
 
+    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
+        """The first: a process of its own under the profiler would take longer than what it tells is worth."""
+        return [candidate.config.name for candidate in candidates[:most]]
+
     def close(self) -> None:  # noqa: B027  for both, not abstract
         """Nothing to stop: every process has ended before `screen` yields and before `retime` returns."""
 

@@ -134,6 +134,14 @@ def retime(request: dict[str, Any], init_type: str) -> None:
     )
 
 
+def semifinal(request: dict[str, Any]) -> None:
+    names = [entry["config"] for entry in request["candidates"]]
+    for name in names:
+        say({"running": name})
+        misbehave(kind_of(name, "semifinal", True))
+    say({"fastest": sorted(names, key=time_us)[: request["most"]]})
+
+
 def check(request: dict[str, Any]) -> None:
     name = request["config"]
     answer = misbehave(kind_of(name, "check", True))
@@ -166,6 +174,8 @@ def main() -> None:
             screen(request, init_type)
         elif request["command"] == "retime":
             retime(request, init_type)
+        elif request["command"] == "semifinal":
+            semifinal(request)
         else:
             check(request)
 

@@ -11,7 +11,7 @@ import pytest
 from genkern.gemm.session import VENDOR
 from genkern.gemm.statistics import estimate, tied
 from genkern.profiling.clocks import ThrottleGuard
-from genkern.profiling.finals import Finals, Rounds, SampleFailed, run_finals
+from genkern.profiling.finals import Finals, Rounds, SampleFailed, run_finals, semifinal
 
 ROUNDS = Rounds(10, 60, 1e9, seed=0)
 # Rounds of a steady device's warm-up: three windows of fifty.
@@ -48,6 +48,25 @@ class Bench:
     def _rest(self, seconds: float) -> None:
         self.now_s += seconds
         self.rested_s.append(seconds)
+
+
+def test_semifinals_are_won_by_who_is_fastest_when_the_device_is_warm() -> None:
+    """Times of the first third of a second do not count, and whoever fails is out."""
+    bench = Bench()
+
+    def hot(cold_us: float, hot_us: float) -> Callable[[], float]:
+        def sample() -> float:
+            bench.now_s += cold_us * 1e-6
+            return cold_us if bench.now_s < 0.2 else hot_us
+
+        return sample
+
+    def fails() -> float:
+        raise SampleFailed("out of resources")
+
+    samplers = {"sprinter": hot(250.0, 290.0), "steady": hot(262.0, 280.0), "slow": hot(270.0, 285.0)}
+    assert semifinal({**samplers, "failing": fails}, 2, now=lambda: bench.now_s) == ["steady", "slow"]
+    assert semifinal({"failing": fails}, 2, now=lambda: bench.now_s) == []
 
 
 def test_a_clear_winner_ends_the_rounds_early() -> None:

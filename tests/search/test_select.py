@@ -21,6 +21,7 @@ from genkern.search.select import (
     interval_us,
     library_calls,
     ranking,
+    semifinalists,
     spread_us,
 )
 
@@ -56,6 +57,23 @@ def test_finalists_are_the_fastest_that_were_measured() -> None:
     ]
     assert finalists(screened, 3) == ["fast", "a", "b"]
     assert len(finalists(screened, 99)) == 4
+
+
+def test_of_long_calls_whatever_is_near_the_fastest_may_come_into_the_finals() -> None:
+    """Of short ones the fastest alone; of the longest no more than a launch each takes a tenth of a second."""
+
+    def screened(*us: float) -> list[Measurement]:
+        times = enumerate(us)
+        return [Measurement(f"c{i:03}", Outcome.MEASURED, "cudagraph", duration_us=each) for i, each in times]
+
+    near = [280.0 + i / 10 for i in range(100)]
+    assert semifinalists(screened(*near, 295.0, 900.0), 12) == [f"c{i:03}" for i in range(100)]
+    assert semifinalists(screened(*[us / 10 for us in near]), 12) == [f"c{i:03}" for i in range(12)]
+    assert semifinalists(screened(280.0, 400.0, 401.0), 2) == ["c000", "c001"]
+    assert len(semifinalists(screened(*[280.0] * 500), 12)) == 160
+    assert len(semifinalists(screened(*[5_000.0] * 500), 12)) == 20
+    assert len(semifinalists(screened(*[50_000.0] * 500), 12)) == 12
+    assert semifinalists([Measurement("crashed", Outcome.CRASHED, "cudagraph", duration_us=0.5)], 12) == []
 
 
 def test_a_win_beyond_the_noise_wins() -> None:

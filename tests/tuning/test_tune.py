@@ -40,6 +40,9 @@ class Finals:
         self._finals = finals
         self.asked: list[list[str]] = []
 
+    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
+        return [candidate.config.name for candidate in candidates[-most:]]
+
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
         self.asked.append([candidate.config.name for candidate in finalists])
         return self._finals
@@ -116,6 +119,16 @@ def test_a_winner_carries_what_it_takes_to_trust_it(tmp_path: Path) -> None:
     assert winner.choice == "config"
     assert winner.check is not None
     assert winner.device == "NVIDIA H200"
+
+
+def test_long_calls_have_semifinals(tmp_path: Path) -> None:
+    """Where more are near the fastest than the finals have, the profiler says under load who comes into these."""
+    near = [final(replace(PLAIN, GROUP_SIZE_M=number).name, 280 + number / 10) for number in range(1, 16)]
+    profiler = Finals(near[-12:])
+    winner, _ = choose(tmp_path, near, Verdicts(), profiler=profiler)
+    assert profiler.asked == [[m.config for m in near[-12:]]]
+    assert winner is not None
+    assert winner.duration_us == near[3].duration_us
 
 
 def test_the_librarys_best_is_the_vendor_time(tmp_path: Path) -> None:
