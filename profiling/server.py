@@ -24,7 +24,7 @@ from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
-from genkern.profiling.finals import Rounds, SampleFailed, run_finals, semifinal, semifinal
+from genkern.profiling.finals import Rounds, SampleFailed, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 
 # A graph of calls runs for about this long, so that the 1 to 2 us between an event and the first kernel
@@ -214,14 +214,12 @@ class Server:
                 call = gemm.bind(Launchable.of(entry))
                 call(0)
                 torch.cuda.synchronize()
-                launch = partial(self._launch_us, timer, call)
-                samplers[name] = _told(name, launch, tell)
+                # As long as samples of the finals are, since a device that rests between launches stays cool.
+                repeats = self._repeats(gemm, timer.launch_us(call, *self._copies(1)))
+                samplers[name] = _told(name, timer.prepare(call, self._copies(repeats)), tell)
             except Exception as error:
                 self._failed(name, error)
         return {"fastest": semifinal(samplers, request["most"])}
-
-    def _launch_us(self, timer: Timer, call: Call) -> float:
-        return timer.launch_us(call, *self._copies(1))
 
     def _algorithms_to_race(
         self, gemm: LoadedGemm, timer: Timer, torch_call: Call | None, tell: Tell
