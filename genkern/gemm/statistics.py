@@ -18,6 +18,8 @@ CONFIDENCE = 0.95
 RESAMPLES = 1000
 # Two medians closer than this are the same.
 TIE_RATIO = 1.005
+# Fewer rounds than this are not compared one by one.
+_FEWEST_ROUNDS = 5
 # A candidate whose whole interval is this much above the leader's is out of the race.
 BEATEN_RATIO = 1.03
 # Relative spread below which more samples would not change what is said.
@@ -85,6 +87,19 @@ def tied(a: Estimate, b: Estimate) -> bool:
     """Whether nobody can say which is faster: the intervals overlap, or the medians are within 0.5 %."""
     overlap = a.low_us <= b.high_us and b.low_us <= a.high_us
     return overlap or max(a.median_us, b.median_us) <= min(a.median_us, b.median_us) * TIE_RATIO
+
+
+def tied_in_rounds(a_us: Sequence[float], b_us: Sequence[float]) -> bool:
+    """Whether nobody can say which of two is faster, whose samples are of the same rounds, the first with the first.
+
+    By how they compare in each round: a clock that goes up and down makes the interval of each wide, and both alike.
+    """
+    rounds = min(len(a_us), len(b_us))
+    if rounds < _FEWEST_ROUNDS:
+        return tied(estimate(a_us), estimate(b_us))
+    ratio = estimate([a / b for a, b in zip(a_us, b_us, strict=False)])
+    same = ratio.low_us <= 1 <= ratio.high_us
+    return same or 1 / TIE_RATIO <= ratio.median_us <= TIE_RATIO
 
 
 def beaten(candidate: Estimate, leader: Estimate) -> bool:

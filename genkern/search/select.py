@@ -9,11 +9,13 @@ from genkern.gemm.config import Config
 from genkern.gemm.libraries import OURS, TORCH, library_of
 from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import Budget
-from genkern.gemm.statistics import Estimate, estimate, tied
+from genkern.gemm.statistics import Estimate, estimate, tied, tied_in_rounds
 from genkern.kernels.family import FAMILIES
 
 _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
 _ALL_MAY_WIN = Budget()
+# A winner may take so much longer than the fastest, where nobody can say that it does, for what else speaks for it.
+_NO_MATTER = 1.0025
 # Calls are long from here on, and near the fastest up to this; of these so many, in a round of one launch of each.
 _LONG_US, _NEAR = 40.0, 1.05
 _MOST_NEAR, _ROUND_US = 160, 100_000.0
@@ -68,7 +70,8 @@ def barren_families(measured: Iterable[Measurement]) -> list[str]:
 def ranking(
     finals: Iterable[Measurement], vendor: Measurement | None = None, wins: Mapping[str, int] | None = None
 ) -> list[Measurement]:
-    """Measured finalists, best first: by median, but those tied with the fastest by what speaks for them.
+    """Measured finalists, best first: by median, but those tied with the fastest, and as near to it as no matter, by what
+    speaks for them.
 
     That is, in this order: being faster than the vendor library beyond doubt (where any of them is), winning
     more of the neighbouring sizes (`wins`, by name), being the simpler config.
@@ -78,8 +81,8 @@ def ranking(
     if not measured:
         return []
     wins = wins or {}
-    fastest = estimate_of(measured[0])
-    group = [m for m in measured if tied(estimate_of(m), fastest)]
+    most_us = (measured[0].duration_us or 0.0) * _NO_MATTER
+    group = [m for m in measured if (m.duration_us or 0.0) <= most_us and _tied(m, measured[0])]
 
     def merit(m: Measurement) -> tuple[bool, int, tuple[int, ...], float, str]:
         complexity = _complexity(Config.parse(m.config))
@@ -137,8 +140,14 @@ def _is_measured(vendor: Measurement | None) -> bool:
 def _beats(config: Measurement, vendor: Measurement | None) -> bool:
     if vendor is None or not _is_measured(vendor):
         return True
-    ours, theirs = estimate_of(config), estimate_of(vendor)
-    return ours.median_us < theirs.median_us and not tied(ours, theirs)
+    return (config.duration_us or 0.0) < (vendor.duration_us or 0.0) and not _tied(config, vendor)
+
+
+def _tied(one: Measurement, other: Measurement) -> bool:
+    """Whether nobody can say which is faster; samples of both are of the same rounds, as far as both have any."""
+    if one.samples_us and other.samples_us:
+        return tied_in_rounds(one.samples_us, other.samples_us)
+    return tied(estimate_of(one), estimate_of(other))
 
 
 def _complexity(config: Config) -> tuple[int, ...]:
