@@ -154,10 +154,14 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Group:
-    """What one wgmma.commit_group ends; `accesses` are the bits of what each of the four warps reads."""
+    """What one wgmma.commit_group ends; `accesses` are the bits of what each of the four warps reads.
+
+    `before` is what any of the warps knew to be over when it began.
+    """
 
     products: list[_Product]
     accesses: list[int]
+    before: int
 
 
 # From 64 rows or columns of a turned operand to the next: what a K-block of 64 lines of 128 bytes takes.
@@ -245,7 +249,7 @@ class Products:
         self.fenced = True
 
     def commit(self) -> None:
-        self.agent.products[self.group].append(self.agent.open_group[self.group] or _Group([], []))
+        self.agent.products[self.group].append(self.agent.open_group[self.group] or _Group([], [], 0))
         self.agent.open_group[self.group] = None
 
     def wait(self, left: int) -> None:
@@ -254,9 +258,9 @@ class Products:
             group = self.agent.products[self.group].pop(0)
             for product in group.products:
                 product.finish()
-            # It is the warpgroup's product: who has waited for it knows that all four warps have read.
+            # It is the warpgroup's: who has waited for it knows that all four warps have come to it, and have read.
             for warp in self.warps:
-                self.agent.known[warp] |= functools.reduce(operator.or_, group.accesses)
+                self.agent.known[warp] |= functools.reduce(operator.or_, group.accesses, group.before)
 
     def multiply(
         self, name: str, registers: str, rows: int, columns: int, turned: tuple[bool, bool], more: bool
@@ -271,7 +275,9 @@ class Products:
         width = int(match[1])
         assert len(numbers) == width // 2
         if self.agent.open_group[self.group] is None:
-            self.agent.open_group[self.group] = _Group([], [self.machine.cluster.new_bit() for _ in self.warps])
+            bits = [self.machine.cluster.new_bit() for _ in self.warps]
+            before = functools.reduce(operator.or_, (self.agent.known[warp] for warp in self.warps))
+            self.agent.open_group[self.group] = _Group([], bits, before)
         products, accesses = self.agent.open_group[self.group].products, self.agent.open_group[self.group].accesses
         known, access = self.agent.all_know(self.warps), functools.reduce(operator.or_, accesses)
         first = _started(self.machine, rows, access, 64, known, turned[0])

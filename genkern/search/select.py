@@ -70,8 +70,8 @@ def barren_families(measured: Iterable[Measurement]) -> list[str]:
 def ranking(
     finals: Iterable[Measurement], vendor: Measurement | None = None, wins: Mapping[str, int] | None = None
 ) -> list[Measurement]:
-    """Measured finalists, best first: by median, but those tied with the fastest, and as near to it as no matter, by what
-    speaks for them.
+    """Measured finalists, best first: by median, but those tied with the fastest, and as near to it as no matter, by
+    what speaks for them.
 
     That is, in this order: being faster than the vendor library beyond doubt (where any of them is), winning
     more of the neighbouring sizes (`wins`, by name), being the simpler config.

@@ -39,7 +39,7 @@ MULTIPLYING: Mistakes = {
     "no wait for C's buffer": ("tma.store_wait(0)\n    for", "pass\n    for", "replaced before"),
     "no wait for C": ("    tma.store_wait(0)\n\n\n@", "    pass\n\n\n@", "a store that nobody waits for"),
     "an arrival too few": ("_barriers_text(STAGES, ARRIVALS)", "_barriers_text(STAGES, ARRIVALS + 1)", NOBODY),
-    "one warp of four arrives": ("thread, thread, 31;", "thread, thread, 127;", NOBODY),
+    "four warps arrive": ("thread, thread, 127;", "thread, thread, 31;", f"{UNORDERED}|{TOO_MANY}|{LATE}"),
     "every thread arrives": ("setp.eq.u32 arrives, thread, 0;", "setp.eq.u32 arrives, 0, 0;", UNORDERED),
     "arrives before there was a step": ("before * 8) * more", "before * 8)", UNORDERED),
     "arrives at full": ("(barriers + before * 8) * more", "(barriers + (before + STAGES) * 8) * more", OTHER_KIND),
@@ -141,7 +141,7 @@ LOADING: Mistakes = {
     "evict_last": ("0x12F0000000000000", "0x14F0000000000000", IN_L2),
 }
 MAKING: Mistakes = {
-    "no barriers": ("    make_barriers(barriers, STAGES, WARPS)\n", "", UNMADE),
+    "no barriers": ("    make_barriers(barriers, STAGES, WARPS // 4)\n", "", UNMADE),
     "a barrier too few": ('1;" for slot in range(stages)', '1;" for slot in range(stages - 1)', UNMADE),
     "copies may not know": ('            "fence.mbarrier_init.release.cluster;",\n', "", UNSEEN),
     "made by a warp": ('"@!idle bra made;",', "", "by 32 threads"),
@@ -162,7 +162,7 @@ def test_the_stand_in_notices(mistake: str) -> None:
     ("before", "after", "message"),
     [
         ("shl.b32 row, row, 13;", "shl.b32 row, row, 12;", "between two rows|wrong"),
-        ("make_barriers(barriers, STAGES, WARPS)", "make_barriers(barriers, STAGES, 4)", UNORDERED),
+        ("make_barriers(barriers, STAGES, WARPS // 4)", "make_barriers(barriers, STAGES, 1)", UNORDERED),
         ("tile.permute((1, 0))", "tile", "another shape"),
     ],
     ids=["second warpgroup", "one warpgroup's arrivals", "not swapped"],
@@ -296,12 +296,12 @@ SIDE_BY_SIDE: Mistakes = {
         "before all have met",
     ),
     "does not come": (
-        "2 * WARPS)\n    arrive_at_cluster()\n",
-        "2 * WARPS)\n",
+        "WARPS // 2)\n    arrive_at_cluster()\n",
+        "WARPS // 2)\n",
         "without arriving|where nobody else may have seen it",
     ),
-    "nobody else's arrivals": ("STAGES, 2 * WARPS)", "STAGES, WARPS)", f"{UNORDERED}|{LATE}"),
-    "arrivals of too many": ("STAGES, 2 * WARPS)", "STAGES, 3 * WARPS)", NOBODY),
+    "nobody else's arrivals": ("STAGES, WARPS // 2)", "STAGES, WARPS // 4)", f"{UNORDERED}|{LATE}"),
+    "arrivals of too many": ("STAGES, WARPS // 2)", "STAGES, WARPS // 2 + 1)", NOBODY),
     "arrives at its own only": (
         "setp.lt.u32 arrives, thread, 2;",
         "setp.lt.u32 arrives, thread, 1;",
