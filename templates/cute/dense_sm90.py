@@ -5,7 +5,7 @@ it, since CuTe DSL is an optional extra. `build` is its entry.
 
 A CTA has a warpgroup that loads and `groups` that multiply. Cooperative: all of them share a tile, 64 or 128 rows each.
 Ping-pong: each has a tile of its own, and while one multiplies the other brings its sums to C. The programs of a
-cluster have tiles beside each other; of what they have in common each loads a share of every block for all that need it.
+cluster have tiles beside each other; of what they have in common each loads a share of every block for all.
 
 wgmma has 64 rows for a group, and any multiple of 8 columns. Upright its rows are C's. Swapped, it computes
 C^T = B^T A^T: its rows are columns of C, and the side of a tile along M is the free one. Loads are the same; which
@@ -247,12 +247,12 @@ class Dense(Epilogue, Walk):
                 arrived = full + stage
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
-                source = own_a[None, *self.share_at(tile_m, block, self.k_major_a, self.cluster_n, rank_n)]
+                source = own_a[(None, *self.share_at(tile_m, block, self.k_major_a, self.cluster_n, rank_n))]
                 if const_expr(self.cluster_n == 1):
                     cute.copy(load_a, source, to_a[None, stage], tma_bar_ptr=arrived)
                 else:
                     cute.copy(load_a, source, to_a[None, stage], tma_bar_ptr=arrived, mcast_mask=mask_a)
-                source = own_b[None, *self.share_at(tile_n, block, self.k_major_b, self.cluster_m, rank_m)]
+                source = own_b[(None, *self.share_at(tile_n, block, self.k_major_b, self.cluster_m, rank_m))]
                 if const_expr(self.cluster_m == 1):
                     cute.copy(load_b, source, to_b[None, stage], tma_bar_ptr=arrived)
                 else:
@@ -262,7 +262,7 @@ class Dense(Epilogue, Walk):
                     stage = Int32(0)
                     phase ^= 1
         if const_expr(self.cluster > 1):
-            # Nobody ends while another may still say that it has read a stage. What comes to its own it waits for to read it.
+            # Nobody ends while another may still say that it has read a stage. What comes to its own it waits for.
             for _ in cutlass.range(self.stages, unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 stage += 1
@@ -358,7 +358,7 @@ class Dense(Epilogue, Walk):
     def release(self, barrier, thread, rank_m, rank_n):
         """Say that this group has read a stage, to every program that writes to it: each to another thread's.
 
-        These are of all four warps, by turns. A product is the group's: what one of its warps has waited for is complete.
+        These are of all four warps, by turns. A product is the group's: what one of its warps waited for is complete.
         """
         number = thread % WARP * (GROUP // WARP) + thread // WARP
         if const_expr(self.cluster == 1):

@@ -68,9 +68,6 @@ class Scripted:
         for candidate in candidates:
             yield self._measurement(candidate.config.name, self._script, "screen")
 
-    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        return [candidate.config.name for candidate in candidates[-most:]]
-
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
         self._live("finals")
         return [self._measurement(one.config.name, self._finals, "final") for one in finalists]

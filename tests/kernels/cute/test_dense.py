@@ -181,7 +181,7 @@ def test_the_plan_of_a_swapped_kernel() -> None:
 
 
 def test_the_plan_of_other_layouts_and_stores() -> None:
-    """Operands that do not run along K come 64 wide, here with half of K; C from registers needs its address and pitch."""
+    """Operands that do not run along K come 64 wide, here with half of K; C from registers needs address and pitch."""
     config = Config("cute_cooperative_2x2_direct", 256, 128, 64, 4, 1, 8, 4)
     launch = launch_of(problem(row_major_a=False, row_major_b=True), config)
     a, b, c, *_, pitch = [each for each in launch.arguments if type(each).__name__ != "Constant"]
