@@ -87,14 +87,12 @@ class Dense(Epilogue, Walk):
         self.stage_bytes = (block_m * self.dtype_a.width + block_n * self.dtype_b.width) * block_k // 8
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
 
-    def operand_layout(self, dtype, rows, k_major, stages):
-        """Of a block of A or B in shared memory, with 128-byte swizzle; of all stages, where there are any."""
+    def operand_layout(self, dtype, rows, k_major):
+        """Of the blocks of A or B in all stages of shared memory, with 128-byte swizzle."""
         kinds = warpgroup.SmemLayoutAtomKind
         atom = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else kinds.MN_SW128, dtype)
-        shape, order = (rows, self.block_k), (0, 1) if k_major else (1, 0)
-        if stages:
-            shape, order = (*shape, stages), (*order, 2)
-        return cute.tile_to_shape(atom, shape, order=order)
+        order = (0, 1, 2) if k_major else (1, 0, 2)
+        return cute.tile_to_shape(atom, (rows, self.block_k, self.stages), order=order)
 
     def share(self, rows, k_major, sharers):
         """Of a block of A or B what one of its `sharers` loads for all: rows where they run along K, else some of K.
@@ -209,7 +207,7 @@ class Dense(Epilogue, Walk):
             self.multiply(thread - GROUP, warp // 4 - 1, a, b, parts, full, empty, c, extras, sizes, blocks, walk)
 
     def stages_of(self, smem, dtype, rows, k_major):
-        layout = self.operand_layout(dtype, rows, k_major, self.stages)
+        layout = self.operand_layout(dtype, rows, k_major)
         return smem.allocate_tensor(dtype, layout.outer, 1024, layout.inner)
 
     def parts_of_groups(self, smem):
