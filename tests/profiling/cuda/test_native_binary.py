@@ -53,7 +53,7 @@ def test_it_is_launched_by_its_plan(tmp_path: Path) -> None:
     assert [len(data) for data in launched.parameters] == [128, 128, 128, 4, 4, 4, 4]
     assert [struct.unpack("<i", data)[0] for data in launched.parameters[3:]] == [300, 512, 256, 4]
     assert [(each.sizes, each.box, each.swizzle) for each in driver.encoded] == [
-        ((256, 300), (64, 128), 3),
+        ((256, 300), (64, 64), 3),
         ((256, 512), (64, 128), 3),
         ((512, 300), (64, 16), 3),
     ]
