@@ -164,7 +164,7 @@ class ServedProfiler:
         return lost
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """Names of the `most` fastest under load; of the first where the process is lost, which shows in the finals."""
+        """Names of the `most` fastest under load; where the process is lost, of the first, as without semi-finals."""
         names = [candidate.config.name for candidate in candidates]
         request = {"command": "semifinal", "candidates": [_names(candidate) for candidate in candidates], "most": most}
         try:

@@ -178,10 +178,7 @@ class Server:
             calls |= raced
             if self._best_us == math.inf:
                 fastest_us = min([fastest_us, *(timer.launch_us(call, *self._copies(1)) for call in raced.values())])
-        # All copies, each as often as the others: every call, the first of a sample too, finds the weights that were
-        # used longest ago.
-        repeats = -(-self._repeats(gemm, fastest_us) // gemm.copies) * gemm.copies
-        copies = [i % gemm.copies for i in range(repeats)]
+        copies = self._all_copies(gemm, fastest_us)
         samplers = {}
         for name, call in calls.items():
             tell({"running": name})
@@ -206,7 +203,8 @@ class Server:
     def _semifinal(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
         import torch
 
-        samplers: dict[str, Sampler] = {}
+        calls: dict[str, Call] = {}
+        fastest_us = math.inf
         for entry in request["candidates"]:
             name = entry["config"]
             tell({"running": name})
@@ -214,9 +212,17 @@ class Server:
                 call = gemm.bind(Launchable.of(entry))
                 call(0)
                 torch.cuda.synchronize()
-                # As long as samples of the finals are, since a device that rests between launches stays cool.
-                repeats = self._repeats(gemm, timer.launch_us(call, *self._copies(1)))
-                samplers[name] = _told(name, timer.prepare(call, self._copies(repeats)), tell)
+                fastest_us = min(fastest_us, timer.launch_us(call, *self._copies(1)))
+                calls[name] = call
+            except Exception as error:
+                self._failed(name, error)
+        # As long as samples of the finals are, since a device that rests between launches stays cool.
+        copies = self._all_copies(gemm, fastest_us)
+        samplers: dict[str, Sampler] = {}
+        for name, call in calls.items():
+            tell({"running": name})
+            try:
+                samplers[name] = _told(name, timer.prepare(call, copies), tell)
             except Exception as error:
                 self._failed(name, error)
         return {"fastest": semifinal(samplers, request["most"])}
@@ -298,6 +304,13 @@ class Server:
         if not (refused_by_library(error) if name == VENDOR else refused_by_device(error)):
             raise error
         return {"config": name, "error": one_line(error)}
+
+    def _all_copies(self, gemm: LoadedGemm, call_us: float) -> list[int]:
+        """Those of a sample: all copies, each as often as the others, so that every call, the first of a sample too,
+        finds the weights that were used longest ago.
+        """
+        repeats = -(-self._repeats(gemm, call_us) // gemm.copies) * gemm.copies
+        return [i % gemm.copies for i in range(repeats)]
 
     def _repeats(self, gemm: LoadedGemm, call_us: float) -> int:
         call_us = max(call_us, 1.0)

@@ -9,14 +9,14 @@ from genkern.gemm.config import Config
 from genkern.gemm.libraries import OURS, TORCH, library_of
 from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import Budget
-from genkern.gemm.statistics import Estimate, estimate, tied, tied_in_rounds
+from genkern.gemm.statistics import Estimate, compared, estimate
 from genkern.kernels.family import FAMILIES
 
 _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
 _ALL_MAY_WIN = Budget()
 # A winner may take so much longer than the fastest, where nobody can say that it does, for what else speaks for it.
 _NO_MATTER = 1.0025
-# Calls are long from here on, and near the fastest up to this; of these so many, in a round of one launch of each.
+# Calls are long from here on, and near the fastest up to this; at most so many of these, whose launches take so long.
 _LONG_US, _NEAR = 40.0, 1.05
 _MOST_NEAR, _ROUND_US = 160, 100_000.0
 _NEITHER = (Outcome.OVER_RESOURCES, Outcome.IDENTICAL, Outcome.PREDICTED_OUT)
@@ -70,8 +70,8 @@ def barren_families(measured: Iterable[Measurement]) -> list[str]:
 def ranking(
     finals: Iterable[Measurement], vendor: Measurement | None = None, wins: Mapping[str, int] | None = None
 ) -> list[Measurement]:
-    """Measured finalists, best first: by median, but those tied with the fastest, and as near to it as no matter, by
-    what speaks for them.
+    """Measured finalists, best first: whoever is the fastest in the rounds that all have, or tied with it and as near
+    as no matter, by what speaks for them; then by median.
 
     That is, in this order: being faster than the vendor library beyond doubt (where any of them is), winning
     more of the neighbouring sizes (`wins`, by name), being the simpler config.
@@ -81,8 +81,13 @@ def ranking(
     if not measured:
         return []
     wins = wins or {}
-    most_us = (measured[0].duration_us or 0.0) * _NO_MATTER
-    group = [m for m in measured if (m.duration_us or 0.0) <= most_us and _tied(m, measured[0])]
+    leader = measured[0]
+    for m in measured:
+        # Whoever dropped out early has the rounds of another clock: it is the common ones that count.
+        if _compared(m, leader) < 0:
+            leader = m
+    most_us = (leader.duration_us or 0.0) * _NO_MATTER
+    group = [m for m in measured if m is leader or ((m.duration_us or 0.0) <= most_us and not _compared(m, leader))]
 
     def merit(m: Measurement) -> tuple[bool, int, tuple[int, ...], float, str]:
         complexity = _complexity(Config.parse(m.config))
@@ -140,14 +145,12 @@ def _is_measured(vendor: Measurement | None) -> bool:
 def _beats(config: Measurement, vendor: Measurement | None) -> bool:
     if vendor is None or not _is_measured(vendor):
         return True
-    return (config.duration_us or 0.0) < (vendor.duration_us or 0.0) and not _tied(config, vendor)
+    return _compared(config, vendor) < 0
 
 
-def _tied(one: Measurement, other: Measurement) -> bool:
-    """Whether nobody can say which is faster; samples of both are of the same rounds, as far as both have any."""
-    if one.samples_us and other.samples_us:
-        return tied_in_rounds(one.samples_us, other.samples_us)
-    return tied(estimate_of(one), estimate_of(other))
+def _compared(one: Measurement, other: Measurement) -> int:
+    """-1 where `one` is the faster, 1 where `other` is, 0 where nobody can say."""
+    return compared(one.samples_us or (one.duration_us or 0.0,), other.samples_us or (other.duration_us or 0.0,))
 
 
 def _complexity(config: Config) -> tuple[int, ...]:

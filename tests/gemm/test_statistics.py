@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.gemm.statistics import Estimate, beaten, estimate, relative_spread, stop_reason, tied, tied_in_rounds
+from genkern.gemm.statistics import Estimate, beaten, compared, estimate, relative_spread, stop_reason, tied
 
 times = st.lists(st.floats(0.5, 1e6), min_size=1, max_size=70)
 
@@ -114,8 +114,9 @@ def test_samples_of_the_same_rounds_are_compared_round_by_round() -> None:
     """What moves both tells nothing; where one is the faster by turns, or there are few rounds, nobody can say."""
     drift = [100 + 5 * (i % 7) for i in range(30)]
     assert tied(estimate(drift), estimate([1.01 * each for each in drift]))
-    assert not tied_in_rounds(drift, [1.01 * each for each in drift])
-    assert not tied_in_rounds([1.01 * each for each in drift], drift[:20])
-    assert tied_in_rounds(drift, [1.004 * each for each in drift])
-    assert tied_in_rounds(drift, [(1.02 if i % 2 else 0.98) * each for i, each in enumerate(drift)])
-    assert tied_in_rounds(drift[:4], [1.01 * each for each in drift[:4]])
+    assert compared(drift, [1.01 * each for each in drift]) == -1
+    assert compared([1.01 * each for each in drift], drift[:20]) == 1
+    assert compared(drift, [1.004 * each for each in drift]) == 0
+    assert compared(drift, [(1.02 if i % 2 else 0.98) * each for i, each in enumerate(drift)]) == 0
+    assert compared(drift[:4], [1.01 * each for each in drift[:4]]) == 0
+    assert compared([100.0] * 4, [102.0] * 4) == -1

@@ -238,7 +238,7 @@ def test_an_error_of_the_farm_is_raised(session: Session, profiler: ServedProfil
 
 @pytest.mark.parametrize("kind", LATER_FAULTS)
 def test_semifinals_choose_the_fastest_or_the_first(kind: str, session: Session, profiler: ServedProfiler) -> None:
-    """By what is measured then; a fault in them costs nobody, and the finals find out who it was."""
+    """By what is measured then; where the process is lost, the first go on as without semi-finals."""
     wanted = [candidate("good", us) for us in (5, 3, 4)]
     assert profiler.semifinal(session, wanted, 2) == [wanted[1].config.name, wanted[2].config.name]
     wanted = [candidate("good", 5), candidate(f"semifinal_{kind}", 3)]

@@ -109,6 +109,18 @@ def test_rounds_are_compared_one_by_one() -> None:
     assert choice(one, other) == "config"
 
 
+def test_who_is_faster_is_said_by_the_common_rounds() -> None:
+    """Whoever has other rounds besides, of a slower clock, has the larger median, and is the faster for all that."""
+    short = replace(final(PLAIN, 103.5), samples_us=(103.4, 103.5, 103.6, 103.5, 103.5))
+    long = (100.0, 100.1, 99.9, 100.0, 100.0, *[110.0] * 20)
+    assert choice(short, replace(final(VENDOR, 110), samples_us=long)) == "vendor"
+    assert names(ranking([short, replace(final(SPLIT, 110), samples_us=long)])) == [SPLIT.name, PLAIN.name]
+    # Two levels of the clock, and the config is the slower one in each round.
+    clock = [100.0] * 5 + [102.5] * 7
+    one = replace(final(PLAIN, 100.8), samples_us=tuple(each * 1.008 for each in clock))
+    assert choice(one, replace(final(VENDOR, 102.5), samples_us=tuple(clock))) == "vendor"
+
+
 def test_a_tie_with_the_vendor_library_goes_to_it() -> None:
     """A dispatcher uses a config only where it is faster beyond doubt."""
     assert choice(final(PLAIN, 100), final(VENDOR, 102)) == "config"
