@@ -90,7 +90,7 @@ def tied(a: Estimate, b: Estimate) -> bool:
 
 
 def compared(a_us: Sequence[float], b_us: Sequence[float]) -> int:
-    """-1 where `a` is the faster, 1 where `b` is, 0 where nobody can say; samples are of the same rounds, in their order.
+    """-1 where `a` is the faster, 1 where `b` is, 0 where nobody can say; samples are of the same rounds, in order.
 
     By how they compare in each round: a clock that goes up and down makes the interval of each wide, and both alike.
     Nobody can say where the interval of the median ratio has 1 in it, or that is within 0.5 % of 1. Few rounds: `tied`.
