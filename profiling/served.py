@@ -31,7 +31,7 @@ _WINDOW = 16
 # After so many losses in a row the device has to prove, with the vendor library, that it is not the one at fault.
 _LOSSES_IN_A_ROW = 5
 _ROUNDS_ALONE = 3
-# A finalist that ends the process among others but not alone gets so many chances.
+# A finalist that ends the process among others but not alone gets so many chances, and semi-finals as many.
 _CHANCES = 2
 # The reference product is computed once per problem, in float32.
 _REFERENCE_S = 60.0
@@ -164,21 +164,29 @@ class ServedProfiler:
         return lost
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """Names of the `most` fastest under load; where the process is lost, of the first, as without semi-finals."""
-        names = [candidate.config.name for candidate in candidates]
-        request = {"command": "semifinal", "candidates": [_names(candidate) for candidate in candidates], "most": most}
-        try:
-            self._process.open(session)
-            self._process.send(request)
-            while "running" in (answer := self._process.receive(session.budget.timeout_s)):
-                pass
-            fastest = [name for name in answer["fastest"] if name in names]
-        except SessionRefused:
-            fastest = []
-        except (SupervisorError, KeyError, TypeError):
-            self._process.lost()
-            fastest = []
-        return fastest or names[:most]
+        """Names of the `most` fastest under load, without those that lose the process.
+
+        Where that happens again and again they are the first of the others, as without semi-finals.
+        """
+        left = {candidate.config.name: candidate for candidate in candidates}
+        fastest: list[str] = []
+        for _ in range(_CHANCES):
+            suspect = ""
+            try:
+                self._process.open(session)
+                names = [_names(candidate) for candidate in left.values()]
+                self._process.send({"command": "semifinal", "candidates": names, "most": most})
+                while "running" in (answer := self._process.receive(session.budget.timeout_s)):
+                    suspect = str(answer["running"])
+                fastest = [name for name in answer["fastest"] if name in left]
+                self._losses = 0
+                break
+            except SessionRefused:
+                break
+            except (SupervisorError, KeyError, TypeError):
+                left.pop(suspect, None)
+                self._count_loss(session)
+        return fastest or list(left)[:most]
 
     def check(self, session: Session, candidate: Candidate) -> Check:
         """Check the candidate's binaries on the device (profiling/checking).
