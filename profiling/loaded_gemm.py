@@ -145,7 +145,8 @@ class LoadedGemm:
         if _language(path) == "triton":
             kernel = load_binary(self.module, path)
             programs = launch.programs(self._known)
-            return lambda given: _bound_launch(kernel, programs, arguments_of(launch, given, self._known))
+            cluster = launch.cluster
+            return lambda given: _bound_launch(kernel, programs, cluster, arguments_of(launch, given, self._known))
         operands = {operand.name: operand for operand in get_op(self.session.problem.op).operands(self.session.problem)}
         binary = NativeBinary(path, launch, operands)
         return lambda given: binary.bound(given, self._known, _current_stream)
@@ -213,7 +214,7 @@ def _descriptor(argument: Descriptor, tensor: Any) -> Any:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
     (dtype,) = (each.triton for each in DTYPES.values() if f"torch.{each.torch}" == str(tensor.dtype))
-    return GluonDescriptor.from_tensor(matrix, [outer, inner], gluon_layout(dtype, (outer, inner), argument.cluster))
+    return GluonDescriptor.from_tensor(matrix, [outer, inner], gluon_layout(dtype, (outer, inner)))
 
 
 @lru_cache(maxsize=4096)
@@ -244,11 +245,16 @@ def load_binary(module: Any, path: str) -> Any:
     return _kernels[path]
 
 
-def _bound_launch(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any]) -> Callable[[], None]:
+def _bound_launch(
+    kernel: Any, grid: tuple[int, int, int], cluster: int, arguments: Sequence[Any]
+) -> Callable[[], None]:
     from triton import knobs
     from triton.runtime import driver
 
-    run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
+    run, function = kernel.run, kernel.function
+    # Compiled as a kernel of single programs, launched in clusters, as in_clusters of a generated module has it.
+    warps, _, *rest = kernel.packed_metadata
+    metadata = (warps, cluster, *rest)
     device = driver.active.get_current_device()
     get_stream = driver.active.get_current_stream
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook

@@ -110,12 +110,6 @@ def fast_checks(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.fixture
-def for_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's release is one that clusters are for: their text, and what it does, is the same with any."""
-    monkeypatch.setattr("genkern.kernels.families.warp_specialized.triton_release", lambda: (3, 7))
-
-
-@pytest.fixture
 def hostile_path(tmp_path: Path) -> Path:
     """A folder whose name is hostile to shells and to careless formatting."""
     path = tmp_path / "a 'b' \"c\" $(d) %s {e}"

@@ -184,8 +184,7 @@ def _namespace(now: _Running) -> dict[str, Any]:
     def zeros(shape: Sequence[int], dtype: Any, layout: Any) -> Values:
         return Values(np.zeros(shape, np.float64 if dtype is np.float32 else dtype), layout.warps)
 
-    def distributed(version: Any, warps: Sequence[int], instruction: Any, cga_layout: Any = ()) -> Any:
-        assert cga_layout == [[0, 0]] * (len(now.program.machine.cluster.machines).bit_length() - 1) or not cga_layout
+    def distributed(version: Any, warps: Sequence[int], instruction: Any) -> Any:
         assert list(version) == [3, 0]
         assert warps == [now.program.warps, 1]
         return types.SimpleNamespace(warps=warps[0])
@@ -221,7 +220,7 @@ def _namespace(now: _Running) -> dict[str, Any]:
         thread_barrier=now.of_program("thread_barrier"),
         NVMMADistributedLayout=distributed,
         BlockedLayout=blocked,
-        NVMMASharedLayout=lambda swizzle_byte_width, element_bitwidth, rank, cga_layout=(): swizzle_byte_width,
+        NVMMASharedLayout=lambda swizzle_byte_width, element_bitwidth, rank: swizzle_byte_width,
         SliceLayout=lambda dim, parent: None,
         allocate_shared_memory=now.of_machine("allocate"),
         warp_specialize=now.of_program("warp_specialize"),
@@ -260,7 +259,7 @@ def _module(text: str, now: _Running) -> dict[str, Any]:
     # Two empty lines are between any two functions, most of which other modules have too.
     for part in text.split("\n\n\n"):
         exec(_code(part), module)
-    module["_gluon_descriptor"] = lambda x, box, cluster=1: Descriptor(x.values, box, x.writes, x.read_once)
+    module["_gluon_descriptor"] = lambda x, box: Descriptor(x.values, box, x.writes, x.read_once)
     module["_copy_of"] = _copy_of
     return module
 
@@ -294,9 +293,10 @@ def _run_cluster(now: _Running, launch: Any, number: int, size: int, seed: int) 
         now.program = programs[machine]
 
     cluster = Cluster(seed, enter)
-    for _ in range(size):
+    for rank in range(size):
         machine = Machine(seed, launch.constants["num_warps"], cluster)
-        programs[machine] = Program(number, launch.grid[0], launch.constants["num_warps"], machine, launch)
+        place, programs_of_grid = number * size + rank, launch.grid[0] * size
+        programs[machine] = Program(place, programs_of_grid, launch.constants["num_warps"], machine, launch)
         enter(machine)
         launch.kernel(*launch.args, **launch.constants)
     cluster.run()
@@ -340,7 +340,7 @@ def run_module(
         if "atomic_cas" not in text:
             random.Random(seed).shuffle(programs)
         for number in programs:
-            if (size := launch.options.get("num_ctas", 1)) > 1:
+            if (size := getattr(launch, "cluster", 1)) > 1:
                 _run_cluster(now, launch, number, size, seed + number)
             else:
                 _run_program(now, launch, number, seed + number)

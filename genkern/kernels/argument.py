@@ -34,7 +34,7 @@ class Descriptor:
 
     Of a batch it is of all matrices as one, each below the one before, without a gap.
     `transposed`: the operand is stored as its transpose. `swizzled`: a box lies in shared memory as wgmma reads it
-    (Gluon's NVMMASharedLayout), in each program of a cluster of `cluster`.
+    (Gluon's NVMMASharedLayout).
     """
 
     name: str
@@ -42,7 +42,6 @@ class Descriptor:
     box: tuple[Value, Value]
     transposed: bool
     swizzled: bool = False
-    cluster: int = 1
 
 
 @dataclass(frozen=True)

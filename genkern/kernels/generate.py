@@ -225,6 +225,7 @@ def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
 # Functions that kernels call, and one another.
 _HELPERS = (
     "gemm/order.py.j2",
+    "gemm/first_tile.py.j2",
     "gemm/activation.py.j2",
     "gemm/copy_block.py.j2",
     "gemm/xcd_order.py.j2",

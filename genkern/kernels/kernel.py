@@ -63,7 +63,7 @@ class KernelSpec:
             # Whoever compiles it reads no setting of the environment.
             return hashlib.sha256(repr((self, self.language, target, cute_version())).encode()).hexdigest()
         environment = compile_environment() if environment is None else environment
-        layouts = with_layouts(self.signature, self.options)
+        layouts = with_layouts(self.signature)
         decides = self, layouts, target, triton_version, environment, LOWERING
         return hashlib.sha256(repr(decides).encode()).hexdigest()
 

@@ -31,13 +31,16 @@ _LINE = 100
 
 @dataclass(frozen=True)
 class LaunchText:
-    """One launch: Python texts of the kernel and its grid; lines of its arguments, and of its constants and options."""
+    """One launch: Python texts of the kernel and its grid; lines of its arguments, and of its constants and options;
+    programs of a cluster.
+    """
 
     kernel: str
     grid: str
     arguments: tuple[str, ...]
     constants: tuple[str, ...]
     options: tuple[str, ...]
+    cluster: int
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def _launch(kernel: Kernel, is_main: bool, stacked: frozenset[str]) -> LaunchTex
         _lines([_given(argument, stacked) for argument in kernel.arguments if not isinstance(argument, Constant)]),
         _constants(kernel),
         ("_options_of(config)",) if kernel.takes_amd_options else _dictionary(options),
+        kernel.variant.cluster,
     )
 
 
@@ -159,8 +163,7 @@ def _descriptor(descriptor: Descriptor, stacked: frozenset[str]) -> str:
     outer, inner = map(_text, descriptor.box)
     if not descriptor.swizzled:
         return f"TensorDescriptor.from_tensor({matrix}, [{outer}, {inner}])"
-    cluster = f", {descriptor.cluster}" if descriptor.cluster > 1 else ""
-    return f"_gluon_descriptor({matrix}, [{outer}, {inner}]{cluster})"
+    return f"_gluon_descriptor({matrix}, [{outer}, {inner}])"
 
 
 def _text(value: Value) -> str:

@@ -26,35 +26,23 @@ LOWERING = digest_of(Path(__file__).with_name(name) for name in ("lowering.py", 
 
 
 @lru_cache(maxsize=1024)
-def gluon_layout(dtype: str, box: tuple[int, int], cluster: int) -> Any:
-    """How a box of elements of this type (Triton's name) lies in shared memory for wgmma, as this Triton says it.
-
-    Each of the `cluster` programs of a cluster has all of it.
-    """
+def gluon_layout(dtype: str, box: tuple[int, int]) -> Any:
+    """How a box of elements of this type (Triton's name) lies in shared memory for wgmma, as this Triton says it."""
     from triton.experimental.gluon import language as gl
 
-    element = gl.dtype(_TYPES.get(dtype, dtype))
-    layout = gl.NVMMASharedLayout.get_default_for(list(box), element)
-    if cluster == 1:
-        return layout
-    # Not for get_default_for: Triton 3.6 takes it for a block that is cut into pieces.
-    everywhere = [[0, 0]] * (cluster.bit_length() - 1)
-    return gl.NVMMASharedLayout(layout.swizzle_byte_width, element.primitive_bitwidth, rank=2, cga_layout=everywhere)
+    return gl.NVMMASharedLayout.get_default_for(list(box), gl.dtype(_TYPES.get(dtype, dtype)))
 
 
 @lru_cache(maxsize=1024)
-def with_layout(kind: str, cluster: int) -> str:
+def with_layout(kind: str) -> str:
     """Gluon's form of a descriptor type, which names its layout in shared memory; another type is returned as it is."""
     if not kind.startswith("tensordesc<"):
         return kind
     dtype, _, shape = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
     outer, inner = map(int, shape.split(","))
-    return f"{kind.removesuffix('>')},{gluon_layout(dtype, (outer, inner), cluster)!r}>"
+    return f"{kind.removesuffix('>')},{gluon_layout(dtype, (outer, inner))!r}>"
 
 
-def with_layouts(
-    signature: Iterable[tuple[str, str]], options: Iterable[tuple[str, int | str]]
-) -> tuple[tuple[str, str], ...]:
-    """The signature with every descriptor's layout; `options` say how many programs a cluster has."""
-    cluster = int(dict(options).get("num_ctas", 1))
-    return tuple((name, with_layout(kind, cluster)) for name, kind in signature)
+def with_layouts(signature: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The signature with every descriptor's layout."""
+    return tuple((name, with_layout(kind)) for name, kind in signature)

@@ -35,5 +35,5 @@ def ast_source(module: ModuleType, spec: KernelSpec) -> Any:
         return ASTSource(function, signature, constexprs=dict(spec.constants), attrs=attributes)
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    signature |= with_layouts(spec.signature, spec.options)
+    signature |= with_layouts(spec.signature)
     return GluonASTSource(function, signature, constexprs=dict(spec.constants), attrs=attributes)

@@ -155,12 +155,11 @@ def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: s
     arguments = tuple(expanded(kernel.arguments, known, binary))
     # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
     (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
-    options = dict(kernel.options)
     x, y, z = (fold(value, known) for value in kernel.grid)
     return Launch(
         symbol_of(kernel.variant.name, str(name), language),
         (x, y, z),
-        evaluate(options.get("num_ctas", 1), known),
-        "launch_pdl" in options,
+        kernel.variant.cluster,
+        "launch_pdl" in dict(kernel.options),
         arguments,
     )

@@ -59,7 +59,7 @@ _OF_FAMILIES = {
             48,
             Config(f"warp_specialized_swapped_cluster{size}", 48, 64, 64, 1, 1, 4, 6),
         )
-        for size in (2, 4, 8)
+        for size in (2, 3, 4, 5, 8)
     },
 }
 

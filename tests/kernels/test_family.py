@@ -93,6 +93,6 @@ def test_names() -> None:
     """The table finds each family under its own name, and those with a width of any kind are the ones in Gluon."""
     assert all(name == family.name for name, family in FAMILIES.items())
     upright, swapped = "warp_specialized", "warp_specialized_swapped"
-    clusters = {f"{swapped}_cluster{size}" for size in (2, 4, 8)}
+    clusters = {f"{swapped}_cluster{size}" for size in (2, 3, 4, 5, 8)}
     side_by_side = {f"{name}_{shape}" for name in (upright, swapped) for shape in ("2x1", "1x2")}
     assert set(GLUON) == {upright, swapped} | clusters | side_by_side

@@ -52,7 +52,6 @@ from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.source import load_module
 
-pytestmark = pytest.mark.usefixtures("for_clusters")
 ROOT = Path(__file__).parents[2]
 TYPES = {"a16w16": [("bf16", "bf16"), ("fp32", "fp32")], "a8w8": [("int8", "bf16"), ("fp8e4m3fnuz", "fp16")]}
 # Generates and imports 15,000 configs three times each; prints the least processor time of both, and the count.

@@ -11,7 +11,6 @@ import pytest
 from gluon_cases import assert_noticed, changed, fp16_problem, made, said_to, shared_case
 from gluon_memory import LATE
 
-pytestmark = pytest.mark.usefixtures("for_clusters")
 OVERWRITTEN = "overwritten while it is in use"
 NOBODY = "a barrier that nobody completes"
 TOO_MANY = "an arrival too many"
@@ -38,7 +37,7 @@ MULTIPLYING: Mistakes = {
     "no fence": ("    fence_async_shared()\n", "    pass\n", "may not see"),
     "no wait for C's buffer": ("tma.store_wait(0)\n    for", "pass\n    for", "replaced before"),
     "no wait for C": ("    tma.store_wait(0)\n\n\n@", "    pass\n\n\n@", "a store that nobody waits for"),
-    "an arrival too few": ("_barriers_text(STAGES, ARRIVALS)", "_barriers_text(STAGES, ARRIVALS + 1)", NOBODY),
+    "an arrival too few": ("_barriers_text(COUNT, ARRIVALS)", "_barriers_text(COUNT, ARRIVALS + 1)", NOBODY),
     "four warps arrive": ("thread, thread, 127;", "thread, thread, 31;", f"{UNORDERED}|{TOO_MANY}|{LATE}"),
     "every thread arrives": ("setp.eq.u32 arrives, thread, 0;", "setp.eq.u32 arrives, 0, 0;", UNORDERED),
     "arrives before there was a step": ("before * 8) * more", "before * 8)", UNORDERED),
@@ -142,7 +141,8 @@ LOADING: Mistakes = {
 }
 MAKING: Mistakes = {
     "no barriers": ("    make_barriers(barriers, STAGES, WARPS // 4)\n", "", UNMADE),
-    "a barrier too few": ('1;" for slot in range(stages)', '1;" for slot in range(stages - 1)', UNMADE),
+    "no full barriers": ("    make_barriers(barriers + STAGES * 8, STAGES, 1)\n", "", UNMADE),
+    "a barrier too few": ("for number in range(count)", "for number in range(count - 1)", UNMADE),
     "copies may not know": ('            "fence.mbarrier_init.release.cluster;",\n', "", UNSEEN),
     "made by a warp": ('"@!idle bra made;",', "", "by 32 threads"),
     "no room for barriers": ("// 1024) + 1\n", "// 1024)\n", OUTSIDE),
@@ -296,8 +296,8 @@ SIDE_BY_SIDE: Mistakes = {
         "before all have met",
     ),
     "does not come": (
-        "WARPS // 2)\n    arrive_at_cluster()\n",
-        "WARPS // 2)\n",
+        "reach is there.\n    arrive_at_cluster()\n",
+        "reach is there.\n",
         "without arriving|where nobody else may have seen it",
     ),
     "nobody else's arrivals": ("STAGES, WARPS // 2)", "STAGES, WARPS // 4)", f"{UNORDERED}|{LATE}"),
@@ -335,7 +335,7 @@ SIDE_BY_SIDE: Mistakes = {
     ),
     "each helping warp copies": ('            "and.pred one, one, done;",\n', "", "by 4 threads"),
     "first K-blocks twice": (
-        "gl.where(tile == gl.program_id(0), begun, 0)",
+        "gl.where(tile == first_tile, begun, 0)",
         "0",
         f"{UNORDERED}|{LATE}|nobody waits for",
     ),

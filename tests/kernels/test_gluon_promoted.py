@@ -22,7 +22,6 @@ from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.source import ast_source, load_module
 
-pytestmark = pytest.mark.usefixtures("for_clusters")
 PROMOTES = [name for name, family in FAMILIES.items() if family.promotes and family.in_gluon]
 Own = tuple[tuple[str, int], ...]
 

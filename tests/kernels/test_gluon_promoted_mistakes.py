@@ -10,7 +10,6 @@ import re
 import pytest
 from gluon_cases import assert_noticed, block_scaled, changed, made, said_to
 
-pytestmark = pytest.mark.usefixtures("for_clusters")
 WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
 IN_USE, TOO_MANY, UNFINISHED = "while it is in use", "an arrival too many", "products are done"
 BEYOND, OUTSIDE = "beyond the memory", "an address outside the ring"
@@ -72,8 +71,8 @@ MULTIPLYING: Mistakes = {
     ),
     "columns of the next block": ("number * 128, columns[number]", "number * 128 + 16, columns[number]", WRONG),
     "scales in one another's place": ("of_b = place + 4 * OF_A", "of_b = place", WRONG),
-    "scales that nobody waits for": ("STAGES, WARPS, 2)", "STAGES, WARPS, 1)", f"{EARLY}|{HANG}|too many|next phase"),
-    "an arrival more than come": ("STAGES, WARPS, 2)", "STAGES, WARPS, 3)", f"{HANG}|{IN_USE}"),
+    "scales that nobody waits for": ("8, STAGES, 2)", "8, STAGES, 1)", f"{EARLY}|{HANG}|too many|next phase"),
+    "an arrival more than come": ("8, STAGES, 2)", "8, STAGES, 3)", f"{HANG}|{IN_USE}"),
 }
 ENGINE: Mistakes = {
     "as many bytes as there are rows": (
@@ -237,8 +236,8 @@ WARPGROUPS: Mistakes = {
     "another block of rows": ("shl.b32 $0, $0, 13;", "shl.b32 $0, $0, 12;", WRONG),
     "of each warp": ("shr.u32 $0, $0, 7;", "shr.u32 $0, $0, 5;", "not the same in all threads"),
     "one of them arrives": (
-        "make_barriers(barriers, STAGES, WARPS, 2)",
-        "make_barriers(barriers, STAGES, 4, 2)",
+        "make_barriers(barriers, STAGES, WARPS)",
+        "make_barriers(barriers, STAGES, 4)",
         f"{IN_USE}|next phase",
     ),
 }

@@ -11,7 +11,6 @@ from long_tests import in_turns, repeats
 
 from genkern.kernels.family import FAMILIES, GLUON
 
-pytestmark = pytest.mark.usefixtures("for_clusters")
 # Rows and columns of several tiles for a program, and of one tile for a cluster, whose programs have no second one.
 TILED, ALONE = (140, 88), (44, 60)
 PROMOTES = [name for name, family in FAMILIES.items() if family.promotes and family.in_gluon]

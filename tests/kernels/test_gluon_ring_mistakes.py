@@ -14,7 +14,6 @@ from gluon_memory import LATE
 
 from genkern.gemm.problem import GemmProblem
 
-pytestmark = pytest.mark.usefixtures("for_clusters")
 WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
 IN_USE, TOO_MANY, TWICE = "while it is in use", "an arrival too many", "an element of C is written twice"
 UNSEEN, OUTSIDE, UNMADE = (
@@ -108,7 +107,11 @@ WAITING: Mistakes = {
         "and.b32 empty, empty, {-8 * together};",
         NOT_ITS_TURN,
     ),
-    "waits for the next ones": ("{8 * (together - 1)};", "{8 * (2 * together - 1)};", f"{NOT_ITS_TURN}|{OTHER_KIND}"),
+    "waits for the next ones": (
+        "{8 * (together - 1)};",
+        "{8 * (2 * together - 1)};",
+        f"{NOT_ITS_TURN}|{OTHER_KIND}|{UNMADE}",
+    ),
     "every thread copies": (ELECTED, ELECTED.replace('        "@!one bra filled;",\n', ""), "by 32 threads"),
     "begun by every warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, warp;", "by 4 threads"),
     "begun by another warp": ("setp.ne.u32 one, warp, 0;", "setp.ne.u32 one, warp, 32;", UNSEEN),
@@ -163,7 +166,7 @@ LANES: Mistakes = {
     "begins with others' barriers": (
         BUFFERS,
         BUFFERS.replace("STAGES + slot", "slot"),
-        f"{NOT_ITS_TURN}|{OTHER_KIND}",
+        f"{NOT_ITS_TURN}|{OTHER_KIND}|{UNMADE}",
     ),
 }
 FEW: Mistakes = {

@@ -22,7 +22,6 @@ from genkern.kernels.generate import generate
 # What a value depends on: variables that a loop carries round, each with the line of that loop.
 Carried = frozenset[tuple[str, int]]
 NONE: Carried = frozenset()
-pytestmark = pytest.mark.usefixtures("for_clusters")
 PROBLEM = GemmProblem(256, 512, 1024, bias=True, activation="gelu")
 CLUSTERS = [
     Config(name, 64, 64, 64, num_warps=4, num_stages=3) for name, family in FAMILIES.items() if family.in_clusters

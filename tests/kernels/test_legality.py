@@ -14,7 +14,6 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.kernels import legality
-from genkern.kernels.families import warp_specialized
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import (
@@ -136,14 +135,6 @@ def test_refuses_what_it_says_and_takes_a_neighbour(
     """On one side of the border the reason is told, on the other there is none."""
     assert words in legal(*refused, gpu)
     assert legal(*taken, gpu) == ""
-
-
-@pytest.mark.parametrize(("release", "words"), [((3, 7), ""), ((3, 8), "clusters are written for Triton before 3.8")])
-def test_clusters_need_an_older_triton(monkeypatch: pytest.MonkeyPatch, release: tuple[int, int], words: str) -> None:
-    """Kernels for clusters are written for what Triton makes of these before 3.8; their text can be had with any."""
-    monkeypatch.setattr(warp_specialized, "triton_release", lambda: release)
-    assert legal(LARGE, CLUSTER, H200) == words
-    assert legal(LARGE, CLUSTER, None) == ""
 
 
 @pytest.mark.parametrize("release", [(3, 6), (3, 7), (3, 8), (3, 9)])

@@ -160,7 +160,6 @@ def test_what_gemv_is_refused_is_wrong(interpreter: Interpreter, monkeypatch: py
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("for_clusters")
 def test_what_is_legal_in_gluon_is_exact() -> None:
     """Rings of any depth, shares of nothing, clusters with fewer K-blocks than programs: on the stand-in for an SM."""
     random, done = Random(6), dict.fromkeys(GLUON, 0)

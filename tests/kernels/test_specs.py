@@ -7,7 +7,7 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,7 +152,7 @@ def _one_for_all(folder: Path, problem: GemmProblem) -> None:
             assert planned.symbol == f"{spec.function}_{dict(spec.constants)['BINARY']}"
             assert launch.constants == dict(spec.constants)
             assert launch.options == dict(spec.options)
-            assert planned.cluster == launch.options.get("num_ctas", 1)
+            assert planned.cluster == getattr(launch, "cluster", 1)
             assert planned.programs(known) == launch.grid
             names = [name for name, _ in (*spec.signature, *spec.constants)]
             assert [argument.name for argument in planned.arguments] == names
@@ -185,7 +185,7 @@ def _described(value: Any) -> object:
     "problem", [GemmProblem(128, 64, 256), GemmProblem(1, 64, 256, bias=True)], ids=lambda p: p.name
 )
 def test_calls_pass_every_argument_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: GemmProblem) -> None:
-    """matmul_<config> calls each kernel of the config with all its parameters, and Triton's options besides."""
+    """matmul_<config> calls each kernel of the config with all its parameters, Triton's options, in its clusters."""
     pytest.importorskip("torch")
     configs = taking(problem)
     module = imported(tmp_path, problem, configs)
@@ -195,6 +195,10 @@ def test_calls_pass_every_argument_once(tmp_path: Path, monkeypatch: pytest.Monk
     class Recorder:
         def __init__(self, name: str, parameters: list[str]) -> None:
             self.name, self.parameters = name, parameters
+            self.compiled = SimpleNamespace(packed_metadata=(4, 1, 1024))
+
+        def warmup(self, *args: object, grid: tuple[int, int, int], **kwargs: object) -> SimpleNamespace:
+            return self.compiled
 
         def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
             def call(*args: object, **kwargs: object) -> None:
@@ -213,6 +217,9 @@ def test_calls_pass_every_argument_once(tmp_path: Path, monkeypatch: pytest.Monk
         called.clear()
         getattr(module, f"matmul_{config.name}")(operands)
         assert called == [variant.name for variant in variants_of(problem, config)]
+        # Triton launches by what it has packed of its kernel.
+        for variant in variants_of(problem, config):
+            assert getattr(module, variant.name).compiled.packed_metadata == (4, variant.cluster, 1024)
 
 
 TRITON_NAMES: dict[object, str] = {}
@@ -313,7 +320,6 @@ def test_options_left_to_triton() -> None:
     assert options(**amd) == {**triton, **amd}
 
 
-@pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_gpu_tests_run_every_config(config: Config) -> None:
     """Each config of the tests that need a GPU takes one of their problems there, and long sums to C in float32."""

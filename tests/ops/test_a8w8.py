@@ -95,7 +95,6 @@ def test_scales_of_another_shape_are_refused(tmp_path: Path) -> None:
             module.check_operands(module.CONFIGS[TILED.name], {**operands, name: wrong})
 
 
-@pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize("dtype", ["int8", "fp8e4m3fn"])
 def test_gluon_kernels_compile(tmp_path: Path, dtype: str) -> None:
     """Their finish is the format's too: upright, swapped and in a cluster, with shares of K."""

@@ -200,8 +200,7 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
     assert "gemv" not in families
 
 
-@pytest.mark.usefixtures("for_clusters")
-@pytest.mark.parametrize(("m", "clusters"), [(64, [2]), (256, [2])])
+@pytest.mark.parametrize(("m", "clusters"), [(64, [2, 3]), (256, [2])])
 def test_sm90_medium_m(m: int, clusters: list[int]) -> None:
     """Medium M keeps the families that multiply tiles, and clusters that fit the SMs; and a choice of tiles for M."""
     result = pruned((m, 4096, 4096), "sm_90")
@@ -214,7 +213,6 @@ def test_sm90_medium_m(m: int, clusters: list[int]) -> None:
     assert main_kernels(result.kept) <= 1_700
 
 
-@pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize("dtype_c", ["bf16", "fp32"])
 @pytest.mark.parametrize("size", [(2, 4096, 4096), (100, 2112, 7168), (1024, 1280, 8192), (4096, 4096, 14336)], ids=str)
 def test_gluon_configs_that_are_kept_compile(size: tuple[int, int, int], dtype_c: str) -> None:

@@ -100,7 +100,6 @@ def test_no_size_is_left_without_configs(name: str, op: str) -> None:
     assert empty == []
 
 
-@pytest.mark.usefixtures("for_clusters")
 @pytest.mark.parametrize("arch", known_archs())
 def test_every_family_is_in_a_space_where_it_compiles(arch: str) -> None:
     """Some shipped space of each target that compiles a family keeps it for some size, unless a reason is given."""

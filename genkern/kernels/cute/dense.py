@@ -40,20 +40,18 @@ from genkern.kernels.families.call import (
     Kernel,
     M,
     N,
-    Options,
     Product,
     Variant,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP
-from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit, units_in_clusters
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
 # Of products with scales of blocks, which are promoted to float32 K-block by K-block.
 PROMOTED = "cute/promoted_sm90.py"
-# Clusters of four and eight leave SMs over, where processing clusters have 16 or 18 of them: an H200 runs 30 or 15 at a
-# time, by cuOccupancyMaxActiveClusters. One that had to wait for a place would begin when all others end.
-LARGE_CLUSTER, _UNITS_LOST = 4, 12
+# From so many programs on clusters leave SMs over (units_in_clusters), and are for one wave.
+LARGE_CLUSTER = 4
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _TURNS = name("turns")
 Side = TypeVar("Side")
@@ -160,22 +158,15 @@ def _call(product: Product, variant: Variant) -> Call:
     }
     if batched:
         constants["batched"] = 1
-    options: Options = (("num_ctas", variant.cluster),)
-    units = UNITS - _UNITS_LOST if variant.cluster >= LARGE_CLUSTER else UNITS
     kernel = Kernel(
         variant,
         (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
-        (least(most(1, units // variant.cluster), _TURNS), 1, 1),
-        options,
+        (least(most(1, units_in_clusters(UNITS, variant.cluster) // variant.cluster), _TURNS), 1, 1),
+        (),
         walks_batch=True,
     )
     turns = cdiv(M, BLOCK_SIZE_M * variant.down) * cdiv(N, BLOCK_SIZE_N * variant.across)
     return Call((kernel,), (("turns", BATCH * turns if batched else turns),))
-
-
-def units_in_clusters(units: int, cluster: int) -> int:
-    """SMs that clusters of so many programs have at a time, of so many."""
-    return units - _UNITS_LOST if cluster >= LARGE_CLUSTER else units
 
 
 def _share(product: Product, operand: str, k_major: bool, rows: Value, of_k: int, sharers: int) -> Map:

@@ -148,7 +148,7 @@ def _call(product: Product, variant: Variant) -> Call:
         variant,
         (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
         (least(most(1, _in_clusters(variant.cluster) // variant.cluster), _TURNS), 1, 1),
-        (("num_ctas", variant.cluster),),
+        (),
     )
     turns = cdiv(M, BLOCK_SIZE_M * (variant.down // ctas)) * cdiv(N, BLOCK_SIZE_N * variant.across)
     return Call((kernel,), (("turns", turns),))

@@ -8,6 +8,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute import dense, dense_sm100
 from genkern.kernels.cute.tile import WIDTH_STEP
+from genkern.kernels.families import limits
 
 FAMILIES = (*dense.FORMS, *dense_sm100.FORMS)
 # Widths of tiles go by so many columns.
@@ -56,5 +57,5 @@ def shared_bytes(problem: GemmProblem, config: Config) -> int:
 def units_in_clusters(family: str, units: int) -> int:
     """SMs that clusters of such a family have at a time, of so many."""
     if form := dense.FORMS.get(family):
-        return dense.units_in_clusters(units, form.cluster)
+        return limits.units_in_clusters(units, form.cluster)
     return dense_sm100.units_in_clusters(units, dense_sm100.FORMS[family].cluster)

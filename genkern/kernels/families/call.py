@@ -100,13 +100,13 @@ class Product:
         return Leading(name, operand, aligns=self.by_name[operand].storage_shape[-1] % 16 == 0)
 
     def descriptor(
-        self, name: str, operand: str, box: tuple[Value, Value], *, swizzled: bool = False, cluster: int = 1
+        self, name: str, operand: str, box: tuple[Value, Value], *, swizzled: bool = False
     ) -> Descriptor:
         """A descriptor for boxes of these rows and columns of the operand, however it is stored, and packed."""
         facts = self.by_name[operand]
         outer, inner = box if facts.row_major else (box[1], box[0])
         packed = cdiv(inner, facts.packed) if facts.packed > 1 else inner
-        said = name, operand, (outer, packed), not facts.row_major, swizzled, cluster
+        said = name, operand, (outer, packed), not facts.row_major, swizzled
         copy = next((copy for copy in self.copies if copy.operand == operand), None)
         return Descriptor(*said) if copy is None else Copied(*said, copy.first, copy.pitch)
 

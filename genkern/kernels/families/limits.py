@@ -7,10 +7,13 @@ how much with the binary (genkern.farm.limits).
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.expression import Expression
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
 from genkern.ops.op import element_bytes, get_op, groups_of, has_exponents, operands_of
 
@@ -34,6 +37,10 @@ _TENSOR_MEMORY_COLUMNS = 512
 # Rows in memory must start at multiples of this, and what one copy brings of a row must be as long at least
 # (cuTensorMapEncodeTiled in the CUDA driver API: globalStrides, boxDim[0] without interleaving).
 TMA_BYTES = 16
+# Clusters lie within processing clusters of 16 or 18 SMs, so that some SMs are left over. How many of an H200's clusters
+# of so many programs have at a time, by cuOccupancyMaxActiveClusters, for programs that take an SM each.
+_UNITS, _IN_CLUSTERS = 132, {3: 117, 4: 120, 5: 110, 8: 120}
+Units = TypeVar("Units", int, Expression)
 
 
 def tiles(problem: GemmProblem, config: Config) -> int:
@@ -41,6 +48,14 @@ def tiles(problem: GemmProblem, config: Config) -> int:
     groups = groups_of(problem)
     tiles_m = groups.most_tiles(problem.M, config.BLOCK_SIZE_M) if groups else -(-problem.M // config.BLOCK_SIZE_M)
     return tiles_m * -(-problem.N // config.BLOCK_SIZE_N)
+
+
+def units_in_clusters(units: Units, cluster: int) -> Units:
+    """SMs of sm_90 that clusters of so many programs have at a time, of so many.
+
+    A cluster that had to wait for a place would begin when all others end.
+    """
+    return units * _IN_CLUSTERS[cluster] // _UNITS if cluster in _IN_CLUSTERS else units
 
 
 def splits_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:

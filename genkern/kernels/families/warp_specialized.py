@@ -64,7 +64,6 @@ from genkern.kernels.families.gluon_tile import (
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
 from genkern.ops.op import get_op, groups_of
-from genkern.triton_release import triton_release
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
 HELPER_WARPS = 4
@@ -73,9 +72,6 @@ _OPERAND_BYTES = (1, 2)
 # What a program may have of an SM's shared memory (CUDA programming guide, compute capability 9.0).
 _SHARED_BYTES = 227 * 1024
 _SHAPE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
-# 3.9 numbers the programs instead of the clusters and has these meet at places of its own (in its PTX), and 3.8 has
-# changed on the way there; the kernels are written for what 3.6 and 3.7 make of a cluster.
-_CLUSTERS_BEFORE = (3, 8)
 # Registers per thread when one program has the whole SM: 65,536 over its threads, in steps of 8.
 MAX_REGISTERS = least(256, 65536 // ((NUM_WARPS + HELPER_WARPS) * 32) // 8 * 8)
 # Tiles beyond the last full wave, and programs that share them: all, or SPLIT_K a tile, each with a K-block at least.
@@ -126,7 +122,7 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
     width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if variant.swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
 
     def box(name: str, operand: str, box: tuple[Value, Value]) -> Descriptor:
-        return product.descriptor(name, operand, box, swizzled=True, cluster=variant.cluster)
+        return product.descriptor(name, operand, box, swizzled=True)
 
     depth = _ring_k(product)
     rows_turned, columns_turned = turned(product.problem, variant.swapped)
@@ -201,7 +197,7 @@ def _call(product: Product, variant: Variant) -> Call:
     if variant.side_by_side:
         return _side_by_side(variant, arguments, options)
     if variant.cluster > 1:
-        return _launched(variant, arguments, TILES, (*options, ("num_ctas", variant.cluster)))
+        return _launched(variant, arguments, TILES, options)
     if not variant.split:
         call = _launched(variant, arguments, least(UNITS, TILES), options)
         if product.groups is None or not product.groups.summed:
@@ -220,7 +216,6 @@ def _side_by_side(variant: Variant, arguments: list[Argument], options: Options)
     along_m, along_n = (variant.across, variant.down) if variant.swapped else (variant.down, variant.across)
     turns = cdiv(M, BLOCK_SIZE_M * along_m) * cdiv(N, BLOCK_SIZE_N * along_n)
     clusters = least(most(1, UNITS // variant.cluster), name("turns"))
-    options = (*options, ("num_ctas", variant.cluster))
     return Call((Kernel(variant, tuple(arguments), (clusters, 1, 1), options),), (("turns", turns),))
 
 
@@ -239,13 +234,6 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         if problem.row_major_b:
             return "of groups TMA reads zeros beyond K only where weights run along K (rowMajorB: N)"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
-
-
-def _takes_cluster(problem: GemmProblem, gpu: Gpu | None) -> str:
-    # The text can be had with any Triton.
-    if gpu is not None and triton_release() >= _CLUSTERS_BEFORE:
-        return "clusters are written for Triton before 3.8"
-    return _takes(problem, gpu)
 
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -347,7 +335,7 @@ CLUSTERS = tuple(
         f"warp_specialized_swapped_cluster{cluster}",
         _variant,
         _call,
-        takes=_takes_cluster,
+        takes=_takes,
         legal=_legal,
         uses_tma=True,
         stores_tma=True,
@@ -360,13 +348,13 @@ CLUSTERS = tuple(
         cluster=cluster,
         least_block_m=8,
     )
-    for cluster in (2, 4, 8)
+    for cluster in (2, 3, 4, 5, 8)
 )
 SIDE_BY_SIDE = tuple(
     replace(
         family,
         name=f"{family.name}_{along_m}x{along_n}",
-        takes=_takes_cluster,
+        takes=_takes,
         promotes=False,
         shares=any_config,
         splits_k=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -17,8 +18,9 @@ from genkern.farm.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense import FORMS, units_in_clusters
+from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.cute.tile import GROUP_WARPS, groups_of
+from genkern.kernels.families.limits import units_in_clusters
 from genkern.kernels.legality import legal_compiled, legal_problem
 
 pytestmark = needs_dsl
@@ -43,8 +45,8 @@ TILES = (
 def run(of: GemmProblem, config: Config, made: Compiled, *, seed: int, clusters: int) -> tuple[np.ndarray, np.ndarray]:
     """C as the kernel leaves it where so many clusters run at a time, and as it should be."""
     cluster = FORMS[config.family].cluster
-    lost = H200.compute_units - units_in_clusters(H200.compute_units, cluster)
-    return computed(of, config, made, seed=seed, units=lost + clusters * cluster)
+    units = next(units for units in count(1) if units_in_clusters(units, cluster) // cluster == clusters)
+    return computed(of, config, made, seed=seed, units=units)
 
 
 def picked(family: str, seed: int) -> tuple[GemmProblem, Config]:
