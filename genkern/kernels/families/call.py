@@ -99,9 +99,7 @@ class Product:
         """The operand's leading dimension; codegen uses the alignment that it has without gaps between rows."""
         return Leading(name, operand, aligns=self.by_name[operand].storage_shape[-1] % 16 == 0)
 
-    def descriptor(
-        self, name: str, operand: str, box: tuple[Value, Value], *, swizzled: bool = False
-    ) -> Descriptor:
+    def descriptor(self, name: str, operand: str, box: tuple[Value, Value], *, swizzled: bool = False) -> Descriptor:
         """A descriptor for boxes of these rows and columns of the operand, however it is stored, and packed."""
         facts = self.by_name[operand]
         outer, inner = box if facts.row_major else (box[1], box[0])

@@ -37,8 +37,8 @@ _TENSOR_MEMORY_COLUMNS = 512
 # Rows in memory must start at multiples of this, and what one copy brings of a row must be as long at least
 # (cuTensorMapEncodeTiled in the CUDA driver API: globalStrides, boxDim[0] without interleaving).
 TMA_BYTES = 16
-# Clusters lie within processing clusters of 16 or 18 SMs, so that some SMs are left over. How many of an H200's clusters
-# of so many programs have at a time, by cuOccupancyMaxActiveClusters, for programs that take an SM each.
+# Clusters lie within processing clusters of 16 or 18 SMs, so that some SMs are left over. How many of an H200's SMs
+# clusters of so many programs have at a time, by cuOccupancyMaxActiveClusters, for programs that take an SM each.
 _UNITS, _IN_CLUSTERS = 132, {3: 117, 4: 120, 5: 110, 8: 120}
 Units = TypeVar("Units", int, Expression)
 
