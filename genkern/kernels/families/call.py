@@ -266,6 +266,15 @@ def _for_groups(product: Product, kernel: Kernel) -> Kernel:
     )
 
 
+def started_early(product: Product, call: Call) -> Call:
+    """The call whose kernels all start early, and wait before they touch memory, where the architecture has that."""
+    if not product.starts_early:
+        return call
+    return replace(
+        call, kernels=tuple(replace(kernel, options=(*kernel.options, ("launch_pdl", 1))) for kernel in call.kernels)
+    )
+
+
 def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
     """Of a family that computes every problem on every GPU that it runs on."""
     return ""
@@ -378,8 +387,8 @@ def sums_are_c(problem: GemmProblem) -> bool:
 
 
 def starts_early(arch: str) -> bool:
-    """Whether a kernel may be on the device, and wait there, before the one that it depends on has ended.
+    """Whether a kernel may be on the device, and wait there, before what lies ahead of it in the stream has ended.
 
-    CUDA's programmatic dependent launch, from sm_90 on. Triton's option is launch_pdl.
+    CUDA's programmatic dependent launch, from sm_90 on (CUDA programming guide). Triton's option is launch_pdl.
     """
     return arch.startswith("sm_") and int(arch[3:]) >= 90
