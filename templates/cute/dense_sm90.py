@@ -84,8 +84,15 @@ class Dense(Epilogue, Walk):
         self.groups_of_tile = 1 if self.ping_pong else self.groups
         # wgmmas that a group makes of a tile along its height.
         self.high = self.height // (ROWS * self.groups_of_tile)
-        self.stage_bytes = (block_m * self.dtype_a.width + block_n * self.dtype_b.width) * block_k // 8
+        # Rows of A and B in a stage: what does not run along K comes 64 at a time.
+        self.held_m, self.held_n = self.held(block_m, self.k_major_a), self.held(block_n, self.k_major_b)
+        self.stage_bytes = (self.held_m * self.dtype_a.width + self.held_n * self.dtype_b.width) * block_k // 8
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
+
+    @staticmethod
+    def held(rows, k_major):
+        """Of so many rows of a tile, how many a stage holds."""
+        return rows if k_major else -(-rows // TURNED) * TURNED
 
     def operand_layout(self, dtype, rows, k_major):
         """Of the blocks of A or B in all stages of shared memory, with 128-byte swizzle."""
@@ -127,23 +134,25 @@ class Dense(Epilogue, Walk):
         """What is of M and of N, as that of wgmma's rows and that of its columns; or the other way round."""
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
-    def tiled_mma(self):
+    def tiled_mma(self, width=0):
+        """wgmma by all groups of a tile, of so many columns, or those of the tile."""
+        width = width or self.width
         major = {True: OperandMajorMode.K, False: OperandMajorMode.MN}
         majors = self.in_order(major[self.k_major_a], major[self.k_major_b])
         types = self.in_order(self.dtype_a, self.dtype_b)
         shared = warpgroup.OperandSource.SMEM
         if self.dtype_a.width == 16:
-            op = warpgroup.MmaF16BF16Op(self.dtype_a, Float32, (ROWS, self.width, 16), shared, *majors)
+            op = warpgroup.MmaF16BF16Op(self.dtype_a, Float32, (ROWS, width, 16), shared, *majors)
         else:
-            op = warpgroup.MmaF8Op(*types, Float32, (ROWS, self.width, 32), shared, *majors)
+            op = warpgroup.MmaF8Op(*types, Float32, (ROWS, width, 32), shared, *majors)
         return cute.make_tiled_mma(cute.make_mma_atom(op), (self.groups_of_tile, 1, 1))
 
     # The host's part: compiled for the types that it gives to the kernel's parameters, and never run.
     @cute.jit
     def __call__(self, a, b, c, extras, sizes, programs: Int32, stream):
         one, shared = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileG2SMulticastOp()
-        of_a = self.block_m, self.k_major_a, self.cluster_n
-        of_b = self.block_n, self.k_major_b, self.cluster_m
+        of_a = self.held_m, self.k_major_a, self.cluster_n
+        of_b = self.held_n, self.k_major_b, self.cluster_m
         load_a, _ = cpasync.make_tiled_tma_atom(
             shared if self.cluster_n > 1 else one, a, self.share_layout(self.dtype_a, *of_a, 0), self.share(*of_a)
         )
@@ -174,8 +183,8 @@ class Dense(Epilogue, Walk):
         program = cute.arch.block_idx()[0]
         smem = cutlass.utils.SmemAllocator()
         full, empty = smem.allocate_array(Int64, self.stages), smem.allocate_array(Int64, self.stages)
-        a = self.stages_of(smem, self.dtype_a, self.block_m, self.k_major_a)
-        b = self.stages_of(smem, self.dtype_b, self.block_n, self.k_major_b)
+        a = self.stages_of(smem, self.dtype_a, self.held_m, self.k_major_a)
+        b = self.stages_of(smem, self.dtype_b, self.held_n, self.k_major_b)
         parts = self.parts_of_groups(smem)
         if warp == 0:
             with cute.arch.elect_one():
@@ -239,9 +248,10 @@ class Dense(Epilogue, Walk):
             product, turn_of_product = self.product_at(turn, walk)
             tile_m, tile_n = self.tile_at(turn_of_product, walk)
             own_a, own_b = from_a, from_b
-            if const_expr(self.batched):
-                own_a, _ = self.copies(*of_a, product)
-                own_b, _ = self.copies(*of_b, product)
+            if const_expr(self.batched or self.held_m > self.block_m):
+                own_a, _ = self.copies(*of_a, product, tile_m)
+            if const_expr(self.batched or self.held_n > self.block_n):
+                own_b, _ = self.copies(*of_b, product, tile_n)
             for block in cutlass.range(cute.ceil_div(k, self.block_k), unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 arrived = full + stage
@@ -274,16 +284,21 @@ class Dense(Epilogue, Walk):
         """Number of this program's share, along the operand's rows and along K."""
         return (tile * sharers + rank, block) if k_major else (tile, block * sharers + rank)
 
-    def copies(self, load, stages, rows, k, block, k_major, sharers, rank, product=None):
+    def copies(self, load, stages, rows, k, block, k_major, sharers, rank, product=None, tile=None):
         """Shares of an operand, or of that of a product of a batch, as its descriptor counts, [.., rows, along K], and
         where this program's lie in the stages.
+
+        Where a stage holds more rows than a tile has, those of another tile begin `tile` tiles further on.
         """
-        matrix = coordinates(rows, k, k_major)
-        if product is not None:
+        matrix, held = coordinates(rows, k, k_major), self.held(block, k_major)
+        if const_expr(self.batched) and product is not None:
             matrix = cute.domain_offset((product * rows, 0) if k_major else (0, product * k), matrix)
-        shares = cute.local_tile(matrix, self.share(block, k_major, sharers), (None, None))
-        layout = self.share_layout(stages.element_type, block, k_major, sharers, self.stages)
-        before = rank * (block // sharers * self.block_k if k_major else TURNED * self.block_k // sharers)
+        if const_expr(held > block) and tile is not None:
+            # `share_at` counts by what is held.
+            matrix = cute.domain_offset((tile * (block - held), 0), matrix)
+        shares = cute.local_tile(matrix, self.share(held, k_major, sharers), (None, None))
+        layout = self.share_layout(stages.element_type, held, k_major, sharers, self.stages)
+        before = rank * (held // sharers * self.block_k if k_major else TURNED * self.block_k // sharers)
         own = cute.make_tensor(stages.iterator + before, layout.outer)
         to, source = cpasync.tma_partition(
             load, 0, cute.make_layout(1), cute.group_modes(own, 0, 2), cute.group_modes(shares, 0, 2)
@@ -298,7 +313,9 @@ class Dense(Epilogue, Walk):
         own = mma.get_slice(thread % GROUP if self.ping_pong else thread)
         of_rows, of_columns = self.in_order(a, b)
         rows = mma.make_fragment_A(own.partition_A(of_rows))
-        columns = mma.make_fragment_B(own.partition_B(of_columns))
+        # Where a stage holds more columns than wgmma multiplies, they lie as for one that multiplies all.
+        holding = self.tiled_mma(self.in_order(self.held_m, self.held_n)[1])
+        columns = holding.make_fragment_B(holding.get_slice(0).partition_B(of_columns))
         sums = cute.make_rmem_tensor(mma.partition_shape_C((self.height, self.width)), Float32)
         stage, phase, used = Int32(0), Int32(0), Int32(0)
         if const_expr(self.ping_pong):

@@ -28,7 +28,7 @@ from genkern.kernels.cute.dense_product import (
     product_constants,
     scales_of,
 )
-from genkern.kernels.expression import Value, cdiv, least, most, name, where
+from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
     BATCH,
     BLOCK_SIZE_M,
@@ -44,6 +44,7 @@ from genkern.kernels.families.call import (
     Variant,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP
+from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, turned
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit, units_in_clusters
 from genkern.ops.op import get_op
 
@@ -142,8 +143,8 @@ def _call(product: Product, variant: Variant) -> Call:
         *(() if tma_store and not batched else (Leading("ldc", "c"),)),
         *((Integer("BATCH", BATCH),) if batched else ()),
     ]
-    stage_bytes = (BLOCK_SIZE_M + BLOCK_SIZE_N) * tile.BLOCK_BYTES
-    before_parts = NUM_STAGES * stage_bytes + tile.BARRIER_BYTES
+    held = _held(BLOCK_SIZE_M, problem.row_major_a) + _held(BLOCK_SIZE_N, not problem.row_major_b)
+    before_parts = NUM_STAGES * (held * tile.BLOCK_BYTES) + tile.BARRIER_BYTES
     part_bytes = groups * (tile.ROWS * variant.part * DTYPES[product.by_name["c"].dtype].size_bytes)
     buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > tile.SHARED_BYTES, 1, tile.MOST_BUFFERS)
     constants: dict[str, Value | str] = {
@@ -169,13 +170,17 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (("turns", BATCH * turns if batched else turns),))
 
 
+def _held(side: Expression, k_major: bool) -> Expression:
+    """Rows of an operand in a stage of a tile with such a side: gluon_tile.columns_held, as an expression."""
+    return side if k_major else cdiv(side, TURNED_BOX) * TURNED_BOX
+
+
 def _share(product: Product, operand: str, k_major: bool, rows: Value, of_k: int, sharers: int) -> Map:
     """The descriptor of A or B: what each of so many programs loads of a block of the tile's rows by 128 bytes of K.
 
     That is some of the rows, or of what is 64 by 64 across some of K.
     """
-    turned = (tile.TURNED_BOX // sharers, tile.TURNED_BOX)
-    box: tuple[Value, Value] = (rows // sharers, of_k) if k_major else turned
+    box: tuple[Value, Value] = (rows // sharers, of_k) if k_major else (TURNED_BOX // sharers, TURNED_BOX)
     transposed = not product.by_name[operand].row_major
     return Map(f"{operand}_desc", operand, box, transposed, tile.SWIZZLE_128)
 
@@ -216,9 +221,6 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         most_accumulators = tile.MOST_PROMOTED
     if accumulators > most_accumulators:
         return f"a thread would have more than {most_accumulators} accumulators"
-    for k_major, side in ((problem.row_major_a, block_m), (not problem.row_major_b, block_n)):
-        if not k_major and side % tile.TURNED_BOX:
-            return f"an operand that does not run along K is copied {tile.TURNED_BOX} rows or columns at a time"
     if not (problem.row_major_a and not problem.row_major_b) and problem.batch > 1 and problem.K % config.BLOCK_SIZE_K:
         # To a descriptor the matrices of a batch are one, so that it fills nothing with zeros there.
         return "in a batch what is beyond K is the next product's where an operand does not run along K"
@@ -236,8 +238,8 @@ def shared_bytes(problem: GemmProblem, config: Config) -> int:
     form = FORMS[config.family]
     height, width = form.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     parts = tile.groups_of(height, form.ping_pong) * tile.ROWS * form.part(width) * DTYPES[problem.dtype_c].size_bytes
-    stage = (config.BLOCK_SIZE_M + config.BLOCK_SIZE_N) * tile.BLOCK_BYTES
-    before_parts = tile.BARRIER_BYTES + config.num_stages * stage
+    columns_turned = turned(problem, form.swapped)[1]
+    before_parts = tile.BARRIER_BYTES + config.num_stages * buffer_bytes(height, width, columns_turned)
     buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
     return before_parts + buffers * parts
 

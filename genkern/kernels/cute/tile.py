@@ -4,8 +4,6 @@ from __future__ import annotations
 
 # Bytes along K of a block of A or B, which shared memory holds swizzled by as many.
 BLOCK_BYTES = 128
-# Rows or columns of one copy of an operand that memory does not run along K of: 128 bytes of 16-bit elements.
-TURNED_BOX = 64
 # Rows of one wgmma, and those of them that a warp holds and, where they are rows of C, brings there.
 ROWS, WARP_ROWS = 64, 16
 # What a tile's other side goes by, and the widest wgmma.

@@ -14,7 +14,6 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.dense import FORMS, LARGE_CLUSTER
-from genkern.kernels.cute.tile import TURNED_BOX
 from genkern.kernels.cute.turn import FAMILIES, shared_bytes, turn_of, units_in_clusters
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
@@ -101,7 +100,7 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe tile of a width that is no power of two, where a narrower one of the same height needs as many waves.
 
     genkern: the library's kernels have widths of all multiples of 8; of those that cut C into as many waves of clusters
-    the narrowest multiplies least. Turned operands, which are copied 64 rows or columns at a time, have wider steps.
+    the narrowest multiplies least.
     It is for spaces with all widths, as ours have but for clusters of four and eight, which it leaves alone.
     """
     turn = turn_of(config.family)
@@ -109,11 +108,9 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     _, along = turn.sides(problem.M, problem.N)
     height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    turned = not problem.row_major_a if turn.swapped else problem.row_major_b
-    step = TURNED_BOX if turned else turn.width_step
-    if width & (width - 1) == 0 or width <= step or width == _rounded(along, turn.width_step):
+    if width & (width - 1) == 0 or width <= turn.width_step or width == _rounded(along, turn.width_step):
         return False
-    m, n = turn.sides(height, width - step)
+    m, n = turn.sides(height, width - turn.width_step)
     narrower = replace(config, BLOCK_SIZE_M=m, BLOCK_SIZE_N=n)
     return _waves(problem, narrower, gpu) == _waves(problem, config, gpu)
 
