@@ -113,7 +113,7 @@ def test_every_family_is_in_a_space_where_it_compiles(arch: str) -> None:
         (4096, 4096, 4096),
         (3000, 3000, 3000),
         # Rows of C off 16 bytes, which the copy engine does not store.
-        (3000, 3001, 3000),
+        (1000, 1001, 1000),
     )
     spaces = [space for space in SPACES.values() if arch in space.archs]
     problems = [problem_of(size, "a16w16", arch) for size in sizes]

@@ -101,10 +101,10 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the library's kernels have widths of all multiples of 8; of those that cut C into as many waves of clusters
     the narrowest multiplies least.
-    It is for spaces with all widths, as ours have but for clusters of four and eight, which it leaves alone.
+    It is for spaces with all widths, as ours.
     """
     turn = turn_of(config.family)
-    if turn is None or turn.programs >= LARGE_CLUSTER:
+    if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
     height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
@@ -151,18 +151,18 @@ def _rounded(size: int, step: int) -> int:
 
 
 def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe cluster of four or eight in more than one wave of them, where rows of A and B begin on 128 bytes.
+    """CuTe cluster of four or eight in more than one wave of them, or two where rows of A or B begin off 128 bytes.
 
     genkern: an H200 runs 30 clusters of four at a time, or 15 of eight: 120 of 132 SMs. What they save counts where a
     box of the copy engine asks for two lines of L2 where it needs one, and where one wave is all there is
-    (100x6144x8192 there: 29.6 us by 120 tiles in clusters of eight, 31.5 without).
+    (100x6144x8192 there: 29.6 us by 120 tiles in clusters of eight, 31.5 without), as of all that won on an H200.
     """
     if config.family not in FORMS or FORMS[config.family].cluster < LARGE_CLUSTER:
         return False
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
     sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
     aligned = all(pitch * size % _LINE_BYTES == 0 for pitch, size in zip(pitches, sizes, strict=True))
-    return aligned and _waves(problem, config, gpu) > 1
+    return _waves(problem, config, gpu) > (1 if aligned else 2)
 
 
 def cute_direct(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
