@@ -38,7 +38,9 @@ _NUMBERS = tuple(field for field in CONFIG_FIELDS if field not in ("family", "sc
 
 @lru_cache(maxsize=1024)
 def _call(family: str, product: Product, variant: Variant) -> Call:
-    return started_early(product, for_groups(product, for_batch(product, FAMILIES[family].call(product, variant))))
+    facts = FAMILIES[family]
+    call = for_groups(product, for_batch(product, facts.call(product, variant)))
+    return started_early(product, call) if facts.waits or facts.language == "triton" else call
 
 
 def call_of(product: Product, config: Config) -> Call:
