@@ -316,8 +316,8 @@ class Family:
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
     `kernels_before`: kernels that it launches before its main one. `realigns`: what it copies first has rows that start
     anywhere; it has the kernel of the family of that name on the copies.
-    `waits`: its kernels wait for what lies ahead in their stream before they touch memory (griddepcontrol.wait), so that
-    they may be launched early (started_early); those in Triton all do.
+    `waits`: its kernels wait for what lies ahead in their stream before they touch memory (griddepcontrol.wait), so
+    that they may be launched early (started_early); those in Triton all do.
     `language`: what its kernels are written in, "triton" (Gluon too) or "cute"; what is not Triton's is no part of a
     generated module, and `Variant.template` names its file.
     `batches`: its kernels find the product of a batch that they are for (`for_batch`).
