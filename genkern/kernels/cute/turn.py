@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
@@ -37,6 +38,7 @@ class Turn:
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
 
+@lru_cache(maxsize=1024)
 def turn_of(family: str) -> Turn | None:
     """Of a family by its name; None for one that is none of these."""
     if form := dense.FORMS.get(family):
