@@ -21,8 +21,6 @@ _SUMS = {"f32": np.float32, "s32": np.int32}
 
 def copy(threads: Threads, name: str, fields: tuple[str, ...], taken: Mask) -> None:
     """An instruction that begins copies to shared memory, or says where threads arrive when theirs are there."""
-    if name not in _ARRIVALS:
-        threads.machine.touch_memory()
     if name == _BYTES:
         thread = threads.one_thread("a copy", taken)
         to, source, barrier = (threads.one_address(fields[at], taken) for at in (0, 1, 3))

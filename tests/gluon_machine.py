@@ -119,8 +119,6 @@ class Machine:
         self.rank = len(self.cluster.machines)
         self.cluster.machines.append(self)
         self.parted = False
-        # Whether it has waited for what lies ahead of the kernel in its stream.
-        self.after_others = False
         self.random = random.Random(seed)
         # Which thread of a warp elect.sync takes: always the same, nobody says which, and not the first here.
         self.elected = self.random.randrange(1, 32)
@@ -133,14 +131,6 @@ class Machine:
     @property
     def first_address(self) -> int:
         return FIRST_ADDRESS | self.rank << _RANK_BIT
-
-    def wait_for_others(self) -> None:
-        assert not self.parted, "warps that wait by themselves"
-        self.after_others = True
-
-    def touch_memory(self) -> None:
-        """Some thread reads or writes global memory, or has the copy engine do so."""
-        assert self.after_others, "global memory is touched while the kernel ahead may be at work on it"
 
     def allocate(self, dtype: Dtype, shape: Sequence[int], layout: Any) -> View:
         size = int(np.prod(shape)) * dtype.numpy.itemsize
@@ -306,7 +296,6 @@ class Machine:
         self.running.unfenced.clear()
 
     def store_tile(self, descriptor: Descriptor, corner: Sequence[int], view: View) -> None:
-        self.touch_memory()
         assert view.shape == descriptor.box
         assert view.allocation not in self.running.unfenced, "the copy engine may not see what was stored"
         self.running.stores.append((descriptor, list(corner), view))

@@ -122,7 +122,6 @@ class Program:
         return parameters.descriptor(parameters.anywhere(parameters.address(match[1])))
 
     def store(self, pointer: Pointer, value: Tensor | NDArray[Any], mask: Tensor | None = None) -> None:
-        self.machine.touch_memory()
         values = value.values if isinstance(value, Tensor) else value
         if mask is not None:
             inside = np.broadcast_to(mask.values, values.shape)
@@ -154,7 +153,8 @@ class Program:
         self.machine.part([body(*partition) for partition in partitions], warps)
 
 
-_KNOBS = types.SimpleNamespace(runtime=types.SimpleNamespace(interpret=False))
+# As under the interpreter, which knows no launch that depends on another one.
+_KNOBS = types.SimpleNamespace(runtime=types.SimpleNamespace(interpret=True))
 
 
 class _Running:
@@ -180,10 +180,6 @@ def _namespace(now: _Running) -> dict[str, Any]:
             assert constraints == "=l"
             return now.program.parameter(text)
         return run_ptx(now.program.machine, text, constraints, args, dtype, pack)
-
-    def load(pointer: Pointer, **named: Any) -> Values:
-        now.program.machine.touch_memory()
-        return _load(pointer, **named)
 
     def zeros(shape: Sequence[int], dtype: Any, layout: Any) -> Values:
         return Values(np.zeros(shape, np.float64 if dtype is np.float32 else dtype), layout.warps)
@@ -215,7 +211,7 @@ def _namespace(now: _Running) -> dict[str, Any]:
         full=lambda shape, value, dtype, layout: Values(_full(shape, value, dtype), layout.warps),
         convert_layout=lambda tensor, layout: Values(tensor.values, layout.warps),
         inline_asm_elementwise=asm,
-        load=load,
+        load=_load,
         store=now.of_program("store"),
         atomic_cas=_atomic_cas,
         atomic_xchg=now.of_program("atomic_xchg"),
@@ -238,7 +234,6 @@ def _namespace(now: _Running) -> dict[str, Any]:
         "tl": gl,
         "tma": tma,
         "gluon": types.SimpleNamespace(jit=_jit),
-        "cuda": types.SimpleNamespace(gdc_wait=now.of_machine("wait_for_others"), gdc_launch_dependents=lambda: None),
         "triton": types.SimpleNamespace(jit=_jit, cdiv=gl.cdiv, constexpr_function=_jit, knobs=_KNOBS),
         "fence_async_shared": now.of_machine("fence"),
     }

@@ -48,7 +48,6 @@ def _landing(
 
 
 def _box(machine: Machine, warp: Warp, operand: str, active: Any) -> tuple[TensorMap, int, int]:
-    machine.touch_memory(warp)
     name, places = operands_of(operand[1:-1])
     column, row = (warp.uniform(each, active, np.int32) for each in operands_of(places[1:-1]))
     return machine.maps[warp.uniform(name, active)], column, row

@@ -85,8 +85,6 @@ class Machine:
         # Of each warp: groups of stores, and of products.
         self.stores: dict[Warp, list[list[list[bool]]]] = {}
         self.wgmma: dict[Warp, Products] = {}
-        # Warps that have waited for what lies ahead of the kernel in its stream.
-        self.after_others: set[Warp] = set()
         self.cluster_met: set[Warp] = set()
         self.cluster_rounds = 0
         self.cluster_round_of: dict[Warp, int] = {}
@@ -162,10 +160,6 @@ class Machine:
     def cta_of(self, warp: Warp) -> Cta:
         """The one that a warp is of."""
         return self.ctas[warp.rank]
-
-    def touch_memory(self, warp: Warp) -> None:
-        """A warp reads or writes global memory, or has the copy engine do so."""
-        assert warp in self.after_others, "global memory is touched while the kernel ahead may be at work on it"
 
     def barrier(self, address: int) -> Barrier:
         """The one at an address of any CTA of the cluster."""

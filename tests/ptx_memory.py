@@ -52,18 +52,12 @@ def store_matrices(machine: Machine, warp: Warp, opcode: str, given: tuple[str, 
         machine.cta_of(warp).write(places + np.arange(16), matrix, warp)
 
 
-def wait_for_others(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:
-    assert active.all()
-    machine.after_others.add(warp)
-
-
 def fence(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> None:
     machine.cta_of(warp).fence(warp)
 
 
 def _global(machine: Machine, warp: Warp, operand: str, size: int, active: Any) -> tuple[Any, Any]:
     """The array that the addresses of active lanes are in, and the places in it of their bytes, [lanes, size]."""
-    machine.touch_memory(warp)
     addresses = warp.address(operand)[active]
     base = max(each for each in machine.memory if each <= int(addresses[0]))
     places = (addresses - np.uint64(base)).astype(np.int64)
@@ -95,7 +89,6 @@ MEMORY = {
     "st.shared.v": store_shared,
     "stmatrix.sync.aligned.m8n8": store_matrices,
     "fence.proxy.async": fence,
-    "griddepcontrol.wait": wait_for_others,
     "ld.global": load_global,
     "st.global": store_global,
 }

@@ -185,20 +185,6 @@ class Program:
 
     def __init__(self, place: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
         self.place, self.grid = place, grid
-        # Whether it has waited for what lies ahead of the kernel in its stream.
-        self.after_others = False
-
-    def wait_for_others(self) -> None:
-        self.after_others = True
-
-    def _after(self, touch: Callable[..., Any]) -> Callable[..., Any]:
-        """What reads or writes global memory, which the kernel ahead may be at work on until then."""
-
-        def touch_after(*given: Any, **named: Any) -> Any:
-            assert self.after_others, "global memory is touched while the kernel ahead may be at work on it"
-            return touch(*given, **named)
-
-        return touch_after
 
     def language(self) -> types.SimpleNamespace:
         """The module `gl`."""
@@ -227,9 +213,9 @@ class Program:
             allocate_shared_memory=lambda dtype, shape, layout: Shared(
                 torch.full(shape, torch.nan if dtype.is_floating_point else 77, dtype=dtype)
             ),
-            load=self._after(_load),
-            store=self._after(_store),
-            atomic_add=self._after(_atomic_add),
+            load=_load,
+            store=_store,
+            atomic_add=_atomic_add,
         )
 
 

@@ -185,6 +185,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     used = [helper for helper in helpers if any(helper in texts for texts in called.values())]
     whole_context = {
         **context,
+        "early_kernels": [name for name in kernels if name in (REDUCE.name, SUM_SLOTS.name)],
         "helpers": used,
         "kernels": kernels,
         "rows": rows,

@@ -16,16 +16,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
 from genkern.kernels.expression import Value, evaluate, fold
-from genkern.kernels.families.call import (
-    Call,
-    Kernel,
-    Product,
-    Variant,
-    for_batch,
-    for_groups,
-    product_of,
-    started_early,
-)
+from genkern.kernels.families.call import Call, Kernel, Product, Variant, for_batch, for_groups, product_of
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.kernel import KernelSpec, symbol_of
 from genkern.kernels.plan import Launch, LaunchPlan
@@ -38,9 +29,7 @@ _NUMBERS = tuple(field for field in CONFIG_FIELDS if field not in ("family", "sc
 
 @lru_cache(maxsize=1024)
 def _call(family: str, product: Product, variant: Variant) -> Call:
-    facts = FAMILIES[family]
-    call = for_groups(product, for_batch(product, facts.call(product, variant)))
-    return started_early(product, call) if facts.waits or facts.language == "triton" else call
+    return for_groups(product, for_batch(product, FAMILIES[family].call(product, variant)))
 
 
 def call_of(product: Product, config: Config) -> Call:

@@ -170,8 +170,6 @@ class Dense(Epilogue, Walk):
         if warp == 0:
             cute.arch.alloc_tmem(self.columns, address, is_two_cta=two)
             cute.arch.relinquish_tmem_alloc_permit(is_two_cta=two)
-        # The kernel may be here before what lies ahead of it in the stream has ended.
-        cute.arch.griddepcontrol_wait()
         self.meet()
         at = cute.arch.retrieve_tmem_ptr(Float32, 16, address)
         fragment = mma.make_fragment_C(cute.append(mma.partition_shape_C((self.block_m, self.block_n)), ACCUMULATORS))

@@ -202,8 +202,6 @@ class Dense(Epilogue, Walk):
                 cpasync.prefetch_descriptor(c)
         m, n, k = sizes[0], sizes[1], sizes[2]
         walk = self.walk(program, sizes)
-        # The kernel may be here before what lies ahead of it in the stream has ended.
-        cute.arch.griddepcontrol_wait()
         if const_expr(self.cluster > 1):
             cute.arch.cluster_wait()
         else:

@@ -21,11 +21,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.cute import own
 from genkern.kernels.cute.source_file import sha256_of
-from genkern.kernels.families.call import product_of
 from genkern.kernels.family import FAMILIES, add_file
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
-from genkern.kernels.specs import kernel_specs, launch_plan
+from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach
 from genkern.packing.packer import Packer, Wanted
@@ -74,17 +73,6 @@ def test_it_is_packed_by_its_plan(example: Path) -> None:
     assert binary.parameter_bytes == (8, 8, 8, 4, 4, 4, 4, 4, 4)
     assert (binary.threads, binary.shared_bytes) == (256, 0)
     assert packed.plan.launches[0].programs({"M": 33}) == (3 * 32, 1, 1)
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_it_is_launched_early_only_where_it_waits(example: Path, waits: bool) -> None:
-    """It might touch what the kernel ahead is at work on."""
-    file = example / "cute_simple.py"
-    if waits:
-        file.write_text(file.read_text().replace('language="cute"', 'language="cute", waits=True'))
-    add_file(file)
-    (launch,) = launch_plan(product_of(PROBLEM, get_op("a16w16"), "sm_90"), CONFIG, H200).launches
-    assert launch.starts_early is waits
 
 
 @needs_dsl

@@ -314,53 +314,6 @@ def test_partial_sums_are_not_in_16_bits(tmp_path: Path, config: Config) -> None
     assert _error_of_positive_sums(tmp_path, problem, config) <= roundings / (1 - roundings)
 
 
-@pytest.mark.parametrize("config", {one.family: one for one in CONFIGS}.values(), ids=lambda config: config.name)
-def test_a_call_waits_for_what_lies_ahead(tmp_path: Path, config: Config) -> None:
-    """It reads what the kernel just ahead writes, and is read by the one behind: PyTorch's, memset's or a call itself.
-
-    So it is in a stream and in a graph, though from sm_90 on it is on the device before the other has ended.
-    """
-    import torch
-
-    problem = fitted(GemmProblem(96, 528, 528), config)
-    if not takes(problem, config, arch()):
-        pytest.skip(f"not on {arch()}")
-    module, operands = on_gpu(tmp_path, problem, config)
-    call = getattr(module, f"matmul_{config.name}")
-    given = module.with_workspace(module.CONFIGS[config.name], operands, module.units_of(operands))
-    # What it multiplies next is what it made, where that lies as A does.
-    again = problem.row_major_a and operands["a"].shape == operands["c"].shape
-    then = {**given, "a": operands["c"], "c": torch.empty_like(operands["c"])} if again else given
-    fresh, last = operands["a"].clone(), then["c"]
-    wanted = []
-    for each in (given, then):
-        call(each)
-        torch.cuda.synchronize()
-        wanted.append(each["c"].clone())
-
-    def chain() -> None:
-        torch.cuda._sleep(100_000)
-        operands["a"].copy_(fresh)
-        operands["c"].zero_()
-        call(given)
-        operands["a"].fill_(float("nan"))
-        if again:
-            call(then)
-            operands["c"].fill_(float("nan"))
-
-    for _ in range(10):
-        last.fill_(float("nan"))
-        chain()
-        torch.testing.assert_close(last, wanted[-1], rtol=0.02, atol=0.02)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        chain()
-    for _ in range(10):
-        last.fill_(float("nan"))
-        graph.replay()
-        torch.testing.assert_close(last, wanted[-1], rtol=0.02, atol=0.02)
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_runs_repeat_to_the_bit(tmp_path: Path, config: Config) -> None:
     """A hundred calls on the same operands give the same bits, for every family that is not marked otherwise."""

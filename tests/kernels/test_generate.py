@@ -208,15 +208,10 @@ def test_every_family_has_the_epilogue(family: str) -> None:
 
 
 def test_text_depends_on_configs_only_through_kernels() -> None:
-    """The same kernel has the same text whatever other configs are in the module, and for every vendor.
-
-    From sm_90 on it waits for what lies ahead in its stream.
-    """
+    """The same kernel has the same text whatever other configs are in the module, and for every vendor."""
     problem = GemmProblem(100, 64, 256)
     alone = generate(problem, [TILED], "sm_90").source_sha256
     assert alone.items() < generate(problem, [SPLIT, TMA, TILED], "sm_90").source_sha256.items()
-    assert alone != generate(problem, [TILED], "sm_80").source_sha256
-    alone = generate(problem, [TILED], "sm_80").source_sha256
     among = generate(problem, [AMD, TILED, XCD], "gfx942").source_sha256
     assert alone.items() < among.items()
     assert generate(problem, [XCD], "gfx942").source_sha256.items() < among.items()

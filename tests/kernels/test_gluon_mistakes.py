@@ -21,7 +21,6 @@ EARLY = "read before what it needs has arrived"
 UNSEEN = "where nobody else may have seen it"
 OUTSIDE = "an address outside the ring"
 UNMADE = "a barrier that is not made"
-AHEAD = "while the kernel ahead may be at work on it"
 OTHER_KIND = "of the other kind"
 IN_L2 = "another place in L2"
 TWICE = "an element of C is written twice|wrong"
@@ -72,7 +71,6 @@ MULTIPLYING: Mistakes = {
     "bias of other columns": ("first_n + OFFSET + along", "first_n + along", "wrong"),
 }
 LOADING: Mistakes = {
-    "no wait for what lies ahead": ("    gdc_wait()\n", "", AHEAD),
     "first K-blocks twice": (f"gl.where(is_first, {BEGUN}, 0)", "0", f"{UNORDERED}|nobody waits for"),
     "first K-blocks of every tile": (f"gl.where(is_first, {BEGUN}, 0)", BEGUN, NOBODY),
     "too few begun": (f"range({BEGUN})", f"range({BEGUN} - 1)", NOBODY),

@@ -212,9 +212,7 @@ def run_on_cpu(problem: GemmProblem, config: Config, seed: int) -> tuple[Any, An
     for z in range(grid[2]):
         for y in range(grid[1]):
             for x in range(grid[0]):
-                program = Program((x, y, z), grid)
-                within: dict[str, Any] = {"gl": program.language(), "mma_v2": mma_v2}
-                within["gdc_wait"] = program.wait_for_others
+                within: dict[str, Any] = {"gl": Program((x, y, z), grid).language(), "mma_v2": mma_v2}
                 within |= {"thread_barrier": lambda: None, "reinterpreted": lambda held, *_: held}
                 exec(compile(body, name, "exec", dont_inherit=True, flags=0x1000000), within)
                 function = within[name]

@@ -128,7 +128,6 @@ def dense_family(
         swaps_operands=swapped,
         width_step=width_step,
         helper_warps=helper_warps,
-        waits=True,
         least_block_m=block_m[0],
         most_block_m=block_m[1],
         language="cute",

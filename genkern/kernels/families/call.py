@@ -266,15 +266,6 @@ def _for_groups(product: Product, kernel: Kernel) -> Kernel:
     )
 
 
-def started_early(product: Product, call: Call) -> Call:
-    """The call whose kernels all start early, and wait before they touch memory, where the architecture has that."""
-    if not product.starts_early:
-        return call
-    return replace(
-        call, kernels=tuple(replace(kernel, options=(*kernel.options, ("launch_pdl", 1))) for kernel in call.kernels)
-    )
-
-
 def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
     """Of a family that computes every problem on every GPU that it runs on."""
     return ""
@@ -316,8 +307,6 @@ class Family:
     `least_block_m` to `most_block_m`: its BLOCK_SIZE_M. `most_block_k`: its largest BLOCK_SIZE_K.
     `kernels_before`: kernels that it launches before its main one. `realigns`: what it copies first has rows that start
     anywhere; it has the kernel of the family of that name on the copies.
-    `waits`: its kernels wait for what lies ahead in their stream before they touch memory (griddepcontrol.wait), so
-    that they may be launched early (started_early); those in Triton all do.
     `language`: what its kernels are written in, "triton" (Gluon too) or "cute"; what is not Triton's is no part of a
     generated module, and `Variant.template` names its file.
     `batches`: its kernels find the product of a batch that they are for (`for_batch`).
@@ -359,7 +348,6 @@ class Family:
     batches: bool = False
     groups: bool = False
     gathers: bool = False
-    waits: bool = False
     language: str = "triton"
 
     @property
@@ -390,8 +378,8 @@ def sums_are_c(problem: GemmProblem) -> bool:
 
 
 def starts_early(arch: str) -> bool:
-    """Whether a kernel may be on the device, and wait there, before what lies ahead of it in the stream has ended.
+    """Whether a kernel may be on the device, and wait there, before the one that it depends on has ended.
 
-    CUDA's programmatic dependent launch, from sm_90 on (CUDA programming guide). Triton's option is launch_pdl.
+    CUDA's programmatic dependent launch, from sm_90 on. Triton's option is launch_pdl.
     """
     return arch.startswith("sm_") and int(arch[3:]) >= 90

@@ -118,7 +118,8 @@ def reduction(product: Product, splits: Value) -> Kernel:
     """C from the sums in the workspace, [splits, M, N]."""
     partial = Workspace("partial_ptr", product.accumulator)
     numbers = (*sizes(product)[:2], *leading(product, "c"), Integer("SPLIT_K", splits))
-    return _over_c(REDUCE, (partial, C_POINTER, *product.at_end, *numbers), ZERO_FILL_OPTIONS)
+    options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
+    return _over_c(REDUCE, (partial, C_POINTER, *product.at_end, *numbers), options)
 
 
 def slot_rows(product: Product) -> Workspace:
@@ -137,8 +138,9 @@ def slot_sums(product: Product) -> Kernel:
     """C from the rows of all slots in the workspace, [M * top_k, N] of C's type."""
     numbers = (Integer("N", N, aligns=product.problem.N % 16 == 0), *leading(product, "c"))
     constants = (Constant("BINARY", f"B{_SUM_BLOCK_SIZE}"), Constant("BLOCK_SIZE", _SUM_BLOCK_SIZE))
+    options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
     arguments = (slot_rows(product), C_POINTER, *numbers, *constants)
-    return Kernel(SUM_SLOTS, arguments, (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), ZERO_FILL_OPTIONS)
+    return Kernel(SUM_SLOTS, arguments, (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options)
 
 
 def of_groups(product: Product, variant: Variant, a: Argument, b: Argument, last: Arguments, *grid: Value) -> Call:

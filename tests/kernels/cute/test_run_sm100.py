@@ -82,7 +82,6 @@ def without_wait(number: int) -> Callable[[str], str]:
 
 
 FAULTS: dict[str, Callable[[str], str]] = {
-    "the kernel ahead is not waited for": lambda text: text.replace("griddepcontrol.wait;", ""),
     "C is brought before it is made": without_wait(0),
     "a product overwrites sums that nobody has read": without_wait(1),
     "a product reads a stage before it is full": without_wait(2),

@@ -140,7 +140,6 @@ FAULTS: dict[str, Callable[[str], str]] = {
     "a program leaves before its last part does": without(r"cp\.async\.bulk\.wait_group\.read\s+0"),
     "the copy engine reads what is not there yet": without(r"fence\.proxy\.async", 0, of=2),
     "registers are asked for that nobody gave back": without(r"setmaxnreg\.dec"),
-    "the kernel ahead is not waited for": without(r"griddepcontrol\.wait"),
 }
 
 # Two groups with a tile, three parts of it in two buffers.
