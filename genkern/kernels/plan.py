@@ -29,7 +29,7 @@ from genkern.kernels.argument import (
 from genkern.kernels.expression import Expression, Value, evaluate, from_json, to_json
 
 # Of plans as JSON; another number means other fields, or other meanings.
-VERSION = 2
+VERSION = 3
 # What may be left to say of a value, and is when the plan is used: SMs or CUs of the device, and rows of A and C.
 _FREE = frozenset({"units", "M"})
 _Grid = tuple[Value, Value, Value]
@@ -187,7 +187,6 @@ _FIELDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("name", "operand"), ("a name", _is_name)),
     **dict.fromkeys(("transposed", "swizzled", "aligns"), ("true or false", lambda value: isinstance(value, bool))),
     "box": ("two numbers from 1", _is_box),
-    "cluster": ("a number from 1", _is_count),
     "swizzle": ("a number from 0 to 3", lambda value: not isinstance(value, bool) and value in range(4)),
     "dtype": ("a dtype", lambda value: isinstance(value, str) and value in DTYPES),
     **dict.fromkeys(("value", "first", "pitch"), ("a value", lambda value: True)),

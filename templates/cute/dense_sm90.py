@@ -36,6 +36,8 @@ GROUP = 128
 LOADING, MULTIPLYING = 40, {1: 240, 2: 232}
 # Rows of an operand that runs along them in memory which lie beside each other in shared memory.
 TURNED = 64
+# Blocks that the kernel begins to load, in clusters fewer, as these take more copies.
+EARLY, EARLY_IN_CLUSTERS = 4, 2
 # Named barriers of the ping-pong groups; 0 is the whole CTA's, and the epilogue has others.
 TURN = 1
 
@@ -78,6 +80,8 @@ class Dense(Epilogue, Walk):
         # Rows and columns of C that go out at a time.
         self.box = (part, ROWS) if swapped else (WARP_ROWS, part)
         self.buffers = buffers
+        # Blocks that are on their way before warps part, and before programs of a cluster meet.
+        self.early = min(stages - 1, EARLY if self.cluster == 1 else EARLY_IN_CLUSTERS)
         self.warps = warps
         self.batched = bool(batched)
         self.groups = 2 if self.ping_pong or self.height > ROWS else 1
@@ -187,6 +191,8 @@ class Dense(Epilogue, Walk):
         b = self.stages_of(smem, self.dtype_b, self.held_n, self.k_major_b)
         parts = self.parts_of_groups(smem)
         if warp == 0:
+            cpasync.prefetch_descriptor(load_a)
+            cpasync.prefetch_descriptor(load_b)
             with cute.arch.elect_one():
                 for stage in range_constexpr(self.stages):
                     cute.arch.mbarrier_init(full + stage, 1)
@@ -195,13 +201,12 @@ class Dense(Epilogue, Walk):
         if const_expr(self.cluster > 1):
             # The fence says to all of the cluster what the barriers are; there is nothing else to tell.
             cute.arch.cluster_arrive_relaxed()
-        if warp == 0:
-            cpasync.prefetch_descriptor(load_a)
-            cpasync.prefetch_descriptor(load_b)
-            if const_expr(self.tma_store):
-                cpasync.prefetch_descriptor(c)
         m, n, k = sizes[0], sizes[1], sizes[2]
         walk = self.walk(program, sizes)
+        if warp == 0:
+            self.load_first(load_a, load_b, a, b, full, m, n, k, walk)
+            if const_expr(self.tma_store):
+                cpasync.prefetch_descriptor(c)
         if const_expr(self.cluster > 1):
             cute.arch.cluster_wait()
         else:
@@ -231,9 +236,40 @@ class Dense(Epilogue, Walk):
         return smem.allocate_tensor(self.dtype_c, layout, 128)
 
     @cute.jit
+    def load_first(self, load_a, load_b, a, b, full, m: Int32, n: Int32, k: Int32, walk):
+        """The loading warp, before the programs of the cluster have met: the first blocks of its first tile.
+
+        Of these it loads all by itself, in the shares that the descriptors have.
+        """
+        first, _, _, _, _, _, rank_m, rank_n = walk
+        product, turn_of_product = self.product_at(first, walk)
+        tile_m, tile_n = self.tile_at(turn_of_product, walk)
+        of_a = load_a, a, m, k, self.block_m, self.k_major_a, self.cluster_n
+        of_b = load_b, b, n, k, self.block_n, self.k_major_b, self.cluster_m
+        shares_a = [self.copies(*of_a, share, product, tile_m) for share in range(self.cluster_n)]
+        shares_b = [self.copies(*of_b, share, product, tile_n) for share in range(self.cluster_m)]
+        alone = Int16(1 << rank_m + rank_n * self.cluster_m)
+        mask_a = {"mcast_mask": alone} if self.cluster_n > 1 else {}
+        mask_b = {"mcast_mask": alone} if self.cluster_m > 1 else {}
+        for block in cutlass.range(cutlass.min(cute.ceil_div(k, self.block_k), self.early), unroll=1):
+            arrived = full + block
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
+            for share in range_constexpr(self.cluster_n):
+                place = self.share_at(tile_m, block, self.k_major_a, self.cluster_n, share)
+                source, target = shares_a[share]
+                cute.copy(load_a, source[(None, *place)], target[None, block], tma_bar_ptr=arrived, **mask_a)
+            for share in range_constexpr(self.cluster_m):
+                place = self.share_at(tile_n, block, self.k_major_b, self.cluster_m, share)
+                source, target = shares_b[share]
+                cute.copy(load_b, source[(None, *place)], target[None, block], tma_bar_ptr=arrived, **mask_b)
+
+    @cute.jit
     def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk):
-        """The loading warp: blocks of A and B into the stages, round and round."""
+        """The loading warp: blocks of A and B into the stages, round and round, behind those of `load_first`."""
         first, turns, step, _, _, _, rank_m, rank_n = walk
+        blocks = cute.ceil_div(k, self.block_k)
+        begun = cutlass.min(blocks, self.early)
         of_a = load_a, a, m, k, self.block_m, self.k_major_a, self.cluster_n, rank_n
         of_b = load_b, b, n, k, self.block_n, self.k_major_b, self.cluster_m, rank_m
         from_a, to_a = self.copies(*of_a)
@@ -241,7 +277,7 @@ class Dense(Epilogue, Walk):
         # Programs of one row of a cluster have A in common, those of a column B.
         mask_a = Int16(sum(1 << (place * self.cluster_m) for place in range(self.cluster_n)) << rank_m)
         mask_b = Int16(((1 << self.cluster_m) - 1) << (rank_n * self.cluster_m))
-        stage, phase = Int32(0), Int32(1)
+        stage, phase = begun, Int32(1)
         for turn in cutlass.range(first, turns, step, unroll=1):
             product, turn_of_product = self.product_at(turn, walk)
             tile_m, tile_n = self.tile_at(turn_of_product, walk)
@@ -250,7 +286,7 @@ class Dense(Epilogue, Walk):
                 own_a, _ = self.copies(*of_a, product, tile_m)
             if const_expr(self.batched or self.held_n > self.block_n):
                 own_b, _ = self.copies(*of_b, product, tile_n)
-            for block in cutlass.range(cute.ceil_div(k, self.block_k), unroll=1):
+            for block in cutlass.range(begun, blocks, unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 arrived = full + stage
                 with cute.arch.elect_one():
@@ -269,6 +305,7 @@ class Dense(Epilogue, Walk):
                 if stage == self.stages:
                     stage = Int32(0)
                     phase ^= 1
+            begun = Int32(0)
         if const_expr(self.cluster > 1):
             # Nobody ends while another may still say that it has read a stage. What comes to its own it waits for.
             for _ in cutlass.range(self.stages, unroll=1):

@@ -26,6 +26,7 @@ H200 = gpu_for_arch("sm_90")
 TILED = Config("realigned_tiled_tma", 32, 32, 32, 3, 1, 4, 3)
 UPRIGHT = Config("realigned_warp_specialized", 64, 48, 64, 2, 1, 4, 3)
 SWAPPED = Config("realigned_warp_specialized_swapped", 40, 64, 64, 2, 1, 4, 3)
+EVEN = GemmProblem(104, 200, 522, bias=True, activation="relu")
 # One of each set of operands that are off 16 bytes, and every layout.
 PROBLEMS = [
     (GemmProblem(104, 200, 523, bias=True, activation="relu"), "ab"),
@@ -33,6 +34,9 @@ PROBLEMS = [
     (GemmProblem(37, 64, 96, row_major_a=False, row_major_b=False), "a"),
     (GemmProblem(37, 61, 97, row_major_a=False, row_major_b=True), "ab"),
     (GemmProblem(1, 61, 97), "ab"),
+    # Rows that begin at multiples of 4 bytes are copied by pairs.
+    (EVEN, "ab"),
+    (GemmProblem(38, 62, 96, row_major_a=False, row_major_b=True), "ab"),
 ]
 
 
@@ -123,9 +127,9 @@ def test_right_under_the_interpreter(interpreter: Interpreter, problem: GemmProb
 
 
 @needs_interpreter
-def test_the_check_sees_a_copy_that_is_short(interpreter: Interpreter) -> None:
+@pytest.mark.parametrize("problem", [PROBLEMS[0][0], EVEN], ids=lambda problem: problem.name)
+def test_the_check_sees_a_copy_that_is_short(interpreter: Interpreter, problem: GemmProblem) -> None:
     """Columns left out, rows left out, a wrong place: none passes."""
-    problem, _ = PROBLEMS[0]
     for right, wrong in (
         ("(offs_column[None, :] < columns)", "(offs_column[None, :] < columns - 1)"),
         ("(offs_row[:, None] < rows)", "(offs_row[:, None] < rows - 1)"),

@@ -28,7 +28,7 @@ from genkern.kernels.cute.dense_product import (
     product_constants,
     scales_of,
 )
-from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
+from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
     BATCH,
     BLOCK_SIZE_M,
@@ -44,14 +44,14 @@ from genkern.kernels.families.call import (
     Variant,
 )
 from genkern.kernels.families.common import BINARY_NAME, GROUP
-from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, turned
+from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit, units_in_clusters
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
 # Of products with scales of blocks, which are promoted to float32 K-block by K-block.
 PROMOTED = "cute/promoted_sm90.py"
-# From so many programs on clusters leave SMs over (units_in_clusters), and are for one wave.
+# From so many programs on clusters, which leave SMs over (units_in_clusters), are for one wave, or two.
 LARGE_CLUSTER = 4
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _TURNS = name("turns")
@@ -143,7 +143,7 @@ def _call(product: Product, variant: Variant) -> Call:
         *(() if tma_store and not batched else (Leading("ldc", "c"),)),
         *((Integer("BATCH", BATCH),) if batched else ()),
     ]
-    held = _held(BLOCK_SIZE_M, problem.row_major_a) + _held(BLOCK_SIZE_N, not problem.row_major_b)
+    held = columns_held(BLOCK_SIZE_M, not problem.row_major_a) + columns_held(BLOCK_SIZE_N, problem.row_major_b)
     before_parts = NUM_STAGES * (held * tile.BLOCK_BYTES) + tile.BARRIER_BYTES
     part_bytes = groups * (tile.ROWS * variant.part * DTYPES[product.by_name["c"].dtype].size_bytes)
     buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > tile.SHARED_BYTES, 1, tile.MOST_BUFFERS)
@@ -168,11 +168,6 @@ def _call(product: Product, variant: Variant) -> Call:
     )
     turns = cdiv(M, BLOCK_SIZE_M * variant.down) * cdiv(N, BLOCK_SIZE_N * variant.across)
     return Call((kernel,), (("turns", BATCH * turns if batched else turns),))
-
-
-def _held(side: Expression, k_major: bool) -> Expression:
-    """Rows of an operand in a stage of a tile with such a side: gluon_tile.columns_held, as an expression."""
-    return side if k_major else cdiv(side, TURNED_BOX) * TURNED_BOX
 
 
 def _share(product: Product, operand: str, k_major: bool, rows: Value, of_k: int, sharers: int) -> Map:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.expression import Expression
 
 # Bytes along K of a buffer of a Gluon kernel's ring: those that are swizzled.
 RING_BYTES = 128
@@ -31,6 +32,7 @@ _LINE_SCALES = 4
 STORED = (64, 32)
 # Columns of the widest wgmma.
 WIDEST = 256
+Width = TypeVar("Width", int, Expression)
 
 
 # The text of the next two is in generated modules as well, where kernels and launches ask them.
@@ -64,13 +66,13 @@ def turned(problem: GemmProblem, swapped: bool) -> tuple[bool, bool]:
     return (along_n, along_m) if swapped else (along_m, along_n)
 
 
-def columns_held(width: int, turned: bool) -> int:
-    """Columns in a buffer of a Gluon kernel's ring: whole blocks of 64 where their operand does not run along K."""
-    return -(-width // TURNED_BOX) * TURNED_BOX if turned else width
+def columns_held(width: Width, turned: bool) -> Width:
+    """Columns in a buffer of a ring: whole blocks of 64 where their operand does not run along K."""
+    return (width + (TURNED_BOX - 1)) // TURNED_BOX * TURNED_BOX if turned else width
 
 
 def buffer_bytes(rows: int, width: int, turned: bool = False) -> int:
-    """Of one buffer of a Gluon kernel's ring: 128 for each row and column; `turned` as in columns_held."""
+    """Of one buffer of a ring: 128 for each row and column; `turned` as in columns_held."""
     return (rows + columns_held(width, turned)) * RING_BYTES
 
 

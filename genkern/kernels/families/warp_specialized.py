@@ -55,6 +55,7 @@ from genkern.kernels.families.gluon_tile import (
     STORED,
     TURNED_BOX,
     WIDEST,
+    columns_held,
     parts_of,
     powers_of,
     ring_k,
@@ -148,7 +149,7 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
 def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
     """Columns that go to C at a time: all, or so many that two buffers of them leave room for the ring."""
     width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
-    held = cdiv(width, TURNED_BOX) * TURNED_BOX if turned(problem, swapped)[1] else width
+    held = columns_held(width, turned(problem, swapped)[1])
     buffers = NUM_STAGES * (BLOCK_SIZE_K // ring_k(DTYPES[problem.dtype_a].size_bytes))
     ring = buffers * (height + held) * RING_BYTES + BLOCK_BYTES
     column = height * DTYPES[problem.dtype_c].size_bytes
