@@ -52,6 +52,7 @@ _OF_FAMILIES = {
     "warp_specialized_1x2": (104, Config("warp_specialized_1x2", 64, 48, 64, 1, 1, 4, 6)),
     "warp_specialized_swapped_2x1": (104, Config("warp_specialized_swapped_2x1", 48, 64, 64, 1, 1, 4, 6)),
     "warp_specialized_swapped_1x2": (104, Config("warp_specialized_swapped_1x2", 112, 64, 64, 1, 1, 4, 6)),
+    "realigned_split_tma": (104, Config("realigned_split_tma", 64, 64, 64, 3, 4, 4, 4)),
     "realigned_warp_specialized": (104, Config("realigned_warp_specialized", 64, 112, 64, 3, 1, 4, 6)),
     "realigned_warp_specialized_swapped": (104, Config("realigned_warp_specialized_swapped", 48, 64, 64, 3, 1, 4, 6)),
     **{

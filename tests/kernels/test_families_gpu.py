@@ -86,6 +86,8 @@ CONFIGS = [
     Config("warp_specialized_swapped_1x2", 128, 128, 64, 1, 1, 4, 3),
     Config("realigned_tiled_tma", 128, 128, 64, 8, 1, 8, 4),
     Config("realigned_tiled_tma", 64, 256, 64, 4, 1, 4, 3),
+    Config("realigned_split_tma", 64, 128, 64, 4, 5, 4, 4),
+    Config("realigned_split_tma", 128, 64, 128, 1, 3, 8, 3),
     Config("realigned_warp_specialized", 128, 160, 64, 4, 1, 8, 3),
     Config("realigned_warp_specialized", 64, 112, 64, 4, 1, 4, 6),
     Config("realigned_warp_specialized_swapped", 184, 128, 64, 1, 1, 8, 3),

@@ -24,6 +24,7 @@ from genkern.ops.op import get_op
 
 H200 = gpu_for_arch("sm_90")
 TILED = Config("realigned_tiled_tma", 32, 32, 32, 3, 1, 4, 3)
+SPLIT = Config("realigned_split_tma", 32, 32, 32, 3, 4, 4, 3)
 UPRIGHT = Config("realigned_warp_specialized", 64, 48, 64, 2, 1, 4, 3)
 SWAPPED = Config("realigned_warp_specialized_swapped", 40, 64, 64, 2, 1, 4, 3)
 EVEN = GemmProblem(104, 200, 522, bias=True, activation="relu")
@@ -78,6 +79,22 @@ def test_copies_lie_where_no_m_moves_them() -> None:
     assert (of_a.first, of_a.pitch, of_b.first, of_b.pitch) == (200 * 576, 576, 0, 576)
 
 
+def test_copies_lie_behind_the_sums_of_splits() -> None:
+    """At whole cache lines; the workspace holds both, also for other M."""
+    problem = GemmProblem(37, 61, 97)
+    plan = plan_of(problem, SPLIT, any_m=True)
+    assert len(plan.launches) == 3
+    for m in (1, 37, 1000):
+        own, known = plan_of(replace(problem, M=m), SPLIT), {"M": m}
+        assert plan.workspace_elements(known) == own.workspace_elements({})
+        sums = 4 * m * 61
+        (elements, _), lines = own.workspace_elements({}), -(-sums // 32)
+        of_a, of_b = (each for each in own.launches[1].arguments if isinstance(each, Copied))
+        # Lines of 64 elements, in which 97 take two.
+        assert (of_b.first, of_a.first) == (lines * 64, lines * 64 + 61 * 128)
+        assert elements == (lines * 64 + (61 + m) * 128) // 2
+
+
 def test_refusals() -> None:
     """Each in one line: nothing to copy, C that cannot be stored, other types, more than one product, other devices."""
     families = [family.name for family in REALIGNED]
@@ -95,12 +112,15 @@ def test_refusals() -> None:
         huge = GemmProblem(2**20, 64, 2**12 - 1)
         assert "32 bits" in legal_problem(huge, family, H200)
     assert "does not split K" in legal(off, replace(TILED, SPLIT_K=2), H200)
+    wide = GemmProblem(2**14 - 1, 2**14 - 1, 2049)
+    assert not legal(wide, replace(SPLIT, SPLIT_K=3), H200)
+    assert "sums of splits and copies" in legal(wide, replace(SPLIT, SPLIT_K=4), H200)
     assert "sm_90 alone" in legal_problem(off, UPRIGHT.family, gpu_for_arch("sm_100"))
     # What the base refuses of a config, in its words.
     assert "shared memory" in legal(off, replace(UPRIGHT, BLOCK_SIZE_M=128, num_stages=11), H200)
 
 
-@pytest.mark.parametrize("config", [TILED, UPRIGHT, SWAPPED], ids=lambda config: config.family)
+@pytest.mark.parametrize("config", [TILED, SPLIT, UPRIGHT, SWAPPED], ids=lambda config: config.family)
 def test_the_kernel_is_the_bases_own(config: Config) -> None:
     """To the letter, so that a binary of one is the other's."""
     off = GemmProblem(128, 192, 130)
@@ -113,16 +133,19 @@ def test_the_kernel_is_the_bases_own(config: Config) -> None:
 
 
 @needs_interpreter
+@pytest.mark.parametrize("config", [TILED, SPLIT], ids=lambda config: config.family)
 @pytest.mark.parametrize(("problem", "copied"), PROBLEMS, ids=lambda x: getattr(x, "name", x))
-def test_right_under_the_interpreter(interpreter: Interpreter, problem: GemmProblem, copied: str) -> None:
+def test_right_under_the_interpreter(
+    interpreter: Interpreter, problem: GemmProblem, copied: str, config: Config
+) -> None:
     """Whatever lies in the workspace before, in slices of larger matrices too, at whatever pitch."""
     limit = get_op(problem.op).worst_row_limit(problem)
     extra = {name: 3 if name in copied else 16 for name in "ab"} | {"c": 7}
     for more in (None, extra):
-        answer = interpreter.run(problem, TILED, extra=more)
+        answer = interpreter.run(problem, config, extra=more)
         assert (answer.worst_row_error <= limit, answer.again) == (True, ""), more
     assert answer.around_is_untouched
-    verdict = interpreter.check(problem, TILED)
+    verdict = interpreter.check(problem, config)
     assert (verdict["passed"], verdict["message"]) == (True, "")
 
 

@@ -44,7 +44,10 @@ NOT_SHIPPED = {
         "gfx1100": "as on gfx90a",
     },
     **dict.fromkeys((*GLUON, *FORMS, *(family.name for family in REALIGNED if family.in_gluon)), WGMMA_ONLY),
-    "realigned_tiled_tma": dict.fromkeys(("sm_100", "sm_120"), "nobody has timed the copies there"),
+    **{
+        family: dict.fromkeys(("sm_100", "sm_120"), "nobody has timed the copies there")
+        for family in ("realigned_tiled_tma", "realigned_split_tma")
+    },
     **dict.fromkeys(dense_sm100.FORMS, TCGEN05_ONLY),
     "skinny_dot": dict.fromkeys(known_archs(), "it multiplies weights of fewer bits than A's, not a16w16"),
 }

@@ -1,13 +1,13 @@
 """realigned_*: families that load through TMA, for rows of A or B that start where TMA cannot load them.
 
 A first kernel copies each operand whose pitch is no multiple of 16 bytes into the workspace, with rows at a pitch of
-whole cache lines; then the base family's own kernel multiplies the copies. Both are part of the config's time. B's copy
-comes first, so that where they lie does not depend on M.
+whole cache lines; then the base family's own kernels multiply the copies. All are part of the config's time. B's copy
+comes before A's, so that where they lie does not depend on M, but behind the sums of splits, where there are any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -19,12 +19,14 @@ from genkern.kernels.argument import Argument, Constant, Integer, Pointer, Works
 from genkern.kernels.expression import Value, cdiv, evaluate, name
 from genkern.kernels.families.call import Call, Copy, Family, K, Kernel, M, N, Options, Product, Variant, any_config
 from genkern.kernels.families.limits import INT32, TMA_BYTES, has_tma, tma_output_limit
-from genkern.kernels.families.tiled_tma import TILED_TMA
+from genkern.kernels.families.tiled_tma import SPLIT_TMA, TILED_TMA
 from genkern.kernels.families.warp_specialized import WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
 
 # Of a cache line, which a row of a copy begins with; and of the elements that are copied.
 _LINE_BYTES = 128
 _ELEMENT_BYTES = 2
+# Of a partial sum, in float32 or int32.
+_SUM_BYTES = 4
 # What a program copies: 8 KB, of which a warp loads 64 bytes of a row at a time, and a lane stores 16.
 BLOCK_ROWS, BLOCK_COLUMNS = 32, 128
 _OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
@@ -39,8 +41,10 @@ def copied_operands(problem: GemmProblem) -> str:
     return "".join(letter for letter, is_off in zip("ab", off, strict=True) if is_off)
 
 
-def copies_of(problem: GemmProblem) -> tuple[Copy, ...]:
-    """The copies that are made. Their pitches are names, which `definitions` explains."""
+def copies_of(problem: GemmProblem, start: Value = 0) -> tuple[Copy, ...]:
+    """The copies that are made, so many elements behind the workspace's address. Their pitches are names, which
+    `definitions` explains.
+    """
     stored = {
         "b": (K, N) if problem.row_major_b else (N, K),
         "a": (M, K) if problem.row_major_a else (K, M),
@@ -49,7 +53,8 @@ def copies_of(problem: GemmProblem) -> tuple[Copy, ...]:
     copies: list[Copy] = []
     for operand in (operand for operand in stored if operand in copied):
         rows, columns = stored[operand]
-        copies.append(Copy(operand, rows, columns, name(f"pitch_{operand}"), elements_of(copies)))
+        copies.append(Copy(operand, rows, columns, name(f"pitch_{operand}"), start))
+        start = end_of(copies[-1])
     return tuple(copies)
 
 
@@ -59,10 +64,9 @@ def definitions(copies: tuple[Copy, ...]) -> tuple[tuple[str, Value], ...]:
     return tuple((f"pitch_{copy.operand}", cdiv(copy.columns, line) * line) for copy in copies)
 
 
-def elements_of(copies: Sequence[Copy]) -> Value:
-    """Elements of all copies together."""
-    sizes = [copy.pitch * copy.rows for copy in copies]
-    return sum(sizes[1:], sizes[0]) if sizes else 0
+def end_of(copy: Copy) -> Value:
+    """Elements of the workspace up to the end of a copy."""
+    return copy.pitch * copy.rows + copy.first
 
 
 def _copy_kernel(product: Product, copies: tuple[Copy, ...]) -> Kernel:
@@ -91,13 +95,17 @@ def _copy_kernel(product: Product, copies: tuple[Copy, ...]) -> Kernel:
 
 def _call_on_copies(base: Family) -> Callable[[Product, Variant], Call]:
     def call(product: Product, variant: Variant) -> Call:
-        copies = copies_of(product.problem)
+        sum_bytes = DTYPES[product.accumulator].size_bytes
+        line = _LINE_BYTES // sum_bytes
+        sums = base.call(product, variant).workspace if variant.split else 0
+        start = cdiv(sums, line) * (_LINE_BYTES // _ELEMENT_BYTES) if variant.split else 0
+        copies = copies_of(product.problem, start)
         made = base.call(replace(product, copies=copies), variant)
         return replace(
             made,
             kernels=(_copy_kernel(product, copies), *made.kernels),
             definitions=(*made.definitions, *definitions(copies)),
-            workspace=cdiv(elements_of(copies) * _ELEMENT_BYTES, DTYPES[product.accumulator].size_bytes),
+            workspace=cdiv(end_of(copies[-1]) * _ELEMENT_BYTES, sum_bytes),
         )
 
     return call
@@ -137,16 +145,33 @@ def _takes_by(base: Family) -> Callable[[GemmProblem, Gpu | None], str]:
             return "this family copies operands of 16 bits"
         if not copied_operands(problem):
             return "rows of A and B start at multiples of 16 bytes: there is nothing to realign"
-        copies = copies_of(problem)
-        # The last block may overhang by so many rows.
-        known: dict[str, Value] = {letter: getattr(problem, letter) + BLOCK_ROWS for letter in "MNK"}
-        for pitch, value in definitions(copies):
-            known[pitch] = evaluate(value, known)
-        if evaluate(elements_of(copies), known) >= INT32:
+        if _elements(problem) >= INT32:
             return "copies of A and B have more elements than 32 bits count"
         return tma_output_limit(problem) if base.stores_tma else ""
 
     return takes
+
+
+def _elements(problem: GemmProblem) -> int:
+    """Of all copies; the last block may overhang by so many rows."""
+    copies = copies_of(problem)
+    if not copies:
+        return 0
+    known: dict[str, Value] = {letter: getattr(problem, letter) + BLOCK_ROWS for letter in "MNK"}
+    for pitch, value in definitions(copies):
+        known[pitch] = evaluate(value, known)
+    return evaluate(end_of(copies[-1]), known)
+
+
+def _shares_of(base: Family) -> Callable[[GemmProblem, Config, Gpu | None], str]:
+    def shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+        """The base's own, and copies behind the sums of splits that 32 bits still reach."""
+        sums = config.SPLIT_K * problem.M * problem.N * (_SUM_BYTES // _ELEMENT_BYTES)
+        if config.SPLIT_K > 1 and sums + _LINE_BYTES + _elements(problem) >= INT32:
+            return "sums of splits and copies have more elements than 32 bits count"
+        return base.shares(problem, config, gpu)
+
+    return shares
 
 
 REALIGNED = tuple(
@@ -157,10 +182,10 @@ REALIGNED = tuple(
         call=_call_on_copies(base),
         takes=_takes_by(base),
         legal=_legal_of(base),
-        # The workspace holds copies, and no sums.
-        shares=any_config,
-        splits_k=False,
-        split_apart=False,
+        # The workspace holds copies, and no sums but those that a kernel behind the product adds up.
+        shares=_shares_of(base) if base is SPLIT_TMA else any_config,
+        splits_k=base is SPLIT_TMA,
+        split_apart=base is SPLIT_TMA,
         has_semaphore=False,
         steps=False,
         promotes=False,
@@ -170,5 +195,5 @@ REALIGNED = tuple(
         groups=False,
         gathers=False,
     )
-    for base in (TILED_TMA, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
+    for base in (TILED_TMA, SPLIT_TMA, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
 )
