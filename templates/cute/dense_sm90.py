@@ -36,8 +36,8 @@ GROUP = 128
 LOADING, MULTIPLYING = 40, {1: 240, 2: 232}
 # Rows of an operand that runs along them in memory which lie beside each other in shared memory.
 TURNED = 64
-# Blocks that the kernel begins to load, in clusters fewer, as these take more copies.
-EARLY, EARLY_IN_CLUSTERS = 4, 2
+# Blocks that the kernel begins to load.
+EARLY = 4
 # Named barriers of the ping-pong groups; 0 is the whole CTA's, and the epilogue has others.
 TURN = 1
 
@@ -80,8 +80,9 @@ class Dense(Epilogue, Walk):
         # Rows and columns of C that go out at a time.
         self.box = (part, ROWS) if swapped else (WARP_ROWS, part)
         self.buffers = buffers
-        # Blocks that are on their way before warps part, and before programs of a cluster meet.
-        self.early = min(stages - 1, EARLY if self.cluster == 1 else EARLY_IN_CLUSTERS)
+        # Blocks that are on their way before warps part. In a cluster each program would have to load all of them for
+        # itself, which cost more than it brought (docs/kernels.md).
+        self.early = min(stages - 1, EARLY) if self.cluster == 1 else 0
         self.warps = warps
         self.batched = bool(batched)
         self.groups = 2 if self.ping_pong or self.height > ROWS else 1
@@ -191,8 +192,8 @@ class Dense(Epilogue, Walk):
         b = self.stages_of(smem, self.dtype_b, self.held_n, self.k_major_b)
         parts = self.parts_of_groups(smem)
         if warp == 0:
-            cpasync.prefetch_descriptor(load_a)
-            cpasync.prefetch_descriptor(load_b)
+            if const_expr(self.early > 0):
+                self.prefetch(load_a, load_b)
             with cute.arch.elect_one():
                 for stage in range_constexpr(self.stages):
                     cute.arch.mbarrier_init(full + stage, 1)
@@ -201,12 +202,15 @@ class Dense(Epilogue, Walk):
         if const_expr(self.cluster > 1):
             # The fence says to all of the cluster what the barriers are; there is nothing else to tell.
             cute.arch.cluster_arrive_relaxed()
+        if const_expr(self.early == 0):
+            if warp == 0:
+                self.prefetch(load_a, load_b, *((c,) if self.tma_store else ()))
         m, n, k = sizes[0], sizes[1], sizes[2]
         walk = self.walk(program, sizes)
-        if warp == 0:
-            self.load_first(load_a, load_b, a, b, full, m, n, k, walk)
-            if const_expr(self.tma_store):
-                cpasync.prefetch_descriptor(c)
+        if const_expr(self.early > 0):
+            if warp == 0:
+                self.load_first(load_a, load_b, a, b, full, m, n, k, walk)
+                self.prefetch(*((c,) if self.tma_store else ()))
         if const_expr(self.cluster > 1):
             cute.arch.cluster_wait()
         else:
@@ -219,6 +223,10 @@ class Dense(Epilogue, Walk):
             cute.arch.setmaxregister_increase(MULTIPLYING[self.groups])
             blocks = cute.ceil_div(k, self.block_k)
             self.multiply(thread - GROUP, warp // 4 - 1, a, b, parts, full, empty, c, extras, sizes, blocks, walk)
+
+    def prefetch(self, *descriptors):
+        for descriptor in descriptors:
+            cpasync.prefetch_descriptor(descriptor)
 
     def stages_of(self, smem, dtype, rows, k_major):
         layout = self.operand_layout(dtype, rows, k_major)
@@ -237,39 +245,24 @@ class Dense(Epilogue, Walk):
 
     @cute.jit
     def load_first(self, load_a, load_b, a, b, full, m: Int32, n: Int32, k: Int32, walk):
-        """The loading warp, before the programs of the cluster have met: the first blocks of its first tile.
-
-        Of these it loads all by itself, in the shares that the descriptors have.
-        """
-        first, _, _, _, _, _, rank_m, rank_n = walk
-        product, turn_of_product = self.product_at(first, walk)
+        """The loading warp, of a program that is no cluster's: the first blocks of its first tile."""
+        product, turn_of_product = self.product_at(walk[0], walk)
         tile_m, tile_n = self.tile_at(turn_of_product, walk)
-        of_a = load_a, a, m, k, self.block_m, self.k_major_a, self.cluster_n
-        of_b = load_b, b, n, k, self.block_n, self.k_major_b, self.cluster_m
-        shares_a = [self.copies(*of_a, share, product, tile_m) for share in range(self.cluster_n)]
-        shares_b = [self.copies(*of_b, share, product, tile_n) for share in range(self.cluster_m)]
-        alone = Int16(1 << rank_m + rank_n * self.cluster_m)
-        mask_a = {"mcast_mask": alone} if self.cluster_n > 1 else {}
-        mask_b = {"mcast_mask": alone} if self.cluster_m > 1 else {}
+        from_a, to_a = self.copies(load_a, a, m, k, self.block_m, self.k_major_a, 1, 0, product, tile_m)
+        from_b, to_b = self.copies(load_b, b, n, k, self.block_n, self.k_major_b, 1, 0, product, tile_n)
         for block in cutlass.range(cutlass.min(cute.ceil_div(k, self.block_k), self.early), unroll=1):
             arrived = full + block
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
-            for share in range_constexpr(self.cluster_n):
-                place = self.share_at(tile_m, block, self.k_major_a, self.cluster_n, share)
-                source, target = shares_a[share]
-                cute.copy(load_a, source[(None, *place)], target[None, block], tma_bar_ptr=arrived, **mask_a)
-            for share in range_constexpr(self.cluster_m):
-                place = self.share_at(tile_n, block, self.k_major_b, self.cluster_m, share)
-                source, target = shares_b[share]
-                cute.copy(load_b, source[(None, *place)], target[None, block], tma_bar_ptr=arrived, **mask_b)
+            cute.copy(load_a, from_a[None, tile_m, block], to_a[None, block], tma_bar_ptr=arrived)
+            cute.copy(load_b, from_b[None, tile_n, block], to_b[None, block], tma_bar_ptr=arrived)
 
     @cute.jit
     def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk):
         """The loading warp: blocks of A and B into the stages, round and round, behind those of `load_first`."""
         first, turns, step, _, _, _, rank_m, rank_n = walk
         blocks = cute.ceil_div(k, self.block_k)
-        begun = cutlass.min(blocks, self.early)
+        begun = cutlass.min(blocks, self.early) if self.early else Int32(0)
         of_a = load_a, a, m, k, self.block_m, self.k_major_a, self.cluster_n, rank_n
         of_b = load_b, b, n, k, self.block_n, self.k_major_b, self.cluster_m, rank_m
         from_a, to_a = self.copies(*of_a)

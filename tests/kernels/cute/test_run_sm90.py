@@ -115,7 +115,7 @@ def replaced(pattern: str, by: str, number: int = 0, *, of: int = 1) -> Callable
 
 # How many say of each stage that they have read it.
 _EMPTY_OF = r"(mov\.b32\s+%r\d+, ){};(?=\s+mbarrier\.init)"
-_EXPECTED = r"(mov\.b32\s+%r\d+, )20480(;\s+mbarrier\.arrive\.expect_tx)"
+_EXPECTED = r"(mov\.b32\s+%r\d+, ){}(;\s+mbarrier\.arrive\.expect_tx)"
 _WAIT, _PASSED = r"mbarrier\.try_wait\.parity[^;]*;", "mov.pred P1, -1;"
 FAULTS: dict[str, Callable[[str], str]] = {
     "a stage is filled before it is empty": replaced(_WAIT, _PASSED, 0, of=3),
@@ -124,8 +124,7 @@ FAULTS: dict[str, Callable[[str], str]] = {
     "a stage is free while a product may read it": replaced(r"(wgmma\.wait_group\S+\s+)1", r"\g<1>2"),
     "sums are used before they are complete": without(r"wgmma\.wait_group\S+\s+0"),
     "products begin before registers are free": without(r"wgmma\.fence"),
-    "half of the first blocks' bytes are waited for": replaced(_EXPECTED, r"\g<1>10240\2", 0, of=2),
-    "half of the bytes are waited for": replaced(_EXPECTED, r"\g<1>10240\2", 1, of=2),
+    "half of the bytes are waited for": replaced(_EXPECTED.format(20480), r"\g<1>10240\2"),
     "a program gets nothing of B": replaced(r"(mov\.b16\s+%rs\d+, )3;", r"\g<1>1;"),
     "a program gets nothing of A": replaced(r"(mov\.b16\s+%rs\d+, )5;", r"\g<1>1;"),
     "a stage is empty when all programs but one have read it": replaced(_EMPTY_OF.format(3), r"\g<1>2;"),
@@ -150,6 +149,8 @@ FAULTS_ALONE: dict[str, Callable[[str], str]] = {
     "a stage is free while a product may read it": replaced(r"(wgmma\.wait_group\S+\s+)1", r"\g<1>2"),
     "a stage is empty when one group has read it": replaced(_EMPTY_OF.format(2), r"\g<1>1;"),
     "barriers are not known to the copy engine": without(r"fence\.mbarrier_init"),
+    "half of the first blocks' bytes are waited for": replaced(_EXPECTED.format(37888), r"\g<1>18944\2", 0, of=2),
+    "half of later blocks' bytes are waited for": replaced(_EXPECTED.format(37888), r"\g<1>18944\2", 1, of=2),
     "warps begin before there are barriers": without(r"bar\.sync"),
     "a part is written over the last one of a tile": replaced(r"(wait_group\.read\s+)0", r"\g<1>1", 0, of=2),
 }
