@@ -192,7 +192,7 @@ class Dense(Epilogue, Walk):
         b = self.stages_of(smem, self.dtype_b, self.held_n, self.k_major_b)
         parts = self.parts_of_groups(smem)
         if warp == 0:
-            if const_expr(self.early > 0):
+            if const_expr(self.cluster == 1):
                 self.prefetch(load_a, load_b)
             with cute.arch.elect_one():
                 for stage in range_constexpr(self.stages):
@@ -202,18 +202,16 @@ class Dense(Epilogue, Walk):
         if const_expr(self.cluster > 1):
             # The fence says to all of the cluster what the barriers are; there is nothing else to tell.
             cute.arch.cluster_arrive_relaxed()
-        if const_expr(self.early == 0):
             if warp == 0:
-                self.prefetch(load_a, load_b, *((c,) if self.tma_store else ()))
+                self.prefetch(load_a, load_b, *self.stored_by(c))
         m, n, k = sizes[0], sizes[1], sizes[2]
         walk = self.walk(program, sizes)
-        if const_expr(self.early > 0):
-            if warp == 0:
-                self.load_first(load_a, load_b, a, b, full, m, n, k, walk)
-                self.prefetch(*((c,) if self.tma_store else ()))
         if const_expr(self.cluster > 1):
             cute.arch.cluster_wait()
         else:
+            if warp == 0:
+                self.load_first(load_a, load_b, a, b, full, m, n, k, walk)
+                self.prefetch(*self.stored_by(c))
             cute.arch.sync_threads()
         if warp < GROUP // WARP:
             cute.arch.setmaxregister_decrease(LOADING)
@@ -223,6 +221,10 @@ class Dense(Epilogue, Walk):
             cute.arch.setmaxregister_increase(MULTIPLYING[self.groups])
             blocks = cute.ceil_div(k, self.block_k)
             self.multiply(thread - GROUP, warp // 4 - 1, a, b, parts, full, empty, c, extras, sizes, blocks, walk)
+
+    def stored_by(self, c):
+        """C's descriptor, where it has one."""
+        return (c,) if self.tma_store else ()
 
     def prefetch(self, *descriptors):
         for descriptor in descriptors:
