@@ -22,22 +22,17 @@ beyond M or N may be the next product's, and is not stored; K ends with a K-bloc
 from __future__ import annotations
 
 import cutlass
-from cutlass import Float32, Int16, Int32, Int64, const_expr, cute, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.cute.nvgpu.common import OperandMajorMode
 
 from genkern.templates.cute.arguments import TYPES, arguments_of
 from genkern.templates.cute.epilogue_sm90 import ROWS, WARP, WARP_ROWS, Epilogue
-from genkern.templates.cute.finish import coordinates
-from genkern.templates.cute.walk import Walk
+from genkern.templates.cute.loads_sm90 import EARLY, Loads
 
 GROUP = 128
 # Registers of a thread that loads, and of one that multiplies where one group does, or two: 64 Ki are an SM's.
 LOADING, MULTIPLYING = 40, {1: 240, 2: 232}
-# Rows of an operand that runs along them in memory which lie beside each other in shared memory.
-TURNED = 64
-# Blocks that the kernel begins to load.
-EARLY = 4
 # Named barriers of the ping-pong groups; 0 is the whole CTA's, and the epilogue has others.
 TURN = 1
 
@@ -51,7 +46,7 @@ def build(symbol, constants):
     return kernel, arguments_of(kernel)
 
 
-class Dense(Epilogue, Walk):
+class Dense(Epilogue, Loads):
     """The kernel for one choice of constants.
 
     `part`: how much of the width goes out at a time by TMA, `swizzled` by 128 bytes or not at all; 0: from registers.
@@ -93,39 +88,6 @@ class Dense(Epilogue, Walk):
         self.held_m, self.held_n = self.held(block_m, self.k_major_a), self.held(block_n, self.k_major_b)
         self.stage_bytes = (self.held_m * self.dtype_a.width + self.held_n * self.dtype_b.width) * block_k // 8
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
-
-    @staticmethod
-    def held(rows, k_major):
-        """Of so many rows of a tile, how many a stage holds."""
-        return rows if k_major else -(-rows // TURNED) * TURNED
-
-    def operand_layout(self, dtype, rows, k_major):
-        """Of the blocks of A or B in all stages of shared memory, with 128-byte swizzle."""
-        kinds = warpgroup.SmemLayoutAtomKind
-        atom = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else kinds.MN_SW128, dtype)
-        order = (0, 1, 2) if k_major else (1, 0, 2)
-        return cute.tile_to_shape(atom, (rows, self.block_k, self.stages), order=order)
-
-    def share(self, rows, k_major, sharers):
-        """Of a block of A or B what one of its `sharers` loads for all: rows where they run along K, else some of K.
-
-        Each then writes to every stage, so that none is full before all have seen that it was empty.
-        """
-        return (rows // sharers, self.block_k) if k_major else (rows, self.block_k // sharers)
-
-    def share_layout(self, dtype, rows, k_major, sharers, stages):
-        """Where a share of each stage lies: as `operand_layout`, from the share's own first element on."""
-        kinds = warpgroup.SmemLayoutAtomKind
-        swizzle = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else kinds.MN_SW128, dtype).inner
-        if k_major:
-            shape, stride = self.share(rows, k_major, sharers), (self.block_k, 1)
-        else:
-            # 64 rows beside each other, for all of K, then the next.
-            shape = ((TURNED, rows // TURNED), self.block_k // sharers)
-            stride = ((1, TURNED * self.block_k), TURNED)
-        if stages:
-            shape, stride = (*shape, stages), (*stride, rows * self.block_k)
-        return cute.make_composed_layout(swizzle, 0, cute.make_layout(shape, stride=stride))
 
     def part_layout(self, rows, buffers):
         """Of a part of C in shared memory; of all buffers, where there are any."""
@@ -226,14 +188,6 @@ class Dense(Epilogue, Walk):
         """C's descriptor, where it has one."""
         return (c,) if self.tma_store else ()
 
-    def prefetch(self, *descriptors):
-        for descriptor in descriptors:
-            cpasync.prefetch_descriptor(descriptor)
-
-    def stages_of(self, smem, dtype, rows, k_major):
-        layout = self.operand_layout(dtype, rows, k_major)
-        return smem.allocate_tensor(dtype, layout.outer, 1024, layout.inner)
-
     def parts_of_groups(self, smem):
         """Where the groups put parts of C for TMA to take, one below the other."""
         if not self.tma_store:
@@ -244,96 +198,6 @@ class Dense(Epilogue, Walk):
         if self.swizzled:
             return smem.allocate_tensor(self.dtype_c, layout.outer, 1024, layout.inner)
         return smem.allocate_tensor(self.dtype_c, layout, 128)
-
-    @cute.jit
-    def load_first(self, load_a, load_b, a, b, full, m: Int32, n: Int32, k: Int32, walk):
-        """The loading warp, of a program that is no cluster's: the first blocks of its first tile."""
-        product, turn_of_product = self.product_at(walk[0], walk)
-        tile_m, tile_n = self.tile_at(turn_of_product, walk)
-        from_a, to_a = self.copies(load_a, a, m, k, self.block_m, self.k_major_a, 1, 0, product, tile_m)
-        from_b, to_b = self.copies(load_b, b, n, k, self.block_n, self.k_major_b, 1, 0, product, tile_n)
-        for block in cutlass.range(cutlass.min(cute.ceil_div(k, self.block_k), self.early), unroll=1):
-            arrived = full + block
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
-            cute.copy(load_a, from_a[None, tile_m, block], to_a[None, block], tma_bar_ptr=arrived)
-            cute.copy(load_b, from_b[None, tile_n, block], to_b[None, block], tma_bar_ptr=arrived)
-
-    @cute.jit
-    def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk):
-        """The loading warp: blocks of A and B into the stages, round and round, behind those of `load_first`."""
-        first, turns, step, _, _, _, rank_m, rank_n = walk
-        blocks = cute.ceil_div(k, self.block_k)
-        begun = cutlass.min(blocks, self.early) if self.early else Int32(0)
-        of_a = load_a, a, m, k, self.block_m, self.k_major_a, self.cluster_n, rank_n
-        of_b = load_b, b, n, k, self.block_n, self.k_major_b, self.cluster_m, rank_m
-        from_a, to_a = self.copies(*of_a)
-        from_b, to_b = self.copies(*of_b)
-        # Programs of one row of a cluster have A in common, those of a column B.
-        mask_a = Int16(sum(1 << (place * self.cluster_m) for place in range(self.cluster_n)) << rank_m)
-        mask_b = Int16(((1 << self.cluster_m) - 1) << (rank_n * self.cluster_m))
-        stage, phase = begun, Int32(1)
-        for turn in cutlass.range(first, turns, step, unroll=1):
-            product, turn_of_product = self.product_at(turn, walk)
-            tile_m, tile_n = self.tile_at(turn_of_product, walk)
-            own_a, own_b = from_a, from_b
-            if const_expr(self.batched or self.held_m > self.block_m):
-                own_a, _ = self.copies(*of_a, product, tile_m)
-            if const_expr(self.batched or self.held_n > self.block_n):
-                own_b, _ = self.copies(*of_b, product, tile_n)
-            for block in cutlass.range(begun, blocks, unroll=1):
-                cute.arch.mbarrier_wait(empty + stage, phase)
-                arrived = full + stage
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
-                source = own_a[(None, *self.share_at(tile_m, block, self.k_major_a, self.cluster_n, rank_n))]
-                if const_expr(self.cluster_n == 1):
-                    cute.copy(load_a, source, to_a[None, stage], tma_bar_ptr=arrived)
-                else:
-                    cute.copy(load_a, source, to_a[None, stage], tma_bar_ptr=arrived, mcast_mask=mask_a)
-                source = own_b[(None, *self.share_at(tile_n, block, self.k_major_b, self.cluster_m, rank_m))]
-                if const_expr(self.cluster_m == 1):
-                    cute.copy(load_b, source, to_b[None, stage], tma_bar_ptr=arrived)
-                else:
-                    cute.copy(load_b, source, to_b[None, stage], tma_bar_ptr=arrived, mcast_mask=mask_b)
-                stage += 1
-                if stage == self.stages:
-                    stage = Int32(0)
-                    phase ^= 1
-            begun = Int32(0)
-        if const_expr(self.cluster > 1):
-            # Nobody ends while another may still say that it has read a stage. What comes to its own it waits for.
-            for _ in cutlass.range(self.stages, unroll=1):
-                cute.arch.mbarrier_wait(empty + stage, phase)
-                stage += 1
-                if stage == self.stages:
-                    stage = Int32(0)
-                    phase ^= 1
-
-    def share_at(self, tile, block, k_major, sharers, rank):
-        """Number of this program's share, along the operand's rows and along K."""
-        return (tile * sharers + rank, block) if k_major else (tile, block * sharers + rank)
-
-    def copies(self, load, stages, rows, k, block, k_major, sharers, rank, product=None, tile=None):
-        """Shares of an operand, or of that of a product of a batch, as its descriptor counts, [.., rows, along K], and
-        where this program's lie in the stages.
-
-        Where a stage holds more rows than a tile has, those of another tile begin `tile` tiles further on.
-        """
-        matrix, held = coordinates(rows, k, k_major), self.held(block, k_major)
-        if const_expr(self.batched) and product is not None:
-            matrix = cute.domain_offset((product * rows, 0) if k_major else (0, product * k), matrix)
-        if const_expr(held > block) and tile is not None:
-            # `share_at` counts by what is held.
-            matrix = cute.domain_offset((tile * (block - held), 0), matrix)
-        shares = cute.local_tile(matrix, self.share(held, k_major, sharers), (None, None))
-        layout = self.share_layout(stages.element_type, held, k_major, sharers, self.stages)
-        before = rank * (held // sharers * self.block_k if k_major else TURNED * self.block_k // sharers)
-        own = cute.make_tensor(stages.iterator + before, layout.outer)
-        to, source = cpasync.tma_partition(
-            load, 0, cute.make_layout(1), cute.group_modes(own, 0, 2), cute.group_modes(shares, 0, 2)
-        )
-        return source, to
 
     @cute.jit
     def multiply(self, thread, which, a, b, parts, full, empty, c, extras, sizes, blocks: Int32, walk):
