@@ -20,9 +20,9 @@ EARLY = 4
 
 
 class Loads(Walk):
-    """For a kernel of `stages` stages of `stage_bytes`, each with a block of `block_m` rows of A and of `block_n` of B, in
-    room for `held_m` and `held_n`, by `block_k`; `k_major_a` and `_b`: they run along K. `load_first` loads `early`
-    blocks. Programs of a cluster are `cluster_m` by `cluster_n`: Dense says of each.
+    """For a kernel of `stages` stages of `stage_bytes`: blocks of `block_m` rows of A and `block_n` of B, in room for
+    `held_m` and `held_n`, by `block_k`; `k_major_a` and `_b`: they run along K. `load_first` loads `early` blocks.
+    Programs of a cluster are `cluster_m` by `cluster_n`: Dense says of each.
     """
 
     @staticmethod
