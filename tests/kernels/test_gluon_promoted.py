@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -78,14 +79,15 @@ def test_wide_tiles_lie_across_blocks_of_columns(rows: int, width: int, warps: i
     assert_exact(product(block_scaled(rows + 5, 3 * width, 400), config, 2, largest=2))
 
 
-@pytest.mark.parametrize("family", PROMOTES)
-@pytest.mark.parametrize(
-    ("m", "own"),
-    [(76, ()), (75, ()), (74, ()), (73, ()), (76, (("block_k", 256),)), (75, (("block_m", 7),))],
-    ids=["fours", "three more", "two more", "one more", "twice as long", "one for several rows"],
-)
-def test_both_ways_of_scales_are_exact(family: str, m: int, own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+# Fours of rows, and three, two and one more; scales of K-blocks twice as long; one scale for several rows.
+SCALED = [(76, ()), (75, ()), (74, ()), (73, ()), (76, (("block_k", 256),)), (75, (("block_m", 7),))]
+
+
+# One in two has each family and each of these.
+@pytest.mark.parametrize(("scaled", "family"), spread([*itertools.product(SCALED, PROMOTES)], 2))
+def test_both_ways_of_scales_are_exact(family: str, scaled: tuple[int, Own], monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy engine takes scales of rows where each has its own for each K-block: swapped, only fours of them."""
+    m, own = scaled
     taken: list[int] = []
 
     def copied(machine: Machine, source: int, size: int, *places: int) -> None:
