@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from pathlib import Path
@@ -83,8 +82,10 @@ def test_wide_tiles_lie_across_blocks_of_columns(rows: int, width: int, warps: i
 SCALED = [(76, ()), (75, ()), (74, ()), (73, ()), (76, (("block_k", 256),)), (75, (("block_m", 7),))]
 
 
-# One in two has each family and each of these.
-@pytest.mark.parametrize(("scaled", "family"), spread([*itertools.product(SCALED, PROMOTES)], 2))
+# Families take turns.
+@pytest.mark.parametrize(
+    ("scaled", "family"), [(each, name) for n, each in enumerate(SCALED) for name in in_turns(PROMOTES, 2, n)]
+)
 def test_both_ways_of_scales_are_exact(family: str, scaled: tuple[int, Own], monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy engine takes scales of rows where each has its own for each K-block: swapped, only fours of them."""
     m, own = scaled

@@ -92,6 +92,25 @@ def test_the_kernel_computes(family: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(got, wanted, f"{of} {name}")
 
 
+# Of a width whole boxes of 64 are held where the operand does not run along K: alone, by two groups, in clusters.
+TURNED_WIDTHS = [
+    "cute_cooperative_BM128_BN136_BK64_GM2_SK1_nW8_nS3",
+    "cute_ping_pong_4x1_BM64_BN72_BK64_GM1_SK1_nW8_nS4",
+    "cute_cooperative_swapped_BM152_BN128_BK64_GM2_SK1_nW8_nS3",
+    "cute_cooperative_swapped_2x2_BM152_BN128_BK64_GM1_SK1_nW8_nS4",
+    "cute_ping_pong_swapped_1x4_BM72_BN64_BK64_GM1_SK1_nW8_nS4",
+]
+
+
+@pytest.mark.parametrize("name", TURNED_WIDTHS)
+def test_widths_of_operands_across_k(name: str, tmp_path: Path) -> None:
+    """What lies beside a tile in its last box is another tile's, and multiplied there alone."""
+    of = GemmProblem(608, 400, 200, row_major_a=False, row_major_b=True)
+    config, made = made_of(of, name, tmp_path)
+    for seed in range(2):
+        np.testing.assert_array_equal(*run(of, config, made, seed=seed, clusters=2))
+
+
 # Turns of two groups, parts of C in two buffers, programs beside and below each other: whatever is left out shows.
 JUDGED = (GemmProblem(500, 368, 328), "cute_ping_pong_2x2_BM64_BN96_BK64_GM2_SK1_nW8_nS3")
 
