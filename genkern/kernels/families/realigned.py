@@ -27,8 +27,8 @@ _LINE_BYTES = 128
 _ELEMENT_BYTES = 2
 # Of a partial sum, in float32 or int32.
 _SUM_BYTES = 4
-# What a program copies: 8 KB, of which a warp loads 64 bytes of a row at a time, and a lane stores 16.
-BLOCK_ROWS, BLOCK_COLUMNS = 32, 128
+# What a program copies: 4 KB. A warp loads 64 or 128 bytes of a row at a time, and stores 256 bytes of two.
+BLOCK_ROWS, BLOCK_COLUMNS = 16, 128
 _OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
 
 
