@@ -162,7 +162,8 @@ def test_the_check_sees_a_copy_that_is_short(interpreter: Interpreter, problem: 
     for right, wrong in (
         ("(offs_column[None, :] < columns)", "(offs_column[None, :] < columns - 1)"),
         ("(offs_row[:, None] < rows)", "(offs_row[:, None] < rows - 1)"),
-        ("mask=(offs_row[:, None, None] < rows)", "mask=(offs_row[:, None, None] < rows - 1)"),
+        ("mask=((row < rows)", "mask=((row < rows - 1)"),
+        ("row = first_row + piece", "row = first_row + 1 + piece"),
         ("to_ptr = copies_ptr.to(a_ptr.dtype) + first_a", "to_ptr = copies_ptr.to(a_ptr.dtype)"),
         ("block -= blocks_b", "block -= blocks_b + 1"),
     ):
@@ -197,4 +198,4 @@ def test_a_warp_stores_along_rows(tmp_path: Path) -> None:
     # Of A and of B, by elements and by pairs.
     assert len(stored) == 4
     for name in stored:
-        assert re.search(r"threadsPerWarp = \[16, 2, 1\].* order = \[2, 0, 1\]", layouts[name]), layouts[name]
+        assert re.search(r"sizePerThread = \[1, [48]\], threadsPerWarp = \[32, 1\]", layouts[name]), layouts[name]
