@@ -190,7 +190,7 @@ FAULTS = (
     Fault("stride of C is wrong by one", r"_leading\(operands\[\"c\"\]\)", '_leading(operands["c"]) + 1'),
     # Operands that are copied first.
     Fault("a copy's last column is not loaded", r"(offs_column\[None, :\] < columns)\)", r"\1 - 1)"),
-    Fault("a copy's last row is not stored", r"(mask=\(offs_row\[:, None, None\] < rows)\)", r"\1 - 1)"),
+    Fault("a copy's last row is not stored", r"(mask=\(\(row < rows)\)", r"\1 - 1)"),
     Fault("a copy lies where the other does", r"(to_ptr = .*) \+ first_a$", r"\1"),
     Fault("the first block of a copy is left out", r"block -= blocks_b$", "block -= blocks_b - 1"),
     # Rows in groups, and mixtures of experts.
