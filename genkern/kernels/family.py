@@ -11,7 +11,7 @@ from genkern.kernels.cute import own
 from genkern.kernels.cute.dense import CUTE_DENSE
 from genkern.kernels.cute.dense_sm100 import CUTE_DENSE_SM100
 from genkern.kernels.families.few_rows import GEMV, SKINNY, SKINNY_DOT
-from genkern.kernels.families.gluon_tile import WIDEST, ring_k
+from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA as PERSISTENT
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA_SPECIALIZED
 from genkern.kernels.families.realigned import REALIGNED
@@ -103,8 +103,8 @@ def block_problem(family: str, field: str, value: int) -> str:
     if not least <= value <= most:
         return f"{value} is not from {least} to {most}"
     if facts.width_step and field == ("BLOCK_SIZE_M" if facts.swaps_operands else "BLOCK_SIZE_N"):
-        if value % facts.width_step or value > WIDEST:
-            return f"{value} is not a multiple of {facts.width_step} up to {WIDEST}"
+        if value % facts.width_step or value > facts.widest:
+            return f"{value} is not a multiple of {facts.width_step} up to {facts.widest}"
     elif facts.width_step and field == "BLOCK_SIZE_K":
         if value not in (64, 128, 256):
             return (

@@ -56,23 +56,24 @@ def in_own_names(entry: object) -> list[object]:
     clusters = _pairs(family, "cluster_shape_mn", entry["cluster_shape_mn"])
     stores = _flags(family, "use_tma_store", entry["use_tma_store"])
     height, width = _BLOCKS[::-1] if family in _SWAPPED else _BLOCKS
-    widths: dict[int, list[int]] = defaultdict(list)
+    widths: dict[tuple[int, int], list[int]] = defaultdict(list)
     for pair in _pairs(family, "mma_tiler_mn", entry["mma_tiler_mn"]):
         along = dict(zip(_BLOCKS, pair, strict=True))
-        widths[along[height]].append(along[width])
+        warps = _warps(str(family), along[height], along[width])
+        widths[along[height], warps].append(along[width])
     rest = {**_DEFAULTS, **{key: value for key, value in entry.items() if key not in (*KEYS, "family")}}
     found = [
         {
             "family": _name(str(family), pair, cluster, stored),
             height: [rows],
             width: columns,
-            "num_warps": [_warps(str(family), rows)],
+            "num_warps": [warps],
             **rest,
         }
         for pair in pairs
         for cluster in clusters
         for stored in stores
-        for rows, columns in widths.items()
+        for (rows, warps), columns in widths.items()
         if _go_together(str(family), pair, cluster, rows)
     ]
     if not found:
@@ -107,10 +108,10 @@ def _go_together(schedule: str, pair: bool, cluster: tuple[int, int], rows: int)
     return not (pair and cluster[0] % 2) and (rows in ROWS[1 + pair] or rows not in ROWS[1] + ROWS[2])
 
 
-def _warps(schedule: str, rows: int) -> int:
+def _warps(schedule: str, rows: int, columns: int) -> int:
     if schedule == dense_sm100.SCHEDULE:
         return STORING_WARPS
-    return GROUP_WARPS * groups_of(rows, schedule in _PING_PONG)
+    return GROUP_WARPS * groups_of(rows, columns, schedule in _PING_PONG)
 
 
 def _name(schedule: str, pair: bool, cluster: tuple[int, int], tma_store: bool) -> str:

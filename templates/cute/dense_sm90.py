@@ -3,7 +3,8 @@
 C [M, N] = finish(A [M, K] @ B [K, N]). Compile processes load this file by its path; nothing else of genkern imports
 it, since CuTe DSL is an optional extra. `build` is its entry.
 
-A CTA has a warpgroup that loads and `groups` that multiply. Cooperative: all of them share a tile, 64 or 128 rows each.
+A CTA has a warpgroup that loads and `groups` that multiply. Cooperative: all of them share a tile, 64 or 128 rows each;
+or, `beside` each other, all of its 64 rows, and some of its columns.
 Ping-pong: each has a tile of its own, and while one multiplies the other brings its sums to C. The programs of a
 cluster have tiles beside each other; of what they have in common each loads a share of every block for all.
 
@@ -20,6 +21,8 @@ beyond M or N may be the next product's, and is not stored; K ends with a K-bloc
 """
 
 from __future__ import annotations
+
+import copy
 
 import cutlass
 from cutlass import Float32, Int32, Int64, const_expr, cute, range_constexpr
@@ -58,7 +61,7 @@ class Dense(Epilogue, Loads):
     def __init__(
         self, symbol, *, dtype_a, dtype_b, dtype_c, k_major_a, k_major_b, scales, bias, activation, block_m, block_n,
         block_k, cluster_m, cluster_n, swapped, ping_pong, stages, part, buffers, swizzled, warps, shared_bytes,
-        batched=0,
+        left=0, batched=0,
     ):  # fmt: skip
         self.dtype_a, self.dtype_b, self.dtype_c = TYPES[dtype_a], TYPES[dtype_b], TYPES[dtype_c]
         self.k_major_a, self.k_major_b = bool(k_major_a), bool(k_major_b)
@@ -80,14 +83,25 @@ class Dense(Epilogue, Loads):
         self.early = min(stages - 1, EARLY) if self.cluster == 1 else 0
         self.warps = warps
         self.batched = bool(batched)
-        self.groups = 2 if self.ping_pong or self.height > ROWS else 1
-        self.groups_of_tile = 1 if self.ping_pong else self.groups
+        self.groups = warps * WARP // GROUP - 1
+        self.beside = not self.ping_pong and self.groups > 1 and self.height == ROWS
+        # Those below each other in a tile, and those that read a stage.
+        self.groups_of_tile = 1 if self.ping_pong or self.beside else self.groups
+        self.readers = 1 if self.ping_pong else self.groups
         # wgmmas that a group makes of a tile along its height.
         self.high = self.height // (ROWS * self.groups_of_tile)
         # Rows of A and B in a stage: what does not run along K comes 64 at a time.
         self.held_m, self.held_n = self.held(block_m, self.k_major_a), self.held(block_n, self.k_major_b)
         self.stage_bytes = (self.held_m * self.dtype_a.width + self.held_n * self.dtype_b.width) * block_k // 8
+        # Columns of all groups of a tile, those of the left one, and the first of one's own.
+        self.tile_width, self.left, self.first = self.width, left, 0
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
+
+    def of_group(self, which):
+        """The kernel as a group beside another has it: its columns of a tile alone, from `first` on."""
+        own = copy.copy(self)
+        own.first, own.width = (self.left, self.tile_width - self.left) if which else (0, self.left)
+        return own
 
     def part_layout(self, rows, buffers):
         """Of a part of C in shared memory; of all buffers, where there are any."""
@@ -159,7 +173,7 @@ class Dense(Epilogue, Loads):
             with cute.arch.elect_one():
                 for stage in range_constexpr(self.stages):
                     cute.arch.mbarrier_init(full + stage, 1)
-                    cute.arch.mbarrier_init(empty + stage, self.groups_of_tile * self.sharers)
+                    cute.arch.mbarrier_init(empty + stage, self.readers * self.sharers)
             cute.arch.mbarrier_init_fence()
         if const_expr(self.cluster > 1):
             # The fence says to all of the cluster what the barriers are; there is nothing else to tell.
@@ -181,8 +195,14 @@ class Dense(Epilogue, Loads):
                 self.load(load_a, load_b, a, b, full, empty, m, n, k, walk)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING[self.groups])
-            blocks = cute.ceil_div(k, self.block_k)
-            self.multiply(thread - GROUP, warp // 4 - 1, a, b, parts, full, empty, c, extras, sizes, blocks, walk)
+            which = warp // (GROUP // WARP) - 1
+            rest = a, b, parts, full, empty, c, extras, sizes, cute.ceil_div(k, self.block_k), walk
+            if const_expr(not self.beside):
+                self.multiply(thread - GROUP, which, *rest)
+            elif which == 0:
+                self.of_group(0).multiply(thread - GROUP, which, *rest)
+            else:
+                self.of_group(1).multiply(thread - GROUP, which, *rest)
 
     def stored_by(self, c):
         """C's descriptor, where it has one."""
@@ -204,11 +224,13 @@ class Dense(Epilogue, Loads):
         """A multiplying warpgroup, number `which`: whole tiles of C, or its share of the height of each."""
         first, turns, step, _, _, _, rank_m, rank_n = walk
         mma = self.tiled_mma()
-        own = mma.get_slice(thread % GROUP if self.ping_pong else thread)
+        own = mma.get_slice(thread % GROUP if self.groups_of_tile == 1 else thread)
         of_rows, of_columns = self.in_order(a, b)
         rows = mma.make_fragment_A(own.partition_A(of_rows))
+        if const_expr(self.beside):
+            of_columns = self.some_rows(of_columns, self.first, self.width)
         # Where a stage holds more columns than wgmma multiplies, they lie as for one that multiplies all.
-        holding = self.tiled_mma(self.in_order(self.held_m, self.held_n)[1])
+        holding = self.tiled_mma(cute.size(of_columns, mode=[0]))
         columns = holding.make_fragment_B(holding.get_slice(0).partition_B(of_columns))
         sums = cute.make_rmem_tensor(mma.partition_shape_C((self.height, self.width)), Float32)
         stage, phase, used = Int32(0), Int32(0), Int32(0)
@@ -251,8 +273,8 @@ class Dense(Epilogue, Loads):
             tile_m, tile_n = self.tile_at(turn_of_product, walk)
             tile_row, tile_column = self.in_order(tile_m, tile_n)
             # Where the group's first wgmma of the tile has its first row, along M or N, and its first column.
-            row = tile_row * self.height + (0 if self.ping_pong else which * ROWS)
-            column = tile_column * self.width
+            row = tile_row * self.height + (0 if self.groups_of_tile == 1 else which * ROWS)
+            column = tile_column * self.tile_width + self.first
             flat = cute.make_tensor(
                 sums.iterator, cute.make_layout((4, self.width // 8, self.high), stride=(1, 4, self.width // 2))
             )

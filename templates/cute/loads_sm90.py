@@ -37,6 +37,19 @@ class Loads(Walk):
         order = (0, 1, 2) if k_major else (1, 0, 2)
         return cute.tile_to_shape(atom, (rows, self.block_k, self.stages), order=order)
 
+    def some_rows(self, stages, first, rows):
+        """Of an operand in all stages so many rows from `first` on, which begins eight of them, or a box; and what a
+        stage holds besides of the last box.
+        """
+        dtype, whole = stages.element_type, cute.size(stages, mode=[0])
+        k_major = self.k_major_a if self.swapped else self.k_major_b
+        kinds = warpgroup.SmemLayoutAtomKind
+        atom = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else kinds.MN_SW128, dtype)
+        shape, order = (self.held(rows, k_major), self.block_k), (0, 1) if k_major else (1, 0)
+        stage = cute.tile_to_shape(atom, shape, order=order).outer
+        layout = cute.append(stage, cute.make_layout(self.stages, stride=whole * self.block_k))
+        return cute.make_tensor(stages.iterator + first * self.block_k, layout)
+
     def share(self, rows, k_major, sharers):
         """Of a block of A or B what one of its `sharers` loads for all: rows where they run along K, else some of K.
 

@@ -34,6 +34,7 @@ from genkern.kernels.families.call import (
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
     NUM_STAGES,
+    NUM_WARPS,
     UNITS,
     Call,
     K,
@@ -56,8 +57,9 @@ LARGE_CLUSTER = 4
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _TURNS = name("turns")
 Side = TypeVar("Side")
-# What a tile is high at most, by whether it is one warpgroup's or two share it.
+# What a tile is high at most, and wide, by whether it is one warpgroup's or two share it.
 _HIGHEST = {True: 128, False: 256}
+_WIDEST = {True: tile.WIDEST, False: tile.WIDEST_OF_TWO}
 # Of any alignment: one binary serves all sizes.
 _SIZES = (Integer("M", M), Integer("N", N), Integer("K", K))
 
@@ -92,10 +94,23 @@ class Form:
         """What is of M and of N, as that of the side that wgmma's rows go along, the height, and that of the width."""
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
-    def part(self, width: int) -> int:
-        """How much of a tile's width goes to C at a time by TMA, 0 where none does."""
+    def widths(self, problem: GemmProblem, config: Config) -> tuple[int, int]:
+        """Columns of the left one and the right one of two groups that have a tile's 64 rows together; else none and
+        all.
+        """
+        height, width = self.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+        beside = not self.ping_pong and height == tile.ROWS and config.num_warps > tile.GROUP_WARPS
+        left = tile.left_of(width, turned(problem, self.swapped)[1]) if beside else 0
+        return left, width - left
+
+    def part(self, problem: GemmProblem, config: Config) -> int:
+        """How much of a group's width goes to C at a time by TMA, 0 where none does."""
+        if not self.tma_store:
+            return 0
         part_of = tile.rows_part_of if self.swapped else tile.part_of
-        return part_of(width) if self.tma_store else 0
+        left, right = self.widths(problem, config)
+        part = part_of(right)
+        return part_of(left) if 0 < left < part else part
 
 
 def _forms() -> Iterator[Form]:
@@ -108,8 +123,7 @@ def _forms() -> Iterator[Form]:
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
     form = FORMS[config.family]
-    _, width = form.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    part = form.part(width)
+    part = form.part(problem, config)
     return Variant(
         f"matmul_{form.name}" + (f"_p{part}" if part else ""),
         PROMOTED if scales_of(problem) == BLOCKS else TEMPLATE,
@@ -125,7 +139,7 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
 def _call(product: Product, variant: Variant) -> Call:
     problem, ping_pong, tma_store = product.problem, variant.specialized, variant.part > 0
     of_k = tile.BLOCK_BYTES // DTYPES[problem.dtype_a].size_bytes
-    groups = 2 if ping_pong else least(2, (BLOCK_SIZE_N if variant.swapped else BLOCK_SIZE_M) // tile.ROWS)
+    groups = NUM_WARPS // tile.GROUP_WARPS
     box = (variant.part, tile.ROWS) if variant.swapped else (tile.WARP_ROWS, variant.part)
     swizzle = tile.SWIZZLE_128 if tile.is_swizzled(box[1]) else tile.NO_SWIZZLE
     batched = get_op(problem.op).batched
@@ -155,7 +169,8 @@ def _call(product: Product, variant: Variant) -> Call:
         "buffers": buffers,
         "swizzled": int(swizzle == tile.SWIZZLE_128),
         "shared_bytes": before_parts + buffers * part_bytes,
-        "warps": groups * tile.GROUP_WARPS + tile.LOADING_WARPS,
+        "warps": NUM_WARPS + tile.LOADING_WARPS,
+        "left": tile.left_of(BLOCK_SIZE_M if variant.swapped else BLOCK_SIZE_N, turned(problem, variant.swapped)[1]),
     }
     if batched:
         constants["batched"] = 1
@@ -204,15 +219,23 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     height, width = form.sides(block_m, block_n)
     if height % tile.ROWS or height > _HIGHEST[form.ping_pong]:
         return f"tiles have 64 or 128 {'columns' if form.swapped else 'rows'} for each warpgroup"
-    groups = tile.groups_of(height, form.ping_pong)
+    groups = tile.groups_of(height, width, form.ping_pong)
+    left, right = form.widths(problem, config)
+    if left and config.num_warps == 2 * tile.GROUP_WARPS and scales_of(problem) != BLOCKS:
+        groups = 2
     if config.num_warps != groups * tile.GROUP_WARPS:
         return f"num_warps is {groups * tile.GROUP_WARPS}: whole warpgroups that multiply such a tile"
+    if right > tile.WIDEST:
+        return f"a warpgroup multiplies at most {tile.WIDEST} columns"
+    if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(problem, config)):
+        return f"the copy engine takes at most {tile.WIDEST} rows at a time"
     if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != tile.BLOCK_BYTES:
         return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, as they are swizzled"
-    accumulators, most_accumulators = tile.accumulators(height, width, form.ping_pong), tile.MOST_ACCUMULATORS
+    most_accumulators, of_tile = tile.MOST_ACCUMULATORS, 1 if form.ping_pong else groups
+    accumulators = tile.accumulators(height, width, of_tile)
     if scales_of(problem) == BLOCKS:
         # Beside sums lie products of 64 rows, which one group has, and scales.
-        accumulators += tile.accumulators(tile.ROWS, width, form.ping_pong)
+        accumulators += tile.accumulators(tile.ROWS, width, 1)
         most_accumulators = tile.MOST_PROMOTED
     if accumulators > most_accumulators:
         return f"a thread would have more than {most_accumulators} accumulators"
@@ -228,11 +251,19 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return ""
 
 
+def _shares(problem: GemmProblem, config: Config) -> tuple[tuple[int, bool, int], ...]:
+    """Of A and B: a tile's side, whether they run along K, and the programs of a cluster that load it together."""
+    form = FORMS[config.family]
+    of_a = config.BLOCK_SIZE_M, problem.row_major_a, form.cluster_n
+    return of_a, (config.BLOCK_SIZE_N, not problem.row_major_b, form.cluster_m)
+
+
 def shared_bytes(problem: GemmProblem, config: Config) -> int:
     """Shared memory of one program, in bytes; the constant of that name in its kernel says the same."""
     form = FORMS[config.family]
     height, width = form.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    parts = tile.groups_of(height, form.ping_pong) * tile.ROWS * form.part(width) * DTYPES[problem.dtype_c].size_bytes
+    groups = config.num_warps // tile.GROUP_WARPS
+    parts = groups * tile.ROWS * form.part(problem, config) * DTYPES[problem.dtype_c].size_bytes
     columns_turned = turned(problem, form.swapped)[1]
     before_parts = tile.BARRIER_BYTES + config.num_stages * buffer_bytes(height, width, columns_turned)
     buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
@@ -253,7 +284,8 @@ CUTE_DENSE = tuple(
         tma_store=form.tma_store,
         swapped=form.swapped,
         width_step=tile.WIDTH_STEP,
-        block_m=(tile.WIDTH_STEP, tile.WIDEST) if form.swapped else (tile.ROWS, _HIGHEST[form.ping_pong]),
+        widest=_WIDEST[form.ping_pong],
+        block_m=(tile.WIDTH_STEP, _WIDEST[form.ping_pong]) if form.swapped else (tile.ROWS, _HIGHEST[form.ping_pong]),
         helper_warps=tile.LOADING_WARPS,
         batches=True,
     )

@@ -21,6 +21,7 @@ from genkern.kernels.families.call import (
     Product,
     Variant,
 )
+from genkern.kernels.families.gluon_tile import WIDEST
 from genkern.ops.op import get_op
 
 # Types that the instructions take, by the bytes of their elements.
@@ -106,6 +107,7 @@ def dense_family(
     legal: Callable[[GemmProblem, Config, Gpu | None], str],
     tma_store: bool,
     width_step: int,
+    widest: int = WIDEST,
     block_m: tuple[int, int],
     helper_warps: int,
     swapped: bool = False,
@@ -127,6 +129,7 @@ def dense_family(
         batches=batches,
         swaps_operands=swapped,
         width_step=width_step,
+        widest=widest,
         helper_warps=helper_warps,
         least_block_m=block_m[0],
         most_block_m=block_m[1],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from genkern.kernels.families.gluon_tile import TURNED_BOX, Width
+
 # Bytes along K of a block of A or B, which shared memory holds swizzled by as many.
 BLOCK_BYTES = 128
 # Rows of one wgmma, and those of them that a warp holds and, where they are rows of C, brings there.
 ROWS, WARP_ROWS = 64, 16
-# What a tile's other side goes by, and the widest wgmma.
-WIDTH_STEP, WIDEST = 8, 256
+# What a tile's other side goes by, the widest wgmma, and the widest tile of two groups beside each other.
+WIDTH_STEP, WIDEST, WIDEST_OF_TWO = 8, 256, 400
 # Threads of a warpgroup, in warps; one group loads.
 GROUP_WARPS, LOADING_WARPS = 4, 4
 # Parts of C that each warp may have on their way at once, where there is room for as many.
@@ -61,12 +63,23 @@ def is_swizzled(part: int) -> bool:
     return part == SWIZZLED_PART
 
 
-def groups_of(height: int, ping_pong: bool) -> int:
-    """Warpgroups that multiply; `height` is a tile's side that the 64 rows of wgmma go along."""
-    return 2 if ping_pong or height > ROWS else 1
+def groups_of(height: int, width: int, ping_pong: bool) -> int:
+    """Warpgroups that multiply; of a tile's sides `height` is the one that the 64 rows of wgmma go along.
+
+    Two may share one of 64 that is narrower, too.
+    """
+    return 2 if ping_pong or height > ROWS or width > WIDEST else 1
 
 
-def accumulators(height: int, width: int, ping_pong: bool) -> int:
-    """Of a thread: a tile's, which one group has alone or shares."""
-    threads = 128 if ping_pong else 128 * groups_of(height, ping_pong)
-    return height * width // threads
+def left_of(width: Width, is_turned: bool) -> Width:
+    """Of a tile of 64 rows that two groups share, the left one's columns, at most the right one's.
+
+    Half, by wgmma's step; whole boxes of 64 where the operand of the columns does not run along K (`is_turned`).
+    """
+    step = TURNED_BOX if is_turned else WIDTH_STEP
+    return width // (2 * step) * step
+
+
+def accumulators(height: int, width: int, groups: int) -> int:
+    """Of a thread, where so many groups share a tile."""
+    return height * width // (128 * groups)

@@ -23,6 +23,7 @@ from genkern.kernels.argument import (
     Workspace,
 )
 from genkern.kernels.expression import Expression, Value, cdiv, least, name
+from genkern.kernels.families.gluon_tile import WIDEST
 from genkern.ops.groups import Groups
 from genkern.ops.op import Op, get_op, groups_of
 
@@ -295,7 +296,7 @@ class Family:
     `in_registers`: without `steps`, B's elements become numbers in registers as the format says (Op.in_registers).
     `aligned_rows`: without `uses_tma`, its loads ask for rows of A and B that begin at multiples of 16 bytes, too.
     `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
-    two (0: it may not). That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
+    two (0: it may not), up to `widest`. That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
     `helper_warps`: warps that it runs beyond num_warps.
     `places_loads`: takes xcd_remap and cache_modifier.
     `has_semaphore`: one program of a tile adds up its splits, in a fixed order, in the same kernel.
@@ -332,6 +333,7 @@ class Family:
     in_registers: bool = False
     aligned_rows: bool = False
     width_step: int = 0
+    widest: int = WIDEST
     helper_warps: int = 0
     places_loads: bool = False
     has_semaphore: bool = False

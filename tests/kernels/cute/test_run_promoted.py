@@ -65,7 +65,7 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, Config]:
         if not form.tma_store:
             fields["dtype_c"] = "fp32"
         of = GemmProblem(m, n if not form.tma_store else -(-n // 8) * 8, k, **fields)  # type: ignore[arg-type]
-        warps = GROUP_WARPS * groups_of(block_m, False)
+        warps = GROUP_WARPS * groups_of(block_m, block_n, False)
         config = Config(family, block_m, block_n, 128, random.randint(1, 3), 1, warps, random.randint(2, 4))
         if not legal_compiled(of, config, H200):
             return of, config

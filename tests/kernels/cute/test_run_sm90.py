@@ -75,7 +75,7 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
         k = random.randint(1, 9 * block_k)
         unit = random.choice(((1, 1, 16), (16, 8, 16), (8, 8, 1)))
         m, n, k = (-(-side // each) * each for side, each in zip((m, n, k), unit, strict=True))
-        warps = GROUP_WARPS * groups_of(height, form.ping_pong)
+        warps = GROUP_WARPS * groups_of(height, width, form.ping_pong)
         config = Config(family, block_m, block_n, block_k, random.randint(1, 3), 1, warps, stages)
         of = GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
         if not legal(of, config, H200):
@@ -106,6 +106,26 @@ TURNED_WIDTHS = [
 def test_widths_of_operands_across_k(name: str, tmp_path: Path) -> None:
     """What lies beside a tile in its last box is another tile's, and multiplied there alone."""
     of = GemmProblem(608, 400, 200, row_major_a=False, row_major_b=True)
+    config, made = made_of(of, name, tmp_path)
+    for seed in range(2):
+        np.testing.assert_array_equal(*run(of, config, made, seed=seed, clusters=2))
+
+
+# Two groups that have 64 rows together: columns of a half each, or of whole boxes, in the widest tile and a narrow one.
+BESIDE = [
+    ("TN", "cute_cooperative_2x1_BM64_BN264_BK64_GM1_SK1_nW8_nS3"),
+    ("TN", "cute_cooperative_BM64_BN72_BK64_GM1_SK1_nW8_nS4"),
+    ("TN", "cute_cooperative_swapped_1x2_direct_BM272_BN64_BK64_GM1_SK1_nW8_nS3"),
+    ("NT", "cute_cooperative_4x1_BM64_BN272_BK64_GM1_SK1_nW8_nS3"),
+    ("NT", "cute_cooperative_direct_BM64_BN136_BK64_GM2_SK1_nW8_nS3"),
+    ("NT", "cute_cooperative_swapped_1x2_BM400_BN64_BK64_GM1_SK1_nW8_nS3"),
+]
+
+
+@pytest.mark.parametrize(("layout", "name"), BESIDE)
+def test_groups_beside_each_other(layout: str, name: str, tmp_path: Path) -> None:
+    """Each multiplies and stores its columns alone, and a stage is free when both have read it."""
+    of = GemmProblem(408, 440, 200, row_major_a=layout[0] == "T", row_major_b=layout[1] == "T", bias=True)
     config, made = made_of(of, name, tmp_path)
     for seed in range(2):
         np.testing.assert_array_equal(*run(of, config, made, seed=seed, clusters=2))
