@@ -106,7 +106,9 @@ def block_problem(family: str, field: str, value: int) -> str:
         if value % facts.width_step or value > facts.widest:
             return f"{value} is not a multiple of {facts.width_step} up to {facts.widest}"
     elif facts.width_step and field == "BLOCK_SIZE_K":
-        if value not in (64, 128, 256):
+        if facts.language == "cute" and value not in (32, 64, 128):
+            return f"{value} is not 32, 64 or 128"
+        if facts.language != "cute" and value not in (64, 128, 256):
             return (
                 f"{value} is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements"
             )

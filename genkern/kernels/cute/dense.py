@@ -31,6 +31,7 @@ from genkern.kernels.cute.dense_product import (
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import (
     BATCH,
+    BLOCK_SIZE_K,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
     NUM_STAGES,
@@ -138,7 +139,6 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
 
 def _call(product: Product, variant: Variant) -> Call:
     problem, ping_pong, tma_store = product.problem, variant.specialized, variant.part > 0
-    of_k = tile.BLOCK_BYTES // DTYPES[problem.dtype_a].size_bytes
     groups = NUM_WARPS // tile.GROUP_WARPS
     box = (variant.part, tile.ROWS) if variant.swapped else (tile.WARP_ROWS, variant.part)
     swizzle = tile.SWIZZLE_128 if tile.is_swizzled(box[1]) else tile.NO_SWIZZLE
@@ -148,8 +148,8 @@ def _call(product: Product, variant: Variant) -> Call:
         # Of a batch the rows of a box that are the next product's must not be written: the others go by the pointer.
         c = (Map("c_desc", "c", box, False, swizzle), *(c if batched else ()))
     arguments = [
-        _share(product, "a", problem.row_major_a, BLOCK_SIZE_M, of_k, variant.across),
-        _share(product, "b", not problem.row_major_b, BLOCK_SIZE_N, of_k, variant.down),
+        _share(product, "a", problem.row_major_a, BLOCK_SIZE_M, variant.across),
+        _share(product, "b", not problem.row_major_b, BLOCK_SIZE_N, variant.down),
         *c,
         *product.extra,
         *_SIZES,
@@ -158,7 +158,8 @@ def _call(product: Product, variant: Variant) -> Call:
         *((Integer("BATCH", BATCH),) if batched else ()),
     ]
     held = columns_held(BLOCK_SIZE_M, not problem.row_major_a) + columns_held(BLOCK_SIZE_N, problem.row_major_b)
-    before_parts = NUM_STAGES * (held * tile.BLOCK_BYTES) + tile.BARRIER_BYTES
+    row_bytes = BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
+    before_parts = NUM_STAGES * (held * row_bytes) + tile.BARRIER_BYTES
     part_bytes = groups * (tile.ROWS * variant.part * DTYPES[product.by_name["c"].dtype].size_bytes)
     buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > tile.SHARED_BYTES, 1, tile.MOST_BUFFERS)
     constants: dict[str, Value | str] = {
@@ -185,12 +186,12 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (("turns", BATCH * turns if batched else turns),))
 
 
-def _share(product: Product, operand: str, k_major: bool, rows: Value, of_k: int, sharers: int) -> Map:
-    """The descriptor of A or B: what each of so many programs loads of a block of the tile's rows by 128 bytes of K.
+def _share(product: Product, operand: str, k_major: bool, rows: Value, sharers: int) -> Map:
+    """The descriptor of A or B: what each of so many programs loads of a block of the tile's rows.
 
-    That is some of the rows, or of what is 64 by 64 across some of K.
+    That is some of the rows, or, 64 at a time across, some of K.
     """
-    box: tuple[Value, Value] = (rows // sharers, of_k) if k_major else (TURNED_BOX // sharers, TURNED_BOX)
+    box = (rows // sharers, BLOCK_SIZE_K) if k_major else (BLOCK_SIZE_K // sharers, TURNED_BOX)
     transposed = not product.by_name[operand].row_major
     return Map(f"{operand}_desc", operand, box, transposed, tile.SWIZZLE_128)
 
@@ -229,8 +230,10 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return f"a warpgroup multiplies at most {tile.WIDEST} columns"
     if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(problem, config)):
         return f"the copy engine takes at most {tile.WIDEST} rows at a time"
-    if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != tile.BLOCK_BYTES:
-        return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, as they are swizzled"
+    along_k = problem.row_major_a or not problem.row_major_b
+    if config.BLOCK_SIZE_K != tile.TURNED_K or along_k:
+        if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != tile.BLOCK_BYTES:
+            return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where nothing runs along K"
     most_accumulators, of_tile = tile.MOST_ACCUMULATORS, 1 if form.ping_pong else groups
     accumulators = tile.accumulators(height, width, of_tile)
     if scales_of(problem) == BLOCKS:
@@ -265,7 +268,9 @@ def shared_bytes(problem: GemmProblem, config: Config) -> int:
     groups = config.num_warps // tile.GROUP_WARPS
     parts = groups * tile.ROWS * form.part(problem, config) * DTYPES[problem.dtype_c].size_bytes
     columns_turned = turned(problem, form.swapped)[1]
-    before_parts = tile.BARRIER_BYTES + config.num_stages * buffer_bytes(height, width, columns_turned)
+    row_bytes = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
+    stage_bytes = buffer_bytes(height, width, columns_turned) // tile.BLOCK_BYTES * row_bytes
+    before_parts = tile.BARRIER_BYTES + config.num_stages * stage_bytes
     buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
     return before_parts + buffers * parts
 

@@ -6,6 +6,8 @@ from genkern.kernels.families.gluon_tile import TURNED_BOX, Width
 
 # Bytes along K of a block of A or B, which shared memory holds swizzled by as many.
 BLOCK_BYTES = 128
+# Less of K, for a ring of more and smaller stages: swizzles lie across it where operands do not run along it.
+TURNED_K = 32
 # Rows of one wgmma, and those of them that a warp holds and, where they are rows of C, brings there.
 ROWS, WARP_ROWS = 64, 16
 # What a tile's other side goes by, the widest wgmma, and the widest tile of two groups beside each other.

@@ -99,6 +99,9 @@ TURNED_WIDTHS = [
     "cute_cooperative_swapped_BM152_BN128_BK64_GM2_SK1_nW8_nS3",
     "cute_cooperative_swapped_2x2_BM152_BN128_BK64_GM1_SK1_nW8_nS4",
     "cute_ping_pong_swapped_1x4_BM72_BN64_BK64_GM1_SK1_nW8_nS4",
+    # Of less of K a stage, alone and in a cluster.
+    "cute_ping_pong_BM64_BN72_BK32_GM1_SK1_nW8_nS5",
+    "cute_cooperative_4x1_BM64_BN272_BK32_GM1_SK1_nW8_nS5",
 ]
 
 
