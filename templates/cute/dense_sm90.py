@@ -182,17 +182,18 @@ class Dense(Epilogue, Loads):
                 self.prefetch(load_a, load_b, *self.stored_by(c))
         m, n, k = sizes[0], sizes[1], sizes[2]
         walk = self.walk(program, sizes)
+        place = self.place_of(walk[0], walk)
         if const_expr(self.cluster > 1):
             cute.arch.cluster_wait()
         else:
             if warp == 0:
-                self.load_first(load_a, load_b, a, b, full, m, n, k, walk)
+                self.load_first(load_a, load_b, a, b, full, m, n, k, place)
                 self.prefetch(*self.stored_by(c))
             cute.arch.sync_threads()
         if warp < GROUP // WARP:
             cute.arch.setmaxregister_decrease(LOADING)
             if warp == 0:
-                self.load(load_a, load_b, a, b, full, empty, m, n, k, walk)
+                self.load(load_a, load_b, a, b, full, empty, m, n, k, walk, place)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING[self.groups])
             which = warp // (GROUP // WARP) - 1
@@ -247,6 +248,7 @@ class Dense(Epilogue, Loads):
                 used += 2 * blocks
                 cute.arch.barrier(barrier_id=TURN + which, number_of_threads=2 * GROUP)
             mma.set(warpgroup.Field.ACCUMULATE, False)
+            product, tile_m, tile_n = self.place_of(turn, walk)
             before = stage
             for block in cutlass.range(blocks, unroll=1):
                 cute.arch.mbarrier_wait(full + stage, phase)
@@ -269,8 +271,6 @@ class Dense(Epilogue, Loads):
                 cute.arch.barrier_arrive(barrier_id=TURN + 1 - which, number_of_threads=2 * GROUP)
             warpgroup.wait_group(0)
             self.release(empty + before, thread % GROUP, rank_m, rank_n)
-            product, turn_of_product = self.product_at(turn, walk)
-            tile_m, tile_n = self.tile_at(turn_of_product, walk)
             tile_row, tile_column = self.in_order(tile_m, tile_n)
             # Where the group's first wgmma of the tile has its first row, along M or N, and its first column.
             row = tile_row * self.height + (0 if self.groups_of_tile == 1 else which * ROWS)

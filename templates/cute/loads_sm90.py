@@ -80,10 +80,9 @@ class Loads(Walk):
         return smem.allocate_tensor(dtype, layout.outer, 1024, layout.inner)
 
     @cute.jit
-    def load_first(self, load_a, load_b, a, b, full, m: Int32, n: Int32, k: Int32, walk):
+    def load_first(self, load_a, load_b, a, b, full, m: Int32, n: Int32, k: Int32, place):
         """The loading warp, of a program that is no cluster's: the first blocks of its first tile."""
-        product, turn_of_product = self.product_at(walk[0], walk)
-        tile_m, tile_n = self.tile_at(turn_of_product, walk)
+        product, tile_m, tile_n = place
         from_a, to_a = self.copies(load_a, a, m, k, self.block_m, self.k_major_a, 1, 0, product, tile_m)
         from_b, to_b = self.copies(load_b, b, n, k, self.block_n, self.k_major_b, 1, 0, product, tile_n)
         for block in cutlass.range(cutlass.min(cute.ceil_div(k, self.block_k), self.early), unroll=1):
@@ -94,8 +93,11 @@ class Loads(Walk):
             cute.copy(load_b, from_b[None, tile_n, block], to_b[None, block], tma_bar_ptr=arrived)
 
     @cute.jit
-    def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk):
-        """The loading warp: blocks of A and B into the stages, round and round, behind those of `load_first`."""
+    def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk, place):
+        """The loading warp: blocks of A and B into the stages, round and round, behind those of `load_first`.
+
+        `place`: of its first tile.
+        """
         first, turns, step, _, _, _, rank_m, rank_n = walk
         blocks = cute.ceil_div(k, self.block_k)
         begun = cutlass.min(blocks, self.early) if self.early else Int32(0)
@@ -107,9 +109,8 @@ class Loads(Walk):
         mask_a = Int16(sum(1 << (place * self.cluster_m) for place in range(self.cluster_n)) << rank_m)
         mask_b = Int16(((1 << self.cluster_m) - 1) << (rank_n * self.cluster_m))
         stage, phase = begun, Int32(1)
+        product, tile_m, tile_n = place
         for turn in cutlass.range(first, turns, step, unroll=1):
-            product, turn_of_product = self.product_at(turn, walk)
-            tile_m, tile_n = self.tile_at(turn_of_product, walk)
             own_a, own_b = from_a, from_b
             if const_expr(self.batched or self.held_m > self.block_m):
                 own_a, _ = self.copies(*of_a, product, tile_m)
@@ -135,6 +136,7 @@ class Loads(Walk):
                     stage = Int32(0)
                     phase ^= 1
             begun = Int32(0)
+            product, tile_m, tile_n = self.place_of(cutlass.min(turn + step, turns - 1), walk)
         if const_expr(self.cluster > 1):
             # Nobody ends while another may still say that it has read a stage. What comes to its own it waits for.
             for _ in cutlass.range(self.stages, unroll=1):

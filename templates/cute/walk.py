@@ -50,6 +50,17 @@ class Walk:
         within = turn % (group * turns_n)
         return (first + within % rows) * self.tiles_m + place_m, within // rows * self.cluster_n + place_n
 
+    def place_of(self, turn, walk):
+        """The product of a turn, and row and column of this program's tile, computed here and not where they are used.
+
+        That takes two divisions, some hundred clocks each, which compilers move to where they are waited for: behind
+        the last product of a tile, or behind the meeting of a cluster.
+        """
+        product, turn_of_product = self.product_at(turn, walk)
+        tile_m, tile_n = self.tile_at(turn_of_product, walk)
+        here = cute.arch.make_warp_uniform
+        return here(product) if self.batched else product, here(tile_m), here(tile_n)
+
     @cute.jit
     def meet(self):
         """All threads of a cluster: what each wrote before, all see behind it."""

@@ -230,10 +230,10 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return f"a warpgroup multiplies at most {tile.WIDEST} columns"
     if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(problem, config)):
         return f"the copy engine takes at most {tile.WIDEST} rows at a time"
-    along_k = problem.row_major_a or not problem.row_major_b
-    if config.BLOCK_SIZE_K != tile.TURNED_K or along_k:
-        if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != tile.BLOCK_BYTES:
-            return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where nothing runs along K"
+    across_k = not problem.row_major_a and problem.row_major_b
+    whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
+    if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
+        return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where no operand runs along it"
     most_accumulators, of_tile = tile.MOST_ACCUMULATORS, 1 if form.ping_pong else groups
     accumulators = tile.accumulators(height, width, of_tile)
     if scales_of(problem) == BLOCKS:

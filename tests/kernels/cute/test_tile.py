@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from genkern.kernels.cute.tile import accumulators, groups_of, is_swizzled, part_of, rows_part_of
+from genkern.kernels.cute.tile import accumulators, groups_of, is_swizzled, left_of, part_of, rows_part_of
 
 WIDTHS = range(8, 257, 8)
 
@@ -42,10 +42,26 @@ def test_parts_of_swapped_tiles(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("height", "ping_pong", "groups", "each"),
-    [(64, False, 1, 64), (128, False, 2, 64), (256, False, 2, 128), (128, True, 2, 128)],
+    ("height", "width", "ping_pong", "groups", "each"),
+    [
+        (64, 128, False, 1, 64),
+        (128, 128, False, 2, 64),
+        (256, 128, False, 2, 128),
+        (128, 128, True, 2, 128),
+        (64, 256, False, 1, 128),
+        (64, 272, False, 2, 68),
+    ],
 )
-def test_groups_and_accumulators(height: int, ping_pong: bool, groups: int, each: int) -> None:
-    """Of a tile 128 wide: one group for 64 rows of wgmma, two beyond, and in ping-pong a whole tile for each."""
-    assert groups_of(height, ping_pong) == groups
-    assert accumulators(height, 128, ping_pong) == each
+def test_groups_and_accumulators(height: int, width: int, ping_pong: bool, groups: int, each: int) -> None:
+    """One group for 64 rows of wgmma, two beyond and for more columns than one has; in ping-pong a tile for each."""
+    assert groups_of(height, width, ping_pong) == groups
+    assert accumulators(height, width, 1 if ping_pong else groups) == each
+
+
+@pytest.mark.parametrize("width", range(16, 401, 8))
+def test_the_left_of_two_groups(width: int) -> None:
+    """It has no more than the right one, by less than it must; whole boxes of 64 where they are held so."""
+    assert left_of(width, False) % 8 == 0
+    assert 0 <= width - 2 * left_of(width, False) <= 8
+    assert left_of(width, True) % 64 == 0
+    assert 0 <= width - 2 * left_of(width, True) < 128
