@@ -45,10 +45,14 @@ class Walk:
         the next along N.
         """
         _, _, _, turns_m, turns_n, group, place_m, place_n = walk
-        first = turn // (group * turns_n) * group
-        rows = cutlass.min(turns_m - first, group)
-        within = turn % (group * turns_n)
-        return (first + within % rows) * self.tiles_m + place_m, within // rows * self.cluster_n + place_n
+        row, column = turn // (group * turns_n), turn % (group * turns_n)
+        # The second division is saved where it would be by one: it is in the way of the first load.
+        if group > 1:
+            first = row * group
+            rows = cutlass.min(turns_m - first, group)
+            row = first + column % rows
+            column = column // rows
+        return row * self.tiles_m + place_m, column * self.cluster_n + place_n
 
     def place_of(self, turn, walk):
         """The product of a turn, and row and column of this program's tile, computed here and not where they are used.
