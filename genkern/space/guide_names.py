@@ -82,7 +82,7 @@ def in_own_names(entry: object) -> list[object]:
 
 
 def in_guide_names(config: Config) -> dict[str, Any]:
-    """The entry that stands for one config of these families, its SPLIT_K (1) and num_warps left out."""
+    """The entry that stands for one config of these families, its SPLIT_K (1) left out."""
     if form := dense_sm100.FORMS.get(config.family):
         schedule, pair, shape = dense_sm100.SCHEDULE, form.ctas == 2, (form.cluster_m, form.cluster_n)
         stored = form.tma_store
@@ -96,6 +96,8 @@ def in_guide_names(config: Config) -> dict[str, Any]:
         "cluster_shape_mn": [list(shape)],
         "use_2cta_instrs": [pair],
         "use_tma_store": [stored],
+        "BLOCK_SIZE_K": [config.BLOCK_SIZE_K],
+        "num_warps": [config.num_warps],
         "num_stages": [config.num_stages],
         "GROUP_SIZE_M": [config.GROUP_SIZE_M],
     }

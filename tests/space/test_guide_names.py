@@ -117,8 +117,8 @@ def test_there_and_back(family: str) -> None:
     sides, warps = (128, 64), 4
     if family in FORMS:
         sides, warps = FORMS[family].sides(128, 64), 8
-    config = Config(family, *sides, 64, 8, 1, warps, 4)
-    (entry,) = in_own_names(in_guide_names(config))
-    assert isinstance(entry, dict)
-    own = {**entry, "BLOCK_SIZE_K": [64]}
-    assert {key: [getattr(config, key)] for key in own if key != "family"} | {"family": family} == own
+    for blocks in ((64, warps), (32, 8)):
+        config = Config(family, *sides, blocks[0], 8, 1, blocks[1], 4)
+        (entry,) = in_own_names(in_guide_names(config))
+        assert isinstance(entry, dict)
+        assert {key: [getattr(config, key)] for key in entry if key != "family"} | {"family": family} == entry
