@@ -14,7 +14,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.dense import FORMS, LARGE_CLUSTER
-from genkern.kernels.cute.turn import FAMILIES, shared_bytes, turn_of, units_in_clusters
+from genkern.kernels.cute.turn import FAMILIES, Turn, shared_bytes, turn_of, units_in_clusters
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
 
@@ -84,14 +84,15 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe tile of a width that is no power of two and leaves over 15 % of the last wave's clusters without a turn.
 
-    genkern: as width_fills_nothing, by clusters: such widths are there to cut C to fill the SMs, or to cover N or M.
+    genkern: as width_fills_nothing, by clusters: such widths are there to cut C to fill the SMs, or for the tiles of a
+    cluster to cover N or M (cuBLASLt has 64x96 in clusters of 4x2 for 2984x184x4792).
     """
     turn = turn_of(config.family)
     if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
     _, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    if width & (width - 1) == 0 or width == _rounded(along, turn.width_step):
+    if width & (width - 1) == 0 or width == _covering(turn, along):
         return False
     return _turns(problem, config) < _LEAST_FILL * _waves(problem, config, gpu) * _at_once(config, gpu)
 
@@ -108,11 +109,17 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     _, along = turn.sides(problem.M, problem.N)
     height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    if width & (width - 1) == 0 or width <= turn.width_step or width == _rounded(along, turn.width_step):
+    if width & (width - 1) == 0 or width <= turn.width_step or width == _covering(turn, along):
         return False
     m, n = turn.sides(height, width - turn.width_step)
     narrower = replace(config, BLOCK_SIZE_M=m, BLOCK_SIZE_N=n)
     return _waves(problem, narrower, gpu) == _waves(problem, config, gpu)
+
+
+def _covering(turn: Turn, along: int) -> int:
+    """The least width with which the tiles of one cluster have all of this side of C."""
+    _, beside = turn.sides(turn.tiles_m, turn.tiles_n)
+    return _rounded(-(-along // beside), turn.width_step)
 
 
 def _turns(problem: GemmProblem, config: Config) -> int:
