@@ -117,8 +117,9 @@ def test_there_and_back(family: str) -> None:
     sides, warps = (128, 64), 4
     if family in FORMS:
         sides, warps = FORMS[family].sides(128, 64), 8
-    for blocks in ((64, warps), (32, 8)):
-        config = Config(family, *sides, blocks[0], 8, 1, blocks[1], 4)
+    # The second has neither the K-block nor the warps that an entry without them stands for.
+    for block_k, num_warps in ((64, warps), (32, 2 * warps)):
+        config = Config(family, *sides, block_k, 8, 1, num_warps, 4)
         (entry,) = in_own_names(in_guide_names(config))
         assert isinstance(entry, dict)
         assert {key: [getattr(config, key)] for key in entry if key != "family"} | {"family": family} == entry
