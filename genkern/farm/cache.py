@@ -45,6 +45,7 @@ def read_spec(entry: str | Path) -> KernelSpec:
         divisible_by_16=tuple(values["divisible_by_16"]),
         language=values.get("language", "triton"),
         file=values.get("file", ""),
+        divisible=tuple((str(name), int(number)) for name, number in values.get("divisible", ())),
         **pairs,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import gcd
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
@@ -18,6 +19,15 @@ from genkern.kernels.families.gluon_tile import WIDEST, parts_of
 WIDTH = name("WIDTH")
 # The compile-time part of the config's name, a text, as the value of a Constant.
 BINARY = name("BINARY")
+
+
+# No vector load is wider, in bytes, and no type smaller than one.
+MOST_PROMISED = 16
+
+
+def alignment_of(number: int) -> int:
+    """The largest power of two up to MOST_PROMISED that divides the number: what a kernel can be promised of it."""
+    return gcd(number, MOST_PROMISED)
 
 
 @dataclass(frozen=True)
@@ -90,35 +100,35 @@ class Descriptors:
 
 @dataclass(frozen=True)
 class Integer:
-    """A number of 32 bits. `aligns`: the kernel relies on its being a multiple of 16."""
+    """A number of 32 bits; the kernel relies on its being a multiple of `multiple_of`: 1, 2, 4, 8 or 16."""
 
     name: str
     value: Value
-    aligns: bool = False
+    multiple_of: int = 1
 
 
 @dataclass(frozen=True)
 class Leading:
     """Leading dimension of an operand in elements, 32 bits: what lies between neighbouring rows as they are stored.
 
-    `aligns`: the kernel relies on its being a multiple of 16.
+    The kernel relies on its being a multiple of `multiple_of`: 1, 2, 4, 8 or 16.
     """
 
     name: str
     operand: str
-    aligns: bool = False
+    multiple_of: int = 1
 
 
 @dataclass(frozen=True)
 class Stride:
     """Elements from one matrix of an operand in a batch to the next, 32 bits.
 
-    `aligns`: the kernel relies on its being a multiple of 16.
+    The kernel relies on its being a multiple of `multiple_of`: 1, 2, 4, 8 or 16.
     """
 
     name: str
     operand: str
-    aligns: bool = False
+    multiple_of: int = 1
 
 
 @dataclass(frozen=True)
@@ -223,11 +233,11 @@ def triton_type(argument: Argument, operands: Mapping[str, Operand]) -> str:
     return "*i32" if isinstance(argument, Counters) else "i32"
 
 
-def promised(argument: Argument) -> bool:
-    """Whether the kernel is compiled for a multiple of 16: an address in bytes, or a number."""
+def promised(argument: Argument) -> int:
+    """What the kernel is compiled for a multiple of, 1, 2, 4, 8 or 16: an address in bytes, or a number."""
     if isinstance(argument, (Integer, Leading, Stride)):
-        return argument.aligns
-    return isinstance(argument, (Pointer, Workspace, Counters))
+        return argument.multiple_of
+    return MOST_PROMISED if isinstance(argument, (Pointer, Workspace, Counters)) else 1
 
 
 def constants_of(arguments: Iterable[Argument]) -> tuple[tuple[str, int | str], ...]:

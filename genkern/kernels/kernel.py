@@ -38,7 +38,8 @@ class KernelSpec:
 
     `signature` lists the run-time arguments in order with Triton's type names, `constants` the
     compile-time ones that follow them. Arguments named in `divisible_by_16` are promised to be so
-    (for a pointer: its address). `source_sha256` is that of the kernel's text, helpers included.
+    (for a pointer: its address), those in `divisible` to be by 2, 4 or 8. `source_sha256` is that of the kernel's text,
+    helpers included.
     A kernel that is no Triton's has its `language`, and the `file` that it is in (genkern.kernels.cute.source_file).
     """
 
@@ -51,6 +52,8 @@ class KernelSpec:
     # Not in the text that is digested: what Triton's kernels had as addresses before stays theirs.
     language: str = field(default="triton", repr=False)
     file: str = field(default="", repr=False)
+    # Nor is this in the keys of kernels that are not Triton's: nobody tells their compiler.
+    divisible: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def key(self, target: Target, triton_version: str, environment: Environment | None = None) -> str:
         """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies.
@@ -64,7 +67,7 @@ class KernelSpec:
             return hashlib.sha256(repr((self, self.language, target, cute_version())).encode()).hexdigest()
         environment = compile_environment() if environment is None else environment
         layouts = with_layouts(self.signature)
-        decides = self, layouts, target, triton_version, environment, LOWERING
+        decides = self, self.divisible, layouts, target, triton_version, environment, LOWERING
         return hashlib.sha256(repr(decides).encode()).hexdigest()
 
 

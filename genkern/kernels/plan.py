@@ -29,7 +29,7 @@ from genkern.kernels.argument import (
 from genkern.kernels.expression import Expression, Value, evaluate, from_json, to_json
 
 # Of plans as JSON; another number means other fields, or other meanings.
-VERSION = 3
+VERSION = 4
 # What may be left to say of a value, and is when the plan is used: SMs or CUs of the device, and rows of A and C.
 _FREE = frozenset({"units", "M"})
 _Grid = tuple[Value, Value, Value]
@@ -185,7 +185,8 @@ def _is_box(value: object) -> bool:
 
 _FIELDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("name", "operand"), ("a name", _is_name)),
-    **dict.fromkeys(("transposed", "swizzled", "aligns"), ("true or false", lambda value: isinstance(value, bool))),
+    **dict.fromkeys(("transposed", "swizzled"), ("true or false", lambda value: isinstance(value, bool))),
+    "multiple_of": ("1, 2, 4, 8 or 16", lambda value: not isinstance(value, bool) and value in (1, 2, 4, 8, 16)),
     "box": ("two numbers from 1", _is_box),
     "swizzle": ("a number from 0 to 3", lambda value: not isinstance(value, bool) and value in range(4)),
     "dtype": ("a dtype", lambda value: isinstance(value, str) and value in DTYPES),

@@ -1,8 +1,8 @@
 """How A and B are loaded, for the predictor: how many bytes a lane brings at a time, and whether the loop is pipelined.
 
-Kernels that load through pointers know that rows start at multiples of 16 elements, or nothing of where they start;
-then a lane loads one element at a time. What follows was read from Triton 3.7's binaries (LDS of gfx942 at
-64x64x64 bf16 with three stages: 32 KiB for K = 4096 and 4112, 8 KiB for 4097, 4098 and 4104).
+Kernels that load through pointers are told by which power of two rows' lengths can be divided; a lane loads so many
+elements at a time, of at most 16 bytes. What follows was read from Triton 3.7's binaries (LDS of gfx942 at 64x64x64
+bf16 with three stages: 32 KiB for K = 4096, 4104, 4100 and 4098, 8 KiB for 4097).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
+from genkern.kernels.argument import alignment_of
 from genkern.kernels.family import FAMILIES
 from genkern.ops.op import element_bytes, get_op
 
-# Elements to whose multiples a leading dimension must be aligned for codegen to know of it.
-_ALIGNED_ELEMENTS = 16
 # Triton pipelines loads of so many bytes a lane at least: what cp.async copies, and what its AMD backend asks for on
 # targets before these.
 _PIPELINED_BYTES = 4
@@ -35,8 +34,7 @@ def lane_bytes(problem: GemmProblem, config: Config) -> tuple[int, int]:
         return _WIDEST_BYTES, _WIDEST_BYTES
     a, b, *_ = get_op(problem.op).operands(problem)
     of_a, of_b = (
-        DTYPES[each.dtype].size_bytes if each.storage_shape[-1] % _ALIGNED_ELEMENTS else _WIDEST_BYTES
-        for each in (a, b)
+        min(DTYPES[each.dtype].size_bytes * alignment_of(each.storage_shape[-1]), _WIDEST_BYTES) for each in (a, b)
     )
     return of_a, of_b
 

@@ -37,6 +37,8 @@ TARGET = Target("cuda", 90, 32)
         {"constants": (("BINARY", "BM64"), ("BLOCK_SIZE_M", 128))},
         {"divisible_by_16": ("a_ptr", "M")},
         {"divisible_by_16": ()},
+        {"divisible": (("M", 8),)},
+        {"divisible": (("M", 2),)},
         {"options": (("num_warps", 8),)},
         {"options": (("num_warps", 4), ("num_stages", 2))},
     ],

@@ -161,14 +161,14 @@ def _one_for_all(folder: Path, problem: GemmProblem) -> None:
             for value, other in zip(values, (*launch.args, *launch.constants.values()), strict=True):
                 assert value is other or _described(value) == _described(other)
             for (name, kind), value in zip(spec.signature, launch.args, strict=True):
-                promised = name in spec.divisible_by_16
+                promised = 16 if name in spec.divisible_by_16 else dict(spec.divisible).get(name, 1)
                 if isinstance(value, int):
                     assert kind == "i32"
                     assert value < 2**31
-                    assert not promised or value % 16 == 0
+                    assert value % promised == 0
                 elif isinstance(value, torch.Tensor):
                     assert kind == "*" + TRITON_NAMES[value.dtype]
-                    assert promised
+                    assert promised == 16
                 else:
                     assert kind == f"tensordesc<{TRITON_NAMES[value.base.dtype]}{list(value.block_shape)}>"
 

@@ -39,9 +39,9 @@ def numbers(plan: LaunchPlan, m: int, units: int) -> object:
             launch.programs(known),
             [evaluate(each.value, known) for each in launch.arguments if isinstance(each, Integer)],
             [
-                replace(each, aligns=False)
+                replace(each, multiple_of=1)
                 for each in launch.arguments
-                if not isinstance(each, Integer) and hasattr(each, "aligns")
+                if not isinstance(each, Integer) and hasattr(each, "multiple_of")
             ],
         )
         for launch in plan.launches

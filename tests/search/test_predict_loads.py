@@ -70,10 +70,14 @@ def test_narrow_loads_take_longer() -> None:
     ("arch", "k", "dtype", "pipelined"),
     [
         ("gfx942", 4112, "bf16", True),
-        ("gfx942", 4104, "bf16", False),
+        ("gfx942", 4104, "bf16", True),
+        ("gfx942", 4098, "bf16", True),
+        ("gfx942", 4098, "fp8e4m3fnuz", False),
+        ("gfx942", 4097, "bf16", False),
         ("gfx942", 4097, "fp32", True),
         ("gfx950", 4097, "bf16", True),
         ("gfx1201", 4097, "bf16", True),
+        ("sm_90", 4098, "bf16", True),
         ("sm_90", 4097, "bf16", False),
     ],
 )

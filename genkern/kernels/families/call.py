@@ -21,6 +21,7 @@ from genkern.kernels.argument import (
     Pointer,
     Stride,
     Workspace,
+    alignment_of,
 )
 from genkern.kernels.expression import Expression, Value, cdiv, least, name
 from genkern.kernels.families.gluon_tile import WIDEST
@@ -97,8 +98,8 @@ class Product:
         return _pointers(operand for operand in self.operands[3:] if not operand.in_step)
 
     def leading(self, name: str, operand: str) -> Leading:
-        """The operand's leading dimension; codegen uses the alignment that it has without gaps between rows."""
-        return Leading(name, operand, aligns=self.by_name[operand].storage_shape[-1] % 16 == 0)
+        """The operand's leading dimension; codegen uses what divides it without gaps between rows."""
+        return Leading(name, operand, alignment_of(self.by_name[operand].storage_shape[-1]))
 
     def descriptor(self, name: str, operand: str, box: tuple[Value, Value], *, swizzled: bool = False) -> Descriptor:
         """A descriptor for boxes of these rows and columns of the operand, however it is stored, and packed."""
@@ -215,13 +216,13 @@ def _for_batch(product: Product, call: Call, kernel: Kernel) -> Kernel:
         step = f"{argument.name.removesuffix('_ptr')}_step"
         if isinstance(argument, Workspace):
             # Whole tiles of sums, or matrices of N columns.
-            steps[argument.name] = Integer(step, call.workspace, aligns=product.problem.N % 16 == 0)
+            steps[argument.name] = Integer(step, call.workspace, alignment_of(product.problem.N))
         elif isinstance(argument, Counters):
             steps[argument.name] = Integer(step, call.counters)
         elif isinstance(argument, Pointer) and len((operand := product.by_name[argument.operand]).shape) == 3:
             # Whatever M is: a row without gaps is so long.
-            aligns = not kernel.walks_batch and operand.storage_shape[-1] % 16 == 0
-            steps[argument.name] = Stride(step, argument.operand, aligns)
+            multiple_of = 1 if kernel.walks_batch else alignment_of(operand.storage_shape[-1])
+            steps[argument.name] = Stride(step, argument.operand, multiple_of)
     constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
     arguments = tuple(argument for argument in kernel.arguments if not isinstance(argument, Constant))
     x, y, z = kernel.grid
@@ -257,7 +258,7 @@ def _for_groups(product: Product, kernel: Kernel) -> Kernel:
     for argument in kernel.arguments:
         if isinstance(argument, Pointer) and len((operand := product.by_name[argument.operand]).shape) == 3:
             step = f"{argument.name.removesuffix('_ptr')}_step"
-            steps[argument.name] = Stride(step, argument.operand, operand.storage_shape[-1] % 16 == 0)
+            steps[argument.name] = Stride(step, argument.operand, alignment_of(operand.storage_shape[-1]))
     constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
     arguments = tuple(argument for argument in kernel.arguments if not isinstance(argument, Constant))
     return replace(

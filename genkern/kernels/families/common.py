@@ -13,6 +13,7 @@ from genkern.kernels.argument import (
     Integer,
     Pointer,
     Workspace,
+    alignment_of,
 )
 from genkern.kernels.expression import Value, cdiv, where
 from genkern.kernels.families.call import (
@@ -62,12 +63,12 @@ SPLITS = Integer("SPLIT_K", SPLIT_K)
 
 
 def sizes(product: Product) -> Arguments:
-    """M, N and K. Codegen uses the alignment of those along which memory runs: M where A's columns are contiguous."""
+    """M, N and K. Codegen uses what divides those along which memory runs: M where A's columns are contiguous."""
     problem = product.problem
     return (
-        Integer("M", M, aligns=not problem.row_major_a and problem.M % 16 == 0),
-        Integer("N", N, aligns=problem.N % 16 == 0),
-        Integer("K", K, aligns=problem.K % 16 == 0),
+        Integer("M", M, 1 if problem.row_major_a else alignment_of(problem.M)),
+        Integer("N", N, alignment_of(problem.N)),
+        Integer("K", K, alignment_of(problem.K)),
     )
 
 
@@ -136,7 +137,7 @@ def slot_elements(product: Product) -> Value:
 
 def slot_sums(product: Product) -> Kernel:
     """C from the rows of all slots in the workspace, [M * top_k, N] of C's type."""
-    numbers = (Integer("N", N, aligns=product.problem.N % 16 == 0), *leading(product, "c"))
+    numbers = (Integer("N", N, alignment_of(product.problem.N)), *leading(product, "c"))
     constants = (Constant("BINARY", f"B{_SUM_BLOCK_SIZE}"), Constant("BLOCK_SIZE", _SUM_BLOCK_SIZE))
     options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
     arguments = (slot_rows(product), C_POINTER, *numbers, *constants)

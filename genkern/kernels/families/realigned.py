@@ -15,7 +15,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Argument, Constant, Integer, Pointer, Workspace
+from genkern.kernels.argument import MOST_PROMISED, Argument, Constant, Integer, Pointer, Workspace
 from genkern.kernels.expression import Value, cdiv, evaluate, name
 from genkern.kernels.families.call import Call, Copy, Family, K, Kernel, M, N, Options, Product, Variant, any_config
 from genkern.kernels.families.limits import INT32, TMA_BYTES, has_tma, tma_output_limit
@@ -80,8 +80,8 @@ def _copy_kernel(product: Product, copies: tuple[Copy, ...]) -> Kernel:
             Integer(f"rows_{letter}", copy.rows),
             Integer(f"columns_{letter}", copy.columns),
             product.leading(f"ld{letter}", letter),
-            Integer(f"pitch_{letter}", copy.pitch, aligns=True),
-            Integer(f"first_{letter}", copy.first, aligns=True),
+            Integer(f"pitch_{letter}", copy.pitch, MOST_PROMISED),
+            Integer(f"first_{letter}", copy.first, MOST_PROMISED),
         ]
     arguments += [
         Constant("BINARY", f"B{BLOCK_ROWS}x{BLOCK_COLUMNS}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Argument, Integer, Pointer, Workspace
+from genkern.kernels.argument import Argument, Integer, Pointer, Workspace, alignment_of
 from genkern.kernels.families.call import SPLIT_K, TILES, TILES_OF_C, Call, Family, M, N, Product, Variant
 from genkern.kernels.families.common import (
     GROUP,
@@ -27,7 +27,7 @@ def _call(product: Product, variant: Variant) -> Call:
     ld_sum: Argument = product.leading("ld_sum", "c")
     if not product.sums_are_c:
         pointer = Workspace("sum_ptr", product.accumulator)
-        ld_sum = Integer("ld_sum", N, aligns=product.problem.N % 16 == 0)
+        ld_sum = Integer("ld_sum", N, alignment_of(product.problem.N))
     arguments = (*POINTERS, pointer, *product.in_step, *sizes(product), *leading(product, "ab"), ld_sum, GROUP, SPLITS)
     kernels = zero_fill(product, (pointer, ld_sum)), main_kernel(variant, arguments, TILES, SPLIT_K)
     if product.sums_are_c:

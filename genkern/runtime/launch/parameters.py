@@ -128,15 +128,16 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
     """Why a kernel would misread the operand of this argument, whatever its address, or ""."""
     if isinstance(argument, Stride):
         step = layouts[argument.operand].step
-        if step >= 2**31 or (argument.aligns and step % ALIGNMENT):
-            return f"matrices of {argument.operand} are {step} elements apart, no multiple of {ALIGNMENT} of 32 bits"
+        if step >= 2**31 or step % argument.multiple_of:
+            multiple = f"multiple of {argument.multiple_of} of 32 bits"
+            return f"matrices of {argument.operand} are {step} elements apart, no {multiple}"
     if isinstance(argument, (Leading, Descriptor, Map)) and not isinstance(argument, Copied):
         layout = layouts[argument.operand]
-        between, unit = layout.pitch, "elements"
-        if isinstance(argument, (Descriptor, Map)):
-            between, unit = layout.pitch * layout.element_bytes, "bytes"
-        if between % ALIGNMENT and (isinstance(argument, (Descriptor, Map)) or argument.aligns):
-            return f"rows of {argument.operand} are {between} {unit} apart, no multiple of {ALIGNMENT}"
+        between, unit, multiple_of = layout.pitch * layout.element_bytes, "bytes", ALIGNMENT
+        if isinstance(argument, Leading):
+            between, unit, multiple_of = layout.pitch, "elements", argument.multiple_of
+        if between % multiple_of:
+            return f"rows of {argument.operand} are {between} {unit} apart, no multiple of {multiple_of}"
         if isinstance(argument, (Descriptor, Map)) and layout.batch > 1 and layout.step != layout.rows * layout.pitch:
             return f"matrices of {argument.operand} are not one behind the other"
     return ""
