@@ -56,8 +56,9 @@ def compiled(problem: GemmProblem, config: Config, arch: str, folder: Path) -> C
 
     op, gpu = get_op(problem.op), gpu_for_arch(arch)
     module = generate(problem, [config], arch, gpu)
-    (spec,) = kernel_specs(problem, config, op, module.source_sha256, arch)
-    (launch,) = launch_plan(product_of(problem, op, arch), config, gpu).launches
+    # Where K is split Triton's kernel comes behind it.
+    spec, *_ = kernel_specs(problem, config, op, module.source_sha256, arch)
+    launch, *_ = launch_plan(product_of(problem, op, arch), config, gpu).launches
     constants = dict(spec.constants)
     symbol = symbol_of(spec.function, str(constants.pop("BINARY")), spec.language)
     function, arguments = load_module(str(path_of(spec.file))).build(symbol.removesuffix("_0"), constants)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from genkern.farm.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, Integer, Leading, Map, Pointer, Stride
+from genkern.kernels.argument import Constant, Integer, Leading, Map, Pointer, Stride, Workspace
 from genkern.ops.op import get_op
 
 
@@ -56,7 +57,7 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
     """C as the kernel leaves it on a device of so many SMs, and as it should be: of small integers, to the bit.
 
     What lies around and what C was before is NaN. Scales are powers of two. Of a batch the rows of all products, one
-    below the other.
+    below the other; of a split K those of its parts' sums, in float32.
     """
     rng = np.random.default_rng(seed)
     operands = get_op(problem.op).operands(problem)
@@ -69,14 +70,20 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
     }
     in_step = {each.scales: scales[each.name] for each in extras if each.in_step}
     wanted = a @ b if not in_step else spread(in_step["a"], a.shape) * a @ (spread(in_step["b"], b.T.shape).T * b)
-    c = np.full((problem.batch * problem.M, problem.N * DTYPES[problem.dtype_c].size_bytes), 0xFF, np.uint8)
+    split = config.SPLIT_K > 1
+    if split:
+        blocks = -(-problem.K // config.BLOCK_SIZE_K)
+        ends = [part * blocks // config.SPLIT_K * config.BLOCK_SIZE_K for part in range(config.SPLIT_K + 1)]
+        wanted = np.stack([a[:, at:end] @ b[at:end] for at, end in itertools.pairwise(ends)])
+    dtype_c, copies = ("fp32", config.SPLIT_K) if split else (problem.dtype_c, problem.batch)
+    c = np.full((copies * problem.M, problem.N * DTYPES[dtype_c].size_bytes), 0xFF, np.uint8)
     matrices = {
         "a": stored(_rows(a, problem.row_major_a), problem.dtype_a),
         "b": stored(_rows(b, problem.row_major_b), problem.dtype_b),
         "c": c,
     }
     memory, address = {1 << 33: c.reshape(-1)}, {"c": 1 << 33}
-    for number, operand in enumerate(extras, 2):
+    for number, operand in enumerate(() if split else extras, 2):
         address[operand.name] = number << 33
         if operand.role == "scale":
             scale = scales[operand.name]
@@ -86,10 +93,10 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
             bias = rng.integers(-3, 4, (1, problem.N)).astype(np.float32)
             wanted, raw = wanted + bias, stored(bias, problem.dtype_c)
         memory[address[operand.name]] = raw.reshape(-1)
-    if problem.activation == "relu":
+    if problem.activation == "relu" and not split:
         wanted = np.maximum(wanted, 0)
-    sizes = {"M": problem.M, "N": problem.N, "K": problem.K, "GROUP_SIZE_M": config.GROUP_SIZE_M}
-    sizes["BATCH"] = problem.batch
+    sizes = {"M": problem.M, "N": problem.N, "K": problem.K, "BATCH": problem.batch, "ldc": problem.N}
+    sizes |= {"GROUP_SIZE_M": config.GROUP_SIZE_M, "SPLIT_K": config.SPLIT_K}
     by_name = {each.name: each for each in operands}
     arguments: list[Any] = []
     for argument in made.launch.arguments:
@@ -99,6 +106,8 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
             arguments.append(TensorMap(matrices[argument.operand], rows, columns * size, size, argument.swizzle))
         elif isinstance(argument, Pointer):
             arguments.append(address[argument.operand])
+        elif isinstance(argument, Workspace):
+            arguments.append(address["c"])
         elif isinstance(argument, Leading):
             arguments.append(problem.N)
         elif isinstance(argument, Stride):
@@ -124,7 +133,7 @@ def computed(problem: GemmProblem, config: Config, made: Compiled, *, seed: int,
             random=Random(f"{seed} {first}"),
         ).run()
     wanted = wanted.reshape(-1, problem.N)
-    return numbers(c, problem.dtype_c), numbers(stored(wanted, problem.dtype_c), problem.dtype_c)
+    return numbers(c, dtype_c), numbers(stored(wanted, dtype_c), dtype_c)
 
 
 def _rows(values: Any, row_major: bool) -> Any:

@@ -292,6 +292,7 @@ def _divided(x: Any, y: Any) -> Any:
 
 
 _NOTHING = {
+    "griddepcontrol.launch_dependents",
     "tcgen05.fence::after_thread_sync",
     "tcgen05.fence::before_thread_sync",
     "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned",

@@ -77,17 +77,19 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         gpu = gpu_for_arch(arch)
     require_legal(problem, configs, gpu)
     op = get_op(problem.op)
-    files = {
-        kernel.variant.name: kernel.variant.template
+    product = product_of(problem, op, arch)
+    others = {
+        kernel.variant.name: kernel
         for config in configs
         if FAMILIES[config.family].language != "triton"
-        for kernel in call_of(product_of(problem, op, arch), config).kernels
+        for kernel in call_of(product, config).kernels
     }
+    files = {name: kernel.variant.template for name, kernel in others.items() if not kernel.variant.in_module}
+    max_split_k = max((config.SPLIT_K for config in configs), default=1)
     configs = [config for config in configs if FAMILIES[config.family].language == "triton"]
     (a, b, *_), groups = op.operands(problem), groups_of(problem)
     accumulator = op.accumulator(problem)
     amd = any(config.is_amd for config in configs)
-    max_split_k = max((config.SPLIT_K for config in configs), default=1)
     families = {config.family for config in configs}
     xcd_remap = any(config.xcd_remap for config in configs)
     if xcd_remap and gpu is None:
@@ -160,9 +162,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),
     }
-    product = product_of(problem, op, arch)
     stacked = frozenset(operand.name for operand in product.operands if len(operand.shape) == 3)
-    made_of: dict[str, Kernel] = {}
+    made_of = {name: kernel for name, kernel in others.items() if name not in files}
     rows = []
     # How calls are launched by form, and the form by the kernel that multiplies.
     forms: dict[str, CallText] = {}

@@ -93,8 +93,9 @@ def _numbers(config: Config) -> Mapping[str, Value]:
 
 def _written(kernel: Kernel, config: Config) -> tuple[str, str]:
     """The language of a kernel, and the file that it is in where that is not the generated module."""
-    language = FAMILIES[config.family].language
-    return language, "" if language == "triton" else kernel.variant.template
+    if kernel.variant.in_module:
+        return "triton", ""
+    return FAMILIES[config.family].language, kernel.variant.template
 
 
 @lru_cache(maxsize=8192)
@@ -158,7 +159,7 @@ def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: s
     (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
     x, y, z = (fold(value, known) for value in kernel.grid)
     return Launch(
-        symbol_of(kernel.variant.name, str(name), language),
+        symbol_of(kernel.variant.name, str(name), "triton" if kernel.variant.in_module else language),
         (x, y, z),
         kernel.variant.cluster,
         "launch_pdl" in dict(kernel.options),

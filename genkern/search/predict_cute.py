@@ -34,18 +34,20 @@ def programs_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: flo
     """Microseconds of all tiles, of a config of these families; `unit_tflops` is what a busy SM multiplies."""
     turn, block_m, block_n = turn_of(config.family), config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     assert turn is not None
-    turns = problem.batch * -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
+    turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
+    # The parts of a split K are made like the products of a batch, in as much less time.
+    turns *= problem.batch * config.SPLIT_K
     at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
     waves = -(-turns // at_once)
     height, columns = turn.sides(block_m, block_n)
     rows, width = (max(height, _FULL_ROWS), columns) if gpu.arch == "sm_100" else (height, _paid(columns))
-    matrix_us = 2 * rows * width / turn.programs_of_tile * problem.K / unit_tflops * 1e-6
+    matrix_us = 2 * rows * width / turn.programs_of_tile * problem.K / config.SPLIT_K / unit_tflops * 1e-6
     # Of what the programs of a cluster have in common each loads a share.
     rows_of_a, columns_of_b = block_m / turn.programs_of_tile, block_n / turn.programs_of_tile
     loaded = (
         _row_bytes(problem, "a") * rows_of_a / turn.tiles_n + _row_bytes(problem, "b") * columns_of_b / turn.tiles_m
     )
-    load_us = loaded / (_LOADED_PER_CLOCK * gpu.clock_mhz)
+    load_us = loaded / config.SPLIT_K / (_LOADED_PER_CLOCK * gpu.clock_mhz)
     return waves * max(matrix_us, load_us) + _STORE_US * (1 if turn.hides_stores else waves)
 
 

@@ -29,6 +29,7 @@ KEYS = ("mma_tiler_mn", "cluster_shape_mn", "use_2cta_instrs", "use_tma_store")
 SCHEDULES = (*dense.SCHEDULES, dense_sm100.SCHEDULE)
 _SWAPPED = tuple(form.schedule for form in dense.FORMS.values() if form.swapped)
 _PING_PONG = tuple(form.schedule for form in dense.FORMS.values() if form.ping_pong)
+_SPLIT = tuple(form.schedule for form in dense.FORMS.values() if form.split)
 # Where an entry does not say it: what fits is for legality to say.
 _DEFAULTS: dict[str, list[int]] = {"BLOCK_SIZE_K": [64, 128], "SPLIT_K": [1]}
 _BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
@@ -55,6 +56,8 @@ def in_own_names(entry: object) -> list[object]:
         raise InputError(f"{family}: use_2cta_instrs is [false]: wgmma, which it multiplies by, has no such form")
     clusters = _pairs(family, "cluster_shape_mn", entry["cluster_shape_mn"])
     stores = _flags(family, "use_tma_store", entry["use_tma_store"])
+    if any(stores) and family in _SPLIT:
+        raise InputError(f"{family}: use_tma_store is [false]: what it stores is sums in float32")
     height, width = _BLOCKS[::-1] if family in _SWAPPED else _BLOCKS
     widths: dict[tuple[int, int], list[int]] = defaultdict(list)
     for pair in _pairs(family, "mma_tiler_mn", entry["mma_tiler_mn"]):
@@ -82,7 +85,7 @@ def in_own_names(entry: object) -> list[object]:
 
 
 def in_guide_names(config: Config) -> dict[str, Any]:
-    """The entry that stands for one config of these families, its SPLIT_K (1) left out."""
+    """The entry that stands for one config of these families, a SPLIT_K of 1 left out."""
     if form := dense_sm100.FORMS.get(config.family):
         schedule, pair, shape = dense_sm100.SCHEDULE, form.ctas == 2, (form.cluster_m, form.cluster_n)
         stored = form.tma_store
@@ -100,6 +103,7 @@ def in_guide_names(config: Config) -> dict[str, Any]:
         "num_warps": [config.num_warps],
         "num_stages": [config.num_stages],
         "GROUP_SIZE_M": [config.GROUP_SIZE_M],
+        **({"SPLIT_K": [config.SPLIT_K]} if config.SPLIT_K > 1 else {}),
     }
 
 
@@ -118,7 +122,7 @@ def _warps(schedule: str, rows: int, columns: int) -> int:
 
 def _name(schedule: str, pair: bool, cluster: tuple[int, int], tma_store: bool) -> str:
     shape = "" if cluster == (1, 1) else f"_{cluster[0]}x{cluster[1]}"
-    return schedule + "_2cta" * pair + shape + ("" if tma_store else "_direct")
+    return schedule + "_2cta" * pair + shape + ("" if tma_store or schedule in _SPLIT else "_direct")
 
 
 def _pairs(family: object, key: str, value: Any) -> list[tuple[int, int]]:

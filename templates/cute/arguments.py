@@ -13,14 +13,15 @@ def arguments_of(kernel):
 
     `kernel` says `dtype_a`, `dtype_b` and `dtype_c`, whether A and B run along K (`k_major_a`, `k_major_b`), `scales`
     and `bias` of its finish, and whether C goes out by TMA (`tma_store`); else C is a pointer with a leading dimension.
-    Of a batch (`batched`) C is a pointer besides, and each pointer has a step from one product to the next.
+    Where K is `split` SPLIT_K follows. Of a batch (`batched`) C is a pointer besides, and each pointer has a step from
+    one product to the next.
     """
     a, b = _matrix(kernel.dtype_a, kernel.k_major_a), _matrix(kernel.dtype_b, kernel.k_major_b)
     c = _matrix(kernel.dtype_c, True) if kernel.tma_store else _pointer(kernel.dtype_c)
     # In the order of parameters.
     extra_types = [Float32, Float32] * (kernel.scales != "none") + [kernel.dtype_c] * kernel.bias
     extras = tuple(_pointer(dtype) for dtype in extra_types) or None
-    sizes = (Int32(1),) * (4 if kernel.tma_store else 5)
+    sizes = (Int32(1),) * (4 if kernel.tma_store else 6 if kernel.split else 5)
     if kernel.batched:
         extras = (*([_pointer(kernel.dtype_c)] if kernel.tma_store else ()), *(extras or ())) or None
         # Leading dimension, products, and the steps of C and of what its finish reads.

@@ -16,6 +16,9 @@ tile's sides along wgmma's rows and columns.
 M, N, K and GROUP_SIZE_M are run-time arguments, so that one binary serves every size. Whatever lies beyond them TMA
 fills with zeros and does not store.
 
+Where K is `split`, its parts are made like the products of a batch, each tile from some of the K-blocks, and C is their
+sums in float32, [SPLIT_K, M, N]: a kernel behind this one adds them up, scales them and casts them.
+
 Of a batch the matrices of an operand are one to TMA, each behind the one before as they are stored. What a tile loads
 beyond M or N may be the next product's, and is not stored; K ends with a K-block, or with the rows of both operands.
 """
@@ -61,7 +64,7 @@ class Dense(Epilogue, Loads):
     def __init__(
         self, symbol, *, dtype_a, dtype_b, dtype_c, k_major_a, k_major_b, scales, bias, activation, block_m, block_n,
         block_k, cluster_m, cluster_n, swapped, ping_pong, stages, part, buffers, swizzled, warps, shared_bytes,
-        left=0, batched=0,
+        left=0, batched=0, split=0, pairs=0,
     ):  # fmt: skip
         self.dtype_a, self.dtype_b, self.dtype_c = TYPES[dtype_a], TYPES[dtype_b], TYPES[dtype_c]
         self.k_major_a, self.k_major_b = bool(k_major_a), bool(k_major_b)
@@ -82,7 +85,7 @@ class Dense(Epilogue, Loads):
         # itself, which cost more than it brought (docs/kernels.md).
         self.early = min(stages - 1, EARLY) if self.cluster == 1 else 0
         self.warps = warps
-        self.batched = bool(batched)
+        self.batched, self.split, self.pairs = bool(batched), bool(split), bool(pairs)
         self.groups = warps * WARP // GROUP - 1
         self.beside = not self.ping_pong and self.groups > 1 and self.height == ROWS
         # Those below each other in a tile, and those that read a stage.
@@ -157,7 +160,8 @@ class Dense(Epilogue, Loads):
         """`sizes`: M, N, K, GROUP_SIZE_M, and C's leading dimension where no descriptor has it.
 
         Of a batch always that one, then how many products there are, and the step from one to the next of each pointer:
-        C's, which is the first of `extras` where C has a descriptor, and those of the finish.
+        C's, which is the first of `extras` where C has a descriptor, and those of the finish. Of a split K SPLIT_K is
+        behind C's.
         """
         thread = cute.arch.thread_idx()[0]
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -180,24 +184,26 @@ class Dense(Epilogue, Loads):
             cute.arch.cluster_arrive_relaxed()
             if warp == 0:
                 self.prefetch(load_a, load_b, *self.stored_by(c))
-        m, n, k = sizes[0], sizes[1], sizes[2]
+        if const_expr(self.split):
+            # The kernel that adds up may come when all programs are there; it waits for their end.
+            cute.arch.griddepcontrol_launch_dependents()
         walk = self.walk(program, sizes)
         place = self.place_of(walk[0], walk)
         if const_expr(self.cluster > 1):
             cute.arch.cluster_wait()
         else:
             if warp == 0:
-                self.load_first(load_a, load_b, a, b, full, m, n, k, place)
+                self.load_first(load_a, load_b, a, b, full, sizes, place)
                 self.prefetch(*self.stored_by(c))
             cute.arch.sync_threads()
         if warp < GROUP // WARP:
             cute.arch.setmaxregister_decrease(LOADING)
             if warp == 0:
-                self.load(load_a, load_b, a, b, full, empty, m, n, k, walk, place)
+                self.load(load_a, load_b, a, b, full, empty, sizes, walk, place)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING[self.groups])
             which = warp // (GROUP // WARP) - 1
-            rest = a, b, parts, full, empty, c, extras, sizes, cute.ceil_div(k, self.block_k), walk
+            rest = a, b, parts, full, empty, c, extras, sizes, cute.ceil_div(sizes[2], self.block_k), walk
             if const_expr(not self.beside):
                 self.multiply(thread - GROUP, which, *rest)
             elif which == 0:
@@ -249,6 +255,9 @@ class Dense(Epilogue, Loads):
                 cute.arch.barrier(barrier_id=TURN + which, number_of_threads=2 * GROUP)
             mma.set(warpgroup.Field.ACCUMULATE, False)
             product, tile_m, tile_n = self.place_of(turn, walk)
+            if const_expr(self.split):
+                first_block, last_block = self.blocks_of(product, sizes[2], sizes)
+                blocks = last_block - first_block
             before = stage
             for block in cutlass.range(blocks, unroll=1):
                 cute.arch.mbarrier_wait(full + stage, phase)

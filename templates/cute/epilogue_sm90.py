@@ -123,8 +123,10 @@ class Epilogue(Finish):
 
     def of_product(self, product, c, extras, sizes):
         """C and what a finish reads of one product of a batch. C by TMA: its descriptor, of all products, its address,
-        and where its rows begin in the descriptor's.
+        and where its rows begin in the descriptor's. Of a part of K where its sums are.
         """
+        if self.split:
+            return c + Int64(product) * sizes[0] * sizes[4], extras
         if not self.batched:
             return c, extras
         pointers = (*(() if self.tma_store else (c,)), *(extras or ()))
@@ -184,16 +186,33 @@ class Epilogue(Finish):
 
     @cute.jit
     def write(self, sums, first_row: Int32, first_column: Int32, thread, c, sizes):
-        """Sums to C from registers, element by element: for rows of C off 16 bytes, and types of 32 bits."""
+        """Sums to C from registers, for rows of C off 16 bytes, and types of 32 bits: one at a time, or in `pairs`."""
         m, n, pitch = sizes[0], sizes[1], sizes[4]
         (first_m, along_m), (first_n, along_n) = self.in_order(*self.places(first_row, first_column, thread))
         for number_m in range_constexpr(len(along_m)):
             below, of_m = along_m[number_m]
+            if const_expr(self.pairs):
+                if first_m + below < m:
+                    self.write_pairs(sums, of_m, first_n, along_n, c + Int64(first_m + below) * pitch, n)
+                continue
             line = cute.make_tensor(c + Int64(first_m + below) * pitch, cute.make_layout(n))
             for number_n in range_constexpr(len(along_n)):
                 beside, of_n = along_n[number_n]
                 if first_m + below < m and first_n + beside < n:
                     line[first_n + beside] = sums[_added(of_m, of_n)].to(self.dtype_c)
+
+    @cute.jit
+    def write_pairs(self, sums, of_m, first_n: Int32, along_n, row, n: Int32):
+        """A thread's sums of one row of C, two neighbours at a time: N is even."""
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype_c, num_bits_per_copy=2 * self.dtype_c.width)
+        for number in range_constexpr(0, len(along_n), 2):
+            further = along_n[number][0]
+            if first_n + further < n:
+                values = cute.make_rmem_tensor(cute.make_layout(2), self.dtype_c)
+                for beside in range_constexpr(2):
+                    values[beside] = sums[_added(of_m, along_n[number + beside][1])].to(self.dtype_c)
+                to = (row + first_n + further).align(2 * self.dtype_c.width // 8)
+                cute.copy(atom, values, cute.make_tensor(to, cute.make_layout(2)))
 
 
 def _added(one, other):

@@ -80,27 +80,31 @@ class Loads(Walk):
         return smem.allocate_tensor(dtype, layout.outer, 1024, layout.inner)
 
     @cute.jit
-    def load_first(self, load_a, load_b, a, b, full, m: Int32, n: Int32, k: Int32, place):
+    def load_first(self, load_a, load_b, a, b, full, sizes, place):
         """The loading warp, of a program that is no cluster's: the first blocks of its first tile."""
         product, tile_m, tile_n = place
+        m, n, k = sizes[0], sizes[1], sizes[2]
+        first, last = self.blocks_of(product, k, sizes)
         from_a, to_a = self.copies(load_a, a, m, k, self.block_m, self.k_major_a, 1, 0, product, tile_m)
         from_b, to_b = self.copies(load_b, b, n, k, self.block_n, self.k_major_b, 1, 0, product, tile_n)
-        for block in cutlass.range(cutlass.min(cute.ceil_div(k, self.block_k), self.early), unroll=1):
+        for block in cutlass.range(cutlass.min(last - first, self.early), unroll=1):
             arrived = full + block
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
-            cute.copy(load_a, from_a[None, tile_m, block], to_a[None, block], tma_bar_ptr=arrived)
-            cute.copy(load_b, from_b[None, tile_n, block], to_b[None, block], tma_bar_ptr=arrived)
+            cute.copy(load_a, from_a[None, tile_m, first + block], to_a[None, block], tma_bar_ptr=arrived)
+            cute.copy(load_b, from_b[None, tile_n, first + block], to_b[None, block], tma_bar_ptr=arrived)
 
     @cute.jit
-    def load(self, load_a, load_b, a, b, full, empty, m: Int32, n: Int32, k: Int32, walk, place):
+    def load(self, load_a, load_b, a, b, full, empty, sizes, walk, place):
         """The loading warp: blocks of A and B into the stages, round and round, behind those of `load_first`.
 
         `place`: of its first tile.
         """
         first, turns, step, _, _, _, rank_m, rank_n = walk
-        blocks = cute.ceil_div(k, self.block_k)
-        begun = cutlass.min(blocks, self.early) if self.early else Int32(0)
+        m, n, k = sizes[0], sizes[1], sizes[2]
+        product, tile_m, tile_n = place
+        first_block, last_block = self.blocks_of(product, k, sizes)
+        begun = cutlass.min(last_block - first_block, self.early) if self.early else Int32(0)
         of_a = load_a, a, m, k, self.block_m, self.k_major_a, self.cluster_n, rank_n
         of_b = load_b, b, n, k, self.block_n, self.k_major_b, self.cluster_m, rank_m
         from_a, to_a = self.copies(*of_a)
@@ -109,14 +113,13 @@ class Loads(Walk):
         mask_a = Int16(sum(1 << (place * self.cluster_m) for place in range(self.cluster_n)) << rank_m)
         mask_b = Int16(((1 << self.cluster_m) - 1) << (rank_n * self.cluster_m))
         stage, phase = begun, Int32(1)
-        product, tile_m, tile_n = place
         for turn in cutlass.range(first, turns, step, unroll=1):
             own_a, own_b = from_a, from_b
             if const_expr(self.batched or self.held_m > self.block_m):
                 own_a, _ = self.copies(*of_a, product, tile_m)
             if const_expr(self.batched or self.held_n > self.block_n):
                 own_b, _ = self.copies(*of_b, product, tile_n)
-            for block in cutlass.range(begun, blocks, unroll=1):
+            for block in cutlass.range(first_block + begun, last_block, unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 arrived = full + stage
                 with cute.arch.elect_one():
@@ -137,6 +140,8 @@ class Loads(Walk):
                     phase ^= 1
             begun = Int32(0)
             product, tile_m, tile_n = self.place_of(cutlass.min(turn + step, turns - 1), walk)
+            if const_expr(self.split):
+                first_block, last_block = self.blocks_of(product, k, sizes)
         if const_expr(self.cluster > 1):
             # Nobody ends while another may still say that it has read a stage. What comes to its own it waits for.
             for _ in cutlass.range(self.stages, unroll=1):

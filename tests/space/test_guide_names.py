@@ -55,6 +55,16 @@ def test_swapped_entries() -> None:
     assert [found[1][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[224], [128], [8]]  # type: ignore[index]
 
 
+def test_a_split_k() -> None:
+    """One way to store, whose families have no word for it; SPLIT_K is what the entry says."""
+    found = in_own_names({**ENTRY, "family": "cute_split", "use_tma_store": [False], "SPLIT_K": [2, 3]})
+    assert {each["family"] for each in found} == {"cute_split", "cute_split_2x1"} <= set(FORMS)  # type: ignore[index]
+    assert {tuple(each["SPLIT_K"]) for each in found} == {(2, 3)}  # type: ignore[index]
+    config = Config("cute_split_4x1", 128, 96, 64, 1, 3, 8, 4)
+    (back,) = in_own_names(in_guide_names(config))
+    assert (back["family"], back["SPLIT_K"]) == (config.family, [3])  # type: ignore[index]
+
+
 @pytest.mark.parametrize("entry", [{"family": "tiled", "BLOCK_SIZE_M": [64]}, "no entry", {}])
 def test_other_entries_stay(entry: object) -> None:
     """Whatever they are: who reads them says what is wrong."""
@@ -72,6 +82,7 @@ def test_other_entries_stay(entry: object) -> None:
         ({"mma_tiler_mn": [[128, True]]}, "is no pair"),
         ({"mma_tiler_mn": []}, "is not a list of pairs"),
         ({"mma_tiler_mn": [[64, 64], [64, 64]]}, "is listed twice"),
+        ({"family": "cute_split"}, r"cute_split: use_tma_store is \[false\]: what it stores is sums"),
         ({"use_tma_store": [True, True]}, "use_tma_store: True is listed twice"),
         ({"BLOCK_SIZE_N": [64]}, "mma_tiler_mn says BLOCK_SIZE_N already"),
     ],

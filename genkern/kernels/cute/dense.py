@@ -4,6 +4,7 @@ In the cooperative ones two warpgroups share a tile; in ping-pong each has its o
 brings its sums to C. Programs of a cluster of two to eight have tiles beside each other, and load for one another.
 `swapped` ones compute C^T = B^T A^T: the 64 rows of wgmma go along N, and BLOCK_SIZE_M is any multiple of 8.
 `direct` ones store C from registers, for rows of C off 16 bytes and for float32; the others by TMA.
+`split` ones are cooperative and share K out too: sums go to the workspace, where a kernel in Triton adds them up.
 
 NVIDIA's guide to autotuning CuTe DSL GEMMs calls this cluster_shape_mn and use_tma_store, and the blocks mma_tiler_mn.
 """
@@ -18,7 +19,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
+from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
 from genkern.kernels.cute import tile
 from genkern.kernels.cute.dense_product import (
     BLOCKS,
@@ -36,6 +37,7 @@ from genkern.kernels.families.call import (
     BLOCK_SIZE_N,
     NUM_STAGES,
     NUM_WARPS,
+    SPLIT_K,
     UNITS,
     Call,
     K,
@@ -45,9 +47,17 @@ from genkern.kernels.families.call import (
     Product,
     Variant,
 )
-from genkern.kernels.families.common import BINARY_NAME, GROUP
+from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
 from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
-from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit, units_in_clusters
+from genkern.kernels.families.limits import (
+    INT32,
+    over_c_limit,
+    splits_limit,
+    tiles,
+    tma_operands_limit,
+    tma_output_limit,
+    units_in_clusters,
+)
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
@@ -67,13 +77,14 @@ _SIZES = (Integer("M", M), Integer("N", N), Integer("K", K))
 
 @dataclass(frozen=True)
 class Form:
-    """What tells the families apart: the schedule, the cluster along M and N, and how C is stored."""
+    """What tells the families apart: the schedule, the cluster along M and N, how C is stored, and if K is split."""
 
     ping_pong: bool
     swapped: bool
     cluster_m: int
     cluster_n: int
     tma_store: bool
+    split: bool = False
 
     @property
     def cluster(self) -> int:
@@ -83,13 +94,14 @@ class Form:
     @property
     def schedule(self) -> str:
         """The name without the cluster and the way to store."""
-        return f"cute_{'ping_pong' if self.ping_pong else 'cooperative'}" + ("_swapped" if self.swapped else "")
+        schedule = "split" if self.split else "ping_pong" if self.ping_pong else "cooperative"
+        return f"cute_{schedule}" + ("_swapped" if self.swapped else "")
 
     @property
     def name(self) -> str:
         """Of the family."""
         cluster = f"_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
-        return self.schedule + cluster + ("" if self.tma_store else "_direct")
+        return self.schedule + cluster + ("" if self.tma_store or self.split else "_direct")
 
     def sides(self, along_m: Side, along_n: Side) -> tuple[Side, Side]:
         """What is of M and of N, as that of the side that wgmma's rows go along, the height, and that of the width."""
@@ -120,6 +132,8 @@ def _forms() -> Iterator[Form]:
             for cluster_m, cluster_n in _CLUSTERS:
                 for tma_store in (True, False):
                     yield Form(ping_pong, swapped, cluster_m, cluster_n, tma_store)
+        for cluster_m, cluster_n in _CLUSTERS:
+            yield Form(False, swapped, cluster_m, cluster_n, tma_store=False, split=True)
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
@@ -130,6 +144,7 @@ def _variant(problem: GemmProblem, config: Config) -> Variant:
         PROMOTED if scales_of(problem) == BLOCKS else TEMPLATE,
         cluster=form.cluster,
         part=part,
+        split=form.split,
         specialized=form.ping_pong,
         swapped=form.swapped,
         down=form.cluster_m,
@@ -143,18 +158,20 @@ def _call(product: Product, variant: Variant) -> Call:
     box = (variant.part, tile.ROWS) if variant.swapped else (tile.WARP_ROWS, variant.part)
     swizzle = tile.SWIZZLE_128 if tile.is_swizzled(box[1]) else tile.NO_SWIZZLE
     batched = get_op(problem.op).batched
-    c: tuple[Argument, ...] = (Pointer("c_ptr", "c"),)
+    c: tuple[Argument, ...] = (Pointer("c_ptr", "c"), *product.extra)
+    leading: tuple[Argument, ...] = (Leading("ldc", "c"),)
+    if variant.split:
+        c, leading = (Workspace("partial_ptr", product.accumulator),), (Integer("ldc", N), SPLITS)
     if tma_store:
         # Of a batch the rows of a box that are the next product's must not be written: the others go by the pointer.
-        c = (Map("c_desc", "c", box, False, swizzle), *(c if batched else ()))
+        c = (Map("c_desc", "c", box, False, swizzle), *(c if batched else product.extra))
     arguments = [
         _share(product, "a", problem.row_major_a, BLOCK_SIZE_M, variant.across),
         _share(product, "b", not problem.row_major_b, BLOCK_SIZE_N, variant.down),
         *c,
-        *product.extra,
         *_SIZES,
         GROUP,
-        *(() if tma_store and not batched else (Leading("ldc", "c"),)),
+        *(() if tma_store and not batched else leading),
         *((Integer("BATCH", BATCH),) if batched else ()),
     ]
     held = columns_held(BLOCK_SIZE_M, not problem.row_major_a) + columns_held(BLOCK_SIZE_N, problem.row_major_b)
@@ -175,6 +192,11 @@ def _call(product: Product, variant: Variant) -> Call:
     }
     if batched:
         constants["batched"] = 1
+    if variant.split:
+        # What is done to sums is the other kernel's.
+        constants |= {"split": 1, "dtype_c": product.accumulator, "scales": "none", "bias": 0, "activation": "none"}
+        # Upright a thread has neighbours in a row, which is even where N is.
+        constants["pairs"] = int(not variant.swapped and problem.N % 2 == 0)
     kernel = Kernel(
         variant,
         (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
@@ -183,6 +205,9 @@ def _call(product: Product, variant: Variant) -> Call:
         walks_batch=True,
     )
     turns = cdiv(M, BLOCK_SIZE_M * variant.down) * cdiv(N, BLOCK_SIZE_N * variant.across)
+    if variant.split:
+        kernels = kernel, reduction(product, SPLIT_K)
+        return Call(kernels, (("turns", SPLIT_K * turns),), workspace=SPLIT_K * M * N)
     return Call((kernel,), (("turns", BATCH * turns if batched else turns),))
 
 
@@ -212,6 +237,21 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
     if DTYPES[problem.dtype_c].size_bytes != 2:
         return "this family stores C of 16 bits through TMA"
     return _takes(problem, gpu) or tma_output_limit(problem)
+
+
+def _takes_split(problem: GemmProblem, gpu: Gpu | None) -> str:
+    if scales_of(problem) == BLOCKS:
+        return "scales of blocks are for sums that one program makes"
+    return _takes(problem, gpu)
+
+
+def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """Each split has a K-block, and what adds them up has so many programs."""
+    if not FORMS[config.family].split or config.SPLIT_K == 1:
+        return ""
+    if config.SPLIT_K > -(-problem.K // config.BLOCK_SIZE_K):
+        return "more splits than K-blocks"
+    return splits_limit(problem, config, gpu) or over_c_limit(problem, gpu)
 
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -282,17 +322,19 @@ CUTE_DENSE = tuple(
         form.name,
         _variant,
         _call,
-        takes=_takes_tma_store if form.tma_store else _takes,
+        takes=_takes_tma_store if form.tma_store else _takes_split if form.split else _takes,
         legal=_legal,
+        shares=_shares_of_k,
         # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.
-        promotes=not form.ping_pong and not form.swapped,
+        promotes=not form.ping_pong and not form.swapped and not form.split,
         tma_store=form.tma_store,
         swapped=form.swapped,
         width_step=tile.WIDTH_STEP,
         widest=_WIDEST[form.ping_pong],
         block_m=(tile.WIDTH_STEP, _WIDEST[form.ping_pong]) if form.swapped else (tile.ROWS, _HIGHEST[form.ping_pong]),
         helper_warps=tile.LOADING_WARPS,
-        batches=True,
+        batches=not form.split,
+        splits_k=form.split,
     )
     for form in FORMS.values()
 )

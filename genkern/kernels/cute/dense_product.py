@@ -20,6 +20,7 @@ from genkern.kernels.families.call import (
     Family,
     Product,
     Variant,
+    any_config,
 )
 from genkern.kernels.families.gluon_tile import WIDEST
 from genkern.ops.op import get_op
@@ -113,8 +114,13 @@ def dense_family(
     swapped: bool = False,
     promotes: bool = False,
     batches: bool = False,
+    shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config,
+    splits_k: bool = False,
 ) -> Family:
-    """A family that loads by TMA and, with `tma_store`, stores so; `block_m`: its least and its most BLOCK_SIZE_M."""
+    """A family that loads by TMA and, with `tma_store`, stores so; `block_m`: its least and its most BLOCK_SIZE_M.
+
+    With `splits_k` another kernel adds up the splits of K.
+    """
     return Family(
         name,
         variant,
@@ -127,6 +133,9 @@ def dense_family(
         steps=False,
         promotes=promotes,
         batches=batches,
+        shares=shares,
+        splits_k=splits_k,
+        split_apart=splits_k,
         swaps_operands=swapped,
         width_step=width_step,
         widest=widest,

@@ -146,6 +146,11 @@ class Variant:
     in_parts: bool = False
 
     @property
+    def in_module(self) -> bool:
+        """Whether its text is made by a template of the generated module, and in no file of its own."""
+        return self.template.endswith(".j2")
+
+    @property
     def side_by_side(self) -> bool:
         """Whether the programs of a cluster have tiles of their own."""
         return self.down * self.across > 1
@@ -310,7 +315,7 @@ class Family:
     `kernels_before`: kernels that it launches before its main one. `realigns`: what it copies first has rows that start
     anywhere; it has the kernel of the family of that name on the copies.
     `language`: what its kernels are written in, "triton" (Gluon too) or "cute"; what is not Triton's is no part of a
-    generated module, and `Variant.template` names its file.
+    generated module, and `Variant.template` names its file. Kernels around the main one may be Triton's all the same.
     `batches`: its kernels find the product of a batch that they are for (`for_batch`).
     `groups`: its kernels find the group that a tile's rows are of (`for_groups`). `gathers`: also rows of A that lie
     anywhere, and rows of C that are sums of several.

@@ -24,6 +24,8 @@ _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
 # Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
 _LEAST_FILL = 0.85
+# Of a part of K.
+_LEAST_PART_BLOCKS = 4
 # Stages beyond which none was faster.
 _DEEP_RING = 12
 # What L2 hands out.
@@ -123,11 +125,11 @@ def _covering(turn: Turn, along: int) -> int:
 
 
 def _turns(problem: GemmProblem, config: Config) -> int:
-    """Of clusters, each of which makes its tiles once a turn."""
+    """Of clusters, each of which makes its tiles, or a part of K of them, once a turn."""
     turn = turn_of(config.family)
     assert turn is not None
     block_m, block_n = config.BLOCK_SIZE_M * turn.tiles_m, config.BLOCK_SIZE_N * turn.tiles_n
-    return problem.batch * -(-problem.M // block_m) * -(-problem.N // block_n)
+    return problem.batch * config.SPLIT_K * -(-problem.M // block_m) * -(-problem.N // block_n)
 
 
 def _at_once(config: Config, gpu: Gpu) -> int:
@@ -153,6 +155,10 @@ def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return turn.tiles_m > along_m or turn.tiles_n > along_n
 
 
+def _splits(config: Config) -> bool:
+    return config.family in FORMS and FORMS[config.family].split
+
+
 def _rounded(size: int, step: int) -> int:
     return -(-size // step) * step
 
@@ -172,13 +178,25 @@ def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return _waves(problem, config, gpu) > (1 if aligned else 2)
 
 
+def cute_split(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """CuTe kernel that splits K where all tiles twice are more than one wave, or parts are more than one, or short.
+
+    genkern: splits are there to give work to idle SMs; parts of fewer than four K-blocks are over before the ring is.
+    """
+    if not _splits(config):
+        return False
+    short = config.SPLIT_K * _LEAST_PART_BLOCKS * config.BLOCK_SIZE_K > problem.K
+    return short or _waves(problem, config, gpu) > 1
+
+
 def cute_direct(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe kernel that stores C from registers where the copy engine could.
 
-    genkern: it writes 4 bytes of each of 8 rows at a time; NVIDIA's guide tries both (use_tma_store).
+    genkern: it writes 4 bytes of each of 8 rows at a time; NVIDIA's guide tries both (use_tma_store). Sums of a split K
+    go no other way.
     """
     turn = turn_of(config.family)
-    if turn is None or turn.tma_store:
+    if turn is None or turn.tma_store or _splits(config):
         return False
     able = 2 if config.family in FORMS else DTYPES[problem.dtype_c].size_bytes
     return DTYPES[problem.dtype_c].size_bytes == able and not tma_output_limit(problem)

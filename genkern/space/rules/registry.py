@@ -122,6 +122,7 @@ RULES: dict[str, Rule] = {
         cute.cute_cluster_empty,
         cute.cute_large_cluster,
         cute.cute_direct,
+        cute.cute_split,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.
@@ -144,6 +145,10 @@ RUNTIME_RULES = frozenset(
         "stages_over_loop",
         "width_fills_nothing",
         "wgmma_shares",
+        "cute_wave",
+        "cute_fitted",
+        "cute_large_cluster",
+        "cute_split",
     }
 )
 # Of these, the ones that read GROUP_SIZE_M; they do not read SPLIT_K.

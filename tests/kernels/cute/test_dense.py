@@ -10,7 +10,7 @@ import pytest
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Leading, Map, Pointer
+from genkern.kernels.argument import Constant, Leading, Map, Pointer
 from genkern.kernels.cute.dense import FORMS, shared_bytes
 from genkern.kernels.cute.tile import SHARED_BYTES
 from genkern.kernels.families.call import product_of
@@ -30,6 +30,7 @@ INT8 = {"dtype_a": "int8", "dtype_b": "int8"}
 PING_PONG = Config("cute_ping_pong_2x1", 128, 168, 64, 8, 1, 8, 5)
 SWAPPED = Config("cute_cooperative_swapped_2x1", 224, 128, 64, 8, 1, 8, 4)
 
+SPLIT = Config("cute_split_1x4", 128, 96, 64, 1, 4, 8, 4)
 PROMOTED = Config("cute_cooperative_2x1", 256, 128, 128, 8, 1, 8, 4)
 
 
@@ -38,7 +39,8 @@ def problem(m: int = 4096, n: int = 6144, k: int = 4096, **fields: object) -> Ge
 
 
 def spec_of(of: GemmProblem, config: Config) -> KernelSpec:
-    (spec,) = kernel_specs(of, config, get_op(of.op), {main_variant(of, config).name: "0"}, "sm_90")
+    digests = dict.fromkeys((main_variant(of, config).name, "reduce_splits"), "0")
+    spec, *_ = kernel_specs(of, config, get_op(of.op), digests, "sm_90")
     return spec
 
 
@@ -48,9 +50,9 @@ def launch_of(of: GemmProblem, config: Config) -> Launch:
 
 
 def test_the_families() -> None:
-    """Two schedules, upright and swapped, eight clusters, two ways to store C."""
+    """Two schedules, upright and swapped, eight clusters, two ways to store C; and those that split K, of one each."""
     assert set(FORMS) < set(CUTE)
-    assert len(FORMS) == 64
+    assert len(FORMS) == 64 + 16
     assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_cooperative_4x2", "cute_ping_pong_1x2_direct"} < set(FORMS)
     assert {"cute_cooperative_swapped", "cute_ping_pong_swapped_2x4_direct"} < set(FORMS)
     assert {name for name, form in FORMS.items() if form.swapped} == {name for name in FORMS if "swapped" in name}
@@ -68,6 +70,10 @@ CASES = [
     (PLAIN, replace(PING_PONG, num_warps=4), "num_warps is 8"),
     (PLAIN, replace(PING_PONG, num_stages=1), "a ring needs a stage"),
     (PLAIN, replace(PING_PONG, SPLIT_K=2), "does not split K"),
+    (PLAIN, replace(SPLIT, SPLIT_K=64), ""),
+    (PLAIN, replace(SPLIT, SPLIT_K=65), "more splits than K-blocks"),
+    (problem(**BLOCKS), replace(SPLIT, BLOCK_SIZE_K=128), "nothing but A and B"),
+    (problem(op="batched_a16w16", own=(("batch_size", 3),)), SPLIT, "batch"),
     (problem(op="a8w8", dtype_a="int8", dtype_b="int8"), PING_PONG, "multiplies bf16, fp16 or fp8"),
     (problem(dtype_a="fp32", dtype_b="fp32", dtype_c="fp32"), PING_PONG, "stores C of 16 bits"),
     (problem(dtype_b="fp16"), PING_PONG, "operands of one type"),
@@ -245,3 +251,29 @@ def test_generated_modules_leave_them_out() -> None:
     exec(compile(only, "generated", "exec"), namespace)
     assert namespace["CONFIGS"] == {}
     assert set(namespace["OPERANDS"]) == {"a", "b", "c"}  # type: ignore[call-overload]
+
+
+def test_a_split_k_is_added_up() -> None:
+    """Parts of K like products of a batch, each some K-blocks; their sums, in float32, are a kernel's in Triton."""
+    of = problem(864, 240, 9224, dtype_c="bf16", bias=True, activation="relu")
+    plan = launch_plan(product_of(of, get_op(of.op), "sm_90"), SPLIT, H200)
+    parts, sums = plan.launches
+    known = {"units": 132}
+    # Seven rows of tiles, one cluster along N for each, four parts: 28 clusters of four of a possible 30.
+    assert (parts.cluster, parts.programs(known)) == (4, (28, 1, 1))
+    assert parts.programs({"units": 40}) == (9, 1, 1)
+    assert plan.workspace_elements(known) == (4 * 864 * 240, 0)
+    names = [each.name for each in parts.arguments if not isinstance(each, Constant)]
+    assert names == ["a_desc", "b_desc", "partial_ptr", "M", "N", "K", "GROUP_SIZE_M", "ldc", "SPLIT_K"]
+    assert (sums.cluster, sums.starts_early) == (1, True)
+    assert [each.operand for each in sums.arguments if isinstance(each, Pointer)] == ["c", "bias"]
+    assert LaunchPlan.from_json(plan.to_json()) == plan
+    module = generate(of, [SPLIT], "sm_90")
+    main, added = kernel_specs(of, SPLIT, get_op(of.op), module.source_sha256, "sm_90")
+    assert (main.language, added.language) == ("cute", "triton")
+    assert dict(main.constants)["dtype_c"] == "fp32"
+    assert (dict(main.constants)["bias"], dict(main.constants)["activation"]) == (0, "none")
+    assert f"def {added.function}(" in module.kernels_text
+    assert f"def {main.function}(" not in module.text
+    # Those that do not split are one kernel, which finishes by itself.
+    assert len(launch_plan(product_of(of, get_op(of.op), "sm_90"), replace(PING_PONG), H200).launches) == 1

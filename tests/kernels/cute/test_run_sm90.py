@@ -76,7 +76,8 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
         unit = random.choice(((1, 1, 16), (16, 8, 16), (8, 8, 1)))
         m, n, k = (-(-side // each) * each for side, each in zip((m, n, k), unit, strict=True))
         warps = GROUP_WARPS * groups_of(height, width, form.ping_pong)
-        config = Config(family, block_m, block_n, block_k, random.randint(1, 3), 1, warps, stages)
+        splits = random.randint(2, 4) if form.split else 1
+        config = Config(family, block_m, block_n, block_k, random.randint(1, 3), splits, warps, stages)
         of = GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
         if not legal(of, config, H200):
             return of, config.name
