@@ -24,7 +24,7 @@ from genkern.files import read_bytes, shown_path, write_bytes_whole
 from genkern.runtime.packed import Contents, PackedWinner, from_data, to_data
 
 # Of the manifest; another number means other fields, or other meanings.
-SCHEMA = 3
+SCHEMA = 4
 SUFFIX = ".genkern"
 _MANIFEST = "manifest.json"
 _SEAL = re.compile(rb"genkern sha256=([0-9a-f]{64})")
