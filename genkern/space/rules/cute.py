@@ -179,9 +179,9 @@ def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_split(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe kernel that splits K where all tiles twice are more than one wave, or parts are more than one, or short.
+    """CuTe kernel whose parts of K are more than one wave of clusters, or shorter than four K-blocks.
 
-    genkern: splits are there to give work to idle SMs; parts of fewer than four K-blocks are over before the ring is.
+    genkern: splits are there to give work to idle SMs; a shorter part is over before its ring is full.
     """
     if not _splits(config):
         return False
