@@ -31,8 +31,9 @@ class Watched:
 def test_what_runtime_rules_read(name: str) -> None:
     """Besides the shape, a rule of RUNTIME_RULES reads GROUP_SIZE_M if it is in GROUP_RULES, and else SPLIT_K."""
     drop, read = rule_for(name, GROUP_SIZES), set()
+    in_cute = "cute_split", "cute_split_swapped_2x4"
     for family, size, (blocks, split, group_size), gpu in itertools.product(
-        ("tiled", "warp_specialized", "warp_specialized_swapped"),
+        in_cute if name.startswith("cute_") else ("tiled", "warp_specialized", "warp_specialized_swapped"),
         ((1, 64, 4096), (17, 4096, 8192), (4096, 4096, 4097)),
         itertools.product(((16, 16, 32), (128, 256, 64), (64, 160, 64)), (1, 2, 24), (1, 16)),
         (MI300X, H200),

@@ -113,9 +113,8 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     if width & (width - 1) == 0 or width <= turn.width_step or width == _covering(turn, along):
         return False
-    m, n = turn.sides(height, width - turn.width_step)
-    narrower = replace(config, BLOCK_SIZE_M=m, BLOCK_SIZE_N=n)
-    return _waves(problem, narrower, gpu) == _waves(problem, config, gpu)
+    narrower = turn.sides(height, width - turn.width_step)
+    return _waves(problem, config, gpu, narrower) == _waves(problem, config, gpu)
 
 
 def _covering(turn: Turn, along: int) -> int:
@@ -124,12 +123,13 @@ def _covering(turn: Turn, along: int) -> int:
     return _rounded(-(-along // beside), turn.width_step)
 
 
-def _turns(problem: GemmProblem, config: Config) -> int:
-    """Of clusters, each of which makes its tiles, or a part of K of them, once a turn."""
+def _turns(problem: GemmProblem, config: Config, tile: tuple[int, int] | None = None) -> int:
+    """Of clusters, each of which makes its tiles, or a part of K of them, once a turn; `tile`: if tiles were such."""
     turn = turn_of(config.family)
     assert turn is not None
-    block_m, block_n = config.BLOCK_SIZE_M * turn.tiles_m, config.BLOCK_SIZE_N * turn.tiles_n
-    return problem.batch * config.SPLIT_K * -(-problem.M // block_m) * -(-problem.N // block_n)
+    block_m, block_n = tile or (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
+    return problem.batch * config.SPLIT_K * turns
 
 
 def _at_once(config: Config, gpu: Gpu) -> int:
@@ -139,8 +139,8 @@ def _at_once(config: Config, gpu: Gpu) -> int:
     return max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
 
 
-def _waves(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
-    return -(-_turns(problem, config) // _at_once(config, gpu))
+def _waves(problem: GemmProblem, config: Config, gpu: Gpu, tile: tuple[int, int] | None = None) -> int:
+    return -(-_turns(problem, config, tile) // _at_once(config, gpu))
 
 
 def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
