@@ -169,31 +169,6 @@ def counts_arrivals(text: str, arch: str) -> bool:
     return in_order(text, r"buffer_store_dword", "s_barrier", *release, wait, r"global_atomic_add ", wait, acquire)
 
 
-# Bytes that a lane can load of rows, and store, where they begin at multiples of so many elements of bf16.
-ROWS = [(8, 16), (4, 8), (2, 4)]
-
-
-@pytest.mark.parametrize(("elements", "lane_bytes"), ROWS)
-@pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
-def test_loads_are_as_wide_as_rows_allow(
-    compiled: Callable[[str, GemmProblem, Config], Texts], arch: str, elements: int, lane_bytes: int
-) -> None:
-    """Whatever overhangs, a lane loads and stores as many bytes as all rows are multiples of; loads are pipelined."""
-    problem = GemmProblem(64 + elements, 128 + elements, 192 + elements, row_major_a=False, row_major_b=True)
-    (text,) = compiled(arch, problem, Config("tiled", 64, 64, 64, 1, 1, 4, 3)).values()
-    if arch == "sm_90":
-        loads = {int(match, 0) for match in re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^;]*?\], (\w+),", text)}
-        stores = {"": 1, ".v2": 2, ".v4": 4}
-        assert loads == {lane_bytes}
-        widths = {stores[found] * int(bits) // 8 for found, bits in re.findall(r"st\.global(\.v\d)?\.b(\d+)", text)}
-    else:
-        numbers = {"short": 2, "dword": 4, "dwordx2": 8, "dwordx4": 16}
-        assert {numbers[found] for found in re.findall(r"(?:global|buffer)_load_(\w+)", text)} == {lane_bytes}
-        widths = {numbers[found] for found in re.findall(r"(?:global|buffer)_store_(\w+)", text)}
-    # On AMD a lane has four numbers of a row.
-    assert widths == {lane_bytes if arch == "sm_90" else min(lane_bytes, 8)}
-
-
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> None:
     """From sm_90 on it is a dependent launch that waits before it reads; the splits let it come, and do not wait."""

@@ -202,7 +202,7 @@ def expected(size: GemmProblem, config: Config, arch: str) -> bool:
         return all(o.stored_shape[-1] * DTYPES[o.dtype].size_bytes % 16 == 0 for o in operands)  # type: ignore[attr-defined]
 
     if config.family == "gemv":
-        return a.shape[0] == 1 and b.stored_shape == (size.N, size.K)
+        return a.shape[0] == 1 and not b.row_major
     if config.family == "skinny_dot":
         return a.dtype != b.dtype
     if config.family.startswith("warp_specialized"):
@@ -217,8 +217,10 @@ def expected(size: GemmProblem, config: Config, arch: str) -> bool:
     if config.family.startswith("cute_"):
         wide = DTYPES[a.dtype].size_bytes == 2 and a.dtype == b.dtype
         narrow = DTYPES[a.dtype].is_float8 and a.row_major and not b.row_major
-        stored = (a, b) if config.family.endswith("_direct") else (a, b, c)
-        copied = config.family.endswith("_direct") or DTYPES[c.dtype].size_bytes == 2
+        # C goes through no descriptor, or is the other kernel's.
+        elsewhere = config.family.endswith("_direct") or config.family.startswith("cute_split")
+        stored = (a, b) if elsewhere else (a, b, c)
+        copied = elsewhere or DTYPES[c.dtype].size_bytes == 2
         return arch == "sm_90" and (wide or narrow) and copied and on_16_bytes(*stored)
     if config.family.startswith("realigned_"):
         off = [o.stored_shape for o in (a, b) if not on_16_bytes(o)]

@@ -111,7 +111,7 @@ def test_families_that_leave_the_scales_out_are_refused() -> None:
         *(family.name for family in REALIGNED),
     }
     side_by_side = {name for name in GLUON if FAMILIES[name].side_by_side != (1, 1)}
-    together = {name for name, form in FORMS.items() if not form.ping_pong and not form.swapped}
+    together = {name for name, form in FORMS.items() if form.schedule == "cute_cooperative"}
     promote = {name for name, family in FAMILIES.items() if family.promotes}
     assert promote == (set(GLUON) - side_by_side) | together
     for name, family in FAMILIES.items():
