@@ -73,7 +73,7 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, Config]:
 
 def test_the_families() -> None:
     """Those whose groups share a tile, in every cluster."""
-    upright = {name for name, form in FORMS.items() if not form.ping_pong and not form.swapped}
+    upright = {name for name, form in FORMS.items() if form.schedule == "cute_cooperative"}
     assert set(FAMILIES) == upright != set()
 
 

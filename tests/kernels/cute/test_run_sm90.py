@@ -135,6 +135,24 @@ def test_groups_beside_each_other(layout: str, name: str, tmp_path: Path) -> Non
         np.testing.assert_array_equal(*run(of, config, made, seed=seed, clusters=2))
 
 
+# Seven K-blocks in three parts and in seven; sums that go to the workspace one by one, and two at a time.
+PARTS = [
+    ("TN", 101, "cute_split_BM128_BN64_BK64_GM1_SK3_nW8_nS3"),
+    ("TN", 100, "cute_split_2x1_BM64_BN64_BK64_GM1_SK7_nW4_nS3"),
+    ("NT", 136, "cute_split_swapped_1x2_BM136_BN64_BK64_GM1_SK3_nW4_nS3"),
+]
+
+
+@pytest.mark.parametrize(("layout", "n", "name"), PARTS)
+def test_parts_of_k(layout: str, n: int, name: str, tmp_path: Path) -> None:
+    """Each is made of its own K-blocks, whichever cluster makes it, and its sums lie behind those of the one before."""
+    of = GemmProblem(200, n, 440, row_major_a=layout[0] == "T", row_major_b=layout[1] == "T", bias=True)
+    config, made = made_of(of, name, tmp_path)
+    assert ("st.global.v2" in made.ptx) is (n % 2 == 0 and layout == "TN")
+    for clusters in (1, 2):
+        np.testing.assert_array_equal(*run(of, config, made, seed=clusters, clusters=clusters))
+
+
 # Turns of two groups, parts of C in two buffers, programs beside and below each other: whatever is left out shows.
 JUDGED = (GemmProblem(500, 368, 328), "cute_ping_pong_2x2_BM64_BN96_BK64_GM2_SK1_nW8_nS3")
 
