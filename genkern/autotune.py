@@ -29,11 +29,12 @@ from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import Gpu, PreparedCall
 from genkern.runtime.process.own_command import OwnCommand, pack_arguments
 from genkern.runtime.table import Table
-from genkern.space.guide_names import SCHEDULES, in_guide_names
+from genkern.space.guide_names import in_guide_names
 
 KEYS = ("exact", "power_of_two")
 # Of the guide's own architecture and of Hopper.
-_SCHEDULES = {"sm_90": SCHEDULES[1::-1], "sm_100": SCHEDULES[-1:]}
+_PING_PONG = "cute_ping_pong"
+_SCHEDULES = {"sm_90": (_PING_PONG, "cute_cooperative"), "sm_100": ("cute_tcgen05",)}
 # By what the caller's tensors are called in PyTorch.
 _TYPES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items() if name in ("bf16", "fp16")}
 # Runs genkern's command with arguments, its output in a file; raises ResultsError where it fails.
@@ -202,7 +203,7 @@ def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: o
     families: list[dict[str, Any]] = []
     for schedule in _SCHEDULES[arch]:
         # Tiles of 256 rows are no ping-pong's.
-        fit = [pair for pair in entry["mma_tiler_mn"] if schedule != SCHEDULES[1] or pair[:1] < [256]]
+        fit = [pair for pair in entry["mma_tiler_mn"] if schedule != _PING_PONG or pair[:1] < [256]]
         if fit:
             families.append({"family": schedule, **entry, "mma_tiler_mn": fit})
     return _file(arch, families, ["cute_stages", "cute_cluster_empty", "group_m_redundant"])

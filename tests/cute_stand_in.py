@@ -17,7 +17,7 @@ from genkern.farm.cache import BinaryCache
 from genkern.farm.code_object import read_resources
 from genkern.farm.farm import Farm, never
 from genkern.gemm.records import Binary
-from genkern.kernels.argument import Constant, Map, Pointer
+from genkern.kernels.argument import Constant, Map, Pointer, Workspace
 from genkern.kernels.kernel import KernelSpec, Target, symbol_of
 from genkern.kernels.plan import Launch
 
@@ -70,20 +70,22 @@ def cubin(symbol: str, parameter_bytes: Sequence[int], registers: int = 168) -> 
 
 
 def parameter_bytes(launch: Launch) -> list[int]:
-    """Of the parameters that a launch of a plan passes to a kernel in CuTe DSL."""
+    """Of the parameters that a launch of a plan passes to a kernel."""
     given = (argument for argument in launch.arguments if not isinstance(argument, Constant))
-    return [128 if isinstance(each, Map) else 8 if isinstance(each, Pointer) else 4 for each in given]
+    return [128 if isinstance(each, Map) else 8 if isinstance(each, (Pointer, Workspace)) else 4 for each in given]
 
 
 def put(cache: BinaryCache, key: str, spec: KernelSpec) -> Binary:
-    """What the DSL would have compiled of a spec, in the cache."""
+    """What the DSL, or Triton, would have compiled of a spec, in the cache."""
     constants = dict(spec.constants)
     symbol = symbol_of(spec.function, str(constants["BINARY"]), spec.language)
     sizes = [128 if kind.startswith("tensormap<") else 8 if kind.startswith("*") else 4 for _, kind in spec.signature]
     image = cubin(symbol, sizes)
-    said = {"name": symbol, "num_warps": constants["warps"], "shared": constants["shared_bytes"]}
-    files = {"kernel.cubin": image, "kernel.json": json.dumps({**said, "language": "cute"}).encode()}
-    resources = read_resources(image, "cuda", int(constants["shared_bytes"]))
+    shared_bytes = int(constants.get("shared_bytes", 0))
+    num_warps = constants["warps"] if spec.language == "cute" else dict(spec.options)["num_warps"]
+    said = {"name": symbol, "num_warps": num_warps, "shared": shared_bytes, "language": spec.language}
+    files = {"kernel.cubin": image, "kernel.json": json.dumps(said).encode()}
+    resources = read_resources(image, "cuda", shared_bytes)
     return cache.put(key, spec, symbol, resources, files)
 
 

@@ -38,8 +38,8 @@ from genkern.ops.templates import environment_of
 class GeneratedModule:
     """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name.
 
-    Of configs whose kernels are not Triton's it has the operands, reference and library call alone: these kernels lie
-    in files of their own (`source_file`), and are launched by their plans.
+    Of configs whose kernels are not Triton's it has the operands, reference, library call and the kernels around these
+    alone: they lie in files of their own (`source_file`), and all are launched by their plans.
 
     `kernels_text` is the module without its table of configs and what launches them: all that a compile worker needs.
     Importing 20,000 configs takes half a second, in each of the workers and for each size.

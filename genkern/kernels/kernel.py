@@ -49,10 +49,10 @@ class KernelSpec:
     constants: tuple[tuple[str, int | str], ...]
     divisible_by_16: tuple[str, ...]
     options: tuple[tuple[str, int | str], ...]
-    # Not in the text that is digested: what Triton's kernels had as addresses before stays theirs.
+    # Not in the text that is digested: `key` says for which languages each counts.
     language: str = field(default="triton", repr=False)
     file: str = field(default="", repr=False)
-    # Nor is this in the keys of kernels that are not Triton's: nobody tells their compiler.
+    # Nobody tells the compilers of kernels that are not Triton's.
     divisible: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def key(self, target: Target, triton_version: str, environment: Environment | None = None) -> str:

@@ -58,6 +58,8 @@ def in_own_names(entry: object) -> list[object]:
     stores = _flags(family, "use_tma_store", entry["use_tma_store"])
     if any(stores) and family in _SPLIT:
         raise InputError(f"{family}: use_tma_store is [false]: what it stores is sums in float32")
+    if family in _SPLIT and not _are_splits(entry.get("SPLIT_K")):
+        raise InputError(f"{family}: SPLIT_K is a list of numbers from 2 on, of parts that K is split into")
     height, width = _BLOCKS[::-1] if family in _SWAPPED else _BLOCKS
     widths: dict[tuple[int, int], list[int]] = defaultdict(list)
     for pair in _pairs(family, "mma_tiler_mn", entry["mma_tiler_mn"]):
@@ -105,6 +107,10 @@ def in_guide_names(config: Config) -> dict[str, Any]:
         "GROUP_SIZE_M": [config.GROUP_SIZE_M],
         **({"SPLIT_K": [config.SPLIT_K]} if config.SPLIT_K > 1 else {}),
     }
+
+
+def _are_splits(values: object) -> bool:
+    return isinstance(values, list) and bool(values) and all(type(value) is int and value >= 2 for value in values)
 
 
 def _go_together(schedule: str, pair: bool, cluster: tuple[int, int], rows: int) -> bool:

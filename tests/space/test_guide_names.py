@@ -83,6 +83,8 @@ def test_other_entries_stay(entry: object) -> None:
         ({"mma_tiler_mn": []}, "is not a list of pairs"),
         ({"mma_tiler_mn": [[64, 64], [64, 64]]}, "is listed twice"),
         ({"family": "cute_split"}, r"cute_split: use_tma_store is \[false\]: what it stores is sums"),
+        ({"family": "cute_split", "use_tma_store": [False]}, "SPLIT_K is a list of numbers from 2 on"),
+        ({"family": "cute_split", "use_tma_store": [False], "SPLIT_K": [1, 2]}, "SPLIT_K is a list of numbers from 2"),
         ({"use_tma_store": [True, True]}, "use_tma_store: True is listed twice"),
         ({"BLOCK_SIZE_N": [64]}, "mma_tiler_mn says BLOCK_SIZE_N already"),
     ],
@@ -130,7 +132,8 @@ def test_there_and_back(family: str) -> None:
         sides, warps = FORMS[family].sides(128, 64), 8
     # The second has neither the K-block nor the warps that an entry without them stands for.
     for block_k, num_warps in ((64, warps), (32, 2 * warps)):
-        config = Config(family, *sides, block_k, 8, 1, num_warps, 4)
+        splits = 2 if family in FORMS and FORMS[family].split else 1
+        config = Config(family, *sides, block_k, 8, splits, num_warps, 4)
         (entry,) = in_own_names(in_guide_names(config))
         assert isinstance(entry, dict)
         assert {key: [getattr(config, key)] for key in entry if key != "family"} | {"family": family} == entry

@@ -72,9 +72,9 @@ CASES = [
     ("cute_direct", (LARGE, swapped(72, 64, "_direct")), (problem(4096, 6145), swapped(72, 64, "_direct"))),
     ("cute_direct", (LARGE, ping_pong(128, 128, "_direct")), (LARGE, split(128, 128, 2))),
     # 33 tiles four times are one wave of 132, five times more; clusters of four have 120 SMs.
-    ("cute_split", (problem(128, 4224), split(128, 128, 5)), (problem(128, 4224), split(128, 128, 4))),
-    ("cute_split", (problem(128, 4096), split(128, 128, 4, "_1x4")), (problem(128, 4096), split(128, 128, 3, "_1x4"))),
-    ("cute_split", (problem(128, 4096, 1023), split(128, 128, 4)), (problem(128, 4096, 1024), split(128, 128, 4))),
+    ("cute_parts", (problem(128, 4224), split(128, 128, 5)), (problem(128, 4224), split(128, 128, 4))),
+    ("cute_parts", (problem(128, 4096), split(128, 128, 4, "_1x4")), (problem(128, 4096), split(128, 128, 3, "_1x4"))),
+    ("cute_parts", (problem(128, 4096, 1023), split(128, 128, 4)), (problem(128, 4096, 1024), split(128, 128, 4))),
     ("cute_fitted", (problem(128, 2680), split(128, 104, 4, "_1x4")), (problem(128, 2680), split(128, 96, 4, "_1x4"))),
     ("cute_cluster_empty", (problem(128, 4096), ping_pong(128, 128, "_2x1")), (problem(129, 4096), ping_pong(128, 128, "_2x1"))),
     ("cute_cluster_empty", (problem(512, 128), ping_pong(128, 128, "_1x2")), (problem(512, 129), ping_pong(128, 128, "_1x2"))),

@@ -3,8 +3,8 @@
 In the cooperative ones two warpgroups share a tile; in ping-pong each has its own, and while one multiplies the other
 brings its sums to C. Programs of a cluster of two to eight have tiles beside each other, and load for one another.
 `swapped` ones compute C^T = B^T A^T: the 64 rows of wgmma go along N, and BLOCK_SIZE_M is any multiple of 8.
-`direct` ones store C from registers, for rows of C off 16 bytes and for float32; the others by TMA.
-`split` ones are cooperative and share K out too: sums go to the workspace, where a kernel in Triton adds them up.
+`direct` ones store C from registers, for rows of C off 16 bytes and for float32; the others by TMA, but for `split`
+ones: these are cooperative and share K out too, and sums go to the workspace, where a kernel in Triton adds them up.
 
 NVIDIA's guide to autotuning CuTe DSL GEMMs calls this cluster_shape_mn and use_tma_store, and the blocks mma_tiler_mn.
 """
@@ -239,15 +239,9 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
     return _takes(problem, gpu) or tma_output_limit(problem)
 
 
-def _takes_split(problem: GemmProblem, gpu: Gpu | None) -> str:
-    if scales_of(problem) == BLOCKS:
-        return "scales of blocks are for sums that one program makes"
-    return _takes(problem, gpu)
-
-
 def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """Each split has a K-block, and what adds them up has so many programs."""
-    if not FORMS[config.family].split or config.SPLIT_K == 1:
+    if not FORMS[config.family].split:
         return ""
     if config.SPLIT_K > -(-problem.K // config.BLOCK_SIZE_K):
         return "more splits than K-blocks"
@@ -322,7 +316,7 @@ CUTE_DENSE = tuple(
         form.name,
         _variant,
         _call,
-        takes=_takes_tma_store if form.tma_store else _takes_split if form.split else _takes,
+        takes=_takes_tma_store if form.tma_store else _takes,
         legal=_legal,
         shares=_shares_of_k,
         # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.

@@ -135,7 +135,6 @@ def dense_family(
         batches=batches,
         shares=shares,
         splits_k=splits_k,
-        split_apart=splits_k,
         swaps_operands=swapped,
         width_step=width_step,
         widest=widest,

@@ -30,7 +30,7 @@ from genkern.runtime.packed import Encoding, PackedBinary
 
 # Names of what a call is given besides its operands.
 WORKSPACE, COUNTERS = "workspace", "counters"
-# What copy engine and vector loads ask of addresses and pitches, in bytes, and kernels of numbers that are promised.
+# What copy engine and vector loads ask of addresses, and the copy engine of pitches, in bytes.
 ALIGNMENT = 16
 TENSOR_MAP_BYTES = 128
 

@@ -178,7 +178,7 @@ def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     return _waves(problem, config, gpu) > (1 if aligned else 2)
 
 
-def cute_split(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_parts(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe kernel whose parts of K are more than one wave of clusters, or shorter than four K-blocks.
 
     genkern: splits are there to give work to idle SMs; a shorter part is over before its ring is full.

@@ -122,7 +122,7 @@ RULES: dict[str, Rule] = {
         cute.cute_cluster_empty,
         cute.cute_large_cluster,
         cute.cute_direct,
-        cute.cute_split,
+        cute.cute_parts,
     )
 }
 # This one compares a group size with the others of its family, so it is made for each family.
@@ -148,7 +148,7 @@ RUNTIME_RULES = frozenset(
         "cute_wave",
         "cute_fitted",
         "cute_large_cluster",
-        "cute_split",
+        "cute_parts",
     }
 )
 # Of these, the ones that read GROUP_SIZE_M; they do not read SPLIT_K.

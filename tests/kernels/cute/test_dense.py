@@ -276,4 +276,4 @@ def test_a_split_k_is_added_up() -> None:
     assert f"def {added.function}(" in module.kernels_text
     assert f"def {main.function}(" not in module.text
     # Those that do not split are one kernel, which finishes by itself.
-    assert len(launch_plan(product_of(of, get_op(of.op), "sm_90"), replace(PING_PONG), H200).launches) == 1
+    assert len(launch_plan(product_of(of, get_op(of.op), "sm_90"), PING_PONG, H200).launches) == 1

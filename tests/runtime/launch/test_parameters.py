@@ -12,13 +12,13 @@ from recording_gpu import FakeGpu
 
 from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES
-from genkern.kernels.argument import Constant, Descriptor, Integer, Leading
+from genkern.kernels.argument import Constant, Descriptor, Integer, Leading, Stride
 from genkern.kernels.expression import evaluate
 from genkern.kernels.plan import Launch
 from genkern.ops.op import get_op
 from genkern.profiling.loaded_gemm import arguments_of
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch.parameters import Layout, parameters_of
+from genkern.runtime.launch.parameters import Layout, parameters_of, unmet
 from genkern.runtime.launch.prepared import PreparedCall
 from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
@@ -100,6 +100,18 @@ def test_every_launch_passes_what_was_measured(bundle: Bundle) -> None:
                 assert (launched.grid, launched.cluster) == ((x * launch.cluster, y, z), launch.cluster)
                 checked.add(launch.symbol.partition("_B")[0])
     assert len(checked) > 12
+
+
+@pytest.mark.parametrize("multiple_of", [2, 4, 8, 16])
+def test_what_kernels_were_promised_of_pitches(multiple_of: int) -> None:
+    """Rows, and matrices of a batch, may lie further apart by what the promise divides, and by no less."""
+    for argument, lies in (
+        (Leading("lda", "a", multiple_of), lambda apart: Layout(10, 16, apart, 2)),
+        (Stride("a_step", "a", multiple_of), lambda apart: Layout(10, 16, 16, 2, batch=3, step=apart)),
+    ):
+        assert unmet(argument, {"a": lies(160 + multiple_of)}) == ""
+        assert f"no multiple of {multiple_of}" in unmet(argument, {"a": lies(160 + multiple_of // 2)})
+        assert unmet(replace(argument, multiple_of=1), {"a": lies(161)}) == ""
 
 
 def test_boxes_fit_their_swizzle(bundle: Bundle) -> None:
