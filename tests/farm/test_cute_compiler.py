@@ -325,7 +325,7 @@ def test_what_sm_100s_kernels_are_made_of(
 
 @needs_dsl
 def test_descriptors_of_kernels_that_have_run(tmp_path: Path) -> None:
-    """What is read of boxes above is so: sm_90's plans, by which an H200 has computed, say the same, halves of B too."""
+    """What is read of boxes above is so: sm_90's plans, by which an H200 has computed, say so, halves of B too."""
     problem, name = REAL[0]
     made = compiled_text(problem, Config.parse(name), "sm_90", tmp_path)
     assert made.boxes == made.planned_boxes == [(128, 64, 3), (84, 64, 3), (16, 56, 0)]
