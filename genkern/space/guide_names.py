@@ -17,6 +17,7 @@ go together is left out: two programs for a tile of 64 rows, or in a cluster of 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from genkern.errors import InputError
@@ -27,9 +28,8 @@ from genkern.kernels.cute.tile_sm100 import ROWS, STORING_WARPS
 
 KEYS = ("mma_tiler_mn", "cluster_shape_mn", "use_2cta_instrs", "use_tma_store")
 SCHEDULES = (*dense.SCHEDULES, dense_sm100.SCHEDULE)
-_SWAPPED = tuple(form.schedule for form in dense.FORMS.values() if form.swapped)
-_PING_PONG = tuple(form.schedule for form in dense.FORMS.values() if form.ping_pong)
-_SPLIT = tuple(form.schedule for form in dense.FORMS.values() if form.split)
+# Of each of sm_90's schedules one family, whichever: they differ in the cluster and the way to store.
+_FORM_OF = {form.schedule: form for form in dense.FORMS.values()}
 # Where an entry does not say it: what fits is for legality to say.
 _DEFAULTS: dict[str, list[int]] = {"BLOCK_SIZE_K": [64, 128], "SPLIT_K": [1]}
 _BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
@@ -56,11 +56,12 @@ def in_own_names(entry: object) -> list[object]:
         raise InputError(f"{family}: use_2cta_instrs is [false]: wgmma, which it multiplies by, has no such form")
     clusters = _pairs(family, "cluster_shape_mn", entry["cluster_shape_mn"])
     stores = _flags(family, "use_tma_store", entry["use_tma_store"])
-    if any(stores) and family in _SPLIT:
+    form = _FORM_OF.get(str(family))
+    if form and form.split and any(stores):
         raise InputError(f"{family}: use_tma_store is [false]: what it stores is sums in float32")
-    if family in _SPLIT and not _are_splits(entry.get("SPLIT_K")):
+    if form and form.split and not _are_splits(entry.get("SPLIT_K")):
         raise InputError(f"{family}: SPLIT_K is a list of numbers from 2 on, of parts that K is split into")
-    height, width = _BLOCKS[::-1] if family in _SWAPPED else _BLOCKS
+    height, width = _BLOCKS[::-1] if form and form.swapped else _BLOCKS
     widths: dict[tuple[int, int], list[int]] = defaultdict(list)
     for pair in _pairs(family, "mma_tiler_mn", entry["mma_tiler_mn"]):
         along = dict(zip(_BLOCKS, pair, strict=True))
@@ -123,12 +124,13 @@ def _go_together(schedule: str, pair: bool, cluster: tuple[int, int], rows: int)
 def _warps(schedule: str, rows: int, columns: int) -> int:
     if schedule == dense_sm100.SCHEDULE:
         return STORING_WARPS
-    return GROUP_WARPS * groups_of(rows, columns, schedule in _PING_PONG)
+    return GROUP_WARPS * groups_of(rows, columns, _FORM_OF[schedule].ping_pong)
 
 
 def _name(schedule: str, pair: bool, cluster: tuple[int, int], tma_store: bool) -> str:
-    shape = "" if cluster == (1, 1) else f"_{cluster[0]}x{cluster[1]}"
-    return schedule + "_2cta" * pair + shape + ("" if tma_store or schedule in _SPLIT else "_direct")
+    if form := _FORM_OF.get(schedule):
+        return replace(form, cluster_m=cluster[0], cluster_n=cluster[1], tma_store=tma_store).name
+    return dense_sm100.Form(1 + pair, *cluster, tma_store).name
 
 
 def _pairs(family: object, key: str, value: Any) -> list[tuple[int, int]]:
@@ -136,8 +138,8 @@ def _pairs(family: object, key: str, value: Any) -> list[tuple[int, int]]:
         raise InputError(f"{family}: {key} is not a list of pairs [m, n]")
     found = []
     for pair in value:
-        if not isinstance(pair, list) or len(pair) != 2 or not all(type(side) is int for side in pair):
-            raise InputError(f"{family}: {key}: {str(pair)[:40]} is no pair of whole numbers [m, n]")
+        if not isinstance(pair, list) or len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
+            raise InputError(f"{family}: {key}: {str(pair)[:40]} is no pair of whole numbers [m, n] from 1 on")
         if tuple(pair) in found:
             raise InputError(f"{family}: {key}: {pair} is listed twice")
         found.append((pair[0], pair[1]))

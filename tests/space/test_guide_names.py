@@ -81,6 +81,8 @@ def test_other_entries_stay(entry: object) -> None:
         ({"mma_tiler_mn": [128, 128]}, r"mma_tiler_mn: 128 is no pair of whole numbers \[m, n\]"),
         ({"mma_tiler_mn": [[128, True]]}, "is no pair"),
         ({"mma_tiler_mn": []}, "is not a list of pairs"),
+        ({"cluster_shape_mn": [[0, 5]]}, "cluster_shape_mn: .0, 5. is no pair of whole numbers"),
+        ({"cluster_shape_mn": [[-1, -1]]}, "is no pair"),
         ({"mma_tiler_mn": [[64, 64], [64, 64]]}, "is listed twice"),
         ({"family": "cute_split"}, r"cute_split: use_tma_store is \[false\]: what it stores is sums"),
         ({"family": "cute_split", "use_tma_store": [False]}, "SPLIT_K is a list of numbers from 2 on"),
