@@ -42,7 +42,8 @@ _ALLOWED: dict[str, tuple[int, ...] | range] = {
     "BLOCK_SIZE_K": range(1, 8193),
     "GROUP_SIZE_M": range(1, 2**20 + 1),
     "SPLIT_K": range(1, 2**16 + 1),
-    "num_warps": _POWERS[:6],
+    # Kernels in CuTe DSL may have three groups of four.
+    "num_warps": (*_POWERS[:6], 12),
     "num_stages": range(17),
     "waves_per_eu": range(17),
     "matrix_instr_nonkdim": (0, 4, 16, 32),

@@ -112,6 +112,9 @@ def block_problem(family: str, field: str, value: int) -> str:
             return (
                 f"{value} is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements"
             )
+    elif facts.height_step:
+        if value % facts.height_step:
+            return f"{value} is not a multiple of {facts.height_step}"
     elif value & (value - 1):
         return f"{value} is not a power of two, which Triton needs"
     return ""

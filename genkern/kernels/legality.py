@@ -175,7 +175,7 @@ def _alone(family: str, block_m: int, block_n: int, block_k: int, num_warps: int
     for field, value in zip(TILE_FIELDS, (block_m, block_n, block_k), strict=True):
         if problem := block_problem(family, field, value):
             return f"{field}: {problem}"
-    if num_warps < 1 or num_warps & (num_warps - 1):
+    if num_warps < 1 or (num_warps & (num_warps - 1) and FAMILIES[family].language == "triton"):
         return "num_warps is not a power of two, which Triton needs"
     if places_loads and not FAMILIES[family].places_loads:
         return "this family takes neither xcd_remap nor cache_modifier"

@@ -370,7 +370,7 @@ def _values(where: str, field: str, values: object, facts: Family) -> tuple[int 
             raise InputError(f"{where}: {problem}")
         if field == "matrix_instr_nonkdim" and value not in MATRIX_SIZES:
             raise InputError(f"{where}: {value} is no matrix instruction: use {', '.join(map(str, MATRIX_SIZES))}")
-        if field == "num_warps" and value & (value - 1):
+        if field == "num_warps" and value & (value - 1) and facts.language == "triton":
             raise InputError(f"{where}: {value} is not a power of two, which Triton needs")
     return _distinct(where, values)
 

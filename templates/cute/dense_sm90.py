@@ -1,4 +1,4 @@
-"""Dense GEMM for sm_90 in CuTe DSL: TMA loads by a warp of its own, wgmma by one or two warpgroups, persistent.
+"""Dense GEMM for sm_90 in CuTe DSL: TMA loads by a warp of its own, wgmma by up to three warpgroups, persistent.
 
 C [M, N] = finish(A [M, K] @ B [K, N]). Compile processes load this file by its path; nothing else of genkern imports
 it, since CuTe DSL is an optional extra. `build` is its entry.
@@ -37,8 +37,8 @@ from genkern.templates.cute.epilogue_sm90 import ROWS, WARP, WARP_ROWS, Epilogue
 from genkern.templates.cute.loads_sm90 import EARLY, Loads
 
 GROUP = 128
-# Registers of a thread that loads, and of one that multiplies where one group does, or two: 64 Ki are an SM's.
-LOADING, MULTIPLYING = 40, {1: 240, 2: 232}
+# Registers of a thread that loads and of one that multiplies, by how many groups do: 64 Ki are an SM's.
+REGISTERS = {1: (40, 240), 2: (40, 232), 3: (32, 160)}
 # Named barriers of the ping-pong groups; 0 is the whole CTA's, and the epilogue has others.
 TURN = 1
 
@@ -196,12 +196,13 @@ class Dense(Epilogue, Loads):
                 self.load_first(load_a, load_b, a, b, full, sizes, place)
                 self.prefetch(*self.stored_by(c))
             cute.arch.sync_threads()
+        loading, multiplying = REGISTERS[self.groups]
         if warp < GROUP // WARP:
-            cute.arch.setmaxregister_decrease(LOADING)
+            cute.arch.setmaxregister_decrease(loading)
             if warp == 0:
                 self.load(load_a, load_b, a, b, full, empty, sizes, walk, place)
         else:
-            cute.arch.setmaxregister_increase(MULTIPLYING[self.groups])
+            cute.arch.setmaxregister_increase(multiplying)
             which = warp // (GROUP // WARP) - 1
             rest = a, b, parts, full, empty, c, extras, sizes, cute.ceil_div(sizes[2], self.block_k), walk
             if const_expr(not self.beside):

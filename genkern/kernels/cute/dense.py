@@ -1,7 +1,8 @@
 """The families in CuTe DSL for sm_90 (templates/cute/dense_sm90.py): a persistent GEMM by TMA and wgmma.
 
-In the cooperative ones two warpgroups share a tile; in ping-pong each has its own, and while one multiplies the other
-brings its sums to C. Programs of a cluster of two to eight have tiles beside each other, and load for one another.
+In the cooperative ones up to three warpgroups share a tile; in ping-pong each of two has its own, and while one
+multiplies the other brings its sums to C. Programs of a cluster of two to eight have tiles beside each other, and load
+for one another.
 `swapped` ones compute C^T = B^T A^T: the 64 rows of wgmma go along N, and BLOCK_SIZE_M is any multiple of 8.
 `direct` ones store C from registers, for rows of C off 16 bytes and for float32; the others by TMA, but for `split`
 ones: these are cooperative and share K out too, and sums go to the workspace, where a kernel in Triton adds them up.
@@ -158,8 +159,10 @@ def _call(product: Product, variant: Variant) -> Call:
     box = (variant.part, tile.ROWS) if variant.swapped else (tile.WARP_ROWS, variant.part)
     swizzle = tile.SWIZZLE_128 if tile.is_swizzled(box[1]) else tile.NO_SWIZZLE
     batched = get_op(problem.op).batched
+    # Upright a thread has neighbours in a row; from registers they go out together where rows are an even number.
+    pairs = not (variant.swapped or tma_store or batched) and problem.N % 2 == 0
     c: tuple[Argument, ...] = (Pointer("c_ptr", "c"), *product.extra)
-    leading: tuple[Argument, ...] = (Leading("ldc", "c"),)
+    leading: tuple[Argument, ...] = (Leading("ldc", "c", 1 + pairs),)
     if variant.split:
         c, leading = (Workspace("partial_ptr", product.accumulator),), (Integer("ldc", N), SPLITS)
     if tma_store:
@@ -192,11 +195,11 @@ def _call(product: Product, variant: Variant) -> Call:
     }
     if batched:
         constants["batched"] = 1
+    if pairs:
+        constants["pairs"] = 1
     if variant.split:
         # What is done to sums is the other kernel's.
         constants |= {"split": 1, "dtype_c": product.accumulator, "scales": "none", "bias": 0, "activation": "none"}
-        # Upright a thread has neighbours in a row, which is even where N is.
-        constants["pairs"] = int(not variant.swapped and problem.N % 2 == 0)
     kernel = Kernel(
         variant,
         (*arguments, BINARY_NAME, *(Constant(name, value) for name, value in constants.items())),
@@ -255,6 +258,8 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     if height % tile.ROWS or height > _HIGHEST[form.ping_pong]:
         return f"tiles have 64 or 128 {'columns' if form.swapped else 'rows'} for each warpgroup"
     groups = tile.groups_of(height, width, form.ping_pong)
+    if groups > 2 and scales_of(problem) == BLOCKS:
+        return "at most two warpgroups share a tile whose products have scales of blocks"
     left, right = form.widths(problem, config)
     if left and config.num_warps == 2 * tile.GROUP_WARPS and scales_of(problem) != BLOCKS:
         groups = 2
@@ -268,7 +273,7 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
     if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
         return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where no operand runs along it"
-    most_accumulators, of_tile = tile.MOST_ACCUMULATORS, 1 if form.ping_pong else groups
+    most_accumulators, of_tile = tile.MOST_ACCUMULATORS[groups], 1 if form.ping_pong else groups
     accumulators = tile.accumulators(height, width, of_tile)
     if scales_of(problem) == BLOCKS:
         # Beside sums lie products of 64 rows, which one group has, and scales.
@@ -325,6 +330,7 @@ CUTE_DENSE = tuple(
         swapped=form.swapped,
         width_step=tile.WIDTH_STEP,
         widest=_WIDEST[form.ping_pong],
+        height_step=tile.ROWS,
         block_m=(tile.WIDTH_STEP, _WIDEST[form.ping_pong]) if form.swapped else (tile.ROWS, _HIGHEST[form.ping_pong]),
         helper_warps=tile.LOADING_WARPS,
         batches=not form.split,

@@ -25,8 +25,9 @@ SWIZZLE_128, NO_SWIZZLE = 3, 0
 # Two barriers of 8 bytes for each stage lie before the first one, which begins at a multiple of this.
 BARRIER_BYTES = 1024
 MOST_STAGES = BARRIER_BYTES // 16
-# Accumulators of a thread: 232 registers are left to it (two multiplying groups), some 30 of which hold addresses.
-MOST_ACCUMULATORS = 200
+# Accumulators of a thread, by how many groups multiply. One or two leave it 232 registers and more, some 30 of which
+# hold addresses; of three ptxas wants each wgmma to fit the 128 that a thread of 512 has before it may have more.
+MOST_ACCUMULATORS = {1: 200, 2: 200, 3: 100}
 # The same where scales of blocks are read meanwhile, some 10 more registers, products among them.
 MOST_PROMOTED = 192
 # Columns of a part that is not swizzled: longer ones keep more of C in shared memory.
@@ -70,6 +71,8 @@ def groups_of(height: int, width: int, ping_pong: bool) -> int:
 
     Two may share one of 64 that is narrower, too.
     """
+    if height == 3 * ROWS and not ping_pong:
+        return 3
     return 2 if ping_pong or height > ROWS or width > WIDEST else 1
 
 

@@ -302,7 +302,8 @@ class Family:
     `in_registers`: without `steps`, B's elements become numbers in registers as the format says (Op.in_registers).
     `aligned_rows`: without `uses_tma`, its loads ask for rows of A and B that begin at multiples of 16 bytes, too.
     `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
-    two (0: it may not), up to `widest`. That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M.
+    two (0: it may not), up to `widest`. That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M. `height_step`: so
+    the other side, of this.
     `helper_warps`: warps that it runs beyond num_warps.
     `places_loads`: takes xcd_remap and cache_modifier.
     `has_semaphore`: one program of a tile adds up its splits, in a fixed order, in the same kernel.
@@ -340,6 +341,7 @@ class Family:
     aligned_rows: bool = False
     width_step: int = 0
     widest: int = WIDEST
+    height_step: int = 0
     helper_warps: int = 0
     places_loads: bool = False
     has_semaphore: bool = False

@@ -84,17 +84,17 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile of a width that is no power of two and leaves over 15 % of the last wave's clusters without a turn.
+    """CuTe tile with a side that is no power of two which leaves over 15 % of the last wave's clusters without a turn.
 
-    genkern: as width_fills_nothing, by clusters: such widths are there to cut C to fill the SMs, or for the tiles of a
-    cluster to cover N or M (cuBLASLt has 64x96 in clusters of 4x2 for 2984x184x4792).
+    genkern: as width_fills_nothing, by clusters: such sides are there to cut C to fill the SMs, or, if they are widths,
+    for the tiles of a cluster to cover N or M (cuBLASLt has 64x96 in clusters of 4x2 for 2984x184x4792).
     """
     turn = turn_of(config.family)
     if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
-    _, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    if width & (width - 1) == 0 or width == _covering(turn, along):
+    height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    if height & (height - 1) == 0 and (width & (width - 1) == 0 or width == _covering(turn, along)):
         return False
     return _turns(problem, config) < _LEAST_FILL * _waves(problem, config, gpu) * _at_once(config, gpu)
 

@@ -94,6 +94,7 @@ CASES = [
     # Products of 64 rows lie beside the sums of all.
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_N=136, num_stages=3), "more than 192 accumulators"),
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=192), ""),
+    (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=192, num_warps=12), "at most two warpgroups"),
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=200), "more than 192 accumulators"),
     (problem(**BLOCKS, own=(("block_n", 64),)), PROMOTED, "or 1x128 and 128x128 blocks"),
     (problem(**BLOCKS | INT8), PROMOTED, "multiplies bf16, fp16 or fp8"),
@@ -113,12 +114,16 @@ CASES = [
     # K-blocks of 32 need operands that both run across K.
     (problem(row_major_a=False, row_major_b=True), replace(SWAPPED, BLOCK_SIZE_K=32), ""),
     (problem(row_major_a=False), replace(SWAPPED, BLOCK_SIZE_K=32), "32 where no operand runs along it"),
-    (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=192), "192 is not a power of two"),
-    (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=32), "64 or 128 columns for each warpgroup"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=192), "num_warps is 12"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=200, BLOCK_SIZE_N=192, num_warps=12), ""),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=208, BLOCK_SIZE_N=192, num_warps=12), "more than 100 accumulators"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=320, num_warps=12), "64 or 128 columns for each warpgroup"),
+    (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=32), "32 is not a multiple of 64"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=64, num_warps=16), "num_warps is 4"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=208, BLOCK_SIZE_N=256, num_stages=2), "more than 200 accumulators"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=192, BLOCK_SIZE_N=256, num_stages=3), ""),
     (PLAIN, Config("cute_ping_pong_swapped", 32, 256, 64, 8, 1, 8, 4), "64 or 128 columns for each warpgroup"),
+    (PLAIN, Config("cute_ping_pong_swapped", 32, 192, 64, 8, 1, 12, 4), "64 or 128 columns for each warpgroup"),
     (problem(row_major_a=False), SWAPPED, ""),
     (problem(row_major_a=False, row_major_b=True), replace(SWAPPED, BLOCK_SIZE_M=192), ""),
     (problem(n=513), SWAPPED, "rows of C do not start at multiples of 16 bytes"),
@@ -135,6 +140,27 @@ def test_legality(of: GemmProblem, config: Config, why: str) -> None:
     assert bool(why) == bool(said)
 
 
+@pytest.mark.parametrize(
+    ("of", "family", "pairs"),
+    [
+        (problem(n=514), "cute_ping_pong_2x1_direct", True),
+        (problem(n=513), "cute_ping_pong_2x1_direct", False),
+        (problem(dtype_c="fp32"), "cute_ping_pong_2x1_direct", True),
+        (problem(n=514), "cute_ping_pong_swapped_direct", False),
+        (problem(n=514, op="batched_a16w16", own=(("batch_size", 3),)), "cute_ping_pong_2x1_direct", False),
+        (PLAIN, "cute_ping_pong_2x1", False),
+    ],
+)
+def test_sums_go_out_in_pairs(of: GemmProblem, family: str, pairs: bool) -> None:
+    """From registers, where a thread has neighbours of a row, and every row begins with an even element."""
+    config = replace(PING_PONG, family=family, BLOCK_SIZE_M=128, BLOCK_SIZE_N=128)
+    assert not legal(of, config, H200)
+    arguments = launch_of(of, config).arguments
+    assert (dict(spec_of(of, config).constants).get("pairs", 0) == 1) is pairs
+    promised = [argument.multiple_of for argument in arguments if isinstance(argument, Leading)]
+    assert promised == ([] if family == "cute_ping_pong_2x1" else [1 + pairs])
+
+
 def test_other_architectures_are_refused() -> None:
     """wgmma is Hopper's."""
     assert "sm_90 alone" in legal(PLAIN, PING_PONG, gpu_for_arch("sm_100"))
@@ -143,10 +169,10 @@ def test_other_architectures_are_refused() -> None:
 def test_shared_memory_is_said_once() -> None:
     """What legality bounds is what the kernel is compiled with and launched with, of each family, every third width."""
     of = (PLAIN, problem(dtype_c="fp32"), problem(row_major_a=False, row_major_b=True))
-    blocks = itertools.product(FORMS, (64, 128, 256), range(8, 257, 24), (2, 3, 4, 6, 9))
+    blocks = itertools.product(FORMS, (64, 128, 192, 256), range(8, 257, 24), (2, 3, 4, 6, 9))
     seen = 0
     for family, height, width, stages in blocks:
-        for warps in (4, 8):
+        for warps in (12,) if height == 192 else (4, 8):
             config = Config(family, *FORMS[family].sides(height, width), 64, 1, 1, warps, stages)
             for each in of:
                 if legal(each, config, H200):
@@ -206,7 +232,7 @@ def test_the_plan_of_other_layouts_and_stores() -> None:
     assert a == Map("a_desc", "a", (32, 64), True, 3)
     assert b == Map("b_desc", "b", (32, 64), False, 3)
     assert c == Pointer("c_ptr", "c")
-    assert pitch == Leading("ldc", "c")
+    assert pitch == Leading("ldc", "c", 2)
     # Of 132 SMs clusters of four have 120.
     assert launch.programs({"units": 132}) == (30, 1, 1)
 

@@ -53,7 +53,7 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
     """A problem of some turns, off the tiles' sides, and a config: small ones of all that the family takes."""
     form, random = FORMS[family], Random(f"{family} {seed}")
     while True:
-        height = random.choice((64, 128) if form.ping_pong else (64, 128, 128, 256))
+        height = random.choice((64, 128) if form.ping_pong else (64, 128, 192, 256))
         width, stages = random.choice((16, 24, 40, 64, 64, 64, 72, 96, 128)), random.randint(2, 4)
         block_m, block_n = form.sides(height, width)
         dtype = random.choice(("bf16", "bf16", "fp16", "fp8e4m3fn"))
@@ -133,6 +133,40 @@ def test_groups_beside_each_other(layout: str, name: str, tmp_path: Path) -> Non
     config, made = made_of(of, name, tmp_path)
     for seed in range(2):
         np.testing.assert_array_equal(*run(of, config, made, seed=seed, clusters=2))
+
+
+# Three groups that have 64 rows each: parts of C by TMA and from registers, both operands across K, in a cluster.
+THREE = [
+    ("TN", "cute_cooperative_BM192_BN168_BK64_GM2_SK1_nW12_nS3"),
+    ("TN", "cute_cooperative_swapped_1x2_BM200_BN192_BK64_GM1_SK1_nW12_nS3"),
+    ("NT", "cute_cooperative_swapped_2x1_direct_BM72_BN192_BK64_GM1_SK1_nW12_nS3"),
+    ("NT", "cute_cooperative_2x2_direct_BM192_BN64_BK32_GM1_SK1_nW12_nS4"),
+]
+
+
+@pytest.mark.parametrize(("layout", "name"), THREE)
+def test_three_groups(layout: str, name: str, tmp_path: Path) -> None:
+    """Each has the sums and the parts of C of its own rows, and a stage is free when all three have read it."""
+    of = GemmProblem(408, 440, 200, row_major_a=layout[0] == "T", row_major_b=layout[1] == "T", bias=True)
+    config, made = made_of(of, name, tmp_path)
+    for seed in range(2):
+        np.testing.assert_array_equal(*run(of, config, made, seed=seed, clusters=2))
+
+
+# C from registers: two neighbours at once, in 16 and in 32 bits, and one by one.
+PAIRS = [
+    (102, "bf16", "cute_cooperative_direct_BM128_BN72_BK64_GM1_SK1_nW8_nS3"),
+    (102, "fp32", "cute_ping_pong_2x1_direct_BM64_BN64_BK64_GM1_SK1_nW8_nS3"),
+    (101, "bf16", "cute_cooperative_direct_BM64_BN64_BK64_GM1_SK1_nW4_nS3"),
+]
+
+
+@pytest.mark.parametrize(("n", "dtype_c", "name"), PAIRS)
+def test_pairs(n: int, dtype_c: str, name: str, tmp_path: Path) -> None:
+    """C is whole, and nothing beside it is written, wherever N ends in a tile."""
+    of = GemmProblem(200, n, 200, dtype_c=dtype_c, bias=True, activation="relu")
+    config, made = made_of(of, name, tmp_path)
+    np.testing.assert_array_equal(*run(of, config, made, seed=0, clusters=2))
 
 
 # Seven K-blocks in three parts and in seven; sums that go to the workspace one by one, and two at a time.

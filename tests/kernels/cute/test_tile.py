@@ -46,6 +46,7 @@ def test_parts_of_swapped_tiles(width: int) -> None:
     [
         (64, 128, False, 1, 64),
         (128, 128, False, 2, 64),
+        (192, 200, False, 3, 100),
         (256, 128, False, 2, 128),
         (128, 128, True, 2, 128),
         (64, 256, False, 1, 128),
@@ -53,7 +54,7 @@ def test_parts_of_swapped_tiles(width: int) -> None:
     ],
 )
 def test_groups_and_accumulators(height: int, width: int, ping_pong: bool, groups: int, each: int) -> None:
-    """One group for 64 rows of wgmma, two beyond and for more columns than one has; in ping-pong a tile for each."""
+    """One group for 64 rows, three for 192, else two, as for more columns than one has; in ping-pong a tile each."""
     assert groups_of(height, width, ping_pong) == groups
     assert accumulators(height, width, 1 if ping_pong else groups) == each
 
