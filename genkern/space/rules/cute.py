@@ -84,7 +84,7 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile with a side that is no power of two which leaves over 15 % of the last wave's clusters without a turn.
+    """CuTe tile with a side that is no power of two and leaves over 15 % of the last wave's clusters idle.
 
     genkern: as width_fills_nothing, by clusters: such sides are there to cut C to fill the SMs, or, if they are widths,
     for the tiles of a cluster to cover N or M (cuBLASLt has 64x96 in clusters of 4x2 for 2984x184x4792).
