@@ -104,4 +104,4 @@ def write_trouble(folder: Path) -> Path:
 
 def trouble_spec(name: str) -> KernelSpec:
     """The spec of one kernel of the module."""
-    return KernelSpec(name, name, (("c_ptr", "*fp32"),), (("BINARY", "B"),), ("c_ptr",), (("num_warps", 4),))
+    return KernelSpec(name, name, (("c_ptr", "*fp32"),), (("BINARY", "B"),), (("c_ptr", 16),), (("num_warps", 4),))

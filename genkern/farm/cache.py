@@ -38,14 +38,13 @@ class Failure:
 def read_spec(entry: str | Path) -> KernelSpec:
     """What the binary in this entry of the cache was compiled from."""
     values = json.loads((Path(entry) / _RECORD).read_bytes())["spec"]
-    pairs = {name: tuple((str(k), v) for k, v in values[name]) for name in ("signature", "constants", "options")}
+    of_pairs = "signature", "constants", "divisible", "options"
+    pairs = {name: tuple((str(k), v) for k, v in values[name]) for name in of_pairs}
     return KernelSpec(
         values["function"],
         values["source_sha256"],
-        divisible_by_16=tuple(values["divisible_by_16"]),
         language=values.get("language", "triton"),
         file=values.get("file", ""),
-        divisible=tuple((str(name), int(number)) for name, number in values.get("divisible", ())),
         **pairs,
     )
 

@@ -37,9 +37,8 @@ class KernelSpec:
     """One kernel of the generated module with its compile-time choices.
 
     `signature` lists the run-time arguments in order with Triton's type names, `constants` the
-    compile-time ones that follow them. Arguments named in `divisible_by_16` are promised to be so
-    (for a pointer: its address), those in `divisible` to be by 2, 4 or 8. `source_sha256` is that of the kernel's text,
-    helpers included.
+    compile-time ones that follow them. `divisible` names those that are promised to be multiples of 2, 4, 8 or 16 (of a
+    pointer: its address). `source_sha256` is that of the kernel's text, helpers included.
     A kernel that is no Triton's has its `language`, and the `file` that it is in (genkern.kernels.cute.source_file).
     """
 
@@ -47,13 +46,11 @@ class KernelSpec:
     source_sha256: str
     signature: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, int | str], ...]
-    divisible_by_16: tuple[str, ...]
+    divisible: tuple[tuple[str, int], ...]
     options: tuple[tuple[str, int | str], ...]
     # Not in the text that is digested: `key` says for which languages each counts.
     language: str = field(default="triton", repr=False)
     file: str = field(default="", repr=False)
-    # Nobody tells the compilers of kernels that are not Triton's.
-    divisible: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def key(self, target: Target, triton_version: str, environment: Environment | None = None) -> str:
         """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies.
@@ -67,7 +64,7 @@ class KernelSpec:
             return hashlib.sha256(repr((self, self.language, target, cute_version())).encode()).hexdigest()
         environment = compile_environment() if environment is None else environment
         layouts = with_layouts(self.signature)
-        decides = self, self.divisible, layouts, target, triton_version, environment, LOWERING
+        decides = self, layouts, target, triton_version, environment, LOWERING
         return hashlib.sha256(repr(decides).encode()).hexdigest()
 
 

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 from genkern.errors import GenkernError
-from genkern.kernels.argument import MOST_PROMISED
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.lowering import with_layouts
 
@@ -31,8 +30,7 @@ def ast_source(module: ModuleType, spec: KernelSpec) -> Any:
     function = getattr(module, spec.function)
     names = [name for name, _ in spec.signature]
     signature = {**dict(spec.signature), **{name: "constexpr" for name, _ in spec.constants}}
-    divisors = {**dict.fromkeys(spec.divisible_by_16, MOST_PROMISED), **dict(spec.divisible)}
-    attributes = {(names.index(name),): [["tt.divisibility", divisor]] for name, divisor in divisors.items()}
+    attributes = {(names.index(name),): [["tt.divisibility", divisor]] for name, divisor in spec.divisible}
     if type(function).__name__ != "GluonJITFunction":
         return ASTSource(function, signature, constexprs=dict(spec.constants), attrs=attributes)
     from triton.experimental.gluon._runtime import GluonASTSource

@@ -14,7 +14,7 @@ from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.argument import MOST_PROMISED, Constant, constants_of, expanded, promised, triton_type
+from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
 from genkern.kernels.expression import Value, evaluate, fold
 from genkern.kernels.families.call import Call, Kernel, Product, Variant, for_batch, for_groups, product_of
 from genkern.kernels.family import FAMILIES
@@ -113,10 +113,9 @@ def _specs(product: Product, one: Config, split: bool, hashes: tuple[tuple[str, 
                 source[kernel.variant.name],
                 tuple((argument.name, triton_type(argument, operands)) for argument in given),
                 constants_of(arguments),
-                tuple(argument.name for argument in given if promised(argument) == MOST_PROMISED),
+                tuple((argument.name, promised(argument)) for argument in given if promised(argument) > 1),
                 compile_options(kernel, config),
                 *_written(kernel, config),
-                tuple((each.name, promised(each)) for each in given if 1 < promised(each) < MOST_PROMISED),
             )
         )
     return tuple(specs)

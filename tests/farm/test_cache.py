@@ -27,9 +27,8 @@ SPEC = KernelSpec(
     "cd" * 32,
     (("a_ptr", "*bf16"), ("M", "i32")),
     (("BINARY", "BM64"), ("BLOCK_SIZE_M", 64)),
-    ("a_ptr",),
+    (("a_ptr", 16), ("M", 8)),
     (("num_warps", 4), ("schedule_hint", "none")),
-    divisible=(("M", 8),),
 )
 RESOURCES = Resources(registers=96, spills=0, shared_bytes=16384)
 FILES = {"kernel.cubin": bytes(range(256)) * 8, "kernel.json": b'{"name": "matmul_tiled_BM64"}'}

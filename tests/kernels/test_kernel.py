@@ -21,7 +21,7 @@ SPEC = KernelSpec(
     "ab" * 32,
     (("a_ptr", "*bf16"), ("M", "i32")),
     (("BINARY", "BM64"), ("BLOCK_SIZE_M", 64)),
-    ("a_ptr",),
+    (("a_ptr", 16),),
     (("num_warps", 4),),
 )
 TARGET = Target("cuda", 90, 32)
@@ -35,10 +35,9 @@ TARGET = Target("cuda", 90, 32)
         {"signature": (("a_ptr", "*fp16"), ("M", "i32"))},
         {"signature": (("M", "i32"), ("a_ptr", "*bf16"))},
         {"constants": (("BINARY", "BM64"), ("BLOCK_SIZE_M", 128))},
-        {"divisible_by_16": ("a_ptr", "M")},
-        {"divisible_by_16": ()},
-        {"divisible": (("M", 8),)},
-        {"divisible": (("M", 2),)},
+        {"divisible": (("a_ptr", 16), ("M", 16))},
+        {"divisible": (("a_ptr", 16), ("M", 8))},
+        {"divisible": ()},
         {"options": (("num_warps", 8),)},
         {"options": (("num_warps", 4), ("num_stages", 2))},
     ],

@@ -161,7 +161,7 @@ def _one_for_all(folder: Path, problem: GemmProblem) -> None:
             for value, other in zip(values, (*launch.args, *launch.constants.values()), strict=True):
                 assert value is other or _described(value) == _described(other)
             for (name, kind), value in zip(spec.signature, launch.args, strict=True):
-                promised = 16 if name in spec.divisible_by_16 else dict(spec.divisible).get(name, 1)
+                promised = dict(spec.divisible).get(name, 1)
                 if isinstance(value, int):
                     assert kind == "i32"
                     assert value < 2**31

@@ -13,6 +13,7 @@ from typing import Any
 from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import MOST_PROMISED
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import Launch as PlannedLaunch
@@ -54,7 +55,8 @@ class RowKernel:
     def spec(self) -> KernelSpec:
         """What to compile."""
         return KernelSpec(
-            *(self.function, sha256_of(FILE), self.signature, self.constants, self.promised),
+            *(self.function, sha256_of(FILE), self.signature, self.constants),
+            tuple((name, MOST_PROMISED) for name in self.promised),
             (("num_warps", self.num_warps), ("num_stages", 2)),
         )
 
