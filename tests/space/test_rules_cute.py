@@ -28,6 +28,10 @@ def together(m: int, n: int, form: str = "", stages: int = 4) -> Config:
     return Config(f"cute_cooperative{form}", m, n, 64, 8, 1, 8 if m > 64 else 4, stages)
 
 
+def three(m: int, n: int) -> Config:
+    return Config("cute_cooperative", m, n, 64, 8, 1, 12, 4)
+
+
 def swapped(m: int, n: int, form: str = "", stages: int = 4) -> Config:
     return Config(f"cute_ping_pong_swapped{form}", m, n, 64, 8, 1, 8, stages)
 
@@ -57,6 +61,8 @@ CASES = [
     ("cute_wave", (problem(2048, 1600), ping_pong(128, 160)), (problem(2048, 1600), ping_pong(128, 128))),
     ("cute_wave", (problem(1600, 2048), swapped(160, 128)), (problem(6144, 4096), swapped(168, 128))),
     ("cute_wave", (problem(1600, 2048), swapped(160, 128)), (problem(160, 2048), swapped(160, 128))),
+    # 98 tiles of 192 rows are three quarters of a wave of 132, 120 of them nine tenths.
+    ("cute_wave", (problem(1344, 1792), three(192, 128)), (problem(1536, 1920), three(192, 128))),
     # The library's tile there: 120 programs of 132.
     ("cute_wave", (problem(4316, 128), swapped(56, 64)), (problem(4316, 128), swapped(72, 64))),
     # 96 programs in twelve clusters of a possible fifteen, each with all columns: the library's there.
