@@ -15,7 +15,7 @@ from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
 from genkern.gemm.libraries import is_call
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED
-from genkern.kernels.family import FAMILIES, block_problem
+from genkern.kernels.family import FAMILIES, block_problem, warps_problem
 
 AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "instruction_sched_variant")
 # Everything that tune_gemm or genkern writes of one size.
@@ -35,15 +35,13 @@ RESULT_KEYS = (
 )
 CHOICES = ("config", "vendor")
 LIBRARY = "genkern"
-_POWERS = tuple(2**i for i in range(11))
 # Allowed values of each integer of a config: all that a space file may list, narrow enough to catch a typo.
 _ALLOWED: dict[str, tuple[int, ...] | range] = {
     **dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N"), range(1, 1025)),
     "BLOCK_SIZE_K": range(1, 8193),
     "GROUP_SIZE_M": range(1, 2**20 + 1),
     "SPLIT_K": range(1, 2**16 + 1),
-    # Kernels in CuTe DSL may have three groups of four.
-    "num_warps": (*_POWERS[:6], 12),
+    "num_warps": range(1, 33),
     "num_stages": range(17),
     "waves_per_eu": range(17),
     "matrix_instr_nonkdim": (0, 4, 16, 32),
@@ -165,6 +163,8 @@ def config_of(values: Mapping[str, object]) -> Config:
     for key in _REQUIRED:
         if problem := block_problem(family, key, int(parts[key])):
             raise InputError(f"{key} = {problem}")
+    if problem := warps_problem(family, int(parts.get("num_warps", 4))):
+        raise InputError(f"num_warps = {problem}")
     hint = values.get("schedule_hint", values.get("instruction_sched_variant", "none"))
     parts["schedule_hint"] = _word("schedule_hint", hint)
     parts["cache_modifier"] = modifier = str(values.get("cache_modifier") or "none")

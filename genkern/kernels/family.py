@@ -120,6 +120,15 @@ def block_problem(family: str, field: str, value: int) -> str:
     return ""
 
 
+def warps_problem(family: str, value: int) -> str:
+    """Why the family cannot have so many warps ("" when it can, or when that hangs on the tile)."""
+    if value < 1:
+        return f"{value} is below 1"
+    if FAMILIES[family].language == "triton" and value & (value - 1):
+        return f"{value} is not a power of two, which Triton needs"
+    return ""
+
+
 def is_deterministic(problem: GemmProblem, config: Config) -> bool:
     """False for float sums whose order is that in which programs happen to run: tiled_atomic's.
 

@@ -23,7 +23,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
-from genkern.kernels.family import FAMILIES, block_problem
+from genkern.kernels.family import FAMILIES, block_problem, warps_problem
 from genkern.ops.op import get_op, groups_of, operands_of
 from genkern.triton_release import triton_release
 
@@ -175,8 +175,8 @@ def _alone(family: str, block_m: int, block_n: int, block_k: int, num_warps: int
     for field, value in zip(TILE_FIELDS, (block_m, block_n, block_k), strict=True):
         if problem := block_problem(family, field, value):
             return f"{field}: {problem}"
-    if num_warps < 1 or (num_warps & (num_warps - 1) and FAMILIES[family].language == "triton"):
-        return "num_warps is not a power of two, which Triton needs"
+    if problem := warps_problem(family, num_warps):
+        return f"num_warps: {problem}"
     if places_loads and not FAMILIES[family].places_loads:
         return "this family takes neither xcd_remap nor cache_modifier"
     return ""

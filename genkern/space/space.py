@@ -18,7 +18,7 @@ from genkern.errors import InputError
 from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.kernels.cute.own import PREFIX
 from genkern.kernels.families.call import Family
-from genkern.kernels.family import FAMILIES, block_problem
+from genkern.kernels.family import FAMILIES, block_problem, warps_problem
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
 from genkern.space.rules.registry import RULE_NAMES
@@ -370,8 +370,8 @@ def _values(where: str, field: str, values: object, facts: Family) -> tuple[int 
             raise InputError(f"{where}: {problem}")
         if field == "matrix_instr_nonkdim" and value not in MATRIX_SIZES:
             raise InputError(f"{where}: {value} is no matrix instruction: use {', '.join(map(str, MATRIX_SIZES))}")
-        if field == "num_warps" and value & (value - 1) and facts.language == "triton":
-            raise InputError(f"{where}: {value} is not a power of two, which Triton needs")
+        if field == "num_warps" and (problem := warps_problem(facts.name, value)):
+            raise InputError(f"{where}: {problem}")
     return _distinct(where, values)
 
 

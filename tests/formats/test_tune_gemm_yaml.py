@@ -194,6 +194,8 @@ def test_tune_gemms_own_file() -> None:
         ("'BLOCK_SIZE_M': 64", "'BLOCK_SIZE_M': 64.0", "BLOCK_SIZE_M = 64.0"),
         ("'BLOCK_SIZE_M': 64, ", "", "BLOCK_SIZE_M is missing"),
         ("'num_warps': 4", "'num_warps': 3", "num_warps = 3"),
+        ("'num_warps': 4", "'num_warps': 12", "num_warps = 12 is not a power of two"),
+        ("'num_warps': 4", "'num_warps': 64", "num_warps = 64"),
         ("'num_warps': 4", "'num_warps': 4; import os", "num_warps"),
         ("'num_stages': 2", "'num_stages': -1", "num_stages = -1"),
         ("'SPLIT_K': 1", "'SPLIT_K': 0", "SPLIT_K = 0"),

@@ -53,6 +53,8 @@ def test_swapped_entries() -> None:
     assert len(found) == 2 * 2 * 2
     assert [found[0][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[40, 72], [64], [4]]  # type: ignore[index]
     assert [found[1][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[224], [128], [8]]  # type: ignore[index]
+    three = in_own_names({**ENTRY, "family": "cute_cooperative_swapped", "mma_tiler_mn": [[200, 192]]})[0]
+    assert [three[key] for key in ("BLOCK_SIZE_N", "num_warps")] == [[192], [12]]  # type: ignore[index]
 
 
 def test_a_split_k() -> None:

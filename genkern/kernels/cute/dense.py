@@ -159,7 +159,8 @@ def _call(product: Product, variant: Variant) -> Call:
     box = (variant.part, tile.ROWS) if variant.swapped else (tile.WARP_ROWS, variant.part)
     swizzle = tile.SWIZZLE_128 if tile.is_swizzled(box[1]) else tile.NO_SWIZZLE
     batched = get_op(problem.op).batched
-    # Upright a thread has neighbours in a row; from registers they go out together where rows are an even number.
+    # Upright a thread has neighbours in a row; from registers they go out together where every row begins with an even
+    # element, which nobody promises of the products of a batch (Stride).
     pairs = not (variant.swapped or tma_store or batched) and problem.N % 2 == 0
     c: tuple[Argument, ...] = (Pointer("c_ptr", "c"), *product.extra)
     leading: tuple[Argument, ...] = (Leading("ldc", "c", 1 + pairs),)

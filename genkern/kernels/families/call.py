@@ -302,8 +302,8 @@ class Family:
     `in_registers`: without `steps`, B's elements become numbers in registers as the format says (Op.in_registers).
     `aligned_rows`: without `uses_tma`, its loads ask for rows of A and B that begin at multiples of 16 bytes, too.
     `width_step`: the side of a tile that wgmma's rows do not go along may be any multiple of this, not only a power of
-    two (0: it may not), up to `widest`. That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M. `height_step`: so
-    the other side, of this.
+    two (0: it may not), up to `widest`. That is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M. `height_step`: the
+    other side may be any multiple of this (0: a power of two).
     `helper_warps`: warps that it runs beyond num_warps.
     `places_loads`: takes xcd_remap and cache_modifier.
     `has_semaphore`: one program of a tile adds up its splits, in a fixed order, in the same kernel.

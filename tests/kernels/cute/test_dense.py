@@ -149,16 +149,19 @@ def test_legality(of: GemmProblem, config: Config, why: str) -> None:
         (problem(n=514), "cute_ping_pong_swapped_direct", False),
         (problem(n=514, op="batched_a16w16", own=(("batch_size", 3),)), "cute_ping_pong_2x1_direct", False),
         (PLAIN, "cute_ping_pong_2x1", False),
+        (PLAIN, "cute_split_2x1", True),
+        (problem(n=513), "cute_split_2x1", False),
     ],
 )
 def test_sums_go_out_in_pairs(of: GemmProblem, family: str, pairs: bool) -> None:
     """From registers, where a thread has neighbours of a row, and every row begins with an even element."""
-    config = replace(PING_PONG, family=family, BLOCK_SIZE_M=128, BLOCK_SIZE_N=128)
+    split = FORMS[family].split
+    config = replace(PING_PONG, family=family, BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, SPLIT_K=1 + split)
     assert not legal(of, config, H200)
-    arguments = launch_of(of, config).arguments
+    arguments = launch_plan(product_of(of, get_op(of.op), "sm_90"), config, H200).launches[0].arguments
     assert (dict(spec_of(of, config).constants).get("pairs", 0) == 1) is pairs
     promised = [argument.multiple_of for argument in arguments if isinstance(argument, Leading)]
-    assert promised == ([] if family == "cute_ping_pong_2x1" else [1 + pairs])
+    assert promised == ([1 + pairs] if "direct" in family else [])
 
 
 def test_other_architectures_are_refused() -> None:

@@ -28,6 +28,7 @@ CASES = [
     (batch(100, 104, 200, 3), "cute_ping_pong_BM64_BN72_BK64_GM1_SK1_nW8_nS2"),
     (batch(37, 40, 72, 7), "cute_ping_pong_BM64_BN64_BK64_GM1_SK1_nW8_nS2"),
     (batch(150, 200, 136, 3), "cute_cooperative_BM128_BN128_BK64_GM2_SK1_nW8_nS2"),
+    (batch(250, 136, 136, 3), "cute_cooperative_BM192_BN128_BK64_GM2_SK1_nW12_nS2"),
     (batch(88, 96, 128, 3, **_TURNED), "cute_cooperative_BM64_BN64_BK64_GM1_SK1_nW4_nS2"),
     (batch(200, 136, 72, 2), "cute_ping_pong_2x1_BM64_BN64_BK64_GM1_SK1_nW8_nS2"),
     (batch(200, 200, 72, 2), "cute_cooperative_2x2_BM64_BN64_BK64_GM2_SK1_nW4_nS2"),

@@ -21,6 +21,7 @@ from cute_stand_in import needs_dsl
 from long_tests import repeats
 from ptx_gemm import computed, shows
 
+from genkern.farm.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -146,9 +147,10 @@ THREE = [
 
 @pytest.mark.parametrize(("layout", "name"), THREE)
 def test_three_groups(layout: str, name: str, tmp_path: Path) -> None:
-    """Each has the sums and the parts of C of its own rows, and a stage is free when all three have read it."""
+    """Each has the sums and the parts of C of its own rows, a stage is free when all three have read it; none spill."""
     of = GemmProblem(408, 440, 200, row_major_a=layout[0] == "T", row_major_b=layout[1] == "T", bias=True)
     config, made = made_of(of, name, tmp_path)
+    assert read_resources(made.image, "cuda", 0).spills == 0
     for seed in range(2):
         np.testing.assert_array_equal(*run(of, config, made, seed=seed, clusters=2))
 
