@@ -38,7 +38,7 @@ def arrive(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], ac
 
 
 def try_wait(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> Until | None:
-    barrier, parity = machine.barrier(int(warp.address(given[1])[0])), warp.uniform(given[2], active)
+    barrier, parity = machine.barrier(int(warp.address(given[1])[active][0])), warp.uniform(given[2], active)
     if barrier.phase & 1 == parity:
         return lambda: barrier.phase & 1 != parity
     warp.put(given[0], np.ones(LANES, np.bool_), active)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
 
 _PREDICATE = re.compile(r"@(!?)(%p\d+|P1)\s+(.*)")
 
@@ -26,6 +30,33 @@ class Program:
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
     parameters: tuple[str, ...]
+
+    @cached_property
+    def turns(self) -> Any:
+        """Of each instruction its number in an order in which what branches join at comes behind all of them, wherever
+        the text has it: the reverse of that in which a search of what may follow leaves them.
+        """
+        left: list[int] = []
+        seen = {0}
+        stack = [(0, self._following(0))]
+        while stack:
+            place, following = stack[-1]
+            if (after := next(following, None)) is None:
+                left.append(place)
+                stack.pop()
+            elif after not in seen:
+                seen.add(after)
+                stack.append((after, self._following(after)))
+        turns = np.full(len(self.instructions), len(left))
+        turns[left[::-1]] = range(len(left))
+        return turns
+
+    def _following(self, place: int) -> Iterator[int]:
+        one = self.instructions[place]
+        if one.opcode.startswith("bra"):
+            yield self.labels[one.operands[0]]
+        if one.guard or not one.opcode.startswith(("bra", "ret")):
+            yield place + 1
 
 
 def read_program(text: str) -> Program:

@@ -86,7 +86,7 @@ class Warp:
         """One instruction, or what the warp has to wait for; `other` does those that concern more than this warp."""
         place, lanes = self.together, _ALL
         if place is None:
-            place = int(self.at.min())
+            place = int(self.at[self.program.turns[self.at].argmin()])
             lanes = self.at == place
         one = self.program.instructions[place]
         active = lanes
@@ -152,7 +152,7 @@ class Warp:
         found = re.fullmatch(r"\[([^\]+]+)(?:\+(-?\d+))?\]", operand)
         assert found, operand
         base = self.get(found[1], np.uint64 if found[1].startswith("%rd") else np.uint32)
-        return base.astype(np.uint64) + np.uint64(int(found[2] or 0))
+        return (base.astype(np.int64) + int(found[2] or 0)).astype(np.uint64)
 
     def uniform(self, operand: str, active: Any, kind: type = np.uint64) -> int:
         """A value that all active lanes share."""

@@ -34,7 +34,7 @@ from cutlass.cute.nvgpu.common import OperandMajorMode
 
 from genkern.templates.cute.arguments import TYPES, arguments_of
 from genkern.templates.cute.epilogue_sm90 import ROWS, WARP, WARP_ROWS, Epilogue
-from genkern.templates.cute.loads_sm90 import EARLY, Loads
+from genkern.templates.cute.loads_sm90 import EARLY, EARLY_BYTES, Loads
 
 GROUP = 128
 # Registers of a thread that loads and of one that multiplies, by how many groups do: 64 Ki are an SM's.
@@ -81,12 +81,10 @@ class Dense(Epilogue, Loads):
         # Rows and columns of C that go out at a time.
         self.box = (part, ROWS) if swapped else (WARP_ROWS, part)
         self.buffers = buffers
-        # Blocks that are on their way before warps part. In a cluster each program would have to load all of them for
-        # itself, which cost more than it brought (docs/kernels.md).
-        self.early = min(stages - 1, EARLY) if self.cluster == 1 else 0
         self.warps = warps
         self.batched, self.split, self.pairs = bool(batched), bool(split), bool(pairs)
         self.groups = warps * WARP // GROUP - 1
+        self.registers = REGISTERS[self.groups][1]
         self.beside = not self.ping_pong and self.groups > 1 and self.height == ROWS
         # Those below each other in a tile, and those that read a stage.
         self.groups_of_tile = 1 if self.ping_pong or self.beside else self.groups
@@ -96,6 +94,7 @@ class Dense(Epilogue, Loads):
         # Rows of A and B in a stage: what does not run along K comes 64 at a time.
         self.held_m, self.held_n = self.held(block_m, self.k_major_a), self.held(block_n, self.k_major_b)
         self.stage_bytes = (self.held_m * self.dtype_a.width + self.held_n * self.dtype_b.width) * block_k // 8
+        self.early = min(stages - 1, self.blocks_early())
         # Columns of all groups of a tile, those of the left one, and the first of one's own.
         self.tile_width, self.left, self.first = self.width, left, 0
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
@@ -105,6 +104,19 @@ class Dense(Epilogue, Loads):
         own = copy.copy(self)
         own.first, own.width = (self.left, self.tile_width - self.left) if which else (0, self.left)
         return own
+
+    def blocks_early(self):
+        """Blocks that are on their way before warps part, or, of a cluster, before its programs have met.
+
+        Then it is those of the operand that nobody shares, and few: what is shared queues behind them. Of that each
+        program would have to load all, which cost more than it brought (docs/kernels.md).
+        """
+        if self.cluster == 1:
+            return EARLY
+        if min(self.cluster_m, self.cluster_n) > 1:
+            return 0
+        rows, dtype = (self.held_m, self.dtype_a) if self.cluster_n == 1 else (self.held_n, self.dtype_b)
+        return max(1, min(EARLY, EARLY_BYTES // (rows * self.block_k * dtype.width // 8)))
 
     def part_layout(self, rows, buffers):
         """Of a part of C in shared memory; of all buffers, where there are any."""
@@ -189,11 +201,13 @@ class Dense(Epilogue, Loads):
             cute.arch.griddepcontrol_launch_dependents()
         walk = self.walk(program, sizes)
         place = self.place_of(walk[0], walk)
+        if const_expr(self.early):
+            if warp == 0:
+                self.load_first(load_a, load_b, a, b, full, sizes, place)
         if const_expr(self.cluster > 1):
             cute.arch.cluster_wait()
         else:
             if warp == 0:
-                self.load_first(load_a, load_b, a, b, full, sizes, place)
                 self.prefetch(*self.stored_by(c))
             cute.arch.sync_threads()
         loading, multiplying = REGISTERS[self.groups]
@@ -249,13 +263,20 @@ class Dense(Epilogue, Loads):
             first += which * step
             step *= 2
         for turn in cutlass.range(first, turns, step, unroll=1):
+            product, tile_m, tile_n = self.place_of(turn, walk)
+            tile_row, tile_column = self.in_order(tile_m, tile_n)
+            # Where the group's first wgmma of the tile has its first row, along M or N, and its first column.
+            row = tile_row * self.height + (0 if self.groups_of_tile == 1 else which * ROWS)
+            column = tile_column * self.tile_width + self.first
+            own_c, own_extras = self.of_product(product, c, extras, sizes)
+            if const_expr(self.reads_early):
+                values = self.read(row, column, thread % GROUP, own_extras, sizes)
             if const_expr(self.ping_pong):
                 # The stages between are the other group's.
                 stage, phase = used % self.stages, used // self.stages & 1
                 used += 2 * blocks
                 cute.arch.barrier(barrier_id=TURN + which, number_of_threads=2 * GROUP)
             mma.set(warpgroup.Field.ACCUMULATE, False)
-            product, tile_m, tile_n = self.place_of(turn, walk)
             if const_expr(self.split):
                 first_block, last_block = self.blocks_of(product, sizes[2], sizes)
                 blocks = last_block - first_block
@@ -281,15 +302,12 @@ class Dense(Epilogue, Loads):
                 cute.arch.barrier_arrive(barrier_id=TURN + 1 - which, number_of_threads=2 * GROUP)
             warpgroup.wait_group(0)
             self.release(empty + before, thread % GROUP, rank_m, rank_n)
-            tile_row, tile_column = self.in_order(tile_m, tile_n)
-            # Where the group's first wgmma of the tile has its first row, along M or N, and its first column.
-            row = tile_row * self.height + (0 if self.groups_of_tile == 1 else which * ROWS)
-            column = tile_column * self.tile_width + self.first
             flat = cute.make_tensor(
                 sums.iterator, cute.make_layout((4, self.width // 8, self.high), stride=(1, 4, self.width // 2))
             )
-            own_c, own_extras = self.of_product(product, c, extras, sizes)
-            self.finish(flat, row, column, thread % GROUP, own_extras, sizes)
+            if const_expr(not self.reads_early):
+                values = self.read(row, column, thread % GROUP, own_extras, sizes)
+            self.finish(flat, values)
             if const_expr(self.tma_store):
                 self.store(flat, parts, row, column, thread % GROUP, which, own_c, sizes)
             else:

@@ -18,13 +18,15 @@ from genkern.templates.cute.finish import Finish, coordinates
 WARP = 32
 # Rows of one wgmma, and of what one warp holds of them.
 ROWS, WARP_ROWS = 64, 16
+# Of a thread that multiplies, beside sums and what its finish reads.
+OTHER_REGISTERS = 56
 # Named barriers of the groups that fill a part together, one for each; those before are Dense's.
 FILLING = 3
 
 
 class Epilogue(Finish):
     """For a kernel that has `width` columns of a tile, `groups_of_tile` and `high` wgmmas of each along its height,
-    along M, or N if `swapped` (`in_order`); `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how
+    along M, or N if `swapped` (`in_order`), and `registers` of a thread; `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how
     C goes out (`box` by `box`, one side of which is `part`, from `buffers`): Dense says of each.
     """
 
@@ -45,37 +47,61 @@ class Epilogue(Finish):
         columns = [(eight * 8 + beside, (beside, eight, 0)) for eight in range(self.width // 8) for beside in range(2)]
         return (row, rows), (column, columns)
 
+    @property
+    def reads_early(self):
+        """Whether a thread has registers for what its finish reads while it multiplies: memory takes as long as some
+        K-blocks, and who asks behind the last one waits for it.
+        """
+        of_rows, of_columns = 2 * self.high, self.width // 4
+        each = int(self.scales == "each")
+        of_m, of_n = self.in_order(of_rows, of_columns)
+        return of_m * each + of_n * (each + self.bias) + of_rows * of_columns <= self.registers - OTHER_REGISTERS
+
+    def read(self, first_row, first_column, thread, extras, sizes):
+        """What a finish needs beside sums: the scale of all; or A's of a thread's rows of C, and B's and the bias of its
+        columns, beyond C the last one's.
+        """
+        if self.scales == "whole":
+            whole = self.at(extras[0], 0) * self.at(extras[1], 0)
+        else:
+            whole = None
+        (first_m, along_m), (first_n, along_n) = self.in_order(*self.places(first_row, first_column, thread))
+        of_m, of_n, added = [], [], []
+        if self.scales == "each":
+            of_m = [self.at(extras[0], cutlass.min(first_m + further, sizes[0] - 1)) for further, _ in along_m]
+        for further, _ in along_n:
+            at = cutlass.min(first_n + further, sizes[1] - 1)
+            if self.scales == "each":
+                of_n.append(self.at(extras[1], at))
+            if self.bias:
+                added.append(self.at(extras[len(extras) - 1], at))
+        return whole, of_m, of_n, added
+
     @cute.jit
-    def finish(self, sums, first_row: Int32, first_column: Int32, thread, extras, sizes):
-        """From complete sums to what C is cast from: scales, bias and activation, in float32."""
+    def finish(self, sums, values):
+        """From complete sums to what C is cast from: scales, bias and activation, in float32; `values` are `read`."""
+        whole, of_m, of_n, added = values
         if const_expr(self.scales == "whole"):
-            scale = self.at(extras[0], 0) * self.at(extras[1], 0)
             for place in range_constexpr(cute.size(sums)):
-                sums[place] *= scale
-        if const_expr(self.scales == "each" or self.bias):
-            self.along_sides(sums, first_row, first_column, thread, extras, sizes)
+                sums[place] *= whole
+        self.along_sides(sums, of_m, of_n, added)
         if const_expr(self.activation != "none"):
             for place in range_constexpr(cute.size(sums)):
                 sums[place] = self.activate(sums[place])
 
-    def along_sides(self, sums, first_row, first_column, thread, extras, sizes):
-        """What rows and columns of C have of their own: A's scales, B's, and the bias; beyond C the last one's."""
-        (first_m, along_m), (first_n, along_n) = self.in_order(*self.places(first_row, first_column, thread))
-        if self.scales == "each":
-            for further, one in along_m:
-                scale = self.at(extras[0], cutlass.min(first_m + further, sizes[0] - 1))
-                for _, other in along_n:
-                    sums[_added(one, other)] *= scale
-        for further, one in along_n:
-            at = cutlass.min(first_n + further, sizes[1] - 1)
-            scale = self.at(extras[1], at) if self.scales == "each" else None
-            more = self.at(extras[len(extras) - 1], at).to(Float32) if self.bias else None
+    def along_sides(self, sums, of_m, of_n, added):
+        """What rows and columns of C have of their own, to their sums."""
+        (_, along_m), (_, along_n) = self.in_order(*self.places(0, 0, 0))
+        for scale, (_, one) in zip(of_m, along_m, strict=False):
+            for _, other in along_n:
+                sums[_added(one, other)] *= scale
+        for number, (_, one) in enumerate(along_n):
             for _, other in along_m:
                 place = _added(one, other)
-                if scale is not None:
-                    sums[place] *= scale
-                if more is not None:
-                    sums[place] += more
+                if of_n:
+                    sums[place] *= of_n[number]
+                if added:
+                    sums[place] += added[number].to(Float32)
 
     @cute.jit
     def store(self, sums, parts, first_row: Int32, first_column: Int32, thread, which, c, sizes):

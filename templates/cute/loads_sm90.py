@@ -15,8 +15,9 @@ from genkern.templates.cute.walk import Walk
 
 # Rows of an operand that runs along them in memory which lie beside each other in shared memory.
 TURNED = 64
-# Blocks that the kernel begins to load before warps part.
-EARLY = 4
+# Blocks that the kernel begins to load before warps part, and, of one operand, before the programs of a cluster meet: so
+# many bytes at most, or one block.
+EARLY, EARLY_BYTES = 4, 16 * 1024
 
 
 class Loads(Walk):
@@ -81,7 +82,9 @@ class Loads(Walk):
 
     @cute.jit
     def load_first(self, load_a, load_b, a, b, full, sizes, place):
-        """The loading warp, of a program that is no cluster's: the first blocks of its first tile."""
+        """The loading warp: the first blocks of its first tile; in a cluster, which has not met yet, of the operand that
+        no other program has a share of.
+        """
         product, tile_m, tile_n = place
         m, n, k = sizes[0], sizes[1], sizes[2]
         first, last = self.blocks_of(product, k, sizes)
@@ -91,8 +94,10 @@ class Loads(Walk):
             arrived = full + block
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
-            cute.copy(load_a, from_a[None, tile_m, first + block], to_a[None, block], tma_bar_ptr=arrived)
-            cute.copy(load_b, from_b[None, tile_n, first + block], to_b[None, block], tma_bar_ptr=arrived)
+            if const_expr(self.cluster_n == 1):
+                cute.copy(load_a, from_a[None, tile_m, first + block], to_a[None, block], tma_bar_ptr=arrived)
+            if const_expr(self.cluster_m == 1):
+                cute.copy(load_b, from_b[None, tile_n, first + block], to_b[None, block], tma_bar_ptr=arrived)
 
     @cute.jit
     def load(self, load_a, load_b, a, b, full, empty, sizes, walk, place):
@@ -112,6 +117,8 @@ class Loads(Walk):
         # Programs of one row of a cluster have A in common, those of a column B.
         mask_a = Int16(sum(1 << (place * self.cluster_m) for place in range(self.cluster_n)) << rank_m)
         mask_b = Int16(((1 << self.cluster_m) - 1) << (rank_n * self.cluster_m))
+        shares_a = load_a, to_a, self.k_major_a, self.cluster_n, rank_n, mask_a
+        shares_b = load_b, to_b, self.k_major_b, self.cluster_m, rank_m, mask_b
         stage, phase = begun, Int32(1)
         for turn in cutlass.range(first, turns, step, unroll=1):
             own_a, own_b = from_a, from_b
@@ -119,21 +126,20 @@ class Loads(Walk):
                 own_a, _ = self.copies(*of_a, product, tile_m)
             if const_expr(self.batched or self.held_n > self.block_n):
                 own_b, _ = self.copies(*of_b, product, tile_n)
+            if const_expr(self.early and self.cluster > 1):
+                # What `load_first` left of its blocks.
+                for ready in cutlass.range(begun, unroll=1):
+                    if const_expr(self.cluster_n > 1):
+                        self.bring(shares_a, own_a, tile_m, first_block + ready, ready, full + ready)
+                    if const_expr(self.cluster_m > 1):
+                        self.bring(shares_b, own_b, tile_n, first_block + ready, ready, full + ready)
             for block in cutlass.range(first_block + begun, last_block, unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 arrived = full + stage
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
-                source = own_a[(None, *self.share_at(tile_m, block, self.k_major_a, self.cluster_n, rank_n))]
-                if const_expr(self.cluster_n == 1):
-                    cute.copy(load_a, source, to_a[None, stage], tma_bar_ptr=arrived)
-                else:
-                    cute.copy(load_a, source, to_a[None, stage], tma_bar_ptr=arrived, mcast_mask=mask_a)
-                source = own_b[(None, *self.share_at(tile_n, block, self.k_major_b, self.cluster_m, rank_m))]
-                if const_expr(self.cluster_m == 1):
-                    cute.copy(load_b, source, to_b[None, stage], tma_bar_ptr=arrived)
-                else:
-                    cute.copy(load_b, source, to_b[None, stage], tma_bar_ptr=arrived, mcast_mask=mask_b)
+                self.bring(shares_a, own_a, tile_m, block, stage, arrived)
+                self.bring(shares_b, own_b, tile_n, block, stage, arrived)
                 stage += 1
                 if stage == self.stages:
                     stage = Int32(0)
@@ -151,9 +157,15 @@ class Loads(Walk):
                     stage = Int32(0)
                     phase ^= 1
 
-    def share_at(self, tile, block, k_major, sharers, rank):
-        """Number of this program's share, along the operand's rows and along K."""
-        return (tile * sharers + rank, block) if k_major else (tile, block * sharers + rank)
+    def bring(self, shares, source, tile, block, stage, arrived):
+        """This program's share of a block of an operand to a stage of all that have the operand's tile in common."""
+        load, to, k_major, sharers, rank, mask = shares
+        # Its number, along the operand's rows and along K.
+        share = (tile * sharers + rank, block) if k_major else (tile, block * sharers + rank)
+        if sharers == 1:
+            cute.copy(load, source[(None, *share)], to[None, stage], tma_bar_ptr=arrived)
+        else:
+            cute.copy(load, source[(None, *share)], to[None, stage], tma_bar_ptr=arrived, mcast_mask=mask)
 
     def copies(self, load, stages, rows, k, block, k_major, sharers, rank, product=None, tile=None):
         """Shares of an operand, or of that of a product of a batch, as its descriptor counts, [.., rows, along K], and
@@ -165,7 +177,7 @@ class Loads(Walk):
         if const_expr(self.batched) and product is not None:
             matrix = cute.domain_offset((product * rows, 0) if k_major else (0, product * k), matrix)
         if const_expr(held > block) and tile is not None:
-            # `share_at` counts by what is held.
+            # `bring` counts by what is held.
             matrix = cute.domain_offset((tile * (block - held), 0), matrix)
         shares = cute.local_tile(matrix, self.share(held, k_major, sharers), (None, None))
         layout = self.share_layout(stages.element_type, held, k_major, sharers, self.stages)

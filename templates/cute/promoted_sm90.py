@@ -103,7 +103,7 @@ class Promoted(Dense):
             row, column = tile[0] * self.block_m + which * ROWS, tile[1] * self.block_n
             # What follows of a thread's number is worked out here, and no register has it all along K.
             here = anew(thread) % GROUP
-            self.finish(sums, row, column, here, extras, sizes)
+            self.finish(sums, self.read(row, column, here, extras, sizes))
             if const_expr(self.tma_store):
                 self.store(sums, parts, row, column, here, which, c, sizes)
             else:
