@@ -120,3 +120,12 @@ def test_registers_are_given_back_first() -> None:
     machine_of(parted(f"{more} 248;", less)).run()
     with pytest.raises(AssertionError, match="nobody can go on"):
         machine_of(parted(less, f"{more} 248;")).run()
+
+
+def test_lanes_meet_where_branches_join() -> None:
+    """Also where the text has a branch behind what it joins at, as compilers put what is rare."""
+    lines = ["mov.u32 %r2, 0;", "setp.lt.s32 %p1, %r1, 1;", "@%p1 bra $OUT;", "$JOIN:"]
+    lines += ["shfl.sync.idx.b32 %r3, %r2, 0, 31, -1;", "bra $END;", "$OUT:", "mov.u32 %r2, 5;", "bra $JOIN;", "$END:"]
+    machine = machine_of(lines, warps=1)
+    machine.run()
+    np.testing.assert_array_equal(machine.warps[0].registers["%r3"], np.full(32, 5))
