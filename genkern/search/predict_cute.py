@@ -15,13 +15,14 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.turn import turn_of, units_in_clusters
+from genkern.kernels.families.gluon_tile import columns_held
 
 # Bytes a clock that reach an SM through the copy engine, by which these kernels load alone (H200).
 _LOADED_PER_CLOCK = 64
 # From the last product of a tile to its last byte in C, microseconds (H200): in ping-pong, once.
 _STORE_US = 1.0
 # What L2 hands out: a row of a box that begins elsewhere takes two.
-_LINE_BYTES = 128
+_LINE_BYTES, _SECTOR_BYTES = 128, 32
 # wgmma reads 32 bytes along K of each of its 64 rows and of its columns from shared memory, 128 bytes a clock; narrow
 # ones wait for that, by arithmetic: it was fitted to no timings, in which no tile was so narrow.
 _CLOCKS_OF_ROWS, _CLOCKS_OF_COLUMN, _CLOCKS_OF_PRODUCT = 16, 0.25, 0.5
@@ -43,10 +44,8 @@ def programs_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: flo
     rows, width = (max(height, _FULL_ROWS), columns) if gpu.arch == "sm_100" else (height, _paid(columns))
     matrix_us = 2 * rows * width / turn.programs_of_tile * problem.K / config.SPLIT_K / unit_tflops * 1e-6
     # Of what the programs of a cluster have in common each loads a share.
-    rows_of_a, columns_of_b = block_m / turn.programs_of_tile, block_n / turn.programs_of_tile
-    loaded = (
-        _row_bytes(problem, "a") * rows_of_a / turn.tiles_n + _row_bytes(problem, "b") * columns_of_b / turn.tiles_m
-    )
+    loaded = _loaded(problem, "a", block_m // turn.programs_of_tile) / turn.tiles_n
+    loaded += _loaded(problem, "b", block_n // turn.programs_of_tile) / turn.tiles_m
     load_us = loaded / config.SPLIT_K / (_LOADED_PER_CLOCK * gpu.clock_mhz)
     return waves * max(matrix_us, load_us) + _STORE_US * (1 if turn.hides_stores else waves)
 
@@ -56,11 +55,15 @@ def _paid(width: int) -> float:
     return max(width, (_CLOCKS_OF_ROWS + _CLOCKS_OF_COLUMN * width) / _CLOCKS_OF_PRODUCT)
 
 
-def _row_bytes(problem: GemmProblem, operand: str) -> int:
-    """What a row of a tile asks L2 for, all along K."""
-    dtype, pitch = problem.dtype_a, problem.K if problem.row_major_a else problem.M
+def _loaded(problem: GemmProblem, operand: str, rows: int) -> float:
+    """Bytes that so many rows of a tile ask L2 for, all along K."""
+    dtype, along_k, across = problem.dtype_a, problem.row_major_a, problem.M
     if operand == "b":
-        dtype, pitch = problem.dtype_b, problem.N if problem.row_major_b else problem.K
+        dtype, along_k, across = problem.dtype_b, not problem.row_major_b, problem.N
     size = DTYPES[dtype].size_bytes
-    lines = 2 if pitch * size % _LINE_BYTES else 1
-    return problem.K * size * lines
+    lines = 2 if (problem.K if along_k else across) * size % _LINE_BYTES else 1
+    if along_k:
+        return problem.K * size * lines * rows
+    # Boxes of 64 rows, each of which is a line; off a sector it takes five where it needs four.
+    sectors = 1.25 if rows * size % _SECTOR_BYTES else 1.0
+    return problem.K * size * lines * sectors * columns_held(rows, turned=True)

@@ -201,7 +201,7 @@ class Dense(Epilogue, Loads):
             cute.arch.griddepcontrol_launch_dependents()
         walk = self.walk(program, sizes)
         place = self.place_of(walk[0], walk)
-        if const_expr(self.early):
+        if const_expr(self.early):  # noqa: SIM102  this is known when it is compiled, the other is not
             if warp == 0:
                 self.load_first(load_a, load_b, a, b, full, sizes, place)
         if const_expr(self.cluster > 1):

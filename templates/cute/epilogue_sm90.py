@@ -19,15 +19,16 @@ WARP = 32
 # Rows of one wgmma, and of what one warp holds of them.
 ROWS, WARP_ROWS = 64, 16
 # Of a thread that multiplies, beside sums and what its finish reads.
-OTHER_REGISTERS = 56
+OTHER_REGISTERS = 72
 # Named barriers of the groups that fill a part together, one for each; those before are Dense's.
 FILLING = 3
 
 
 class Epilogue(Finish):
     """For a kernel that has `width` columns of a tile, `groups_of_tile` and `high` wgmmas of each along its height,
-    along M, or N if `swapped` (`in_order`), and `registers` of a thread; `dtype_c`, what the finish does (`scales`, `bias`, `activation`) and how
-    C goes out (`box` by `box`, one side of which is `part`, from `buffers`): Dense says of each.
+    along M, or N if `swapped` (`in_order`), and `registers` a thread; `dtype_c`, what the finish does (`scales`,
+    `bias`, `activation`) and how C goes out (`box` by `box`, one side of which is `part`, from `buffers`): Dense says
+    of each.
     """
 
     def places(self, first_row, first_column, thread):
@@ -58,8 +59,8 @@ class Epilogue(Finish):
         return of_m * each + of_n * (each + self.bias) + of_rows * of_columns <= self.registers - OTHER_REGISTERS
 
     def read(self, first_row, first_column, thread, extras, sizes):
-        """What a finish needs beside sums: the scale of all; or A's of a thread's rows of C, and B's and the bias of its
-        columns, beyond C the last one's.
+        """What a finish needs beside sums: the scale of all; or A's of a thread's rows of C, and B's and the bias of
+        its columns, beyond C the last one's.
         """
         if self.scales == "whole":
             whole = self.at(extras[0], 0) * self.at(extras[1], 0)

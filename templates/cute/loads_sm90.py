@@ -15,8 +15,8 @@ from genkern.templates.cute.walk import Walk
 
 # Rows of an operand that runs along them in memory which lie beside each other in shared memory.
 TURNED = 64
-# Blocks that the kernel begins to load before warps part, and, of one operand, before the programs of a cluster meet: so
-# many bytes at most, or one block.
+# Blocks that the kernel begins to load before warps part, and, of one operand, before the programs of a cluster meet:
+# so many bytes at most, or one block.
 EARLY, EARLY_BYTES = 4, 16 * 1024
 
 
@@ -82,8 +82,8 @@ class Loads(Walk):
 
     @cute.jit
     def load_first(self, load_a, load_b, a, b, full, sizes, place):
-        """The loading warp: the first blocks of its first tile; in a cluster, which has not met yet, of the operand that
-        no other program has a share of.
+        """The loading warp: the first blocks of its first tile; in a cluster, which has not met yet, of the operand
+        that no other program has a share of.
         """
         product, tile_m, tile_n = place
         m, n, k = sizes[0], sizes[1], sizes[2]
