@@ -38,7 +38,9 @@ def arrive(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], ac
 
 
 def try_wait(machine: Machine, warp: Warp, opcode: str, given: tuple[str, ...], active: Any) -> Until | None:
-    barrier, parity = machine.barrier(int(warp.address(given[1])[active][0])), warp.uniform(given[2], active)
+    addresses = warp.address(given[1])[active]
+    assert (addresses == addresses[0]).all(), "lanes wait at several barriers"
+    barrier, parity = machine.barrier(int(addresses[0])), warp.uniform(given[2], active)
     if barrier.phase & 1 == parity:
         return lambda: barrier.phase & 1 != parity
     warp.put(given[0], np.ones(LANES, np.bool_), active)

@@ -32,9 +32,10 @@ class Program:
     parameters: tuple[str, ...]
 
     @cached_property
-    def turns(self) -> Any:
+    def order(self) -> Any:
         """Of each instruction its number in an order in which what branches join at comes behind all of them, wherever
-        the text has it: the reverse of that in which a search of what may follow leaves them.
+        the text has it: the reverse of that in which a search of what may follow leaves them. Of a loop that is so where
+        its exit is the branch's target, or behind it.
         """
         left: list[int] = []
         seen = {0}
@@ -47,9 +48,9 @@ class Program:
             elif after not in seen:
                 seen.add(after)
                 stack.append((after, self._following(after)))
-        turns = np.full(len(self.instructions), len(left))
-        turns[left[::-1]] = range(len(left))
-        return turns
+        order = np.full(len(self.instructions), len(left))
+        order[left[::-1]] = range(len(left))
+        return order
 
     def _following(self, place: int) -> Iterator[int]:
         one = self.instructions[place]

@@ -86,7 +86,7 @@ class Warp:
         """One instruction, or what the warp has to wait for; `other` does those that concern more than this warp."""
         place, lanes = self.together, _ALL
         if place is None:
-            place = int(self.at[self.program.turns[self.at].argmin()])
+            place = int(self.at[self.program.order[self.at].argmin()])
             lanes = self.at == place
         one = self.program.instructions[place]
         active = lanes

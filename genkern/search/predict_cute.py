@@ -21,7 +21,7 @@ from genkern.kernels.families.gluon_tile import columns_held
 _LOADED_PER_CLOCK = 64
 # From the last product of a tile to its last byte in C, microseconds (H200): in ping-pong, once.
 _STORE_US = 1.0
-# What L2 hands out: a row of a box that begins elsewhere takes two.
+# What L2 hands out, in sectors: a row of a box that begins off a line takes two lines.
 _LINE_BYTES, _SECTOR_BYTES = 128, 32
 # wgmma reads 32 bytes along K of each of its 64 rows and of its columns from shared memory, 128 bytes a clock; narrow
 # ones wait for that, by arithmetic: it was fitted to no timings, in which no tile was so narrow.
@@ -64,6 +64,7 @@ def _loaded(problem: GemmProblem, operand: str, rows: int) -> float:
     lines = 2 if (problem.K if along_k else across) * size % _LINE_BYTES else 1
     if along_k:
         return problem.K * size * lines * rows
-    # Boxes of 64 rows, each of which is a line; off a sector it takes five where it needs four.
-    sectors = 1.25 if rows * size % _SECTOR_BYTES else 1.0
-    return problem.K * size * lines * sectors * columns_held(rows, turned=True)
+    # It comes in boxes of 64 rows, whole ones. By arithmetic, fitted to no timings: what begins off a sector takes five
+    # where it needs four; where the matrix's rows do, no tile begins better.
+    begins_off = rows * size % _SECTOR_BYTES and across * size % _SECTOR_BYTES == 0
+    return problem.K * size * lines * (1.25 if begins_off else 1.0) * columns_held(rows, turned=True)

@@ -100,6 +100,19 @@ def test_narrow_tiles_are_bound_by_shared_memory() -> None:
     assert times[2] == pytest.approx(times[1] * 2)
 
 
+def test_what_does_not_run_along_k_comes_in_boxes() -> None:
+    """136 columns are loaded as 192 are, and begin off sectors; unless all rows of the matrix do."""
+
+    def bound_by_loads(m: int, width: int, **layout: bool) -> float:
+        config = replace(PING_PONG, family="cute_ping_pong_swapped", BLOCK_SIZE_M=width, BLOCK_SIZE_N=128)
+        return programs_us(GemmProblem(m, 640, 4096, **layout), config, H200, 1e6)
+
+    along_m = [bound_by_loads(3456, width, row_major_a=False) for width in (136, 144, 192)]
+    assert along_m[0] > along_m[1] == along_m[2]
+    assert bound_by_loads(3464, 136, row_major_a=False) == bound_by_loads(3464, 144, row_major_a=False)
+    assert bound_by_loads(3456, 136) < bound_by_loads(3456, 144) < bound_by_loads(3456, 192)
+
+
 def test_clusters_of_four_have_fewer_sms() -> None:
     """30 at a time on 132: one more takes another wave."""
     four = replace(PING_PONG, family="cute_ping_pong_2x2")

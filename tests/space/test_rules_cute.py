@@ -40,6 +40,7 @@ def split(m: int, n: int, splits: int, form: str = "") -> Config:
     return Config(f"cute_split{form}", m, n, 64, 1, splits, 8, 4)
 
 
+ALONG_M = problem(3456, 624, row_major_a=False)
 # rule, (problem, config) that it drops, (problem, config) nearby that it keeps
 CASES = [
     ("cute_rows", (problem(64, 4096), ping_pong(128, 128)), (problem(65, 4096), ping_pong(128, 128))),
@@ -75,14 +76,13 @@ CASES = [
     ("cute_fitted", (problem(512, 88), together(128, 80)), (problem(512, 88), together(128, 88))),
     ("cute_fitted", (problem(544, 2048), swapped(80, 128)), (problem(544, 2048), swapped(72, 128))),
     ("cute_fitted", (problem(2048, 544), together(128, 80, "_1x4")), (problem(2048, 544), together(128, 136, "_1x4"))),
-    # Where A runs along M, 136 is as good as 128 for nothing: 144 and 160 begin on sectors, on half lines.
-    ("cute_fitted", (problem(3456, 624), swapped(144, 128)), (problem(3456, 624, row_major_a=False), swapped(144, 128))),
-    ("cute_fitted", (problem(3456, 624), swapped(160, 128)), (problem(3456, 624, row_major_a=False), swapped(160, 128))),
-    (
-        "cute_fitted",
-        (problem(3456, 624, row_major_a=False), swapped(152, 128)),
-        (problem(3456, 624, row_major_a=False), swapped(136, 128)),
-    ),
+    # Where A runs along M, 136 does not replace 144 or 160, whose tiles begin on sectors and half lines; but where rows
+    # of A begin off sectors themselves.
+    ("cute_fitted", (problem(3456, 624), swapped(144, 128)), (ALONG_M, swapped(144, 128))),
+    ("cute_fitted", (problem(3456, 624), swapped(160, 128)), (ALONG_M, swapped(160, 128))),
+    ("cute_fitted", (ALONG_M, swapped(152, 128)), (ALONG_M, swapped(136, 128))),
+    ("cute_fitted", (problem(3464, 624, row_major_a=False), swapped(144, 128)), (ALONG_M, swapped(144, 128))),
+    ("cute_fitted", (problem(624, 3456), ping_pong(128, 144)), (problem(624, 3456, row_major_b=True), ping_pong(128, 144))),
     ("cute_cluster_empty", (problem(72, 4096), swapped(72, 64, "_2x1")), (problem(73, 4096), swapped(72, 64, "_2x1"))),
     ("cute_large_cluster", (problem(1024, 1024, 4096), swapped(72, 64, "_1x4")), (problem(1024, 1024, 4104), swapped(72, 64, "_1x4"))),
     ("cute_direct", (LARGE, swapped(72, 64, "_direct")), (problem(4096, 6145), swapped(72, 64, "_direct"))),

@@ -105,9 +105,9 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe tile of a width off powers of two, where a narrower one is as well aligned and needs as many waves.
 
     genkern: the library's kernels have widths of all multiples of 8; of those of one height that cut C into as many
-    waves of clusters the narrowest multiplies least. Where an operand runs along the width, tiles of 136 begin 16 bytes
-    off a sector of L2: on an H200 3456x624x640 NT took 10.0 us by these and 8.2 by tiles of 160, or 7.8 by 160 and 7.6
-    by 144. It is for spaces with all widths, as ours.
+    waves of clusters the narrowest multiplies least. Where an operand runs along the width, every second tile of 136
+    begins 16 bytes off a sector of L2: on an H200 3456x624x640 NT took 10.0 us by these and 8.2 by tiles of 160, in
+    another call 7.8 by 160 and 7.6 by 144. It is for spaces with all widths, as ours.
     """
     turn = turn_of(config.family)
     if turn is None:
@@ -118,7 +118,8 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     step = turn.width_step
     if turned(problem, turn.swapped)[1]:
-        step = max(step, min(TURNED_BOX, width & -width))
+        # Rows of such an operand are as long as this side of C: none begins better than they do.
+        step = max(step, min(TURNED_BOX, width & -width, along & -along))
     if width <= step:
         return False
     narrower = turn.sides(height, width - step)

@@ -155,6 +155,23 @@ def test_three_groups(layout: str, name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(*run(of, config, made, seed=seed, clusters=2))
 
 
+@pytest.mark.parametrize(
+    ("name", "early"),
+    [
+        ("cute_ping_pong_BM128_BN128_BK64_GM1_SK1_nW8_nS3", True),
+        ("cute_cooperative_BM192_BN112_BK64_GM1_SK1_nW12_nS3", True),
+        ("cute_ping_pong_swapped_BM168_BN128_BK64_GM1_SK1_nW8_nS3", False),
+        ("cute_ping_pong_BM128_BN136_BK64_GM1_SK1_nW8_nS3", False),
+    ],
+)
+def test_the_bias_is_asked_for_before_products(name: str, early: bool, tmp_path: Path) -> None:
+    """Where registers suffice, and then none spill."""
+    _, made = made_of(GemmProblem(408, 440, 200, bias=True), name, tmp_path)
+    asked, multiplied = (made.ptx.index(text) for text in ("ld.global", "wgmma.mma_async"))
+    assert (asked < multiplied) is early
+    assert not early or read_resources(made.image, "cuda", 0).spills == 0
+
+
 # C from registers: two neighbours at once, in 16 and in 32 bits, and one by one.
 PAIRS = [
     (102, "bf16", "cute_cooperative_direct_BM128_BN72_BK64_GM1_SK1_nW8_nS3"),
@@ -252,6 +269,18 @@ FAULTS_ALONE: dict[str, Callable[[str], str]] = {
     "a part is written over the last one of a tile": replaced(r"(wait_group\.read\s+)0", r"\g<1>1", 0, of=2),
 }
 
+# Both load two blocks of their own columns of B before they have met, and then their shares of A.
+SHARING = (GemmProblem(200, 400, 328), "cute_cooperative_1x2_BM64_BN64_BK64_GM1_SK1_nW4_nS3")
+_SHARE = r"cp\.async\.bulk\.tensor\S+multicast"
+FAULTS_SHARING: dict[str, Callable[[str], str]] = {
+    "half of the first blocks' bytes are waited for": replaced(_EXPECTED.format(16384), r"\g<1>8192\2", 0, of=2),
+    "half of later blocks' bytes are waited for": replaced(_EXPECTED.format(16384), r"\g<1>8192\2", 1, of=2),
+    "shares of the first blocks are left out": without(_SHARE, 1, of=2),
+    "shares of later blocks are left out": without(_SHARE, 0, of=2),
+    "programs begin before others have barriers": without(r"barrier\.cluster\.wait"),
+    "barriers are not known to others": without(r"fence\.mbarrier_init"),
+}
+
 # A group's four warps fill three parts of each tile, in two buffers, which one of them sends.
 SWAPPED = (GemmProblem(400, 304, 200), "cute_ping_pong_swapped_BM168_BN64_BK64_GM2_SK1_nW8_nS2")
 _TOGETHER = r"bar\.sync\s+%r\d+, 128"
@@ -275,8 +304,8 @@ def is_found(of: GemmProblem, config: Config, made: Compiled, seeds: int = 30) -
 
 @pytest.mark.parametrize(
     ("judged", "faults"),
-    [(JUDGED, FAULTS), (ALONE, FAULTS_ALONE), (SWAPPED, FAULTS_SWAPPED)],
-    ids=["cluster", "alone", "swapped"],
+    [(JUDGED, FAULTS), (ALONE, FAULTS_ALONE), (SHARING, FAULTS_SHARING), (SWAPPED, FAULTS_SWAPPED)],
+    ids=["cluster", "alone", "sharing", "swapped"],
 )
 def test_faults_of_the_text_are_found(
     judged: tuple[GemmProblem, str], faults: dict[str, Callable[[str], str]], tmp_path: Path
