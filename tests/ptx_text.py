@@ -34,8 +34,8 @@ class Program:
     @cached_property
     def order(self) -> Any:
         """Of each instruction its number in an order in which what branches join at comes behind all of them, wherever
-        the text has it: the reverse of that in which a search of what may follow leaves them. Of a loop that is so where
-        its exit is the branch's target, or behind it.
+        the text has it: the reverse of that in which a search of what may follow leaves them. Of a loop that is so
+        where its exit is the branch's target, or behind it.
         """
         left: list[int] = []
         seen = {0}

@@ -93,8 +93,9 @@ class Dense(Epilogue, Loads):
         self.high = self.height // (ROWS * self.groups_of_tile)
         # Rows of A and B in a stage: what does not run along K comes 64 at a time.
         self.held_m, self.held_n = self.held(block_m, self.k_major_a), self.held(block_n, self.k_major_b)
-        self.stage_bytes = (self.held_m * self.dtype_a.width + self.held_n * self.dtype_b.width) * block_k // 8
-        self.early = min(stages - 1, self.blocks_early())
+        bytes_a, bytes_b = (held * block_k * self.dtype_a.width // 8 for held in (self.held_m, self.held_n))
+        self.stage_bytes = bytes_a + bytes_b
+        self.early = min(stages - 1, self.blocks_early(bytes_a, bytes_b))
         # Columns of all groups of a tile, those of the left one, and the first of one's own.
         self.tile_width, self.left, self.first = self.width, left, 0
         self.kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
@@ -105,8 +106,8 @@ class Dense(Epilogue, Loads):
         own.first, own.width = (self.left, self.tile_width - self.left) if which else (0, self.left)
         return own
 
-    def blocks_early(self):
-        """Blocks that are on their way before warps part, or, of a cluster, before its programs have met.
+    def blocks_early(self, bytes_a, bytes_b):
+        """Blocks of these bytes that are on their way before warps part, or, of a cluster, before its programs meet.
 
         Then it is those of the operand that nobody shares, and few: what is shared queues behind them. Of that each
         program would have to load all, which cost more than it brought (docs/kernels.md).
@@ -115,8 +116,7 @@ class Dense(Epilogue, Loads):
             return EARLY
         if min(self.cluster_m, self.cluster_n) > 1:
             return 0
-        rows, dtype = (self.held_m, self.dtype_a) if self.cluster_n == 1 else (self.held_n, self.dtype_b)
-        return max(1, min(EARLY, EARLY_BYTES // (rows * self.block_k * dtype.width // 8)))
+        return max(1, min(EARLY, EARLY_BYTES // (bytes_a if self.cluster_n == 1 else bytes_b)))
 
     def part_layout(self, rows, buffers):
         """Of a part of C in shared memory; of all buffers, where there are any."""

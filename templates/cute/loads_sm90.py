@@ -22,7 +22,7 @@ EARLY, EARLY_BYTES = 4, 16 * 1024
 
 class Loads(Walk):
     """For a kernel of `stages` stages of `stage_bytes`: blocks of `block_m` rows of A and `block_n` of B, in room for
-    `held_m` and `held_n`, by `block_k`; `k_major_a` and `_b`: they run along K. `load_first` loads `early` blocks.
+    `held_m` and `held_n`, by `block_k`; `k_major_a` and `_b`: they run along K. `load_first` begins `early` blocks.
     Programs of a cluster are `cluster_m` by `cluster_n`: Dense says of each.
     """
 
@@ -88,9 +88,11 @@ class Loads(Walk):
         product, tile_m, tile_n = place
         m, n, k = sizes[0], sizes[1], sizes[2]
         first, last = self.blocks_of(product, k, sizes)
-        from_a, to_a = self.copies(load_a, a, m, k, self.block_m, self.k_major_a, 1, 0, product, tile_m)
-        from_b, to_b = self.copies(load_b, b, n, k, self.block_n, self.k_major_b, 1, 0, product, tile_n)
-        for block in cutlass.range(cutlass.min(last - first, self.early), unroll=1):
+        if const_expr(self.cluster_n == 1):
+            from_a, to_a = self.copies(load_a, a, m, k, self.block_m, self.k_major_a, 1, 0, product, tile_m)
+        if const_expr(self.cluster_m == 1):
+            from_b, to_b = self.copies(load_b, b, n, k, self.block_n, self.k_major_b, 1, 0, product, tile_n)
+        for block in cutlass.range(self.begun_of(first, last), unroll=1):
             arrived = full + block
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.stage_bytes)
@@ -99,9 +101,14 @@ class Loads(Walk):
             if const_expr(self.cluster_m == 1):
                 cute.copy(load_b, from_b[None, tile_n, first + block], to_b[None, block], tma_bar_ptr=arrived)
 
+    def begun_of(self, first, last):
+        """How many blocks of the first tile `load_first` begins."""
+        return cutlass.min(last - first, self.early) if self.early else Int32(0)
+
     @cute.jit
     def load(self, load_a, load_b, a, b, full, empty, sizes, walk, place):
-        """The loading warp: blocks of A and B into the stages, round and round, behind those of `load_first`.
+        """The loading warp: blocks of A and B into the stages, round and round, behind those of `load_first`, of which
+        a cluster's programs bring what they share.
 
         `place`: of its first tile.
         """
@@ -109,7 +116,7 @@ class Loads(Walk):
         m, n, k = sizes[0], sizes[1], sizes[2]
         product, tile_m, tile_n = place
         first_block, last_block = self.blocks_of(product, k, sizes)
-        begun = cutlass.min(last_block - first_block, self.early) if self.early else Int32(0)
+        begun = self.begun_of(first_block, last_block)
         of_a = load_a, a, m, k, self.block_m, self.k_major_a, self.cluster_n, rank_n
         of_b = load_b, b, n, k, self.block_n, self.k_major_b, self.cluster_m, rank_m
         from_a, to_a = self.copies(*of_a)
@@ -128,11 +135,11 @@ class Loads(Walk):
                 own_b, _ = self.copies(*of_b, product, tile_n)
             if const_expr(self.early and self.cluster > 1):
                 # What `load_first` left of its blocks.
-                for ready in cutlass.range(begun, unroll=1):
+                for number in cutlass.range(begun, unroll=1):
                     if const_expr(self.cluster_n > 1):
-                        self.bring(shares_a, own_a, tile_m, first_block + ready, ready, full + ready)
+                        self.bring(shares_a, own_a, tile_m, first_block + number, number, full + number)
                     if const_expr(self.cluster_m > 1):
-                        self.bring(shares_b, own_b, tile_n, first_block + ready, ready, full + ready)
+                        self.bring(shares_b, own_b, tile_n, first_block + number, number, full + number)
             for block in cutlass.range(first_block + begun, last_block, unroll=1):
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 arrived = full + stage
