@@ -1,6 +1,6 @@
 """genkern finds the fastest GEMM kernel for every matrix size on your GPU."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
