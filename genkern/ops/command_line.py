@@ -51,8 +51,8 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
             # Formats that lay their weights out otherwise have the fields of the format that they are of.
             if said not in helps.setdefault(field.name, []):
                 helps[field.name].append(said)
-    for name, said in helps.items():
-        group.add_argument(f"--{name}", dest=f"{_KEPT}{name}", metavar="VALUE", help=". ".join(said))
+    for name, lines in helps.items():
+        group.add_argument(f"--{name}", dest=f"{_KEPT}{name}", metavar="VALUE", help=". ".join(lines))
 
 
 def said_fields(options: argparse.Namespace) -> tuple[tuple[str, object], ...]:
