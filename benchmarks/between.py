@@ -29,7 +29,6 @@ from workbench import errors_end, said
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_device
-from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.profiling.cuda.timers import Sampler
 from genkern.profiling.loaded_gemm import Call
@@ -39,6 +38,7 @@ from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch.prepared import Gpu as DispatchGpu
 from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
+from genkern.timing.libraries import kept_algorithm
 
 TORCH = "torch.mm"
 SCREEN_ROUNDS, WITHIN = 3, 1.05

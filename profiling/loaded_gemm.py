@@ -10,7 +10,6 @@ from typing import Any
 
 from genkern.farm.cache import read_spec
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.session import Session
 from genkern.kernels.argument import Argument, Constant, Copied, Counters, Descriptor, Integer, Leading, Pointer, Stride
 from genkern.kernels.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
@@ -19,6 +18,7 @@ from genkern.kernels.source import ast_source, load_module
 from genkern.ops.op import get_op
 from genkern.profiling.checking.verdict import Scratch, Subject
 from genkern.profiling.cuda.native_binary import NativeBinary
+from genkern.timing.session import Session
 
 Call = Callable[[int], None]
 # Operands, workspace and counters by name, to a launch on them.

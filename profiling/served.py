@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import ProfilerError
-from genkern.gemm.libraries import CUBLASLT, OURS, TORCH, library_of
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
-from genkern.gemm.session import Session
 from genkern.profiling.feed import Feed
 from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
+from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
+from genkern.timing.session import Session
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 # Requests under way: enough that the measured process never waits for this one.

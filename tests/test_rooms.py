@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
     "",
     "gemm",
+    "timing",
     "ops",
     "kernels",
     "space",
@@ -27,7 +28,10 @@ ROOMS = (
 # The command, and what a user's program imports by the package's own name: these hand on what is in the rooms.
 FACES = ("__main__", "__init__", "autotune", "tuned_gemm")
 # All that a process which launches kernels needs of the rest.
-PROFILING_KNOWS = ("", "gemm", "ops", "kernels", "farm.cache", "runtime.backends", "runtime.launch", "profiling")
+PROFILING_KNOWS = (
+    *("", "gemm", "timing", "ops", "kernels", "farm.cache"),
+    *("runtime.backends", "runtime.launch", "profiling"),
+)
 
 
 def imports(path: Path) -> Iterator[str]:

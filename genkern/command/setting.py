@@ -17,12 +17,13 @@ from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
-from genkern.gemm.libraries import CUTE, parse_libraries
-from genkern.gemm.session import TOLERANCE, Budget, Profiler
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.cute.release import cute_installed
 from genkern.ops.command_line import said_fields
 from genkern.space.space import Space
+from genkern.timing.libraries import CUTE, parse_libraries
+from genkern.timing.profiler import Profiler
+from genkern.timing.session import TOLERANCE, Budget
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
-from genkern.gemm.session import Session
 from genkern.kernels.cute.turn import FAMILIES as CUTE_DENSE
 from genkern.kernels.family import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
@@ -36,6 +35,7 @@ from genkern.search.predict_splits import (
     sharers,
     splitting_us,
 )
+from genkern.timing.session import Session
 
 # The constants marked (H200) were chosen on 2,166 timings of 134 tiles and 7 sizes there (bf16, Triton 3.6, cold
 # weights), where they give: rank correlation 0.84 to 0.95 a size, the best of the first 10 within 1 % of the best, time

@@ -9,7 +9,7 @@ from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate
-from genkern.gemm.session import TOLERANCE, Session
+from genkern.timing.session import TOLERANCE, Session
 from genkern.triton_release import installed
 from genkern.tuning.check import InterpreterChecker
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import TOLERANCE
 from genkern.ops.op import Op, groups_of, has_exponents
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
 from genkern.profiling.checking.alphabet import choose_alphabet
@@ -33,6 +32,7 @@ from genkern.profiling.checking.bound import (
 )
 from genkern.profiling.checking.guard import Guarded, first_true, guarded, guarded_vector
 from genkern.profiling.checking.inputs import FEW_PRODUCTS, Round, fill, rounds_of
+from genkern.timing.session import TOLERANCE
 
 # A second call finds the workspace as the first left it.
 _CALLS = 2

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate
-from genkern.gemm.session import VENDOR, Budget, Session
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget, Session
 
 # tune_gemm launches a config ten times and takes the last time.
 _TUNE_GEMM_CALLS = 10

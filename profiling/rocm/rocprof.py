@@ -26,7 +26,6 @@ from pathlib import Path
 import genkern
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate, Measurement, Outcome
-from genkern.gemm.session import VENDOR, Session
 from genkern.profiling.clocks import throttled_rounds, usual_mhz
 from genkern.profiling.rocm.dispatch_match import LaunchEntry, match_dispatches, parse_clock, parse_launch_log
 from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
@@ -44,6 +43,8 @@ from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.rocprof_command import find_executable, profiled_environment, rocprof_argv, rocprofv3_argv
 from genkern.profiling.rocm.vendor_trace import vendor_times
 from genkern.profiling.supervisor import Exit, run_supervised, tail
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Session
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 _TRACE_NAME = "trace"

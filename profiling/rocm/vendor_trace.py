@@ -22,9 +22,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from genkern.gemm.records import Dispatch
-from genkern.gemm.session import VENDOR
 from genkern.profiling.rocm.dispatch_match import LaunchEntry, place_dispatches
 from genkern.profiling.rocm.kernel_trace import KernelTrace
+from genkern.timing.libraries import VENDOR
 
 # Tensile's names have hundreds of characters; what is shown of each.
 _SHOWN_CHARACTERS = 60

@@ -17,8 +17,8 @@ from genkern.errors import ProfilerError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Measurement, Outcome
-from genkern.gemm.session import Budget, Session
 from genkern.profiling.served import ServedProfiler
+from genkern.timing.session import Budget, Session
 
 HARNESS = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fake_harness.py")))
 TIMEOUT_S = 1.0

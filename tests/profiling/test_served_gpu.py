@@ -27,13 +27,14 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_devices, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Measurement, Outcome
-from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.kernels.families.call import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 from genkern.profiling.served import ServedProfiler
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget, Session
 
 # Beside 14 processes that import PyTorch, restarts took 5.2 to 7.3 s (H200).
 on_an_idle_machine = pytest.mark.skipif(

@@ -11,7 +11,6 @@ import torch
 from recording_gpu import FakeGpu
 
 from genkern.errors import InputError
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
@@ -19,6 +18,7 @@ from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.served import as_stored
+from genkern.timing.libraries import KeptAlgorithm
 
 K = 512
 

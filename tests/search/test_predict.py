@@ -16,9 +16,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_gpus
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Resources
-from genkern.gemm.session import Budget, Profiler, Session
 from genkern.kernels.family import FAMILIES
 from genkern.search.predict import PredictProfiler, predict_us, promising_first, roofline_us
+from genkern.timing.profiler import Profiler
+from genkern.timing.session import Budget, Session
 
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(4096, 6144, 4096)

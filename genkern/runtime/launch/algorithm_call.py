@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from genkern.errors import LaunchError
-from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import Gpu, ReadyCall, scratch_for
+from genkern.timing.libraries import kept_algorithm
 
 # Algorithms are measured on operands of PyTorch's allocator, which lie at multiples of 512 bytes; the library's
 # heuristic counts on 256 where nobody says otherwise (cublasLt.h, MIN_ALIGNMENT).

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from trace_formats import HEADERS, csv_text, write_rocpd
 
 from genkern.gemm.records import Dispatch
-from genkern.gemm.session import VENDOR
 from genkern.profiling.rocm.dispatch_match import LaunchEntry, match_dispatches
 from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
 from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.vendor_trace import VendorTimes, vendor_times
+from genkern.timing.libraries import VENDOR
 
 _CALL = ("__amd_rocclr_fillBufferAligned", "Cijk_Ailk_Bljk_MT256x128", "Cijk_PostGSU")
 _SET_UP = ("at::native::distribution_normal", *_CALL, "__amd_rocclr_copyBuffer")

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from recording_gpu import RELAXED, FakeGpu, Launched
 
 from genkern.errors import GenkernError
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.bundle import Bundle
@@ -27,6 +26,7 @@ from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import PreparedCall
 from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
+from genkern.timing.libraries import KeptAlgorithm
 
 pytestmark = pytest.mark.skipif(launcher._native is None, reason="the C extension was not built: no compiler")
 K = 512
