@@ -5,11 +5,11 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     """`patch` and `report` (genkern.runtime.model), `shuffle_weight` and `unshuffle_weight` (genkern.ops.shuffle),
-    `quantized` (genkern.runtime.routed.order), `autotune_gemm` (genkern.autotune), which need PyTorch, when they are
+    `quantized` (genkern.runtime.routed.order), `autotune_gemm` (genkern.tuning.autotune), which need PyTorch, when they are
     asked for.
     """
     if name == "autotune_gemm":
-        from genkern import autotune
+        from genkern.tuning import autotune
 
         return autotune.autotune_gemm
     if name in ("patch", "report"):

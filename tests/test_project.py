@@ -36,7 +36,7 @@ MOST_LINES = 400
 TESTED_ELSEWHERE = {
     "genkern/formats/model_config.py": "tests/packing/test_shapes.py",
     "genkern/packing/model_layers.py": "tests/packing/test_shapes.py",
-    "genkern/triton_release.py": "tests/space/test_rules_amd.py",
+    "genkern/gemm/triton_release.py": "tests/space/test_rules_amd.py",
     "genkern/formats/flat_csv.py": "tests/formats/test_sizes.py",
     "genkern/formats/flat_yaml.py": "tests/formats/test_sizes.py",
     "genkern/formats/gemm_entry.py": "tests/formats/test_sizes.py",

@@ -23,13 +23,13 @@ from genkern.gemm.gpus import (
     partition_of,
     triton_target,
 )
+from genkern.gemm.triton_release import installed, triton_version
 from genkern.kernels.kernel import Target
 from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.served import ServedProfiler
 from genkern.search.predict import PredictProfiler
 from genkern.timing.profiler import Profiler
-from genkern.triton_release import installed, triton_version
 
 DEFAULT_ARCH = "gfx942"
 _VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}

@@ -1,4 +1,4 @@
-"""Tests of genkern.autotune: the guide's interface, with a stand-in for the command's measuring."""
+"""Tests of genkern.tuning.autotune: the guide's interface, with a stand-in for the command's measuring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from cute_stand_in import StandInFarm
 from recording_gpu import FakeGpu
 
 import genkern
-from genkern.autotune import Autotuned, problem_of
 from genkern.command.options import parse
 from genkern.errors import InputError, ResultsError
 from genkern.farm.cache import BinaryCache
@@ -29,6 +28,7 @@ from genkern.runtime.bundle import write_bundle
 from genkern.runtime.packed import Contents
 from genkern.space.prune import prune
 from genkern.space.space import load_space
+from genkern.tuning.autotune import Autotuned, problem_of
 
 H200 = gpu_for_arch("sm_90")
 
