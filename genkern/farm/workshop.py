@@ -15,7 +15,7 @@ from pathlib import Path
 
 from genkern.farm.cache import Failure
 from genkern.farm.farm import Farm
-from genkern.farm.limits import fits
+from genkern.farm.occupancy import fits
 from genkern.files import write_whole
 from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
 from genkern.gemm.gpus import Gpu

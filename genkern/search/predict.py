@@ -14,7 +14,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 
-from genkern.farm.limits import fits
+from genkern.farm.occupancy import fits
 from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_device
