@@ -25,10 +25,10 @@ from genkern.gemm.gpus import (
 )
 from genkern.gemm.triton_release import installed, triton_version
 from genkern.kernels.kernel import Target
+from genkern.profiling.predicted import PredictProfiler
 from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.supervised import SupervisedProfiler
-from genkern.search.predict import PredictProfiler
 from genkern.timing.profiler import Profiler
 
 DEFAULT_ARCH = "gfx942"

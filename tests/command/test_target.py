@@ -15,8 +15,8 @@ from genkern.command.options import parse
 from genkern.command.target import choose_target, installed, make_device_checker, make_profiler, versions
 from genkern.errors import InputError, ProfilerError
 from genkern.gemm.gpus import DetectedDevice
+from genkern.profiling.predicted import PredictProfiler
 from genkern.profiling.supervised import SupervisedProfiler
-from genkern.search.predict import PredictProfiler
 
 H200 = [DetectedDevice(index, "NVIDIA H200", "sm_90") for index in range(2)]
 MIXED = [H200[0], DetectedDevice(1, "NVIDIA H100 PCIe", "sm_90")]

@@ -1,4 +1,4 @@
-"""Tests of profiling/harness.py on a simulated GPU; what a real parent makes of it is in test_served.py."""
+"""Tests of profiling/harness.py on a simulated GPU; what a real parent makes of it is in test_supervised.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of profiling/measured_process.py with real processes; faults of candidates are in test_served.py."""
+"""Tests of profiling/measured_process.py with real processes; faults of candidates are in test_supervised.py."""
 
 from __future__ import annotations
 
