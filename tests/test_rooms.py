@@ -26,7 +26,7 @@ ROOMS = (
     "packing",
 )
 # The command, and what a user's program imports by the package's own name: these hand on what is in the rooms.
-FACES = ("__main__", "__init__", "autotune", "tuned_gemm")
+FACES = ("__main__", "__init__", "tuned_gemm")
 # All that a process which launches kernels needs of the rest; the profiler that launches none knows more.
 PROFILING_KNOWS = (
     *("", "gemm", "timing", "ops", "kernels", "farm.cache"),

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
