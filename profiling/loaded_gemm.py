@@ -13,7 +13,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Argument, Constant, Copied, Counters, Descriptor, Integer, Leading, Pointer, Stride
 from genkern.kernels.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.source import ast_source, load_module
 from genkern.ops.op import get_op
 from genkern.profiling.checking.verdict import Scratch, Subject
@@ -141,7 +141,7 @@ class LoadedGemm:
         """The launches of a call, in order, each for whatever operands it is bound to."""
         return [self._load(path, launch) for path, launch in zip(launchable.binaries, plan.launches, strict=True)]
 
-    def _load(self, path: str, launch: Launch) -> Bind:
+    def _load(self, path: str, launch: PlannedLaunch) -> Bind:
         if _language(path) == "triton":
             kernel = load_binary(self.module, path)
             programs = launch.programs(self._known)
@@ -165,7 +165,7 @@ class LoadedGemm:
         return call
 
 
-def arguments_of(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> tuple[Any, ...]:
+def arguments_of(launch: PlannedLaunch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> tuple[Any, ...]:
     """What Triton's launcher takes, in order: tensors, descriptors and numbers.
 
     `tensors` are the operands by name, and the "workspace" and the "counters" where the plan has them. `known` has what

@@ -25,7 +25,7 @@ from genkern.kernels.argument import (
     Workspace,
 )
 from genkern.kernels.expression import evaluate
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import Encoding, PackedBinary
 
 # Names of what a call is given besides its operands.
@@ -98,7 +98,7 @@ Parameter = Address | Number | TensorMap
 
 
 def parameters_of(
-    launch: Launch, binary: PackedBinary, layouts: Mapping[str, Layout], known: Mapping[str, int]
+    launch: PlannedLaunch, binary: PackedBinary, layouts: Mapping[str, Layout], known: Mapping[str, int]
 ) -> tuple[Parameter, ...]:
     """What the binary of a launch is passed, in order; `layouts` are of the operands, by name.
 

@@ -13,7 +13,7 @@ from genkern.ops.op import get_op
 from genkern.runtime.launch.launcher import Driver, make_launches
 from genkern.runtime.launch.parameters import ALIGNMENT, COUNTERS, WORKSPACE, Layout, parameters_of
 from genkern.runtime.launch.scratch import Scratch
-from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
 
@@ -139,7 +139,7 @@ class PreparedCall(ReadyCall):
                     launch.cluster,
                     launch.starts_early,
                 )
-                launches.append(Launch(shape, parameters))
+                launches.append(PreparedLaunch(shape, parameters))
             names = *layouts, WORKSPACE, COUNTERS
             self.body = make_launches(gpu.driver, launches, names, len(layouts))
 

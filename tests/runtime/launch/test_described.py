@@ -10,7 +10,7 @@ from cute_stand_in import cubin
 
 from genkern.errors import ResultsError
 from genkern.kernels.argument import Descriptor, Integer, Map
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.launch.described import described
 from genkern.runtime.packed import Encoding
 
@@ -25,8 +25,8 @@ def entry(folder: Path, said: dict[str, object]) -> Path:
     return folder
 
 
-def launch(*arguments: object, symbol: str = "k") -> Launch:
-    return Launch(symbol, (1, 1, 1), 1, False, arguments)  # type: ignore[arg-type]
+def launch(*arguments: object, symbol: str = "k") -> PlannedLaunch:
+    return PlannedLaunch(symbol, (1, 1, 1), 1, False, arguments)  # type: ignore[arg-type]
 
 
 def test_maps_say_themselves_how_they_are_encoded(tmp_path: Path) -> None:

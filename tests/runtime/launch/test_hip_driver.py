@@ -15,7 +15,7 @@ from genkern.runtime.launch import launcher
 from genkern.runtime.launch.hip_driver import HipDriver
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, Number, TensorMap
-from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import Encoding
 
 CC = shutil.which("cc")
@@ -73,7 +73,7 @@ def test_a_launch_is_hips(driver: HipDriver, how: str) -> None:
     """Sizes, LDS, stream and parameters in the order of hipModuleLaunchKernel."""
     driver.library.fake_reset(0)
     function = driver.function(0, "aa", b"\x7fELF", "kernel", 1000)
-    launch = Launch(LaunchShape(function, (4, 3, 2), 256, 1000), (Address("a"), Number(5, 4)))
+    launch = PreparedLaunch(LaunchShape(function, (4, 3, 2), 256, 1000), (Address("a"), Number(5, 4)))
     assert MAKERS[how](driver, [launch], {"a": 0}, 1).launch(0x77, (160,))
     assert driver.library.fake_log() == b"0x20 4x3x2 of 256x1x1, 1000 bytes, stream 0x77: 160 5, (nil)"
     driver.library.fake_reset(1)

@@ -14,7 +14,7 @@ from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Constant, Descriptor, Integer, Leading, Stride
 from genkern.kernels.expression import evaluate
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import get_op
 from genkern.profiling.loaded_gemm import arguments_of
 from genkern.runtime.bundle import Bundle
@@ -46,11 +46,11 @@ def tensors_of(winner: PackedWinner) -> dict[str, torch.Tensor]:
     return made
 
 
-def given_by_triton(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> list[object]:
+def given_by_triton(launch: PlannedLaunch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> list[object]:
     """What the measured process gives Triton's launcher, as that passes it on: maps, then sizes and strides."""
     passed: list[object] = []
     plain = [argument for argument in launch.arguments if not isinstance(argument, (Constant, Descriptor))]
-    values = iter(arguments_of(Launch("", (1, 1, 1), 1, False, tuple(plain)), tensors, known))
+    values = iter(arguments_of(PlannedLaunch("", (1, 1, 1), 1, False, tuple(plain)), tensors, known))
     for argument in launch.arguments:
         if isinstance(argument, Descriptor):
             tensor = tensors[argument.operand]
