@@ -50,7 +50,7 @@ TESTED_ELSEWHERE = {
     "genkern/runtime/untuned.py": "tests/runtime/test_table.py",
     "genkern/runtime/model.py": "tests/runtime/test_linear.py",
     **{f"genkern/runtime/{name}.py": "tests/runtime/test_dispatch.py" for name in ("context", "given", "served")},
-    "genkern/runtime/launch/gpu.py": "tests/runtime/launch/test_launch_gpu.py",
+    "genkern/runtime/launch/torch_gpu.py": "tests/runtime/launch/test_launch_gpu.py",
     "genkern/runtime/launch/algorithm_call.py": "tests/runtime/test_dispatch.py",
     "genkern/runtime/launch/prepared.py": "tests/runtime/launch/test_parameters.py",
     "genkern/runtime/launch/shape.py": "tests/runtime/launch/test_launcher.py",

@@ -30,8 +30,8 @@ from genkern.profiling.clocks import throttled_rounds, usual_mhz
 from genkern.profiling.rocm.dispatch_match import LogEntry, match_dispatches, parse_clock, parse_launch_log
 from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
 from genkern.profiling.rocm.launch_job import (
-    LaunchLogWatch,
     JobPaths,
+    LaunchLogWatch,
     Visit,
     final_visits,
     kept_samples,

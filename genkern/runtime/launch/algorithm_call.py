@@ -10,7 +10,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import Gpu, ReadyCall, scratch_for
+from genkern.runtime.launch.prepared import LiveGpu, ReadyCall, scratch_for
 from genkern.timing.libraries import kept_algorithm
 
 # Algorithms are measured on operands of PyTorch's allocator, which lie at multiples of 512 bytes; the library's
@@ -27,7 +27,7 @@ class AlgorithmCall(ReadyCall):
 
     alignment = _ALIGNMENT
 
-    def __init__(self, gpu: Gpu, problem: GemmProblem, name: str, layouts: Mapping[str, Layout]) -> None:
+    def __init__(self, gpu: LiveGpu, problem: GemmProblem, name: str, layouts: Mapping[str, Layout]) -> None:
         self._gpu = gpu
         self._names = tuple(layouts)
         leading = {matrix: layouts[matrix].pitch for matrix in ("a", "b", "c")}

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from genkern.errors import GenkernError
 from genkern.runtime.launch import launcher
-from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.launch.prepared import LiveGpu
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Prepared(Protocol):
 
 
 def native_call(
-    gpu: Gpu, prepared: Prepared, form: Form, otherwise: Callable[..., Any], failed: Callable[[GenkernError], None]
+    gpu: LiveGpu, prepared: Prepared, form: Form, otherwise: Callable[..., Any], failed: Callable[[GenkernError], None]
 ) -> NativeCall:
     """The call of tensors that lie as they did when it was prepared; `otherwise` where the C extension is not there.
 

@@ -23,8 +23,8 @@ _REACH = 2**31
 _MOST_UNTUNED_BYTES = 64 * 2**20
 
 
-class Gpu(Protocol):
-    """What a call needs of a GPU (genkern.runtime.launch.gpu)."""
+class LiveGpu(Protocol):
+    """A GPU of this machine, as calls need it (genkern.runtime.launch.torch_gpu)."""
 
     index: int
     scratch: Scratch
@@ -55,7 +55,7 @@ def _changed(winner: PackedWinner) -> str:
 
 
 @contextlib.contextmanager
-def scratch_for(gpu: Gpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
+def scratch_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
     """Addresses of a workspace and of zeroed counters for launches on the stream within the block.
 
     Raises LaunchError where there is no memory. After launches that failed the counters are nobody's any more.
@@ -75,7 +75,7 @@ def scratch_for(gpu: Gpu, stream: int, workspace_bytes: int, counter_bytes: int)
 class ReadyCall:
     """Launches that were prepared on one GPU."""
 
-    _gpu: Gpu
+    _gpu: LiveGpu
 
     def __call__(self, addresses: tuple[int, ...]) -> bool:
         """Launch on the current stream, with the operands at these addresses.
@@ -101,7 +101,7 @@ class PreparedCall(ReadyCall):
 
     alignment = ALIGNMENT
 
-    def __init__(self, gpu: Gpu, choice: Choice, layouts: Mapping[str, Layout], m: int) -> None:
+    def __init__(self, gpu: LiveGpu, choice: Choice, layouts: Mapping[str, Layout], m: int) -> None:
         assert choice.call is not None
         assert choice.bundle is not None
         for name, layout in layouts.items():

@@ -17,7 +17,7 @@ from genkern import __version__
 from genkern.errors import InputError
 from genkern.files import shown_path
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.table import Choice
 
 PREFIX = "capture_"
@@ -39,7 +39,7 @@ class Capture:
         self._environ = environ
         self._seen: set[GemmProblem] = set()
 
-    def __call__(self, gpu: Gpu | None, problem: GemmProblem, choice: Choice | None) -> None:
+    def __call__(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
         """Write the problem down, unless a row serves it, or it was written by this process."""
         if problem in self._seen or (choice is not None and choice.exact):
             return

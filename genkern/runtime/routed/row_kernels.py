@@ -21,7 +21,7 @@ from genkern.ops.op import groups_of
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.launcher import make_launches
 from genkern.runtime.launch.parameters import Address, Number, Parameter
-from genkern.runtime.launch.prepared import Gpu, ReadyCall
+from genkern.runtime.launch.prepared import LiveGpu, ReadyCall
 from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import PackedBinary
 
@@ -115,7 +115,13 @@ class RowCall(ReadyCall):
     """
 
     def __init__(
-        self, gpu: Gpu, bundle: Bundle, sha256: str, kernel: RowKernel, grid: Sequence[int], numbers: Mapping[str, int]
+        self,
+        gpu: LiveGpu,
+        bundle: Bundle,
+        sha256: str,
+        kernel: RowKernel,
+        grid: Sequence[int],
+        numbers: Mapping[str, int],
     ) -> None:
         self._gpu = gpu
         binary = bundle.contents.binaries[sha256]

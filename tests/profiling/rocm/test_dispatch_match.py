@@ -48,9 +48,7 @@ def test_a_whole_trace_gives_every_config_its_own_times(entries: list[LogEntry])
 
 @given(_ENTRIES, st.data())
 @settings(max_examples=400)
-def test_lost_dispatches_never_give_a_config_the_times_of_another(
-    entries: list[LogEntry], data: st.DataObject
-) -> None:
+def test_lost_dispatches_never_give_a_config_the_times_of_another(entries: list[LogEntry], data: st.DataObject) -> None:
     """Whatever is dropped: each entry has exactly its own times, or None."""
     dispatches, truth = _execute(entries)
     kept = data.draw(st.lists(st.booleans(), min_size=len(dispatches), max_size=len(dispatches)))
