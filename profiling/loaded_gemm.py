@@ -16,7 +16,7 @@ from genkern.kernels.lowering import gluon_layout
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.source import ast_source, load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.verdict import Scratch, Subject
+from genkern.profiling.checking.verdict import Subject, WorkBuffer
 from genkern.profiling.cuda.native_binary import NativeBinary
 from genkern.timing.session import Session
 
@@ -125,9 +125,9 @@ class LoadedGemm:
         launches = self._loaded(launchable, plan)
         workspace, counters = plan.workspace_elements(self._known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
-        scratch = (
-            Scratch("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
-            Scratch("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True),
+        buffers = (
+            WorkBuffer("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
+            WorkBuffer("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True),
         )
 
         def launch_all(operands: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ class LoadedGemm:
             for bind in launches:
                 bind(given)()
 
-        return Subject(launch_all, scratch)
+        return Subject(launch_all, buffers)
 
     def _loaded(self, launchable: Launchable, plan: LaunchPlan) -> list[Bind]:
         """The launches of a call, in order, each for whatever operands it is bound to."""

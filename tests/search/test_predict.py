@@ -54,7 +54,7 @@ def test_never_below_the_roofline(problem: GemmProblem, config: Config, resource
 
 @given(problem=problems, config=configs, resources=needs, more=st.integers(1, 1000))
 def test_spills_cost(problem: GemmProblem, config: Config, resources: Resources, more: int) -> None:
-    """Scratch memory never makes a kernel faster."""
+    """Spilled registers never make a kernel faster."""
     base = dataclasses.replace(resources, scratch_bytes=resources.scratch_bytes or 0)
     spilled = dataclasses.replace(base, scratch_bytes=(base.scratch_bytes or 0) + more)
     assert predict_us(problem, config, spilled, H200) >= predict_us(problem, config, base, H200)

@@ -30,7 +30,7 @@ def described(
     image = (folder / f"kernel.{'hsaco' if backend == 'hip' else 'cubin'}").read_bytes()
     said = json.loads((folder / "kernel.json").read_bytes())
     if said.get("global_scratch_size") or said.get("profile_scratch_size"):
-        raise ResultsError(f"{launch.symbol} needs scratch memory, which no bundle has")
+        raise ResultsError(f"{launch.symbol} needs scratch memory of Triton's, which no bundle has")
     sha256 = hashlib.sha256(image).hexdigest()
     packed = PackedBinary(
         sha256,

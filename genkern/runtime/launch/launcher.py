@@ -37,8 +37,8 @@ _native = _extension()
 _KEPT_MAPS = 64
 
 
-def forget_scratch() -> None:
-    """Let no call that the C extension makes in this thread use scratch that it was given before."""
+def forget_workspaces() -> None:
+    """Let no call that the C extension makes in this thread use workspace that it was given before."""
     if _native is not None:
         _native.forget()
 

@@ -1,8 +1,8 @@
 """What a kernel is passed: a plan's arguments, for operands that lie in a given way, as the parameters of its binary.
 
 Triton passes a descriptor as the tensor map, then the sizes (32 bits) and strides (64 bits) that its kernel was written
-with, and after all arguments the addresses of two scratch areas, of which our kernels have none. Kernels in other
-languages take the tensor map alone (Map).
+with, and after all arguments the addresses of two areas that it calls scratch, of which our kernels have none. Kernels
+in other languages take the tensor map alone (Map).
 """
 
 from __future__ import annotations

@@ -65,13 +65,13 @@ def test_a_kernel_is_loaded_once(fake: FakeLibrary) -> None:
     assert fake.lines == [*loaded, "global"]
 
 
-def test_scratch_is_zeroed_beside_any_capture(fake: FakeLibrary) -> None:
+def test_workspace_is_zeroed_beside_any_capture(fake: FakeLibrary) -> None:
     """By a stream of its own that waits for no other, in a mode in which a graph may be captured."""
     assert fake.driver.memory(4096) == 0x500
     made = ["memory 4096", "stream, waits for none 1", "0 in 4096 at 0x500 by 0x70", "wait for 0x70", "end of 0x70"]
     assert fake.lines == ["relaxed", *made, "global"]
     fake.reset(failing=True)
-    with pytest.raises(LaunchError, match="4096 bytes of scratch: what the driver says"):
+    with pytest.raises(LaunchError, match="4096 bytes of workspace: what the driver says"):
         fake.driver.memory(4096)
     assert fake.lines[-1] == "global"
 

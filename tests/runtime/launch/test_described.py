@@ -50,7 +50,7 @@ def test_triton_says_it_of_descriptors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "arguments", "message"),
     [
-        ({**SAID, "global_scratch_size": 8}, (), "needs scratch memory"),
+        ({**SAID, "global_scratch_size": 8}, (), "needs scratch memory of Triton"),
         (SAID, (Descriptor("a_desc", "a", (128, 64), False),), "fewer descriptors than its plan"),
         ({**SAID, "tensordesc_meta": [{"block_size": [64, 32], "swizzle": 2}]}, (), "1 descriptors more than its plan"),
     ],

@@ -92,14 +92,14 @@ def test_there_are_no_tensor_maps(driver: HipDriver) -> None:
     assert [driver.capture(stream) for stream in (0, 5)] == [0, 7]
 
 
-def test_scratch_is_zeroed_beside_any_capture(driver: HipDriver) -> None:
+def test_workspace_is_zeroed_beside_any_capture(driver: HipDriver) -> None:
     """By a stream of its own, in a mode in which a graph may be captured; what HIP says is said."""
     driver.library.fake_reset(0)
     assert driver.memory(4096) == 0x500
     assert driver.library.fake_log() == b"mode 2, 0 in 4096 at 0x500 by 0x70, waits, mode 0, "
     assert driver.current() == 3
     driver.library.fake_reset(1)
-    with pytest.raises(LaunchError, match="4096 bytes of scratch: what HIP says"):
+    with pytest.raises(LaunchError, match="4096 bytes of workspace: what HIP says"):
         driver.memory(4096)
 
 

@@ -84,7 +84,7 @@ def one_launch(*given: Parameter) -> list[PreparedLaunch]:
 
 @pytest.mark.parametrize("how", BOTH)
 def test_operands_off_16_bytes_launch_nothing(how: str) -> None:
-    """Only operands count: scratch is the runtime's own."""
+    """Only operands count: a workspace is the runtime's own."""
     launches = one_launch(Address("a"), Address("workspace"))
     driver = driver_of(launches)
     found = MAKERS[how](driver, launches, SLOTS, 3)

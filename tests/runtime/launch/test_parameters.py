@@ -29,7 +29,7 @@ BFLOAT16 = 9
 
 @dataclass(frozen=True)
 class Piece:
-    """Scratch that kernels are passed the address of."""
+    """Memory that kernels are passed the address of."""
 
     address: int
 
@@ -85,11 +85,11 @@ def test_every_launch_passes_what_was_measured(bundle: Bundle) -> None:
             }
             prepared = PreparedCall(gpu, Choice("tuned", winner, call, bundle), layouts, m)
             assert prepared(tuple(tensor.data_ptr() for tensor in tensors.values()))
-            workspace, counters = gpu.scratch.take(7, *prepared.scratch_bytes)
-            scratch = {"workspace": Piece(workspace), "counters": Piece(counters)}
+            workspace, counters = gpu.workspaces.take(7, *prepared.memory_bytes)
+            own = {"workspace": Piece(workspace), "counters": Piece(counters)}
             assert len(gpu.driver.launched) == len(call.plan.launches)
             for launch, launched in zip(call.plan.launches, gpu.driver.launched, strict=True):
-                wanted = given_by_triton(launch, {**tensors, **scratch}, known)
+                wanted = given_by_triton(launch, {**tensors, **own}, known)
                 for value, parameter in zip(wanted, launched.parameters, strict=False):
                     if isinstance(value, tuple):
                         assert gpu.driver.map_in(parameter).address == value[1]
