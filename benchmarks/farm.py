@@ -83,8 +83,8 @@ def bare_loop(chunk: Chunk) -> float:
     target = triton_target_of(chunk.arch)
     gpu_target = GPUTarget(target.backend, target.arch, target.warp_size)
     # Beside the module: the default folder is that of the loop before, which is gone.
-    with tempfile.TemporaryDirectory(prefix="bare-", dir=Path(chunk.module_path).parent) as scratch:
-        use_quiet_triton(scratch)
+    with tempfile.TemporaryDirectory(prefix="bare-", dir=Path(chunk.module_path).parent) as temporary:
+        use_quiet_triton(temporary)
         module = load_module(chunk.module_path)
         started = time.perf_counter()
         for spec in chunk.specs:

@@ -68,13 +68,13 @@ class Setting:
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(run_folder(folder / "modules"))
             # Not in the cache's folder, which may be a slow one that nodes share.
-            temporary = Path(tempfile.gettempdir())
-            scratch = stack.enter_context(run_folder(temporary, "genkern", "another TMPDIR"))
+            everyones = Path(tempfile.gettempdir())
+            temporary = stack.enter_context(run_folder(everyones, "genkern", "another TMPDIR"))
             farm = Farm(
                 *(cache, self.target.triton, self.versions["triton"]),
                 jobs=options.jobs,
                 timeout_s=options.timeout,
-                scratch_dir=str(scratch),
+                temporary_dir=str(temporary),
             )
             stack.callback(farm.close)
             yield Workshop(

@@ -91,7 +91,7 @@ class Packer:
             if (known := self.farm.cache.get(key)) is not None:
                 made[key] = known
                 continue
-            folders = str(self.farm.cache.folder), self.farm.timeout_s, self.farm.scratch_dir
+            folders = str(self.farm.cache.folder), self.farm.timeout_s, self.farm.temporary_dir
             missing[key] = CompileJob(key, str(path), spec, self.farm.target, *folders)
         if missing:
             made |= {result.key: result for result in self.farm.compile_jobs(list(missing.values()))}
