@@ -7,16 +7,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context, Watch, problem_text
 from genkern.runtime.launch.prepared import LiveGpu
-from genkern.runtime.process.capture import Capture
 from genkern.runtime.process.configuration import configuration
 from genkern.runtime.process.online import Online
+from genkern.runtime.process.recorded_sizes import SizeRecorder, record_folder
 from genkern.runtime.process.sources import Sources
 from genkern.runtime.table import Choice
 
@@ -34,10 +33,10 @@ class Process:
         sources = Sources(warn)
         watches: list[Watch] = []
         self.online: Online | None = None
-        folder = Path(said.capture_dir).expanduser()
+        folder = record_folder(said.record_dir)
         try:
-            if said.capture:
-                watches.append(Capture(folder, warn, environ))
+            if said.record:
+                watches.append(SizeRecorder(folder, warn, environ))
             if said.online:
                 self.online = Online(folder, warn, said.online_options, environ)
                 watches.append(self.online)

@@ -22,9 +22,9 @@ from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import SUFFIX, Bundle, parse_bundle
 from genkern.runtime.context import Context, problem_text
 from genkern.runtime.launch.prepared import LiveGpu
-from genkern.runtime.process.capture import process_name, require_own
 from genkern.runtime.process.own_command import OwnCommand, pack_arguments
 from genkern.runtime.process.ranks import of_first, ranks
+from genkern.runtime.process.recorded_sizes import process_name, require_own
 from genkern.runtime.process.sources import Sources
 from genkern.runtime.table import Choice
 
