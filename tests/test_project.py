@@ -80,7 +80,7 @@ TESTED_ELSEWHERE = {
     "genkern/command/exchange/candidate_times.py": "tests/command/exchange/test_exporting.py",
     "genkern/command/setting.py": "tests/command/test_run.py",
     "genkern/timing/profiler.py": "tests/profiling/test_predicted.py",
-    "profiling/interpret.py": "tests/tuning/test_check.py",
+    "profiling/checking/interpret.py": "tests/tuning/test_check.py",
     "profiling/process_guard.py": "tests/profiling/test_supervisor.py",
     "profiling/rocm/launch_job.py": "tests/profiling/rocm/test_rocprof.py",
 }

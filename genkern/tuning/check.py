@@ -118,7 +118,7 @@ class InterpreterChecker:
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
         values = json.dumps(dataclasses.asdict(problem))
-        argv = [sys.executable, "-m", "genkern.profiling.interpret", str(path), config.name, values]
+        argv = [sys.executable, "-m", "genkern.profiling.checking.interpret", str(path), config.name, values]
         argv += [repr(budget.atol), repr(budget.rtol)]
 
         def failed(message: str, lost: Outcome | None = None) -> Check:

@@ -1,4 +1,4 @@
-"""A config under Triton's interpreter: `python -m genkern.profiling.interpret MODULE CONFIG PROBLEM ATOL RTOL`."""
+"""A config under Triton's interpreter: `-m genkern.profiling.checking.interpret MODULE CONFIG PROBLEM ATOL RTOL`."""
 
 from __future__ import annotations
 
