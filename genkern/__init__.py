@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from genkern.tuning import autotune as autotune
     from genkern.tuning.autotune import autotune_gemm as autotune_gemm
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What a user's program calls, and where it is. Most of it needs PyTorch, and is imported when it is asked for.
 _LIES_IN = {
