@@ -35,7 +35,7 @@ MOST_LINES = 400
 TESTED_ELSEWHERE = {
     "genkern/formats/model_config.py": "tests/packing/test_shapes.py",
     "genkern/packing/model_layers.py": "tests/packing/test_shapes.py",
-    "genkern/triton_release.py": "tests/space/test_rules_amd.py",
+    "genkern/gemm/triton_release.py": "tests/space/test_rules_amd.py",
     "genkern/formats/flat_csv.py": "tests/formats/test_sizes.py",
     "genkern/formats/flat_yaml.py": "tests/formats/test_sizes.py",
     "genkern/formats/gemm_entry.py": "tests/formats/test_sizes.py",
@@ -49,7 +49,7 @@ TESTED_ELSEWHERE = {
     "genkern/runtime/untuned.py": "tests/runtime/test_table.py",
     "genkern/runtime/model.py": "tests/runtime/test_linear.py",
     **{f"genkern/runtime/{name}.py": "tests/runtime/test_dispatch.py" for name in ("context", "given", "served")},
-    "genkern/runtime/launch/gpu.py": "tests/runtime/launch/test_launch_gpu.py",
+    "genkern/runtime/launch/torch_gpu.py": "tests/runtime/launch/test_launch_gpu.py",
     "genkern/runtime/launch/algorithm_call.py": "tests/runtime/test_dispatch.py",
     "genkern/runtime/launch/prepared.py": "tests/runtime/launch/test_parameters.py",
     "genkern/runtime/launch/shape.py": "tests/runtime/launch/test_launcher.py",
@@ -78,7 +78,8 @@ TESTED_ELSEWHERE = {
     "genkern/formats/exchange/peer_config.py": "tests/command/exchange/test_importing.py",
     "genkern/command/exchange/candidate_times.py": "tests/command/exchange/test_exporting.py",
     "genkern/command/setting.py": "tests/command/test_run.py",
-    "profiling/interpret.py": "tests/tuning/test_check.py",
+    "genkern/timing/profiler.py": "tests/profiling/test_predicted.py",
+    "profiling/checking/interpret.py": "tests/tuning/test_check.py",
     "profiling/process_guard.py": "tests/profiling/test_supervisor.py",
     "profiling/rocm/launch_job.py": "tests/profiling/rocm/test_rocprof.py",
 }

@@ -16,13 +16,13 @@ from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
-from genkern.gemm.libraries import ALL, LIBRARIES
 from genkern.gemm.problem import ACTIVATIONS
-from genkern.gemm.session import TOLERANCE
 from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
 from genkern.space.space import shipped_names
+from genkern.timing.libraries import ALL, LIBRARIES
+from genkern.timing.session import TOLERANCE
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
 # Of no effect where there is no GPU.
