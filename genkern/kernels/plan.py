@@ -40,7 +40,7 @@ _Grid = tuple[Value, Value, Value]
 
 
 @dataclass(frozen=True)
-class Launch:
+class PlannedLaunch:
     """One launch: programs in three dimensions, and its arguments in order, constants last.
 
     `symbol` is the kernel's name in its binary, or in a plan that binaries share what their names begin with. `cluster`
@@ -59,7 +59,7 @@ class Launch:
         x, y, z = (evaluate(value, known) for value in self.grid)
         return x, y, z
 
-    def closed(self, known: Mapping[str, Value]) -> Launch:
+    def closed(self, known: Mapping[str, Value]) -> PlannedLaunch:
         """With what is known put in."""
         x, y, z = (fold(value, known) for value in self.grid)
         return replace(self, grid=(x, y, z), arguments=tuple(_closed(argument, known) for argument in self.arguments))
@@ -73,7 +73,7 @@ class LaunchPlan:
     zero before the first call; each call leaves them so. Kernels that take one and need none take any 16 bytes.
     """
 
-    launches: tuple[Launch, ...]
+    launches: tuple[PlannedLaunch, ...]
     workspace: Value
     workspace_dtype: str
     counters: Value
@@ -157,7 +157,7 @@ def _closed(argument: Argument, known: Mapping[str, Value]) -> Argument:
     return argument
 
 
-def _launch_data(launch: Launch) -> dict[str, Any]:
+def _launch_data(launch: PlannedLaunch) -> dict[str, Any]:
     return {
         "symbol": launch.symbol,
         "grid": [to_json(value) for value in launch.grid],
@@ -173,13 +173,13 @@ def _argument_data(argument: Argument) -> dict[str, Any]:
     return {"kind": _KIND_OF[type(argument)], **data}
 
 
-def _launch(data: Any) -> Launch:
-    names = [field.name for field in fields(Launch)]
+def _launch(data: Any) -> PlannedLaunch:
+    names = [field.name for field in fields(PlannedLaunch)]
     if not isinstance(data, dict) or sorted(data) != sorted(names):
         raise InputError(f"{str(data)[:80]!r} is no launch: it has other fields than {', '.join(names)}")
     grid = _checked(data["grid"], "three values", lambda it: isinstance(it, list) and len(it) == 3)
     x, y, z = (from_json(value, _FREE) for value in grid)
-    return Launch(
+    return PlannedLaunch(
         _checked(data["symbol"], "a name", _is_name),
         (x, y, z),
         _checked(data["cluster"], "a number from 1", _is_count),

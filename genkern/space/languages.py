@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from genkern.errors import InputError
-from genkern.gemm.libraries import CUTE, OURS, TRITON
 from genkern.kernels.family import FAMILIES
 from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space
+from genkern.timing.libraries import CUTE, OURS, TRITON
 
 # The shipped spaces of families in CuTe DSL, by architecture: those are added to the default space of it.
 _CUTE_SPACES = {"sm_90": "nvidia_sm90_cute", "sm_100": "nvidia_sm100_cute"}

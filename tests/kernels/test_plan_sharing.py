@@ -11,7 +11,6 @@ from small_gemms import taking
 from genkern.farm.workshop import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
-from genkern.gemm.libraries import CUTE, TRITON
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, expanded, passed
 from genkern.kernels.expression import fold
@@ -23,6 +22,7 @@ from genkern.kernels.specs import binary_name, call_of, known_of, launch_plan, o
 from genkern.ops.op import get_op
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import prune
+from genkern.timing.libraries import CUTE, TRITON
 
 H200 = gpu_for_arch("sm_90")
 PROBLEMS = [
