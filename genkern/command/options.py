@@ -15,7 +15,7 @@ from genkern.arguments import Parser, number, underscored
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import known_archs
+from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
 from genkern.gemm.libraries import ALL, LIBRARIES
 from genkern.gemm.problem import ACTIVATIONS
 from genkern.gemm.session import TOLERANCE
@@ -164,9 +164,8 @@ def _modes(group: argparse._ArgumentGroup) -> None:
 
 
 def _target(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--arch", metavar="ARCH", help=f"{', '.join(known_archs())} (default: that of the GPU found, else gfx942)"
-    )
+    archs = ", ".join(known_archs())
+    group.add_argument("--arch", metavar="ARCH", help=f"{archs} (default: that of the GPU found, else {DEFAULT_ARCH})")
     group.add_argument(
         "--profiler",
         choices=PROFILERS,
