@@ -56,7 +56,7 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (H200, "elements", (LARGE, tile("skinny", 16, 128, 1024)), (LARGE, tile("skinny", 16, 64, 1024))),
     (H200, "from 1 to 16", (LARGE, tile("skinny", 32)), (LARGE, tile("skinny", 16))),
     (H200, "rows of tiles", (problem(70_000, 64, 64), tile("skinny", 1)), (problem(70_000, 64, 64), tile("skinny", 2))),
-    (A100, "sm_90", (LARGE, tile("tiled_tma")), (LARGE, tile("tiled"))),
+    (A100, "needs TMA, which sm_80 does not have", (LARGE, tile("tiled_tma")), (LARGE, tile("tiled"))),
     (MI300X, "TMA", (LARGE, tile("persistent_tma")), (LARGE, tile("tiled"))),
     (H200, "rows of A", (problem(64, 64, 4100), tile("tiled_tma")), (problem(64, 64, 4104), tile("tiled_tma"))),
     (H200, "rows of A", (problem(60, 64, 72, row_major_a=False), tile("tiled_tma")), (problem(60, 64, 72), tile("tiled_tma"))),
