@@ -10,15 +10,15 @@ from typing import Any
 
 from genkern.farm.cache import read_spec
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.session import Session
 from genkern.kernels.argument import Argument, Constant, Copied, Counters, Descriptor, Integer, Leading, Pointer, Stride
 from genkern.kernels.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.source import ast_source, load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.verdict import Scratch, Subject
+from genkern.profiling.checking.verdict import Subject, WorkBuffer
 from genkern.profiling.cuda.native_binary import NativeBinary
+from genkern.timing.session import Session
 
 Call = Callable[[int], None]
 # Operands, workspace and counters by name, to a launch on them.
@@ -125,9 +125,9 @@ class LoadedGemm:
         launches = self._loaded(launchable, plan)
         workspace, counters = plan.workspace_elements(self._known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
-        scratch = (
-            Scratch("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
-            Scratch("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True),
+        buffers = (
+            WorkBuffer("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
+            WorkBuffer("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True),
         )
 
         def launch_all(operands: dict[str, Any]) -> None:
@@ -135,13 +135,13 @@ class LoadedGemm:
             for bind in launches:
                 bind(given)()
 
-        return Subject(launch_all, scratch)
+        return Subject(launch_all, buffers)
 
     def _loaded(self, launchable: Launchable, plan: LaunchPlan) -> list[Bind]:
         """The launches of a call, in order, each for whatever operands it is bound to."""
         return [self._load(path, launch) for path, launch in zip(launchable.binaries, plan.launches, strict=True)]
 
-    def _load(self, path: str, launch: Launch) -> Bind:
+    def _load(self, path: str, launch: PlannedLaunch) -> Bind:
         if _language(path) == "triton":
             kernel = load_binary(self.module, path)
             programs = launch.programs(self._known)
@@ -165,7 +165,7 @@ class LoadedGemm:
         return call
 
 
-def arguments_of(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> tuple[Any, ...]:
+def arguments_of(launch: PlannedLaunch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> tuple[Any, ...]:
     """What Triton's launcher takes, in order: tensors, descriptors and numbers.
 
     `tensors` are the operands by name, and the "workspace" and the "counters" where the plan has them. `known` has what

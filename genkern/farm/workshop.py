@@ -15,18 +15,18 @@ from pathlib import Path
 
 from genkern.farm.cache import Failure
 from genkern.farm.farm import Farm
-from genkern.farm.limits import fits
+from genkern.farm.occupancy import fits
 from genkern.files import write_whole
 from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
-from genkern.gemm.session import Budget, Session
 from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.specs import kernel_specs, launch_plan, main_binary
 from genkern.ops.op import get_op
+from genkern.timing.session import Budget, Session
 
 _LEFT_OUT = Unfit(Outcome.PREDICTED_OUT, "so many in a row that promised more brought nothing faster (--patience)")
 

@@ -22,11 +22,11 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
 from genkern.kernels.family import FAMILIES, block_problem, warps_problem
 from genkern.ops.op import get_op, groups_of, operands_of
-from genkern.triton_release import triton_release
 
 # What `legal_run_time` reads besides SPLIT_K and GROUP_SIZE_M, and the family.
 TILE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")

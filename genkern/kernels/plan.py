@@ -36,7 +36,7 @@ _Grid = tuple[Value, Value, Value]
 
 
 @dataclass(frozen=True)
-class Launch:
+class PlannedLaunch:
     """One launch: programs in three dimensions, and its arguments in order, constants last.
 
     `symbol` is the kernel's name in its binary. `cluster` programs share their memory and start together.
@@ -63,7 +63,7 @@ class LaunchPlan:
     zero before the first call; each call leaves them so. Kernels that take one and need none take any 16 bytes.
     """
 
-    launches: tuple[Launch, ...]
+    launches: tuple[PlannedLaunch, ...]
     workspace: Value
     workspace_dtype: str
     counters: Value
@@ -121,7 +121,7 @@ _VALUES: dict[type[Argument], tuple[str, ...]] = {Integer: ("value",), Copied: (
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
-def _launch_data(launch: Launch) -> dict[str, Any]:
+def _launch_data(launch: PlannedLaunch) -> dict[str, Any]:
     return {
         "symbol": launch.symbol,
         "grid": [to_json(value) for value in launch.grid],
@@ -137,13 +137,13 @@ def _argument_data(argument: Argument) -> dict[str, Any]:
     return {"kind": _KIND_OF[type(argument)], **data}
 
 
-def _launch(data: Any) -> Launch:
-    names = [field.name for field in fields(Launch)]
+def _launch(data: Any) -> PlannedLaunch:
+    names = [field.name for field in fields(PlannedLaunch)]
     if not isinstance(data, dict) or sorted(data) != sorted(names):
         raise InputError(f"{str(data)[:80]!r} is no launch: it has other fields than {', '.join(names)}")
     grid = _checked(data["grid"], "three values", lambda it: isinstance(it, list) and len(it) == 3)
     x, y, z = (from_json(value, _FREE) for value in grid)
-    return Launch(
+    return PlannedLaunch(
         _checked(data["symbol"], "a name", _is_name),
         (x, y, z),
         _checked(data["cluster"], "a number from 1", _is_count),

@@ -19,7 +19,7 @@ from genkern.kernels.expression import Value, evaluate, fold
 from genkern.kernels.families.call import Call, Kernel, Product, Variant, for_batch, for_groups, product_of
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.kernel import KernelSpec, symbol_of
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.ops.op import Op, get_op
 
 # From here on, an element's offset no longer fits 32 bits.
@@ -152,12 +152,12 @@ def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str,
     return LaunchPlan(launches, fold(call.workspace, known), accumulator, fold(call.counters, known))
 
 
-def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: str) -> Launch:
+def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: str) -> PlannedLaunch:
     arguments = tuple(expanded(kernel.arguments, known, binary))
     # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
     (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
     x, y, z = (fold(value, known) for value in kernel.grid)
-    return Launch(
+    return PlannedLaunch(
         symbol_of(kernel.variant.name, str(name), "triton" if kernel.variant.in_module else language),
         (x, y, z),
         kernel.variant.cluster,

@@ -11,10 +11,10 @@ from typing import Any
 
 from genkern.errors import InputError, ResultsError
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.libraries import is_call
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.plan import LaunchPlan
+from genkern.timing.libraries import is_call
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
@@ -90,8 +90,8 @@ class PackedWinner:
     """One row of results: who wins `problem` on this device, how fast, and how it is called.
 
     `choice` is "config", or "vendor" where the library wins; calls are for other M then, if there are any. `vendor`
-    names the library's call (genkern.gemm.libraries), "" where nobody says it. `time_us`, `library_us` of the library's
-    best and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
+    names the library's call (genkern.timing.libraries), "" where nobody says it. `time_us`, `library_us` of its best
+    and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
     call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
     `operands` are those of its format when it was packed; `deterministic` says that two runs agree to the bit.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from genkern.gemm.config import Config
 from genkern.kernels.argument import Constant, Descriptor
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import PackedCall, PackedWinner
 
 # Share of a tile's rows that may lie beyond M where TMA loads A: it is slower at filling rows with zeros than at
@@ -76,19 +76,19 @@ def bound_us(m: int, option: Option) -> float | None:
     return winner.time_us * _SHARED_BANDWIDTH if programs <= _MOST_BUSY * winner.compute_units else None
 
 
-def _main_launch(call: PackedCall) -> Launch:
+def _main_launch(call: PackedCall) -> PlannedLaunch:
     """Of a call's launches the one that multiplies; others fill with zeros, reduce or convert."""
     return next((launch for launch in call.plan.launches if _said_rows(launch)), call.plan.launches[0])
 
 
-def _said_rows(launch: Launch) -> int:
+def _said_rows(launch: PlannedLaunch) -> int:
     """Rows of its tiles of C, which may be lower than those of its winner's config; 0 where it does not say them."""
     found = (each.value for each in launch.arguments if isinstance(each, Constant) and each.name == "BLOCK_SIZE_M")
     rows = next(found, 0)
     return rows if isinstance(rows, int) else 0
 
 
-def _loads_boxes(launch: Launch) -> bool:
+def _loads_boxes(launch: PlannedLaunch) -> bool:
     """Whether rows of A come by TMA."""
     return any(isinstance(argument, Descriptor) and argument.operand == "a" for argument in launch.arguments)
 

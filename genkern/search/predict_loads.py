@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from genkern.farm.limits import occupancy
+from genkern.farm.occupancy import occupancy
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu

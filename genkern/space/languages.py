@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from genkern.errors import InputError
 from genkern.gemm.gpus import capabilities_of
-from genkern.gemm.libraries import CUTE, OURS, TRITON
 from genkern.kernels.family import FAMILIES
 from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space
+from genkern.timing.libraries import CUTE, OURS, TRITON
 
 # The shipped spaces of families in CuTe DSL, by the capability that these need; added to the default space.
 _CUTE_SPACES = {"wgmma": "nvidia_sm90_cute", "tcgen05": "nvidia_sm100_cute"}

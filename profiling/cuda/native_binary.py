@@ -10,13 +10,12 @@ from typing import Any
 from genkern.errors import LaunchError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.launch.cuda_driver import CudaDriver
 from genkern.runtime.launch.described import described
 from genkern.runtime.launch.launcher import Driver, make_launches
 from genkern.runtime.launch.parameters import Layout, parameters_of
-from genkern.runtime.launch.shape import Launch as ShapedLaunch
-from genkern.runtime.launch.shape import LaunchShape
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 
 _WARP_SIZE = 32
 
@@ -34,7 +33,7 @@ class NativeBinary:
     """
 
     def __init__(
-        self, folder: str | Path, launch: Launch, operands: Mapping[str, Operand], driver: Driver | None = None
+        self, folder: str | Path, launch: PlannedLaunch, operands: Mapping[str, Operand], driver: Driver | None = None
     ) -> None:
         dtypes = {name: operand.dtype for name, operand in operands.items()}
         self._packed, image = described(folder, launch, dtypes, "cuda", _WARP_SIZE)
@@ -64,7 +63,7 @@ class NativeBinary:
             launch.starts_early,
         )
         parameters = parameters_of(launch, packed, layouts, known)
-        launches = make_launches(self._driver, [ShapedLaunch(shape, parameters)], tuple(tensors), len(tensors))
+        launches = make_launches(self._driver, [PreparedLaunch(shape, parameters)], tuple(tensors), len(tensors))
         addresses = tuple(tensor.data_ptr() for tensor in tensors.values())
 
         def launch_once() -> None:

@@ -13,6 +13,7 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.kernels import legality
 from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
@@ -28,7 +29,6 @@ from genkern.kernels.legality import (
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import FamilySpace, Space
-from genkern.triton_release import triton_release
 
 H200, B200, A100, MI300X = (gpu_for_arch(arch) for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))
 LARGE = GemmProblem(4096, 4096, 4096)

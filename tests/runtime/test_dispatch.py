@@ -11,7 +11,6 @@ import torch
 from recording_gpu import FakeGpu
 
 from genkern.errors import InputError
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
@@ -19,6 +18,7 @@ from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.served import as_stored
+from genkern.timing.libraries import KeptAlgorithm
 
 K = 512
 
@@ -139,7 +139,7 @@ def test_a_winner_whose_sums_vary_yields(gemm: Gemm, gpu: FakeGpu, bundle: Bundl
     assert launched == [0, len(atomic.calls[0].plan.launches), 0, 0]
 
 
-def test_what_goes_into_a_graph_has_scratch_of_its_own(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
+def test_what_goes_into_a_graph_has_workspace_of_its_own(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
     """Its workspace is a tensor that nobody keeps, and counters are those of the capture; eager calls keep theirs."""
     winner = next(each for each in bundle.of_arch("sm_90") if each.config.startswith("tiled_tma_BM"))
     x, weight = operands(winner.problem.M, winner.problem.N)
@@ -153,7 +153,7 @@ def test_what_goes_into_a_graph_has_scratch_of_its_own(gemm: Gemm, gpu: FakeGpu,
         assert [each.data_ptr().to_bytes(8, "little") in launched.parameters for each in gpu.temporaries] == (
             [True] if capturing else []
         )
-        counters = gpu.scratch.counters(7, capturing, 4) if capturing else gpu.scratch.take(7, 0, 4)[1]
+        counters = gpu.workspaces.counters(7, capturing, 4) if capturing else gpu.workspaces.take(7, 0, 4)[1]
         assert counters.to_bytes(8, "little") in launched.parameters
         seen.append(counters)
     assert seen[0] == seen[4]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Descriptor
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 from genkern.runtime.table import Device, Table
@@ -27,7 +27,7 @@ from genkern.runtime.untuned import (
 )
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
-PLAN = LaunchPlan((Launch("kernel", (1, 1, 1), 1, False, ()),), 0, "fp32", 0)
+PLAN = LaunchPlan((PlannedLaunch("kernel", (1, 1, 1), 1, False, ()),), 0, "fp32", 0)
 
 
 def winner(
@@ -131,7 +131,7 @@ def test_rules(rule: object) -> None:
 def tile(rows: int, *, by_tma: bool, programs: int = 1, cluster: int = 1) -> LaunchPlan:
     """A plan for tiles of C that have so many rows."""
     of_a = (Descriptor("a_desc", "a", (rows, 64), False),) if by_tma else ()
-    launch = Launch("kernel", (programs, 1, 1), cluster, False, (*of_a, Constant("BLOCK_SIZE_M", rows)))
+    launch = PlannedLaunch("kernel", (programs, 1, 1), cluster, False, (*of_a, Constant("BLOCK_SIZE_M", rows)))
     return LaunchPlan((launch,), 0, "fp32", 0)
 
 

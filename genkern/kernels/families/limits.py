@@ -2,7 +2,7 @@
 
 Each function returns why not, in one line, or ""; `gpu` None asks what holds on every device. There is no bound on
 shared memory or LDS for kernels in Triton: what it takes of it depends on whether it pipelines the loop, and it says
-how much with the binary (genkern.farm.limits).
+how much with the binary (genkern.farm.occupancy).
 """
 
 from __future__ import annotations

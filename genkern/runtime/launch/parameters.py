@@ -1,8 +1,8 @@
 """What a kernel is passed: a plan's arguments, for operands that lie in a given way, as the parameters of its binary.
 
 Triton passes a descriptor as the tensor map, then the sizes (32 bits) and strides (64 bits) that its kernel was written
-with, and after all arguments the addresses of two scratch areas, of which our kernels have none. Kernels in other
-languages take the tensor map alone (Map).
+with, and after all arguments the addresses of two areas that it calls scratch, of which our kernels have none. Kernels
+in other languages take the tensor map alone (Map).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from genkern.kernels.argument import (
     Workspace,
 )
 from genkern.kernels.expression import evaluate
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import Encoding, PackedBinary
 
 # Names of what a call is given besides its operands.
@@ -98,7 +98,7 @@ Parameter = Address | Number | TensorMap
 
 
 def parameters_of(
-    launch: Launch, binary: PackedBinary, layouts: Mapping[str, Layout], known: Mapping[str, int]
+    launch: PlannedLaunch, binary: PackedBinary, layouts: Mapping[str, Layout], known: Mapping[str, int]
 ) -> tuple[Parameter, ...]:
     """What the binary of a launch is passed, in order; `layouts` are of the operands, by name.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import OTHER_REGISTERS, tiles_m
-from genkern.triton_release import triton_release
 
 # From this release on Triton copies from memory straight to LDS where the hardware can.
 _DIRECT_TO_LDS_FROM = (3, 8)

@@ -18,7 +18,7 @@ from genkern.kernels.family import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan, main_variant
 from genkern.ops.op import get_op
 
@@ -44,7 +44,7 @@ def spec_of(of: GemmProblem, config: Config) -> KernelSpec:
     return spec
 
 
-def launch_of(of: GemmProblem, config: Config) -> Launch:
+def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
     (launch,) = launch_plan(product_of(of, get_op(of.op), "sm_90"), config, H200).launches
     return launch
 

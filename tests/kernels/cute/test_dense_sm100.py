@@ -17,7 +17,7 @@ from genkern.kernels.cute.tile import SHARED_BYTES
 from genkern.kernels.families.call import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan, main_variant
 from genkern.ops.op import get_op
 
@@ -37,7 +37,7 @@ def spec_of(of: GemmProblem, config: Config) -> KernelSpec:
     return spec
 
 
-def launch_of(of: GemmProblem, config: Config) -> Launch:
+def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
     (launch,) = launch_plan(product_of(of, get_op(of.op), "sm_100"), config, B200).launches
     return launch
 

@@ -14,7 +14,7 @@ from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Constant, Descriptor, Integer, Leading, Stride
 from genkern.kernels.expression import evaluate
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import get_op
 from genkern.profiling.loaded_gemm import arguments_of
 from genkern.runtime.bundle import Bundle
@@ -29,7 +29,7 @@ BFLOAT16 = 9
 
 @dataclass(frozen=True)
 class Piece:
-    """Scratch that kernels are passed the address of."""
+    """Memory that kernels are passed the address of."""
 
     address: int
 
@@ -46,11 +46,11 @@ def tensors_of(winner: PackedWinner) -> dict[str, torch.Tensor]:
     return made
 
 
-def given_by_triton(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> list[object]:
+def given_by_triton(launch: PlannedLaunch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> list[object]:
     """What the measured process gives Triton's launcher, as that passes it on: maps, then sizes and strides."""
     passed: list[object] = []
     plain = [argument for argument in launch.arguments if not isinstance(argument, (Constant, Descriptor))]
-    values = iter(arguments_of(Launch("", (1, 1, 1), 1, False, tuple(plain)), tensors, known))
+    values = iter(arguments_of(PlannedLaunch("", (1, 1, 1), 1, False, tuple(plain)), tensors, known))
     for argument in launch.arguments:
         if isinstance(argument, Descriptor):
             tensor = tensors[argument.operand]
@@ -85,11 +85,11 @@ def test_every_launch_passes_what_was_measured(bundle: Bundle) -> None:
             }
             prepared = PreparedCall(gpu, Choice("tuned", winner, call, bundle), layouts, m)
             assert prepared(tuple(tensor.data_ptr() for tensor in tensors.values()))
-            workspace, counters = gpu.scratch.take(7, *prepared.scratch_bytes)
-            scratch = {"workspace": Piece(workspace), "counters": Piece(counters)}
+            workspace, counters = gpu.workspaces.take(7, *prepared.memory_bytes)
+            own = {"workspace": Piece(workspace), "counters": Piece(counters)}
             assert len(gpu.driver.launched) == len(call.plan.launches)
             for launch, launched in zip(call.plan.launches, gpu.driver.launched, strict=True):
-                wanted = given_by_triton(launch, {**tensors, **scratch}, known)
+                wanted = given_by_triton(launch, {**tensors, **own}, known)
                 for value, parameter in zip(wanted, launched.parameters, strict=False):
                     if isinstance(value, tuple):
                         assert gpu.driver.map_in(parameter).address == value[1]

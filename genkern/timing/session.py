@@ -1,18 +1,15 @@
-"""Session: what the measured process must know besides the candidates; and the profiler protocol."""
+"""Session: what the measured process must know besides the candidates."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from genkern.gemm.libraries import ALL, parse_libraries
-from genkern.gemm.libraries import VENDOR as VENDOR
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Candidate, Measurement
+from genkern.timing.libraries import ALL, parse_libraries
 
 # Of AITER's gradlib for 16-bit outputs, relative and absolute.
 TOLERANCE = 1e-2
@@ -30,8 +27,8 @@ class Budget:
     measures all group sizes of a binary, also where the first is far beyond the best, and all copies of a binary.
     `patience` ends the screening when so many binaries in a row, the most promising first, brought nothing faster; 0
     never does.
-    `libraries` may win (genkern.gemm.libraries), names with commas between them. `atol` and `rtol` are the tolerance by
-    which outputs of checks are counted as AITER counts them, beside the proof: |C - ref| <= atol + rtol |ref|.
+    `libraries` may win (genkern.timing.libraries), names with commas between them. `atol` and `rtol` are the tolerance
+    by which outputs of checks are counted as AITER counts them, beside the proof: |C - ref| <= atol + rtol |ref|.
     """
 
     protocol: str = "genkern"
@@ -114,24 +111,3 @@ class Session:
         values["budget"] = Budget(**values["budget"])
         values["screening"] = Screening(**values["screening"])
         return cls(**values)
-
-
-class Profiler(Protocol):
-    """One way to get kernel times. `time_source` labels every number that it returns."""
-
-    time_source: str
-
-    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
-        """Yield one Measurement per candidate, in any order; `candidates` may still be growing (a farm)."""
-
-    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
-        """Time the finalists, and the vendor library if it can, against each other, round-robin in shuffled order.
-
-        PyTorch's own call of it is named VENDOR, another call of it as results name it (genkern.gemm.libraries).
-        """
-
-    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """Names of the `most` fastest under load, as far as that can be told; else of the first of them."""
-
-    def close(self) -> None:
-        """Stop every process that this profiler started."""

@@ -1,4 +1,4 @@
-"""Tests of genkern.farm.limits: the published occupancy rules, and what a CUDA driver says."""
+"""Tests of genkern.farm.occupancy: the published occupancy rules, and what a CUDA driver says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.farm.limits import fits, occupancy
+from genkern.farm.occupancy import fits, occupancy
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_gpus
 from genkern.gemm.records import Resources
 

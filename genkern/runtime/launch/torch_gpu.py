@@ -10,7 +10,7 @@ from typing import Any
 
 from genkern.errors import LaunchError
 from genkern.runtime.launch.launcher import Driver
-from genkern.runtime.launch.scratch import Scratch
+from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.table import Device
 
 
@@ -28,7 +28,7 @@ class TorchGpu:
 
         self.index = index
         self._torch = torch
-        self.scratch = Scratch(self._memory)
+        self.workspaces = Workspaces(self._memory)
         self._thread = _Thread()
 
     @cached_property

@@ -27,7 +27,7 @@ from genkern.gemm.gpus import archs_with, capabilities_of
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import Gpu, PreparedCall
+from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
 from genkern.runtime.process.own_command import OwnCommand, pack_arguments
 from genkern.runtime.table import Table
 from genkern.space.guide_names import in_guide_names
@@ -60,7 +60,7 @@ class Autotuned:
     folder: Path
     _calls: dict[object, PreparedCall] = field(default_factory=dict, repr=False)
 
-    def __call__(self, a: Any, b: Any, c: Any, gpu: Gpu | None = None) -> Any:
+    def __call__(self, a: Any, b: Any, c: Any, gpu: LiveGpu | None = None) -> Any:
         """Compute c = a @ b.T on the current stream, and return it. Raises InputError for tensors of other sizes."""
         if (problem := problem_of(a, b, c)) != self.problem:
             raise InputError(f"these are {problem.name}, the kernel was tuned for {self.problem.name}: tune it too")
@@ -72,7 +72,7 @@ class Autotuned:
             raise InputError("a, b and c must begin at multiples of 16 bytes")
         return c
 
-    def _prepared(self, tensors: dict[str, Any], gpu: Gpu) -> PreparedCall:
+    def _prepared(self, tensors: dict[str, Any], gpu: LiveGpu) -> PreparedCall:
         bundle = read_bundle(str(self.folder / "winner.genkern"))
         choice = Table([bundle], gpu.identity).find(self.problem)
         if choice.call is None:
@@ -304,7 +304,7 @@ def _run(arguments: Sequence[str], log: Path) -> None:
         raise ResultsError(f"{command.last_line or f'genkern ended with {status}'} ({log})")
 
 
-def _gpu_of(tensor: Any) -> Gpu:
-    from genkern.runtime.launch.gpu import TorchGpu
+def _gpu_of(tensor: Any) -> LiveGpu:
+    from genkern.runtime.launch.torch_gpu import TorchGpu
 
     return TorchGpu(tensor.get_device())

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from genkern.runtime.launch.launcher import forget_scratch
+from genkern.runtime.launch.launcher import forget_workspaces
 
 # Captures of a thread that are known: the oldest goes when they have come and gone, its graph keeps the memory.
 _MOST_CAPTURES = 64
@@ -40,12 +40,12 @@ class _Rooms:
 
     def __del__(self) -> None:
         # The system's thread may go on, and come back as another of Python's.
-        forget_scratch()
+        forget_workspaces()
         for key, piece in self.eager.items():
             self._free.setdefault(key, []).append(piece)
 
 
-class Scratch:
+class Workspaces:
     """`memory(bytes)` is the address of new memory on the device that is zero, outside of any pool, and stays."""
 
     def __init__(self, memory: Callable[[int], int]) -> None:
@@ -81,7 +81,7 @@ class Scratch:
         rooms.eager.pop((stream, True), None)
         for key in [key for key in rooms.captured if key[0] == stream]:
             del rooms.captured[key]
-        forget_scratch()
+        forget_workspaces()
 
     def _rooms(self) -> _Rooms:
         try:

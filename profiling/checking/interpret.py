@@ -1,4 +1,4 @@
-"""A config under Triton's interpreter: `python -m genkern.profiling.interpret MODULE CONFIG PROBLEM ATOL RTOL`."""
+"""A config under Triton's interpreter: `-m genkern.profiling.checking.interpret MODULE CONFIG PROBLEM ATOL RTOL`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from genkern.errors import one_line
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import TOLERANCE
 from genkern.kernels.refusal import is_bug_when_interpreted
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
 from genkern.profiling.checking.subjects import module_subject
 from genkern.profiling.checking.verdict import Checking, Verdict
+from genkern.timing.session import TOLERANCE
 
 # Three programs where their number is the GPU's: the two by two tiles of a reduced size leave one to be shared.
 _UNITS = 3

@@ -1,4 +1,4 @@
-"""ServedProfiler: candidates timed and checked in one long-lived supervised process, by CUDA graphs or CUPTI.
+"""SupervisedProfiler: candidates timed and checked in one long-lived supervised process, by CUDA graphs or CUPTI.
 
 A config that hangs, faults or ends the process costs itself and a restart, at every stage; what else was under way
 is asked for again. The stages differ in how the culprit is known: in screening it is the first request without an
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import ProfilerError
-from genkern.gemm.libraries import CUBLASLT, OURS, TORCH, library_of
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
-from genkern.gemm.session import Session
 from genkern.profiling.feed import Feed
 from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
+from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
+from genkern.timing.session import Session
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 # Requests under way: enough that the measured process never waits for this one.
@@ -46,7 +46,7 @@ class _Fault(Exception):
         self.outcome, self.message = loss(error)
 
 
-class ServedProfiler:
+class SupervisedProfiler:
     """`time_source` is "cudagraph" or "cupti". One instance serves one device, problem after problem.
 
     `visible` is the variable that shows the process its one device: CUDA_VISIBLE_DEVICES, or

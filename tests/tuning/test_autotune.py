@@ -1,4 +1,4 @@
-"""Tests of genkern.autotune: the guide's interface, with a stand-in for the command's measuring."""
+"""Tests of genkern.tuning.autotune: the guide's interface, with a stand-in for the command's measuring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from cute_stand_in import StandInFarm
 from recording_gpu import FakeGpu
 
 import genkern
-from genkern.autotune import Autotuned, problem_of
 from genkern.command.options import parse
 from genkern.errors import InputError, ResultsError
 from genkern.farm.cache import BinaryCache
@@ -29,6 +28,7 @@ from genkern.runtime.bundle import write_bundle
 from genkern.runtime.packed import Contents
 from genkern.space.prune import prune
 from genkern.space.space import load_space
+from genkern.tuning.autotune import Autotuned, problem_of
 
 H200 = gpu_for_arch("sm_90")
 
@@ -81,7 +81,7 @@ def tensors(m: int = 300, n: int = 512, k: int = 256, dtype: torch.dtype = torch
 
 
 def tuned(command: Command, folder: Path, **more: object) -> Autotuned:
-    return genkern.autotune_gemm(*tensors(), folder=folder, run=command, **more)  # type: ignore[operator,no-any-return]
+    return genkern.autotune_gemm(*tensors(), folder=folder, run=command, **more)
 
 
 def test_an_exact_key(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_said(
     """In one line, before anything is started."""
     command = Command(tmp_path)
     with pytest.raises(InputError, match=message):
-        genkern.autotune_gemm(*given, folder=tmp_path, run=command, **more)  # type: ignore[operator]
+        genkern.autotune_gemm(*given, folder=tmp_path, run=command, **more)
     assert not command.asked
 
 
@@ -215,4 +215,4 @@ def test_a_run_without_a_winner(tmp_path: Path) -> None:
         Path(parse(list(arguments)).tuning_results_file).write_text("[]\n")
 
     with pytest.raises(ResultsError, match=re.escape("no config of these lists won for 300x512x256")):
-        genkern.autotune_gemm(*tensors(), folder=tmp_path, run=nothing)  # type: ignore[operator]
+        genkern.autotune_gemm(*tensors(), folder=tmp_path, run=nothing)

@@ -1,4 +1,4 @@
-"""Tests of profiling/served.py and measured_process.py: real processes that hang, crash and lie, without a GPU."""
+"""Tests of profiling/supervised.py and measured_process.py: real processes that hang, crash and lie, without a GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from genkern.errors import ProfilerError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Measurement, Outcome
-from genkern.gemm.session import Budget, Session
-from genkern.profiling.served import ServedProfiler
+from genkern.profiling.supervised import SupervisedProfiler
+from genkern.timing.session import Budget, Session
 
 HARNESS = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fake_harness.py")))
 TIMEOUT_S = 1.0
@@ -48,9 +48,9 @@ def session(hostile_path: Path) -> Session:
 
 
 @pytest.fixture
-def profiler(hostile_path: Path) -> Iterator[ServedProfiler]:
+def profiler(hostile_path: Path) -> Iterator[SupervisedProfiler]:
     before = set(zombies())
-    profiler = ServedProfiler("cudagraph", 0, str(hostile_path), str(hostile_path), harness=HARNESS)
+    profiler = SupervisedProfiler("cudagraph", 0, str(hostile_path), str(hostile_path), harness=HARNESS)
     yield profiler
     profiler.close()
     assert children() == {}
@@ -99,7 +99,7 @@ def timed(action: Callable[[], list[Measurement]]) -> tuple[list[Measurement], f
     return action(), time.monotonic() - started
 
 
-def test_every_candidate_is_measured_in_order(session: Session, profiler: ServedProfiler) -> None:
+def test_every_candidate_is_measured_in_order(session: Session, profiler: SupervisedProfiler) -> None:
     """One measurement each, in the order of the candidates, more of them than are asked for at a time."""
     wanted = [candidate("good", m) for m in range(1, 41)]
     measured = list(profiler.screen(session, iter(wanted)))
@@ -110,7 +110,7 @@ def test_every_candidate_is_measured_in_order(session: Session, profiler: Served
     assert profiler.torch_version == "2.13"
 
 
-def test_a_new_process_is_told_the_best_time(session: Session, profiler: ServedProfiler) -> None:
+def test_a_new_process_is_told_the_best_time(session: Session, profiler: SupervisedProfiler) -> None:
     """Of those before it, and of an earlier start of the run; the first of a run has heard of none."""
     wanted = [
         candidate("told", 1),
@@ -126,7 +126,7 @@ def test_a_new_process_is_told_the_best_time(session: Session, profiler: ServedP
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_fault_in_screening_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
+def test_a_fault_in_screening_costs_its_config_only(kind: str, session: Session, profiler: SupervisedProfiler) -> None:
     """The config has its outcome and what was said; those before and after it are measured; the restart is short."""
     wanted = [candidate("good", 1), candidate(kind), candidate("good", 2), candidate("good", 3)]
     measured, elapsed_s = timed(lambda: list(profiler.screen(session, wanted)))
@@ -138,7 +138,7 @@ def test_a_fault_in_screening_costs_its_config_only(kind: str, session: Session,
     assert elapsed_s < RESTART_S + (TIMEOUT_S if kind == "hang" else 0)
 
 
-def test_refusals_and_slow_answers_cost_no_process(session: Session, profiler: ServedProfiler) -> None:
+def test_refusals_and_slow_answers_cost_no_process(session: Session, profiler: SupervisedProfiler) -> None:
     """A launch that is refused is an outcome; an answer within the time limit counts however late it is."""
     measured = by_family(list(profiler.screen(session, [candidate("refused"), candidate("slow"), candidate("good")])))
     assert measured["refused"].outcome is Outcome.LAUNCH_FAILED
@@ -147,7 +147,7 @@ def test_refusals_and_slow_answers_cost_no_process(session: Session, profiler: S
     assert len({pid for pid, _ in events(session)}) == 1
 
 
-def test_many_faults_in_a_row_do_not_end_the_run(session: Session, profiler: ServedProfiler) -> None:
+def test_many_faults_in_a_row_do_not_end_the_run(session: Session, profiler: SupervisedProfiler) -> None:
     """While the vendor library runs, the device is sound, however many configs in a row are not."""
     wanted = [candidate("killed", m) for m in range(1, 13)] + [candidate("good")]
     measured = list(profiler.screen(session, wanted))
@@ -155,7 +155,7 @@ def test_many_faults_in_a_row_do_not_end_the_run(session: Session, profiler: Ser
     assert "retime 1 1 1" in [event for _, event in events(session)]
 
 
-def test_a_reserve_stands_by(session: Session, profiler: ServedProfiler) -> None:
+def test_a_reserve_stands_by(session: Session, profiler: SupervisedProfiler) -> None:
     """From the first session on: each replacement is a process that was started before it was needed."""
     for _ in range(2):
         assert next(profiler.screen(session, [candidate("good")])).outcome is Outcome.MEASURED
@@ -168,7 +168,7 @@ def test_a_reserve_stands_by(session: Session, profiler: ServedProfiler) -> None
         assert len(children()) == 2
 
 
-def test_a_death_between_candidates_is_nobodys_fault(session: Session, profiler: ServedProfiler) -> None:
+def test_a_death_between_candidates_is_nobodys_fault(session: Session, profiler: SupervisedProfiler) -> None:
     """A process that somebody kills while it waits is replaced, and the next candidate is measured."""
     first_is_measured = threading.Event()
 
@@ -187,7 +187,7 @@ def test_a_death_between_candidates_is_nobodys_fault(session: Session, profiler:
     assert [(m.outcome, m.duration_us) for m in screening] == [(Outcome.MEASURED, 2.0)]
 
 
-def test_a_consumer_that_stops_early_stops_the_farm(session: Session, profiler: ServedProfiler) -> None:
+def test_a_consumer_that_stops_early_stops_the_farm(session: Session, profiler: SupervisedProfiler) -> None:
     """When screening is given up, the candidates' generator is closed, so that what it holds is given back."""
     closed = threading.Event()
 
@@ -205,7 +205,7 @@ def test_a_consumer_that_stops_early_stops_the_farm(session: Session, profiler: 
 
 
 def test_the_farm_works_while_the_process_starts(
-    session: Session, profiler: ServedProfiler, monkeypatch: pytest.MonkeyPatch
+    session: Session, profiler: SupervisedProfiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Candidates are asked for before the measured process is open, whose start takes seconds."""
     asked = threading.Event()
@@ -223,7 +223,7 @@ def test_the_farm_works_while_the_process_starts(
     assert [m.outcome for m in profiler.screen(session, farm())] == [Outcome.MEASURED]
 
 
-def test_an_error_of_the_farm_is_raised(session: Session, profiler: ServedProfiler) -> None:
+def test_an_error_of_the_farm_is_raised(session: Session, profiler: SupervisedProfiler) -> None:
     """What the candidates' iterator raises reaches the caller, after the measurements that came before."""
 
     def candidates() -> Iterator[Candidate]:
@@ -237,7 +237,7 @@ def test_an_error_of_the_farm_is_raised(session: Session, profiler: ServedProfil
 
 
 @pytest.mark.parametrize("kind", LATER_FAULTS)
-def test_semifinals_choose_the_fastest_or_the_first(kind: str, session: Session, profiler: ServedProfiler) -> None:
+def test_semifinals_choose_the_fastest_or_the_first(kind: str, session: Session, profiler: SupervisedProfiler) -> None:
     """By what is measured then, without who loses the process; where many do, the first of the others go on."""
     wanted = [candidate("good", us) for us in (5, 3, 4)]
     assert profiler.semifinal(session, wanted, 2) == [wanted[1].config.name, wanted[2].config.name]
@@ -247,7 +247,7 @@ def test_semifinals_choose_the_fastest_or_the_first(kind: str, session: Session,
     assert profiler.semifinal(session, [*bad, *wanted], 2) == [bad[2].config.name, wanted[0].config.name]
 
 
-def test_finals_time_everyone_and_the_vendor_library(session: Session, profiler: ServedProfiler) -> None:
+def test_finals_time_everyone_and_the_vendor_library(session: Session, profiler: SupervisedProfiler) -> None:
     """Samples, their median and the discarded ones of each finalist, and of the vendor library."""
     wanted = [candidate("good", 4), candidate("final_refused", 5), candidate("final_negative", 6)]
     finals = {m.config: m for m in profiler.retime(session, wanted)}
@@ -264,7 +264,7 @@ def test_finals_time_everyone_and_the_vendor_library(session: Session, profiler:
 
 
 @pytest.mark.parametrize("kind", LATER_FAULTS)
-def test_a_fault_in_the_finals_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
+def test_a_fault_in_the_finals_costs_its_config_only(kind: str, session: Session, profiler: SupervisedProfiler) -> None:
     """The culprit has its outcome; the others and the vendor library are timed together without it."""
     finalists = [candidate("good", 1), candidate(f"final_{kind}", 2), candidate("good", 3)]
     finals, elapsed_s = timed(lambda: profiler.retime(session, finalists))
@@ -277,27 +277,27 @@ def test_a_fault_in_the_finals_costs_its_config_only(kind: str, session: Session
     assert elapsed_s < 2 * (RESTART_S + (TIMEOUT_S if kind == "hang" else 0))
 
 
-def test_a_finalist_that_was_only_there_is_not_lost(session: Session, profiler: ServedProfiler) -> None:
+def test_a_finalist_that_was_only_there_is_not_lost(session: Session, profiler: SupervisedProfiler) -> None:
     """A process that somebody kills in the finals loses nobody: the suspect does not fail alone."""
     finals = profiler.retime(session, [candidate("once_final_killed", 1), candidate("good", 2)])
     assert {m.outcome for m in finals} == {Outcome.MEASURED}
     assert len(finals) == 3
 
 
-def test_a_finalist_that_fails_only_among_others_is_dropped(session: Session, profiler: ServedProfiler) -> None:
+def test_a_finalist_that_fails_only_among_others_is_dropped(session: Session, profiler: SupervisedProfiler) -> None:
     """Passing alone gives one more chance, not endless ones."""
     finals = by_family(profiler.retime(session, [candidate("crowd_final_killed", 1), candidate("good", 2)]))
     assert finals["crowd_final_killed"].outcome is Outcome.CRASHED
     assert finals["good"].outcome is finals["vendor"].outcome is Outcome.MEASURED
 
 
-def test_a_vendor_library_that_crashes_is_left_out(session: Session, profiler: ServedProfiler) -> None:
+def test_a_vendor_library_that_crashes_is_left_out(session: Session, profiler: SupervisedProfiler) -> None:
     """The finalists are timed without it."""
     finals = profiler.retime(replace(session, init_type="badvendor"), [candidate("good", 1), candidate("good", 2)])
     assert [m.duration_us for m in finals] == pytest.approx([1.0015, 2.0015])
 
 
-def test_the_librarys_algorithms_are_among_the_finals(session: Session, profiler: ServedProfiler) -> None:
+def test_the_librarys_algorithms_are_among_the_finals(session: Session, profiler: SupervisedProfiler) -> None:
     """By their names in results, beside PyTorch's own call; not where a budget leaves that library out."""
     session = replace(session, init_type="lt")
     algorithm = "cublaslt 131000 " + "5a" * 64
@@ -309,21 +309,21 @@ def test_the_librarys_algorithms_are_among_the_finals(session: Session, profiler
     assert {m.config for m in finals} == {candidate("good", 1).config.name, "vendor"}
 
 
-def test_an_algorithm_that_crashes_takes_its_library_along(session: Session, profiler: ServedProfiler) -> None:
+def test_an_algorithm_that_crashes_takes_its_library_along(session: Session, profiler: SupervisedProfiler) -> None:
     """The finalists and PyTorch's own call are timed without it."""
     finals = profiler.retime(replace(session, init_type="badlt"), [candidate("good", 1), candidate("good", 2)])
     assert [m.duration_us for m in finals] == pytest.approx([1.0015, 2.0015, 9.0015])
     assert {m.outcome for m in finals} == {Outcome.MEASURED}
 
 
-def test_all_finalists_may_fail(session: Session, profiler: ServedProfiler) -> None:
+def test_all_finalists_may_fail(session: Session, profiler: SupervisedProfiler) -> None:
     """Then each has its outcome, and the size is not lost to the run: the device still works."""
     finals = profiler.retime(session, [candidate("final_killed", m) for m in range(1, 5)])
     assert [m.outcome for m in finals] == [Outcome.CRASHED] * 4
     assert next(profiler.screen(session, [candidate("good")])).outcome is Outcome.MEASURED
 
 
-def test_checks(session: Session, profiler: ServedProfiler) -> None:
+def test_checks(session: Session, profiler: SupervisedProfiler) -> None:
     """A check is what the process found, with its figures; a refusal says why."""
     good = profiler.check(session, candidate("good"))
     assert (good.passed, good.method, good.rounds) == (True, "gpu", ("exact", "random"))
@@ -338,7 +338,7 @@ def test_checks(session: Session, profiler: ServedProfiler) -> None:
 
 
 @pytest.mark.parametrize("kind", ["segfault", "exits", "fault", "garbage", "killed"])
-def test_a_fault_in_the_check_costs_its_config_only(kind: str, session: Session, profiler: ServedProfiler) -> None:
+def test_a_fault_in_the_check_costs_its_config_only(kind: str, session: Session, profiler: SupervisedProfiler) -> None:
     """It is not known to be wrong, what was said is kept, and the next one has a process again."""
     check, elapsed_s = profiler.check, time.monotonic()
     failed = check(session, candidate(f"check_{kind}"))
@@ -348,12 +348,12 @@ def test_a_fault_in_the_check_costs_its_config_only(kind: str, session: Session,
     assert time.monotonic() - elapsed_s < 2 * RESTART_S
 
 
-def test_a_check_that_was_interrupted_is_made_again(session: Session, profiler: ServedProfiler) -> None:
+def test_a_check_that_was_interrupted_is_made_again(session: Session, profiler: SupervisedProfiler) -> None:
     """A process that somebody kills during a check does not make the config wrong."""
     assert profiler.check(session, candidate("once_check_killed")).passed
 
 
-def test_a_device_that_does_not_open_is_reported(session: Session, profiler: ServedProfiler) -> None:
+def test_a_device_that_does_not_open_is_reported(session: Session, profiler: SupervisedProfiler) -> None:
     """After a few attempts: which GPU, and what was said."""
     with pytest.raises(ProfilerError, match=r"GPU 0 cannot be used: .*illegal memory access") as caught:
         list(profiler.screen(replace(session, init_type="broken"), [candidate("good")]))
@@ -361,7 +361,7 @@ def test_a_device_that_does_not_open_is_reported(session: Session, profiler: Ser
     assert len(events(session)) == 3
 
 
-def test_a_device_that_stays_broken_is_left_alone(session: Session, profiler: ServedProfiler) -> None:
+def test_a_device_that_stays_broken_is_left_alone(session: Session, profiler: SupervisedProfiler) -> None:
     """When every call ends the process, the vendor library's too, the run on this device ends; nothing is left."""
     screening = profiler.screen(replace(session, init_type="lost"), [candidate("good", m) for m in range(1, 30)])
     measured = []
@@ -371,7 +371,7 @@ def test_a_device_that_stays_broken_is_left_alone(session: Session, profiler: Se
     assert children() == {}
 
 
-def test_a_problem_that_does_not_fit_is_no_fault_of_the_device(session: Session, profiler: ServedProfiler) -> None:
+def test_a_problem_that_does_not_fit_is_no_fault_of_the_device(session: Session, profiler: SupervisedProfiler) -> None:
     """Its candidates are refused at every stage, each with the reason, and the next problem is measured."""
     refused = replace(session, init_type="refuse")
     screened = list(profiler.screen(refused, [candidate("good", 1), candidate("good", 2)]))
@@ -390,7 +390,7 @@ def test_the_process_sees_its_one_device(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if shown is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    profiler = ServedProfiler("cudagraph", index, str(hostile_path), str(hostile_path), harness=HARNESS)
+    profiler = SupervisedProfiler("cudagraph", index, str(hostile_path), str(hostile_path), harness=HARNESS)
     try:
         list(profiler.screen(session, [candidate("good")]))
         assert profiler.device == seen

@@ -27,17 +27,18 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_devices, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Measurement, Outcome
-from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.kernels.families.call import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
-from genkern.profiling.served import ServedProfiler
+from genkern.profiling.supervised import SupervisedProfiler
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget, Session
 
 # Beside 14 processes that import PyTorch, restarts took 5.2 to 7.3 s (H200).
 on_an_idle_machine = pytest.mark.skipif(
-    "PYTEST_XDIST_WORKER" in os.environ, reason="bounds times: run tests/profiling/test_served_gpu.py without -n"
+    "PYTEST_XDIST_WORKER" in os.environ, reason="bounds times: run tests/profiling/test_supervised_gpu.py without -n"
 )
 TIMEOUT_S = 10.0
 # What the supervisor may take to replace a process and open the session again.
@@ -95,7 +96,7 @@ class Bench:
         budget = Budget(timeout_s=TIMEOUT_S, rotating_mb=0, final_rounds=12)
         problem = GemmProblem(1, faulty_kernels.SIZE, 1, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32")
         self.session = Session(str(self.module), problem, arch, 0, str(folder), budget)
-        self.profiler = ServedProfiler("cudagraph", 0, str(folder / "binaries"), str(folder))
+        self.profiler = SupervisedProfiler("cudagraph", 0, str(folder / "binaries"), str(folder))
 
     def candidate(self, family: str, number: int = 16) -> Candidate:
         kernel = family.removeprefix("late_")
@@ -200,7 +201,7 @@ def _command(pid: int) -> str:
 def _finals(
     time_source: str, session: Session, candidates: Sequence[Candidate], folder: Path
 ) -> dict[str, Measurement]:
-    profiler = ServedProfiler(time_source, 0, str(folder / "binaries"), str(folder))
+    profiler = SupervisedProfiler(time_source, 0, str(folder / "binaries"), str(folder))
     try:
         return {m.config: m for m in profiler.retime(session, candidates)}
     finally:
@@ -276,7 +277,7 @@ def test_flushed_code_is_slower(gemm: tuple[Session, Candidate], tmp_path: Path)
 def test_versions_of_the_process_are_known(gemm: tuple[Session, Candidate], tmp_path: Path) -> None:
     """The device's name and PyTorch's version are those of the process that measured."""
     session, candidate = gemm
-    profiler = ServedProfiler("cudagraph", 0, str(tmp_path / "binaries"), str(tmp_path))
+    profiler = SupervisedProfiler("cudagraph", 0, str(tmp_path / "binaries"), str(tmp_path))
     try:
         profiler.retime(session, [candidate])
         assert profiler.torch_version.startswith(importlib.metadata.version("torch"))

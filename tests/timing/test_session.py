@@ -1,4 +1,4 @@
-"""Tests of genkern/gemm/session.py."""
+"""Tests of genkern/timing/session.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.gemm.problem import ACTIVATIONS, MAX_DIMENSION, GemmProblem
-from genkern.gemm.session import Budget, Screening, Session
+from genkern.timing.session import Budget, Screening, Session
 
 problems = st.builds(
     GemmProblem,

@@ -26,7 +26,7 @@ from genkern.ops.fields import fields_of
 from genkern.ops.op import get_op, op_names
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
-from genkern.runtime.process.capture import Capture, process_name
+from genkern.runtime.process.recorded_sizes import SizeRecorder, process_name, record_folder
 from genkern.runtime.process.sources import Sources
 from genkern.runtime.table import Choice
 
@@ -34,7 +34,7 @@ MISS = Choice("not tuned")
 
 
 def sizes(folder: Path) -> list[GemmProblem]:
-    """What was captured, as `genkern -i` reads it with options that say something else of what a file leaves out."""
+    """What was recorded, as `genkern -i` reads it with options that say something else of what a file leaves out."""
     defaults = GemmDefaults(dtype_c="fp32", bias=True, activation="relu")
     found = [read_sizes(str(path), defaults, "sm_90") for path in sorted(folder.iterdir())]
     assert [each.notes for each in found] == [()] * len(found)
@@ -58,33 +58,33 @@ def of_every_format() -> Iterator[GemmProblem]:
 
 
 def test_every_format_comes_back(tmp_path: Path) -> None:
-    """What is captured reads as the same problem: types, layouts, bias, activation and a format's own fields."""
+    """What is recorded reads as the same problem: types, layouts, bias, activation and a format's own fields."""
     wanted = [*of_every_format(), problem(7, bias=True, activation="gelu", dtype_c="fp32", row_major_b=True)]
-    capture = Capture(tmp_path, pytest.fail, {})
+    recorder = SizeRecorder(tmp_path, pytest.fail, {})
     for each in wanted:
-        capture(Card(), each, MISS)  # type: ignore[arg-type]
+        recorder(Card(), each, MISS)  # type: ignore[arg-type]
     assert sizes(tmp_path) == wanted
     assert {each.op for each in wanted} == set(op_names())
 
 
-def test_calls_without_a_row_are_captured(tmp_path: Path) -> None:
+def test_calls_without_a_row_are_recorded(tmp_path: Path) -> None:
     """A problem that a row serves is not; one that another M serves, or nothing, is, once, on a CPU too."""
     results = library_rows(tmp_path / "r.yaml", [16])
     cards = {-1: Card()}
-    capture = Capture(tmp_path / "captured", pytest.fail, {})
+    recorder = SizeRecorder(tmp_path / "recorded", pytest.fail, {})
     own = Sources(pytest.fail, lambda: tmp_path / "own")
-    context = Context(lambda op: own.bundles([str(results)]), cards.get, watches=[capture])  # type: ignore[arg-type]
+    context = Context(lambda op: own.bundles([str(results)]), cards.get, watches=[recorder])  # type: ignore[arg-type]
     gemm = Gemm("a16w16", context)
     weight = torch.zeros(4096, 4096, dtype=torch.bfloat16)
     for m in (16, 3, 3, 3):
         assert gemm(torch.zeros(m, 4096, dtype=torch.bfloat16), weight).shape == (m, 4096)
     context.renew()
     gemm(torch.zeros(1, 3, 4096, dtype=torch.bfloat16), weight)
-    assert sizes(tmp_path / "captured") == [problem(3)]
+    assert sizes(tmp_path / "recorded") == [problem(3)]
     cards.clear()
-    on_cpu = Context(lambda op: [], lambda index: None, watches=[capture])
+    on_cpu = Context(lambda op: [], lambda index: None, watches=[recorder])
     Gemm("a16w16", on_cpu)(torch.zeros(5, 64), torch.zeros(32, 64))
-    assert sizes(tmp_path / "captured") == [problem(3), GemmProblem(5, 32, 64, "a16w16", *["fp32"] * 3)]
+    assert sizes(tmp_path / "recorded") == [problem(3), GemmProblem(5, 32, 64, "a16w16", *["fp32"] * 3)]
 
 
 def test_names_tell_processes_apart() -> None:
@@ -98,9 +98,9 @@ def test_names_tell_processes_apart() -> None:
 
 def test_never_in_an_installed_package(tmp_path: Path) -> None:
     """Neither in genkern's nor below any folder that packages are installed in."""
-    for folder in (Path(genkern.__path__[0]) / "captured", tmp_path / "lib" / "site-packages" / "x"):
-        with pytest.raises(InputError, match="GENKERN_CAPTURE_DIR"):
-            Capture(folder, pytest.fail, {})
+    for folder in (Path(genkern.__path__[0]) / "recorded", tmp_path / "lib" / "site-packages" / "x"):
+        with pytest.raises(InputError, match="GENKERN_RECORD_DIR"):
+            SizeRecorder(folder, pytest.fail, {})
         assert not folder.exists()
 
 
@@ -108,31 +108,31 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """One line, and calls go on."""
     (tmp_path / "file").write_text("")
     said: list[str] = []
-    capture = Capture(tmp_path / "file" / "folder", said.append, {})
+    recorder = SizeRecorder(tmp_path / "file" / "folder", said.append, {})
     for m in (1, 2):
-        capture(None, problem(m), None)
-    assert ["GENKERN_CAPTURE_DIR" in line for line in said] == [True]
+        recorder(None, problem(m), None)
+    assert ["GENKERN_RECORD_DIR" in line for line in said] == [True]
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that does not fit is taken back."""
     said: list[str] = []
-    capture = Capture(tmp_path, said.append, {})
-    capture(None, problem(1), None)
+    recorder = SizeRecorder(tmp_path, said.append, {})
+    recorder(None, problem(1), None)
     half = SimpleNamespace(**{**vars(os), "write": lambda file, data: os.write(file, data[:20])})
-    monkeypatch.setattr("genkern.runtime.process.capture.os", half)
-    capture(None, problem(2), None)
+    monkeypatch.setattr("genkern.runtime.process.recorded_sizes.os", half)
+    recorder(None, problem(2), None)
     assert sizes(tmp_path) == [problem(1)]
     assert len(said) == 1
 
 
 def test_a_forked_process_has_a_file_of_its_own(tmp_path: Path) -> None:
     """So that no two processes write into one."""
-    capture = Capture(tmp_path, pytest.fail, {})
-    capture(None, problem(1), None)
+    recorder = SizeRecorder(tmp_path, pytest.fail, {})
+    recorder(None, problem(1), None)
     child = os.fork()
     if child == 0:
-        capture(None, problem(2), None)
+        recorder(None, problem(2), None)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert len(list(tmp_path.iterdir())) == 2
@@ -149,18 +149,29 @@ for m in itertools.count(1):
 """
 
 
-def test_two_processes_killed_while_they_capture(tmp_path: Path) -> None:
+def test_two_processes_killed_while_they_record(tmp_path: Path) -> None:
     """Each has a file that reads whole, wherever the kill came."""
-    env = environment({"GENKERN_TUNE_GEMM": "1", "GENKERN_CAPTURE_DIR": str(tmp_path / "captured")})
+    env = environment({"GENKERN_TUNE_GEMM": "1", "GENKERN_RECORD_DIR": str(tmp_path / "recorded")})
     running = [
         subprocess.Popen([sys.executable, "-c", _PROGRAM], env={**env, "RANK": str(rank)}, text=True, cwd=tmp_path)
         for rank in range(2)
     ]
     for process in running:
-        captured = lambda process=process: [*tmp_path.glob(f"captured/*_{process.pid}.yaml")]  # noqa: E731
-        until(lambda captured=captured: captured() and captured()[0].stat().st_size > 2000, process)
+        recorded = lambda process=process: [*tmp_path.glob(f"recorded/*_{process.pid}.yaml")]  # noqa: E731
+        until(lambda recorded=recorded: recorded() and recorded()[0].stat().st_size > 2000, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    found = [read_sizes(str(path), GemmDefaults(), "sm_90").problems for path in (tmp_path / "captured").iterdir()]
+    found = [read_sizes(str(path), GemmDefaults(), "sm_90").problems for path in (tmp_path / "recorded").iterdir()]
     assert [len(each) > 5 for each in found] == [True, True]
     assert [len(set(each)) == len(each) for each in found] == [True, True]
+
+
+def test_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The named one; else today's, or that of earlier releases where it alone is there."""
+    monkeypatch.chdir(tmp_path)
+    assert record_folder("~/x") == Path("~/x").expanduser()
+    assert record_folder("") == Path("genkern_recorded")
+    (tmp_path / "genkern_capture").mkdir()
+    assert record_folder("") == Path("genkern_capture")
+    (tmp_path / "genkern_recorded").mkdir()
+    assert record_folder("") == Path("genkern_recorded")

@@ -1,11 +1,11 @@
-"""Tests of gemm/libraries.py: names of libraries and of their calls."""
+"""Tests of timing/libraries.py: names of libraries and of their calls."""
 
 from __future__ import annotations
 
 import pytest
 
 from genkern.errors import InputError
-from genkern.gemm.libraries import KeptAlgorithm, call_name, is_call, kept_algorithm, library_of, parse_libraries
+from genkern.timing.libraries import KeptAlgorithm, call_name, is_call, kept_algorithm, library_of, parse_libraries
 
 KEPT = KeptAlgorithm(131000, bytes(range(64)))
 

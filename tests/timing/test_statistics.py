@@ -1,4 +1,4 @@
-"""Tests of genkern/gemm/statistics.py."""
+"""Tests of genkern/timing/statistics.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.gemm.statistics import Estimate, beaten, compared, estimate, relative_spread, stop_reason, tied
+from genkern.timing.statistics import Estimate, beaten, compared, estimate, relative_spread, stop_reason, tied
 
 times = st.lists(st.floats(0.5, 1e6), min_size=1, max_size=70)
 
