@@ -67,7 +67,7 @@ class Bench:
         binds: dict[str, Callable[[], Call]] = {VENDOR: self.gemm.vendor} if library else {}
         for name, candidate in self.candidates.items():
             paths = tuple(binary.path for binary in candidate.binaries)
-            binds[name] = partial(self.gemm.bind, Launchable(name, paths, candidate.plan))
+            binds[name] = partial(self.gemm.bind, Launchable(name, paths, candidate.plan, dict(candidate.run_time)))
         calls = {}
         for name, bind in binds.items():
             with said(f"{self.problem.size} {name}"):

@@ -361,7 +361,8 @@ def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -
 
 def _names(candidate: Candidate) -> dict[str, Any]:
     paths = [binary.path for binary in candidate.binaries]
-    return {"config": candidate.config.name, "binaries": paths, "plan": candidate.plan}
+    run_time = dict(candidate.run_time)
+    return {"config": candidate.config.name, "binaries": paths, "plan": candidate.plan, "run_time": run_time}
 
 
 def _screen_request(candidate: Candidate, best_us: float | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from genkern.arguments import Parser, number, underscored
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import known_archs
+from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
 from genkern.gemm.problem import ACTIVATIONS
 from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
@@ -167,8 +167,11 @@ def _modes(group: argparse._ArgumentGroup) -> None:
 
 
 def _target(group: argparse._ArgumentGroup) -> None:
+    archs = ", ".join(known_archs())
     group.add_argument(
-        "--arch", metavar="ARCH", help=f"{', '.join(known_archs())} (default: that of the GPU found, else gfx942)"
+        "--arch",
+        metavar="ARCH",
+        help=f"{archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found, else {DEFAULT_ARCH})",
     )
     group.add_argument(
         "--profiler",

@@ -13,6 +13,7 @@ import genkern
 from genkern.errors import InputError, ProfilerError
 from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import (
+    DEFAULT_ARCH,
     NOT_PRESENT,
     DetectedDevice,
     Gpu,
@@ -31,7 +32,6 @@ from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.timing.profiler import Profiler
 
-DEFAULT_ARCH = "gfx942"
 _VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
 
 

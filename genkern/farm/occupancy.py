@@ -5,6 +5,9 @@ from __future__ import annotations
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.records import Resources
 
+# Scalar registers that every wave has where waves share a file of them, and the step in which more are allocated.
+_SCALAR_REGISTERS_OF_ALL, _SCALAR_GRANULE = 100, 16
+
 
 def fits(resources: Resources, num_warps: int, gpu: Gpu) -> str:
     """Return "" when one workgroup can launch on `gpu`, else the reason in one line.
@@ -57,9 +60,9 @@ def _warps_by_registers(resources: Resources, gpu: Gpu) -> int:
     if registers:
         per_warp = _round_up(registers, gpu.register_granule) * gpu.warp_size
         per_simd = min(per_simd, gpu.registers_per_unit // gpu.simds_per_unit // per_warp)
-    # Above 100 SGPRs the scalar file of gfx9 (800 per SIMD, steps of 16) holds 7 waves.
-    if gpu.arch.startswith("gfx9") and (resources.scalar_registers or 0) > 100:
-        per_simd = min(per_simd, 7)
+    scalar = resources.scalar_registers or 0
+    if gpu.has.scalar_registers_per_simd and scalar > _SCALAR_REGISTERS_OF_ALL:
+        per_simd = min(per_simd, gpu.has.scalar_registers_per_simd // _round_up(scalar, _SCALAR_GRANULE))
     return per_simd * gpu.simds_per_unit
 
 

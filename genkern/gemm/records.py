@@ -76,12 +76,14 @@ def code_digest(binaries: Sequence[Binary]) -> str:
 class Candidate:
     """A config with the binaries of its kernels, ready to be measured: `plan` says how they are launched.
 
-    That is a LaunchPlan (genkern.kernels.plan) as JSON; without binaries there is none.
+    That is a LaunchPlan (genkern.kernels.plan) as JSON, one text for all configs with these binaries; `run_time` has,
+    by name, what it leaves to the config. Without binaries there is none.
     """
 
     config: Config
     binaries: tuple[Binary, ...]
     plan: str = ""
+    run_time: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

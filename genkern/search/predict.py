@@ -46,7 +46,6 @@ _UNPIPELINED = 0.75
 # Matrix instructions issue from a wave only while its operands are ready: two waves per SIMD are needed to keep the
 # unit busy. wgmma and tcgen05 are asynchronous, so one warp per SIMD is enough there.
 _WAVES_TO_FILL = 2
-_ASYNC_ARCHS = ("sm_90", "sm_100")
 # The smallest edge of a matrix instruction; a shorter tile pads up to it.
 _INSTRUCTION_EDGE = 16
 # Its other edge, which M takes where operands are swapped.
@@ -126,7 +125,7 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     size_a, size_b = element_bytes(problem)
     block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
     waves_per_simd = resident * config.num_warps / gpu.simds_per_unit
-    fill = 1 if gpu.arch in _ASYNC_ARCHS else _WAVES_TO_FILL
+    fill = 1 if gpu.has.of_warpgroups else _WAVES_TO_FILL
     # A lone wave overlaps part of its own loads; less than one wave per SIMD leaves SIMDs empty.
     busy = min(1.0, 0.5 + 0.5 * waves_per_simd / fill) if waves_per_simd >= 1 else waves_per_simd
     edge_m, edge_n = _edges(config)

@@ -23,6 +23,7 @@ from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import archs_with, capabilities_of
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.launch.parameters import Layout
@@ -32,9 +33,9 @@ from genkern.runtime.table import Table
 from genkern.space.guide_names import in_guide_names
 
 KEYS = ("exact", "power_of_two")
-# Of the guide's own architecture and of Hopper.
+# By what they multiply with: tcgen05 is what the guide is about.
 _PING_PONG = "cute_ping_pong"
-_SCHEDULES = {"sm_90": (_PING_PONG, "cute_cooperative"), "sm_100": ("cute_tcgen05",)}
+_SCHEDULES = {"wgmma": (_PING_PONG, "cute_cooperative"), "tcgen05": ("cute_tcgen05",)}
 # By what the caller's tensors are called in PyTorch.
 _TYPES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items() if name in ("bf16", "fp16")}
 # Runs genkern's command with arguments, its output in a file; raises ResultsError where it fails.
@@ -174,15 +175,18 @@ def _count(name: str, value: int) -> int:
 
 
 def _arch_of(tensor: Any) -> str:
-    """Of the device that it lies on, sm_90 where that is none. Raises InputError for one without such families."""
+    """Of the device that it lies on, the first with wgmma where that is none.
+
+    Raises InputError for one without such families.
+    """
     if not tensor.is_cuda:
-        return "sm_90"
+        return archs_with("wgmma")[0]
     import torch
 
     major, minor = torch.cuda.get_device_capability(tensor.device)
     arch = f"sm_{major}{minor}"
-    if arch not in _SCHEDULES:
-        raise InputError(f"a lies on {arch}: these families are for {' and '.join(_SCHEDULES)}")
+    if not capabilities_of(arch).of_warpgroups:
+        raise InputError(f"a lies on {arch}: these families are for GPUs with {' or '.join(_SCHEDULES)}")
     return arch
 
 
@@ -201,7 +205,7 @@ def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: o
         "GROUP_SIZE_M": [1, 4, 8],
     }
     families: list[dict[str, Any]] = []
-    for schedule in _SCHEDULES[arch]:
+    for schedule in _SCHEDULES["wgmma" if capabilities_of(arch).wgmma else "tcgen05"]:
         # Tiles of 256 rows are no ping-pong's.
         fit = [pair for pair in entry["mma_tiler_mn"] if schedule != _PING_PONG or pair[:1] < [256]]
         if fit:

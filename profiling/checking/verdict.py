@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import Op, groups_of, has_exponents
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
-from genkern.profiling.checking.alphabet import choose_alphabet
+from genkern.profiling.checking.alphabet import FLOAT8_BITS, choose_alphabet
 from genkern.profiling.checking.bound import (
     accumulator_roundoff,
     activation_error,
@@ -108,9 +109,10 @@ class Checking:
 
     def __post_init__(self) -> None:
         self.operands = self.op.operands(self.problem)
-        self.alphabet = choose_alphabet(self.operands, self.op.largest_exact(self.problem))
+        bits = min(FLOAT8_BITS, capabilities_of(self.arch).fp8_sum_bits)
+        self.alphabet = choose_alphabet(self.operands, self.op.largest_exact(self.problem), bits)
         self.rounds = rounds_of(self.alphabet, self.problem.activation)
-        # What is multiplied by units that keep about 14 bits of sums of fp8, but for fp8 that becomes bf16 before.
+        # What is multiplied by units that may keep few bits of sums of fp8, but for fp8 that becomes bf16 before.
         self._multiplied = "bf16" if has_exponents(self.problem) else self.problem.dtype_a
         self._few = keeps_few_bits(self._multiplied, self.arch)
         groups = groups_of(self.problem)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from genkern.errors import LaunchError
+from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.kernels.plan import PlannedLaunch
@@ -25,6 +27,14 @@ def _driver() -> Driver:
     return CudaDriver()
 
 
+def symbol_in(folder: str | Path, begins: str) -> str:
+    """The kernel in a folder of the cache. Raises ResultsError for one whose name does not begin as a plan says."""
+    symbol = str(json.loads((Path(folder) / "genkern.json").read_bytes())["symbol"])
+    if symbol != begins and not symbol.startswith(f"{begins}_"):
+        raise ResultsError(f"the cache has {symbol} where the plan launches {begins}")
+    return symbol
+
+
 class NativeBinary:
     """The binary in a folder of the cache, for `launch` of a plan; `operands` are the problem's, by name.
 
@@ -36,6 +46,7 @@ class NativeBinary:
         self, folder: str | Path, launch: PlannedLaunch, operands: Mapping[str, Operand], driver: Driver | None = None
     ) -> None:
         dtypes = {name: operand.dtype for name, operand in operands.items()}
+        launch = replace(launch, symbol=symbol_in(folder, launch.symbol))
         self._packed, image = described(folder, launch, dtypes, "cuda", _WARP_SIZE)
         self._launch = launch
         self._operands = operands

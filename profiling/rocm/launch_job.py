@@ -138,6 +138,7 @@ def write_job(session: Session, visits: Sequence[Visit], paths: JobPaths) -> Non
                 "config": visit.name,
                 "binaries": [binary.path for binary in visit.candidate.binaries] if visit.candidate else [],
                 "plan": visit.candidate.plan if visit.candidate else "",
+                "run_time": dict(visit.candidate.run_time) if visit.candidate else {},
                 "calls": visit.calls,
                 "round": visit.round,
             }

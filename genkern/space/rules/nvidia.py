@@ -73,7 +73,7 @@ def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) 
     """
     if config.family != "persistent_tma_specialized":
         return False
-    if gpu.arch != "sm_100" or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
+    if not gpu.has.tcgen05 or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
         return True
     types = {operand.dtype for operand in operands_of(problem)[:2] if operand.is_plain}
     return "fp32" in types or ("int8" in types and triton_release() < _TCGEN05_INT8_FROM)

@@ -93,7 +93,7 @@ def test_legality(of: GemmProblem, config: Config, why: str) -> None:
 def test_other_architectures_are_refused() -> None:
     """tcgen05 is Blackwell's, and of the data center's."""
     for arch in ("sm_90", "sm_120"):
-        assert "sm_100 alone" in legal(PLAIN, ONE, gpu_for_arch(arch))
+        assert f"tcgen05, which {arch} does not have" in legal(PLAIN, ONE, gpu_for_arch(arch))
 
 
 def test_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> None:
