@@ -30,6 +30,10 @@ OPS = ROOT / "genkern" / "ops"
 CODE_FOLDERS = ("genkern", "profiling", "templates")
 FOLDERS = (*CODE_FOLDERS, "benchmarks", "docs", "input_sizes", "results", "tests")
 MOST_LINES = 400
+# Modules of the package itself; everything else lies in a room.
+MOST_MODULES = 7
+# Of all texts in tests/golden.
+MOST_GOLDEN_LINES = 4000
 
 # Modules without a test file of their own name, and where they are tested instead.
 TESTED_ELSEWHERE = {
@@ -216,6 +220,17 @@ def test_rooms_are_small(folder: str) -> None:
     for at in {path.parent for path in files_of(folder)}:
         files = [path for path in (ROOT / at).glob("*.py") if not path.name.startswith("__")]
         assert len(files) <= 12, f"{at} has {len(files)}"
+
+
+def test_the_package_itself_is_small() -> None:
+    """What a user's program or the command enters by, and what every room needs."""
+    assert len(list((ROOT / "genkern").glob("*.py"))) <= MOST_MODULES
+
+
+def test_golden_texts_are_few() -> None:
+    """Someone reads what a change does to them."""
+    texts = (ROOT / "tests" / "golden").glob("*.expected")
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in texts) <= MOST_GOLDEN_LINES
 
 
 def test_no_file_is_long() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from recording_gpu import Encoded
 
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import dtype_of
 from genkern.kernels.argument import (
     Argument,
     Copied,
@@ -123,5 +123,5 @@ def _descriptor(argument: Descriptor, tensor: Any) -> Any:
         return TensorDescriptor.from_tensor(matrix, [outer, inner])
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
-    (dtype,) = (each.triton for each in DTYPES.values() if f"torch.{each.torch}" == str(tensor.dtype))
-    return GluonDescriptor.from_tensor(matrix, [outer, inner], gluon_layout(dtype, (outer, inner)))
+    layout = gluon_layout(dtype_of(tensor.dtype).triton, (outer, inner))
+    return GluonDescriptor.from_tensor(matrix, [outer, inner], layout)

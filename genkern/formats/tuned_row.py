@@ -12,7 +12,7 @@ from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import SIZE_KEYS
 from genkern.gemm.config import CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import PREDICTED
 from genkern.kernels.family import FAMILIES, block_problem, warps_problem
 from genkern.timing.libraries import is_call
@@ -249,7 +249,7 @@ def text_of(key: str, values: Mapping[str, object]) -> str | None:
 def whole(key: str, values: Mapping[str, object], least: int = 0) -> int | None:
     """A whole number from `least`, or None when absent. Raises InputError otherwise."""
     value = values.get(key)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < INT32):
         raise InputError(f"{key} = {shown(value)} is not a whole number from {least}")
     return value
 

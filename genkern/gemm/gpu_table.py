@@ -14,8 +14,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from genkern.errors import InputError
 from genkern.gemm.gpu import Capabilities, Gpu
 
@@ -59,6 +57,9 @@ def read_table() -> dict[str, Architecture]:
 
 def added(table: Mapping[str, Architecture], text: str) -> dict[str, Architecture]:
     """The table with the entries of a file besides. Raises InputError, one line that says where."""
+    # Programs that only call kernels import this module and read no table.
+    import yaml
+
     try:
         # Every process reads the table: the parser in C takes a tenth of the time. PyYAML may be built without it.
         entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

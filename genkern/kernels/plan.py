@@ -15,6 +15,7 @@ from typing import Any
 
 from genkern.errors import InputError
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import INT32
 from genkern.kernels.argument import (
     Argument,
     Constant,
@@ -208,7 +209,7 @@ def _is_name(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < INT32
 
 
 def _is_constant(value: object) -> bool:

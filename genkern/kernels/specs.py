@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, passed, promised, triton_type
 from genkern.kernels.expression import Value, evaluate, fold
@@ -23,8 +23,6 @@ from genkern.kernels.kernel import KernelSpec, symbol_of
 from genkern.kernels.plan import RUN_TIME, LaunchPlan, PlannedLaunch
 from genkern.ops.op import Op, get_op
 
-# From here on, an element's offset no longer fits 32 bits.
-_WIDE = 2**31
 _NUMBERS = tuple(field for field in CONFIG_FIELDS if field not in ("family", "schedule_hint", "cache_modifier"))
 
 
@@ -64,12 +62,12 @@ def binary_name(config: Config) -> str:
 def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
     """Which operands have matrices with elements that 32-bit offsets do not reach."""
     matrices = get_op(problem.op).operands(problem)[:3]
-    wide_a, wide_b, wide_c = (operand.shape[-2] * operand.shape[-1] >= _WIDE for operand in matrices)
+    wide_a, wide_b, wide_c = (operand.shape[-2] * operand.shape[-1] >= INT32 for operand in matrices)
     return {
         "wide_a": wide_a,
         "wide_b": wide_b,
         "wide_c": wide_c,
-        "wide_partial": problem.M * problem.N * max_split_k >= _WIDE,
+        "wide_partial": problem.M * problem.N * max_split_k >= INT32,
     }
 
 

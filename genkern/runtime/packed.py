@@ -12,7 +12,7 @@ from typing import Any
 from genkern.errors import InputError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.plan import RUN_TIME, LaunchPlan
 from genkern.timing.libraries import is_call
 
@@ -201,12 +201,12 @@ def _encoding(data: object) -> Encoding:
 
 def _call(data: object) -> PackedCall:
     values = _mapping(data, PackedCall)
-    least = _number(values["least_m"], 1, 2**31)
+    least = _number(values["least_m"], 1, INT32)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
     plan = LaunchPlan.from_json(json.dumps(values["plan"]))
     if open_names := plan.hangs_on.intersection(RUN_TIME):
         raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
-    return PackedCall(least, _number(values["most_m"], least, 2**31), plan, binaries, _text(values["code"]))
+    return PackedCall(least, _number(values["most_m"], least, INT32), plan, binaries, _text(values["code"]))
 
 
 def _winner(data: object) -> PackedWinner:

@@ -13,7 +13,8 @@ from genkern.runtime.packed import PackedCall, PackedWinner
 
 # Share of a tile's rows that may lie beyond M where TMA loads A: it is slower at filling rows with zeros than at
 # loading them. A call took up to 1.6 times its winner's own time where nearly all of a tile was such (H200,
-# benchmarks/untuned_m.py; https://github.com/deepseek-ai/DeepGEMM/issues/35 says the same). A few rows do no harm.
+# benchmarks/serving/untuned_m.py; https://github.com/deepseek-ai/DeepGEMM/issues/35 says the same). A few rows do no
+# harm.
 _MOST_OVERHANG, _FEW_BEYOND = 0.5, 16
 # In tiles that have room for more rows than were measured, these take up to so much longer (there).
 _MORE_ROWS = 1.04
@@ -111,24 +112,6 @@ def least_library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
     return first_us if first_m <= _FEW_ROWS else first_us * m / first_m
 
 
-def padded_m(m: int, n: int, coarse: bool) -> int:
-    """M as AITER pads it before it looks it up (getPaddedM, csrc/py_itfs_cu/gemm_common.cu), finely or coarsely."""
-    if coarse:
-        return 8192 if m > 8192 and n > 4096 else 1 << (m - 1).bit_length()
-    step = 16 if m <= 256 else 32 if m <= 1024 else 64 if m <= 4096 else 128
-    return -(-m // step) * step
-
-
-def by_padding(m: int, options: Sequence[Option]) -> Option | None:
-    """AITER's rule: the M that is padded finely, then coarsely; else the library."""
-    by_m = {option.m: option for option in options}
-    for coarse in (False, True):
-        for option in options[:1]:
-            if (found := by_m.get(padded_m(m, option.winner.problem.N, coarse))) is not None:
-                return found
-    return None
-
-
 def nearest(m: int, options: Sequence[Option]) -> Option | None:
     """The M with the least distance; of two, the larger one."""
     return min(options, key=lambda option: (abs(option.m - m), -option.m), default=None)
@@ -137,10 +120,3 @@ def nearest(m: int, options: Sequence[Option]) -> Option | None:
 def nearest_winner(m: int, options: Sequence[Option]) -> Option | None:
     """The nearest of those whose kernels serve M: of rows in groups, where the library's way is a call for each."""
     return nearest(m, [option for option in options if option.call is not None])
-
-
-def next_larger(m: int, options: Sequence[Option]) -> Option | None:
-    """The next larger M, whose tiles cover this one; above all of them the largest, up to twice its M."""
-    if (found := next((option for option in options if option.m >= m), None)) is not None:
-        return found
-    return options[-1] if options and m <= 2 * options[-1].m else None

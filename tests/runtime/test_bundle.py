@@ -63,12 +63,6 @@ def test_a_changed_byte_is_seen(
     assert "\n" not in str(error.value)
 
 
-def test_another_architecture_is_refused(bundle: Bundle) -> None:
-    """In one line that says which it is for."""
-    with pytest.raises(ResultsError, match="is for gfx942, sm_90, this device is sm_80"):
-        bundle.of_arch("sm_80")
-
-
 def rewritten(bundle: Bundle, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """A bundle with a whole seal whose manifest was changed."""
     manifest = {"schema": module.SCHEMA, "genkern": "9.9", **to_data(bundle.contents)}

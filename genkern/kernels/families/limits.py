@@ -12,13 +12,12 @@ from typing import TypeVar
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import INT32 as INT32
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.expression import Expression
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
 from genkern.ops.op import element_bytes, get_op, groups_of, has_exponents, operands_of
 
-# Kernels count programs, tiles and K-blocks in 32 bits, signed.
-INT32 = 2**31
 # Triton's TRITON_MAX_TENSOR_NUMEL.
 MOST_ELEMENTS = 2**20
 # The most programs along the second and third dimension of a grid (CUDA programming guide, technical specifications;
@@ -109,7 +108,7 @@ def dot_limit(
             return "a thread has fewer registers than one wgmma of this tile needs, which ptxas refuses"
         return ""
     # With more warps, and for int8 before Triton 3.9, it is mma.sync. Packed bytes are no integers.
-    if config.num_warps > 8 or (problem.dtype_a == "int8" and operands_of(problem)[0].is_plain):
+    if config.num_warps > 8 or (DTYPES[problem.dtype_a].is_integer and operands_of(problem)[0].is_plain):
         return ""
     columns_there = gpu.has.tensor_memory_columns
     # A tile of 64 rows takes half of them. Triton puts exponents of operands beside accumulators, and then holds fewer.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from genkern.errors import ResultsError
+from genkern.gemm.problem import INT32
 from genkern.kernels.argument import (
     Argument,
     Constant,
@@ -128,7 +129,7 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
     """Why a kernel would misread the operand of this argument, whatever its address, or ""."""
     if isinstance(argument, Stride):
         step = layouts[argument.operand].step
-        if step >= 2**31 or step % argument.multiple_of:
+        if step >= INT32 or step % argument.multiple_of:
             multiple = f"multiple of {argument.multiple_of} of 32 bits"
             return f"matrices of {argument.operand} are {step} elements apart, no {multiple}"
     if isinstance(argument, (Leading, Descriptor, Map)) and not isinstance(argument, Copied):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import INT32
 from genkern.kernels.argument import Counters, Workspace
 from genkern.ops.op import get_op
 from genkern.runtime.launch.launcher import Driver, make_launches
@@ -17,8 +18,6 @@ from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.packed import PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
 
-# What a kernel's 32-bit offsets reach, in elements.
-_REACH = 2**31
 # A workspace grows with M and stays: for an M that nobody tuned it is no larger than cuBLASLt's here.
 _MOST_UNTUNED_BYTES = 64 * 2**20
 
@@ -105,7 +104,7 @@ class PreparedCall(ReadyCall):
         assert choice.call is not None
         assert choice.bundle is not None
         for name, layout in layouts.items():
-            if layout.pitch != layout.columns and layout.rows * layout.pitch >= _REACH:
+            if layout.pitch != layout.columns and layout.rows * layout.pitch >= INT32:
                 raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, past what its kernel reaches")
         if choice.winner is not None and (reason := _changed(choice.winner)):
             raise ResultsError(f"{reason}: pack it again")

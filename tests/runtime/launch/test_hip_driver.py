@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from recording_gpu import FakeGpu
+from small_bundle import winners_for
 
 from genkern.errors import LaunchError
 from genkern.runtime.bundle import Bundle
@@ -105,7 +106,7 @@ def test_workspace_is_zeroed_beside_any_capture(driver: HipDriver) -> None:
 
 def test_plans_for_amd_are_launched(bundle: Bundle) -> None:
     """Those of gfx942 have as many threads as their warps of 64 have, and the sizes that their code object declares."""
-    for winner in bundle.of_arch("gfx942"):
+    for winner in winners_for(bundle, "gfx942"):
         for sha256 in winner.calls[0].binaries:
             binary = bundle.contents.binaries[sha256]
             assert binary.threads % 64 == 0

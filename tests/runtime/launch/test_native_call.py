@@ -14,6 +14,7 @@ from fake_cublaslt import build
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_gpu import RELAXED, FakeGpu, Launched
+from small_bundle import winners_for
 
 from genkern.errors import GenkernError
 from genkern.gemm.problem import GemmProblem
@@ -58,7 +59,7 @@ class Case:
 
 
 def winner_of(bundle: Bundle, family: str) -> PackedWinner:
-    return next(winner for winner in bundle.of_arch("sm_90") if winner.config.startswith(f"{family}_BM"))
+    return next(winner for winner in winners_for(bundle, "sm_90") if winner.config.startswith(f"{family}_BM"))
 
 
 def case_of(bundle: Bundle, winner: PackedWinner, gpu: FakeGpu | None = None) -> Case:
@@ -75,7 +76,7 @@ def tensors_of(winner: PackedWinner) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_it_launches_what_python_launches(bundle: Bundle) -> None:
     """Of every family: the same kernels with the same parameters, operands, output and workspaces alike."""
-    for winner in bundle.of_arch("sm_90"):
+    for winner in winners_for(bundle, "sm_90"):
         if not winner.calls:
             continue
         case, tensors = case_of(bundle, winner), tensors_of(winner)
