@@ -63,7 +63,7 @@ const char *hipGetErrorString(int status) { return "what HIP says"; }
 def driver(tmp_path_factory: pytest.TempPathFactory) -> HipDriver:
     folder = tmp_path_factory.mktemp("libhip")
     (folder / "hip.c").write_text(STAND_IN)
-    path = folder / "libfake.so"
+    path = folder / "libstandinhip.so"
     subprocess.run([str(CC), "-w", "-shared", "-fPIC", str(folder / "hip.c"), "-o", str(path)], check=True)
     made = HipDriver(str(path))
     made.library.fake_log.restype = ctypes.c_char_p
