@@ -21,9 +21,10 @@ from dataclasses import replace
 from farm import triton_target_of
 
 from genkern.command.target import versions
+from genkern.farm.bench import Job
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
-from genkern.farm.workshop import Job, Workshop
+from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -66,8 +67,8 @@ def row(case: str, space_name: str | None, binaries: int, jobs: int) -> str:
     farm = Farm(cache, triton_target_of(arch), versions()["triton"], jobs=jobs, timeout_s=60)
     with tempfile.TemporaryDirectory() as folder, closing(farm):
         workshop = Workshop(farm, gpu, arch, Budget(), init_type="randn", module_dir=folder, keep_modules=False)
-        with workshop.open(problem, configs, 0) as job:
-            measured = sum(1 for _ in job.candidates)
+        with workshop.open(problem, configs, 0) as bench:
+            job, measured = bench.job, sum(1 for _ in bench.candidates(configs))
         keys = {binary.key for binary in job.binaries.values()}
         codes = {binary.resources.code_sha256 for binary in job.binaries.values()}
     outcomes = Counter(unfit.outcome for unfit in job.unfit.values())

@@ -29,7 +29,7 @@ from figures import geomean, table
 from workbench import errors_end
 
 from genkern.errors import ResultsError
-from genkern.farm.workshop import compiled_of
+from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem

@@ -22,6 +22,7 @@ from genkern.gemm.session import TOLERANCE
 from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
+from genkern.search.strategies import STRATEGIES
 from genkern.space.space import shipped_names
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
@@ -269,6 +270,13 @@ def _search(group: argparse._ArgumentGroup) -> None:
         help="compile and measure a size's kernels, the first four of each family and then the most promising first, "
         "until N in a row brought nothing faster; the rest is predicted_out; a run that is resumed counts anew "
         "(default: all)",
+    )
+    group.add_argument(
+        "--strategy",
+        metavar="NAME|FILE.py",
+        help=f"which kernels are compiled and measured, in which order, and when that is enough: "
+        f"{_either([*STRATEGIES])}, or a Python file with a function strategy(task) (genkern/search/strategy.py says "
+        "what it returns) (default: predicted, which takes all, or patience where --patience is given)",
     )
     group.add_argument(
         "--deterministic",
