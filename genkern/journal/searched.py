@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.batch import restored, shortened
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Unit
 
-# By the first letter of a step, what happened.
+# What a step in a journal begins with.
 _ASKED, _COMPILED, _REFUSED, _MEASURED, _LOST, _DROPPED = "acrmld"
 
 
@@ -55,43 +56,35 @@ class Searched:
 
 
 def value_of(searched: Searched) -> dict[str, Any]:
-    """As JSON values. Configs are numbers, by their place in `config`, where those stand last that were no strategy's;
-    times are those of the journal's measurements."""
-    places = {config.name: place for place, config in enumerate(searched.configs)}
-    binaries: dict[str, int] = {}
+    """As JSON values, in which what goes on as one would expect takes next to nothing.
 
-    def place(config: Config) -> int:
-        return places.setdefault(config.name, len(places))
-
-    def unit(of: Unit) -> list[int]:
-        return [place(config) for config in of.configs]
-
-    def told(event: Event) -> list[Any]:
-        if isinstance(event, Compiled):
-            number = binaries.setdefault(event.binary, len(binaries))
-            return [_COMPILED, unit(event.unit), number, int(event.cached)]
-        if isinstance(event, Refused):
-            return [_REFUSED, unit(event.unit), [place(config) for config in event.configs], event.outcome.value]
-        if isinstance(event, Measured):
-            return [_MEASURED, place(event.config)]
-        return [_LOST, place(event.config), event.outcome.value]
-
-    steps: list[list[Any]] = []
+    `config` are the names of the strategy's configs, then of others; `units` have their places, each as what it is more
+    than the one before, in the order in which units first appear in the steps. In `steps` "a" is followed by how many
+    were asked for and how many units came, "c" by whether the unit was cached, "r" by the outcome, "m" by how many
+    configs were measured, "l" by how many were lost and the outcome; "d" drops. Where it is not the next unit, not a
+    binary of its own, or not the next config, its number comes behind that. Times are those of the journal's
+    measurements.
+    """
+    writer = _Writer(searched.configs)
     for step in searched.steps:
         if isinstance(step, Asked):
-            steps.append([_ASKED, step.n, [unit(each) for each in step.units]])
+            before = len(writer.units)
+            numbers = [writer.unit(unit) for unit in step.units]
+            new = list(range(before, before + len(numbers)))
+            writer.steps.append([_ASKED, step.n, len(numbers), *([] if numbers == new else [numbers])])
         else:
-            steps.append(told(step.event))
-            steps.extend([_DROPPED, unit(each)] for each in step.dropped)
+            writer.told(step.event)
+            writer.steps.extend([_DROPPED, writer.unit(unit)] for unit in step.dropped)
+    cached = [writer.unit(unit) for unit in searched.cached]
     return {
         "strategy": searched.strategy,
         "patience": searched.patience,
         "best_us": searched.best_us,
         "configs": len(searched.configs),
-        "cached": [unit(each) for each in searched.cached],
-        "steps": steps,
-        # The steps have found those that are not among the strategy's.
-        "config": shortened(places),
+        "steps": writer.steps,
+        "cached": _differences(cached),
+        "units": [_differences(places) for places in writer.units],
+        "config": shortened(writer.places),
     }
 
 
@@ -100,28 +93,116 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     TypeError or AttributeError."""
     names = restored(value["config"])
     configs = [Config.parse(name) for name in names]
-
-    def unit(places: Sequence[int]) -> Unit:
-        return Unit(tuple(configs[place] for place in places))
-
-    def event(kind: str, of: Sequence[Any]) -> Event:
-        if kind == _COMPILED:
-            return Compiled(unit(of[0]), str(of[1]), bool(of[2]))
-        if kind == _REFUSED:
-            return Refused(unit(of[0]), unit(of[1]).configs, Outcome(of[2]))
-        if kind == _LOST:
-            return Lost(configs[of[0]], Outcome(of[1]))
-        if kind == _MEASURED and (us := screened[names[of[0]]].duration_us) is not None:
-            return Measured(configs[of[0]], us)
-        raise ValueError(kind)
-
-    steps: list[Step] = []
-    for kind, *of in value["steps"]:
-        if kind == _ASKED:
-            steps.append(Asked(of[0], tuple(map(unit, of[1]))))
-        elif kind == _DROPPED and isinstance(last := steps[-1], Told):
-            steps[-1] = Told(last.event, (*last.dropped, unit(of[0])))
-        else:
-            steps.append(Told(event(kind, of)))
+    units = [Unit(tuple(configs[place] for place in _sums(each))) for each in value["units"]]
+    reader = _Reader(units, screened)
+    for step in value["steps"]:
+        reader.read(*step)
     known = value["strategy"], value["patience"], value["best_us"]
-    return Searched(*known, tuple(configs[: value["configs"]]), tuple(map(unit, value["cached"])), tuple(steps))
+    cached = tuple(units[number] for number in _sums(value["cached"]))
+    return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps))
+
+
+class _Writer:
+    def __init__(self, configs: Sequence[Config]) -> None:
+        self.places = {config.name: place for place, config in enumerate(configs)}
+        self.units: list[list[int]] = []
+        self.steps: list[list[Any]] = []
+        self._numbers: dict[Unit, int] = {}
+        # Of each config its number among all of the units, one unit after another.
+        self._launches: dict[Config, int] = {}
+        self._binaries: dict[str, int] = {}
+        self._next_unit = self._next_launch = 0
+
+    def unit(self, unit: Unit) -> int:
+        if (number := self._numbers.get(unit)) is None:
+            number = self._numbers[unit] = len(self.units)
+            self.units.append([self.places.setdefault(config.name, len(self.places)) for config in unit.configs])
+            for config in unit.configs:
+                self._launches[config] = len(self._launches)
+        return number
+
+    def told(self, event: Event) -> None:
+        if isinstance(event, Compiled | Refused):
+            number = self.unit(event.unit)
+            if isinstance(event, Compiled):
+                new = len(self._binaries)
+                binary = self._binaries.setdefault(event.binary, new)
+                usual = (number, binary) == (self._next_unit, new)
+                self.steps.append([_COMPILED, int(event.cached), *([] if usual else [number, binary])])
+            else:
+                which = [self._launches[config] for config in event.configs]
+                self.steps.append([_REFUSED, event.outcome.value, number, _differences(which)])
+            self._next_unit = number + 1
+            return
+        launch = self._launches[event.config]
+        what = [_MEASURED, 1] if isinstance(event, Measured) else [_LOST, 1, event.outcome.value]
+        last = self.steps[-1]
+        if launch != self._next_launch:
+            self.steps.append([*what, launch])
+        elif last[0] == what[0] and last[2 : len(what)] == what[2:]:
+            last[1] += 1
+        else:
+            self.steps.append(what)
+        self._next_launch = launch + 1
+
+
+class _Reader:
+    def __init__(self, units: Sequence[Unit], screened: Mapping[str, Measurement]) -> None:
+        self.steps: list[Step] = []
+        self._units = units
+        self._launches = [config for unit in units for config in unit.configs]
+        self._screened = screened
+        self._seen = self._next_unit = self._next_launch = self._binaries = 0
+
+    def read(self, kind: str, *of: Any) -> None:
+        if kind == _ASKED:
+            n, count, *others = of
+            numbers = others[0] if others else range(self._seen, self._seen + count)
+            self.steps.append(Asked(n, tuple(self._units[self._see(number)] for number in numbers)))
+        elif kind == _COMPILED:
+            cached, *other = of
+            number, binary = other or (self._next_unit, self._binaries)
+            self._binaries = max(self._binaries, binary + 1)
+            self._tell(Compiled(self._made(number), str(binary), bool(cached)))
+        elif kind == _REFUSED:
+            outcome, number, which = of
+            configs = tuple(self._launches[launch] for launch in _sums(which))
+            self._tell(Refused(self._made(number), configs, Outcome(outcome)))
+        elif kind == _DROPPED:
+            last = self.steps[-1]
+            if not isinstance(last, Told):
+                raise ValueError(kind)
+            self.steps[-1] = Told(last.event, (*last.dropped, self._units[of[0]]))
+        else:
+            self._launched(kind, *of)
+
+    def _launched(self, kind: str, count: int, *of: Any) -> None:
+        lost = Outcome(of[0]) if kind == _LOST else None
+        first = of[lost is not None] if len(of) > (lost is not None) else self._next_launch
+        for config in self._launches[first : first + count]:
+            if lost is not None:
+                self._tell(Lost(config, lost))
+            elif kind == _MEASURED and (us := self._screened[config.name].duration_us) is not None:
+                self._tell(Measured(config, us))
+            else:
+                raise ValueError(kind)
+        self._next_launch = first + count
+
+    def _see(self, number: int) -> int:
+        self._seen = max(self._seen, number + 1)
+        return number
+
+    def _made(self, number: int) -> Unit:
+        self._next_unit = self._see(number) + 1
+        return self._units[number]
+
+    def _tell(self, event: Event) -> None:
+        self.steps.append(Told(event))
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    return [number - before for number, before in zip(numbers, [0, *numbers], strict=False)]
+
+
+def _sums(differences: Sequence[int]) -> list[int]:
+    return list(itertools.accumulate(differences))

@@ -52,12 +52,12 @@ class GeneratedModule:
     kernels_text: str
     measured_text: str
     source_sha256: dict[str, str]
-    _render: Callable[[], str] = field(repr=False, compare=False)
+    render: Callable[[], str] = field(repr=False, compare=False)
 
     @cached_property
     def text(self) -> str:
         """The module as people keep it."""
-        return self._render()
+        return self.render()
 
     @property
     def file_name(self) -> str:
