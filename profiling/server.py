@@ -15,8 +15,6 @@ from typing import Any
 
 from genkern.errors import one_line
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import CUBLASLT, VENDOR, library_of
-from genkern.gemm.session import Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms, sampled_us, to_race, to_sample
@@ -26,6 +24,8 @@ from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, SampleFailed, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
+from genkern.timing.session import Session
 
 # A graph of calls runs for about this long, so that the 1 to 2 us between an event and the first kernel
 # stay below 2 % of it; short calls are repeated up to so many times.
@@ -337,10 +337,10 @@ class Server:
 
 
 def _launchables(request: dict[str, Any]) -> list[Launchable]:
-    """The configs of a request to screen; "plans" are there where they have not all the same plan."""
-    names, binaries = request["configs"], tuple(request["binaries"])
-    plans = request.get("plans") or [request.get("plan", "")] * len(names)
-    return [Launchable(name, binaries, plan) for name, plan in zip(names, plans, strict=True)]
+    """The configs of a request to screen, which share binaries and plan and have each what the plan leaves to it."""
+    names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
+    run_times = request.get("run_times") or [{}] * len(names)
+    return [Launchable(name, binaries, plan, given) for name, given in zip(names, run_times, strict=True)]
 
 
 def _told(name: str, sampler: Sampler, tell: Tell) -> Sampler:

@@ -15,15 +15,15 @@ from genkern.arguments import Parser, number, underscored
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import known_archs
-from genkern.gemm.libraries import ALL, LIBRARIES
+from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
 from genkern.gemm.problem import ACTIVATIONS
-from genkern.gemm.session import TOLERANCE
 from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
-from genkern.search.strategies import STRATEGIES
+from genkern.search.command_line import add_strategy
 from genkern.space.space import shipped_names
+from genkern.timing.libraries import ALL, LIBRARIES
+from genkern.timing.session import TOLERANCE
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
 # Of no effect where there is no GPU.
@@ -168,8 +168,11 @@ def _modes(group: argparse._ArgumentGroup) -> None:
 
 
 def _target(group: argparse._ArgumentGroup) -> None:
+    archs = ", ".join(known_archs())
     group.add_argument(
-        "--arch", metavar="ARCH", help=f"{', '.join(known_archs())} (default: that of the GPU found, else gfx942)"
+        "--arch",
+        metavar="ARCH",
+        help=f"{archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found, else {DEFAULT_ARCH})",
     )
     group.add_argument(
         "--profiler",
@@ -256,28 +259,7 @@ def _search(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="where compiled kernels are kept (default: $GENKERN_CACHE_DIR, else ~/.cache/genkern)",
     )
-    group.add_argument(
-        "--exhaustive",
-        action="store_true",
-        help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over 1.5 times the best "
-        "(predicted_out; on NVIDIA only), and all but one of the configs that compile to the same machine code "
-        "(identical), are left out",
-    )
-    group.add_argument(
-        "--patience",
-        type=_positive,
-        metavar="N",
-        help="compile and measure a size's kernels, the first four of each family and then the most promising first, "
-        "until N in a row brought nothing faster; the rest is predicted_out; a run that is resumed counts anew "
-        "(default: all)",
-    )
-    group.add_argument(
-        "--strategy",
-        metavar="NAME|FILE.py",
-        help=f"which kernels are compiled and measured, in which order, and when that is enough: "
-        f"{_either([*STRATEGIES])}, or a Python file with a function strategy(task) (genkern/search/strategy.py says "
-        "what it returns) (default: predicted, which takes all, or patience where --patience is given)",
-    )
+    add_strategy(group)
     group.add_argument(
         "--deterministic",
         action="store_true",

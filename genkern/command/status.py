@@ -18,13 +18,13 @@ from genkern.command.report import format_text, outcome_text
 from genkern.command.results_status import results_lines
 from genkern.command.text_table import aligned
 from genkern.files import shown_path
-from genkern.gemm.libraries import OURS, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.facts import JournalFacts, ProblemFacts, read_journal
 from genkern.journal.file_lock import is_held
 from genkern.journal.header import OldJournal
 from genkern.journal.run_files import RunFiles, find_runs
+from genkern.timing.libraries import OURS, library_of
 
 _NUMBERS = ("screened", "us")
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob
 from genkern.farm.farm import Farm
-from genkern.farm.limits import fits
+from genkern.farm.occupancy import fits
 from genkern.farm.sharing import compiled_of, launch_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
-from genkern.gemm.session import Session
 from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import GeneratedModule
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.specs import kernel_specs, launch_plan, main_binary
+from genkern.kernels.specs import kernel_specs, main_binary, plan_text, run_time_values
 from genkern.ops.op import get_op
+from genkern.timing.session import Session
 
 # Configs that share all binaries, and differ in what is set at run time.
 Together = Sequence[Config]
@@ -250,17 +250,15 @@ class Bench:
         if len(binaries) == len(results):
             main = main_binary(order.configs[0], binaries)
             self.job.binaries |= dict.fromkeys((config.name for config in order.configs), main)
+            plan = plan_text(self._product, order.configs[0], self._gpu)
             candidates = [
-                Candidate(config, binaries, self._plan(config))
+                Candidate(config, binaries, plan, tuple(run_time_values(config).items()))
                 for config in order.configs
                 if config.name not in self.job.unfit and self._is_to_be_measured(config, binaries)
             ]
             self.job.ready |= {candidate.config.name: candidate for candidate in candidates}
         unfit = {c.name: self.job.unfit[c.name] for c in order.configs if c.name in self.job.unfit}
         return Made(order.configs, tuple(candidates), unfit, main, order.cached)
-
-    def _plan(self, config: Config) -> str:
-        return launch_plan(self._product, config, self._gpu).to_json()
 
     def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
         """Why configs with these binaries cannot run; `config` is any of them."""

@@ -46,7 +46,7 @@ class FarmCounts:
 class Farm:
     """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
 
-    What a compile needs on the way lies in `scratch_dir` (none: TMPDIR), from where a killed one does not remove it.
+    What a compile needs on the way lies in `temporary_dir` (none: TMPDIR), from where a killed one does not remove it.
     A thread, which is there while there is something to do, hands jobs to the pool: as many as it has workers and a
     few, so that what is ordered later but wanted more need not wait for the rest.
     """
@@ -59,14 +59,14 @@ class Farm:
         *,
         jobs: int,
         timeout_s: float,
-        scratch_dir: str | None = None,
+        temporary_dir: str | None = None,
     ) -> None:
         self.cache = cache
         self.target = target
         self.triton_version = triton_version
         self.jobs = jobs
         self.timeout_s = timeout_s
-        self.scratch_dir = scratch_dir
+        self.temporary_dir = temporary_dir
         # Read once: it is the same for all kernels of a run.
         self._environment = compile_environment()
         self.counts = FarmCounts()
@@ -86,7 +86,7 @@ class Farm:
 
     def job(self, key: str, module_path: str, spec: KernelSpec) -> CompileJob:
         """What it takes to compile the spec, whose key this is, of a module."""
-        folders = str(self.cache.folder), self.timeout_s, self.scratch_dir
+        folders = str(self.cache.folder), self.timeout_s, self.temporary_dir
         return CompileJob(key, module_path, spec, self.target, *folders)
 
     def count(self, *, wanted: int = 0, cached: int = 0) -> None:

@@ -16,8 +16,8 @@ from genkern.files import write_whole
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import Budget, Session
 from genkern.kernels.generate import generate
+from genkern.timing.session import Budget, Session
 
 
 class Workshop:

@@ -40,6 +40,7 @@ from genkern.formats.tuned_row import (
     whole,
 )
 from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
+from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.kernels.family import is_deterministic
@@ -226,7 +227,7 @@ def _line(winner: Winner, compute_units: int) -> str:
 
 def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, config, check = winner.problem, winner.config, winner.check
-    amd = config.matrix_instr_nonkdim != 0 or winner.arch.startswith("gfx")
+    amd = config.matrix_instr_nonkdim != 0 or arch_vendor(winner.arch) == "amd"
     low_us, high_us = winner.interval_us or (None, None)
     vendor_low_us, vendor_high_us = winner.vendor_interval_us or (None, None)
     values: dict[str, object] = {

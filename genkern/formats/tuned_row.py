@@ -12,10 +12,10 @@ from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import SIZE_KEYS
 from genkern.gemm.config import CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
-from genkern.gemm.libraries import is_call
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import PREDICTED
 from genkern.kernels.family import FAMILIES, block_problem, warps_problem
+from genkern.timing.libraries import is_call
 
 AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "instruction_sched_variant")
 # Everything that tune_gemm or genkern writes of one size.
@@ -80,7 +80,7 @@ class TunedRow:
     that the weights are shuffled, which makes it a row of another format than that of `problem`.
     `duration_us` is the time of one call in microseconds by `time_source`, `vendor_us` that of the
     vendor library in the same run, `error_ratio` the share of output elements outside the tolerance. `vendor` names the
-    library's call (genkern.gemm.libraries), its best; rows from before that say "", and have PyTorch's. `torch_us` is
+    library's call (genkern.timing.libraries), its best; rows from before that say "", and have PyTorch's. `torch_us` is
     PyTorch's own.
     `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` is what a dispatcher should
     use: "vendor" where the vendor library was as fast or faster, else "config". `typed` is False where the types of
@@ -249,7 +249,7 @@ def text_of(key: str, values: Mapping[str, object]) -> str | None:
 def whole(key: str, values: Mapping[str, object], least: int = 0) -> int | None:
     """A whole number from `least`, or None when absent. Raises InputError otherwise."""
     value = values.get(key)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < INT32):
         raise InputError(f"{key} = {shown(value)} is not a whole number from {least}")
     return value
 

@@ -11,6 +11,7 @@ which configs that share a binary differ. Of the fields that are compiled in, th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,11 +22,11 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
 from genkern.kernels.family import FAMILIES, block_problem, warps_problem
 from genkern.ops.op import get_op, groups_of, operands_of
-from genkern.triton_release import triton_release
 
 # What `legal_run_time` reads besides SPLIT_K and GROUP_SIZE_M, and the family.
 TILE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
@@ -96,7 +97,11 @@ def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
     mixed = problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1
     if mixed and FAMILIES[family].in_gluon:
         return "an instruction of this family multiplies operands of one type"
-    return FAMILIES[family].takes(problem, gpu)
+    if reason := facts.takes(problem, gpu):
+        return reason
+    if gpu is not None and facts.cluster * math.prod(facts.side_by_side) > gpu.has.cluster_programs_max:
+        return f"a cluster may have {gpu.has.cluster_programs_max} programs on {gpu.arch}, this family's have more"
+    return ""
 
 
 def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -115,8 +120,8 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
         return "loads take .cs from Triton 3.8 on"
     facts = FAMILIES[family]
     if gpu is not None:
-        # Of persistent_tma_specialized Triton makes one group of warps on sm_90.
-        one_group = gpu.arch == "sm_90" and facts.interpreted
+        # Of persistent_tma_specialized Triton makes one group of warps where it multiplies by wgmma.
+        one_group = gpu.has.wgmma and facts.interpreted
         warps = config.num_warps if one_group else config.num_warps + facts.helper_warps
         if warps * gpu.warp_size > gpu.threads_per_block_max:
             return f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have"

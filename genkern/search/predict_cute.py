@@ -41,7 +41,7 @@ def programs_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: flo
     at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
     waves = -(-turns // at_once)
     height, columns = turn.sides(block_m, block_n)
-    rows, width = (max(height, _FULL_ROWS), columns) if gpu.arch == "sm_100" else (height, _paid(columns))
+    rows, width = (max(height, _FULL_ROWS), columns) if gpu.has.tcgen05 else (height, _paid(columns))
     matrix_us = 2 * rows * width / turn.programs_of_tile * problem.K / config.SPLIT_K / unit_tflops * 1e-6
     # Of what the programs of a cluster have in common each loads a share.
     loaded = _loaded(problem, "a", block_m // turn.programs_of_tile) / turn.tiles_n

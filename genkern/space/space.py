@@ -16,6 +16,9 @@ import yaml
 
 from genkern.errors import InputError
 from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
+from genkern.gemm.gpu import arch_vendor
+from genkern.gemm.gpu_table import ARCH, NO_ARCH
+from genkern.gemm.gpus import archs_for_spaces
 from genkern.kernels.cute.own import PREFIX
 from genkern.kernels.families.call import Family
 from genkern.kernels.family import FAMILIES, block_problem, warps_problem
@@ -48,7 +51,6 @@ BOUNDS = {
 MATRIX_SIZES = (4, 16, 32)
 # More than enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
-_ARCH = re.compile(r"gfx[0-9a-f]+|sm_[0-9]+")
 # As Triton writes them (memory-bound-attention).
 _HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*")
 
@@ -153,18 +155,19 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
 
     `path` is a YAML file, the name of a shipped space, or None for the default of the architecture, which
     is a space in the format's own folder where there is one.
+    An architecture whose entry in the GPU table says what it is `like` has the spaces of that one.
     `arch` may carry ROCm's feature flags (`gfx942:sramecc+:xnack-`). Raises InputError for a file that is
     missing or malformed, and for a space that is not meant for this architecture or op.
     """
-    target = arch.split(":", maxsplit=1)[0]
+    targets = {*archs_for_spaces(arch)}
     if path is None:
         for file in sorted(op_folder(op).glob("*.yaml")):
             space = read_space(file)
-            if target in space.archs and op in space.ops:
+            if targets & {*space.archs} and op in space.ops:
                 return space
         for name in shipped_names():
             space = read_space(SHIPPED_SPACES / f"{name}.yaml")
-            if space.default and target in space.archs and op in space.ops:
+            if space.default and targets & {*space.archs} and op in space.ops:
                 return space
         raise InputError(
             f"no default space for {op} on {arch}: give one with --space FILE (docs in genkern/spaces/*.yaml)"
@@ -173,7 +176,7 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
     if path in shipped_names() and not file.exists():
         file = SHIPPED_SPACES / f"{path}.yaml"
     space = read_space(file)
-    if target not in space.archs:
+    if not targets & {*space.archs}:
         raise InputError(
             f"{file}: this space is for {', '.join(space.archs)}, not for {arch}: add it to archs or take another"
         )
@@ -268,9 +271,9 @@ def _space(name: str, document: object) -> Space:
         raise InputError(f"default = {_shown(default)} is not true or false")
     archs = _strings("archs", document["archs"])
     for arch in archs:
-        if not _ARCH.fullmatch(arch):
-            raise InputError(f"archs: {_shown(arch)} is not an architecture such as gfx942 or sm_90")
-    if len({arch.startswith("gfx") for arch in archs}) > 1:
+        if not ARCH.fullmatch(arch):
+            raise InputError(f"archs: {_shown(arch)} {NO_ARCH}")
+    if len({*map(arch_vendor, archs)}) > 1:
         raise InputError("archs: AMD and NVIDIA targets need a space each")
     ops = _strings("ops", document["ops"])
     for op in ops:
@@ -280,7 +283,7 @@ def _space(name: str, document: object) -> Space:
     entries = document["families"]
     if not isinstance(entries, list) or not entries:
         raise InputError("families is not a list of family entries")
-    amd = archs[0].startswith("gfx")
+    amd = arch_vendor(archs[0]) == "amd"
     said = [(number, own) for number, entry in enumerate(entries, 1) for own in in_own_names(entry)]
     families = tuple(_family(number, entry, amd) for number, entry in said)
     numbered = zip((number for number, _ in said), families, strict=True)

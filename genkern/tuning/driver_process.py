@@ -329,7 +329,7 @@ class _AskingFarm(Farm):
 
     def __init__(self, farm: Farm, send: Callable[..., None]) -> None:
         what = farm.cache, farm.target, farm.triton_version
-        super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, scratch_dir=farm.scratch_dir)
+        super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, temporary_dir=farm.temporary_dir)
         self._send = send
         self._asking = threading.Lock()
         # Who waits for a key, by owner; None where there is nobody any more to ask.

@@ -16,7 +16,6 @@ from genkern.farm.bench import Bench, Made
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.records import Candidate, Measurement, Outcome, Unfit
-from genkern.gemm.session import Profiler
 from genkern.journal.searched import Asked, Searched, Step, Told
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import (
@@ -30,6 +29,7 @@ from genkern.search.strategy import (
     Unit,
     units_of,
 )
+from genkern.timing.profiler import Profiler
 
 # Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
 # that what is asked for later, knowing more, need not wait long.

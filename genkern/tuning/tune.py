@@ -14,10 +14,8 @@ from genkern.errors import BugError, ProfilerError, bugs_told
 from genkern.farm.bench import Bench, Job
 from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
-from genkern.gemm.session import Budget, Profiler
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
@@ -36,6 +34,9 @@ from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Lost, Task
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
+from genkern.timing.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
+from genkern.timing.profiler import Profiler
+from genkern.timing.session import Budget
 from genkern.tuning.check import Checker
 from genkern.tuning.progress import Progress
 from genkern.tuning.search import Search

@@ -14,10 +14,10 @@ from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.space.space import BOUNDS
+from genkern.timing.libraries import KeptAlgorithm
 
 ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
 PLAIN = Winner(

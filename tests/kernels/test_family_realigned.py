@@ -118,7 +118,7 @@ def test_refusals() -> None:
     wide = GemmProblem(2**14 - 1, 2**14 - 1, 2049)
     assert not legal(wide, replace(SPLIT, SPLIT_K=3), H200)
     assert "sums of splits and copies" in legal(wide, replace(SPLIT, SPLIT_K=4), H200)
-    assert "sm_90 alone" in legal_problem(off, UPRIGHT.family, gpu_for_arch("sm_100"))
+    assert "wgmma, which sm_100 does not have" in legal_problem(off, UPRIGHT.family, gpu_for_arch("sm_100"))
     # What the base refuses of a config, in its words.
     assert "shared memory" in legal(off, replace(UPRIGHT, BLOCK_SIZE_M=128, num_stages=11), H200)
 

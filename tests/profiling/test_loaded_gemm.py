@@ -10,7 +10,7 @@ from small_gemms import taking
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Copied
+from genkern.kernels.argument import Copied, passed
 from genkern.kernels.families.call import product_of
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
@@ -68,7 +68,7 @@ def test_a_copy_of_one_row_keeps_its_pitch(m: int, n: int, k: int, row_major_b: 
     given = arguments_of(plan.launches[-1], tensors, {"units": 5})
     copied = [
         descriptor
-        for argument, descriptor in zip(plan.launches[-1].arguments, given, strict=True)
+        for argument, descriptor in zip(passed(plan.launches[-1].arguments), given, strict=True)
         if isinstance(argument, Copied)
     ]
     assert copied

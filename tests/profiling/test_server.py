@@ -11,6 +11,7 @@ from asked_server import LT, SESSION, FakeChecking, Parent, simulated
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
 from genkern.profiling import server
+from genkern.profiling.loaded_gemm import Launchable
 from genkern.search.screening import screening_for
 
 
@@ -326,16 +327,20 @@ def test_a_fault_of_one_config_is_told_to_be_its_own(gpu: FakeGpu) -> None:
     assert [answer["config"] for answer in parent.answers] == names[:1]
 
 
-def test_plans_that_differ_are_told_one_by_one(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each config is bound by its own plan; one plan for all is said once."""
-    plans: list[str] = []
+def test_what_a_plan_leaves_open_is_told_for_each_config(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a binary have one plan; each is bound with its own values."""
+    bound: list[tuple[str, dict[str, int]]] = []
     bind = FakeGemm.bind
-    monkeypatch.setattr(FakeGemm, "bind", lambda gemm, each: (plans.append(each.plan), bind(gemm, each))[1])
-    parent = Parent()
+
+    def noted(gemm: FakeGemm, each: Launchable) -> Any:
+        bound.append((each.plan, dict(each.run_time)))
+        return bind(gemm, each)
+
+    monkeypatch.setattr(FakeGemm, "bind", noted)
+    values = [{"SPLIT_K": 1}, {"SPLIT_K": 4}]
     names = [name_of("us10"), name_of("us11")]
-    parent.ask("screen", configs=names, binaries=["a"], plans=["first", "second"])
-    parent.ask("screen", configs=names, binaries=["b"], plan="both")
-    assert plans == ["first", "second", "both", "both"]
+    Parent().ask("screen", configs=names, binaries=["a"], plan="the plan", run_times=values)
+    assert bound == [("the plan", each) for each in values]
 
 
 def test_the_first_group_size_decides(gpu: FakeGpu) -> None:

@@ -17,9 +17,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
+from genkern.gemm.triton_release import triton_release, triton_version
 from genkern.space.rules import amd as rules_amd
 from genkern.space.rules.registry import rule_for
-from genkern.triton_release import triton_release, triton_version
 
 LARGE, ONE_ROW = GemmProblem(4096, 4096, 4096), GemmProblem(16, 4096, 4096)
 MI300X, MI355X, MI210, RDNA4, H200 = (gpu_for_arch(arch) for arch in ("gfx942", "gfx950", "gfx90a", "gfx1201", "sm_90"))

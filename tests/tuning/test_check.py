@@ -15,9 +15,9 @@ import genkern.tuning.check
 from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
-from genkern.gemm.session import Budget, Session
 from genkern.kernels.generate import generate
 from genkern.kernels.specs import variants_of
+from genkern.timing.session import Budget, Session
 from genkern.tuning.check import DeviceChecker, InterpreterChecker, reduced
 
 SIZES = st.integers(1, 10_000) | st.sampled_from([1, 16, 4096, 4097, MAX_DIMENSION])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import Gpu
+from genkern.gemm.gpus import Gpu, capabilities_of
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import (
@@ -292,7 +292,7 @@ class Family:
     GROUP_SIZE_M nor SPLIT_K. `shares`: a SPLIT_K, and then all larger ones; of the other fields this reads
     BLOCK_SIZE_M, _N and _K.
 
-    `uses_tma`: loads A and B through descriptors (sm_90 and later); `stores_tma`: stores C so.
+    `uses_tma`: loads A and B through descriptors; `stores_tma`: stores C so.
     `splits_k`: takes SPLIT_K above 1.
     `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
@@ -390,6 +390,6 @@ def sums_are_c(problem: GemmProblem) -> bool:
 def starts_early(arch: str) -> bool:
     """Whether a kernel may be on the device, and wait there, before the one that it depends on has ended.
 
-    CUDA's programmatic dependent launch, from sm_90 on. Triton's option is launch_pdl.
+    CUDA's programmatic dependent launch. Triton's option is launch_pdl.
     """
-    return arch.startswith("sm_") and int(arch[3:]) >= 90
+    return capabilities_of(arch).dependent_launches

@@ -35,7 +35,7 @@ def atomic_compare_and_swap(problem: GemmProblem, config: Config, gpu: Gpu) -> b
     genkern: Triton 3.6 to 3.9 compiles them to loops around global_atomic_cmpswap there, since memory may be
     fine-grained as far as LLVM knows; gfx942, gfx950 and gfx12 have global_atomic_add_f32.
     """
-    if config.family != "tiled_atomic" or gpu.arch not in ("gfx90a", "gfx1100"):
+    if config.family != "tiled_atomic" or gpu.has.atomic_adds:
         return False
     return get_op(problem.op).accumulator(problem) == "fp32"
 

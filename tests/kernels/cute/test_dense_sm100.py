@@ -17,7 +17,7 @@ from genkern.kernels.cute.tile import SHARED_BYTES
 from genkern.kernels.families.call import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan, main_variant
 from genkern.ops.op import get_op
 
@@ -37,7 +37,7 @@ def spec_of(of: GemmProblem, config: Config) -> KernelSpec:
     return spec
 
 
-def launch_of(of: GemmProblem, config: Config) -> Launch:
+def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
     (launch,) = launch_plan(product_of(of, get_op(of.op), "sm_100"), config, B200).launches
     return launch
 
@@ -93,7 +93,7 @@ def test_legality(of: GemmProblem, config: Config, why: str) -> None:
 def test_other_architectures_are_refused() -> None:
     """tcgen05 is Blackwell's, and of the data center's."""
     for arch in ("sm_90", "sm_120"):
-        assert "sm_100 alone" in legal(PLAIN, ONE, gpu_for_arch(arch))
+        assert f"tcgen05, which {arch} does not have" in legal(PLAIN, ONE, gpu_for_arch(arch))
 
 
 def test_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> None:
