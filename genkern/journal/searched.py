@@ -179,7 +179,7 @@ class _Reader:
     def _launched(self, kind: str, count: int, *of: Any) -> None:
         lost = Outcome(of[0]) if kind == _LOST else None
         first = of[lost is not None] if len(of) > (lost is not None) else self._next_launch
-        for config in self._launches[first : first + count]:
+        for config in (self._launches[launch] for launch in range(first, first + count)):
             if lost is not None:
                 self._tell(Lost(config, lost))
             elif kind == _MEASURED and (us := self._screened[config.name].duration_us) is not None:
