@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from genkern.errors import InputError, one_line
-from genkern.search.strategy import MakesStrategy
+from genkern.errors import GenkernError, InputError, one_line
+from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
 
 # By name, the module here that it is in. A strategy more is a file more, and with a name a line more.
 STRATEGIES = {"predicted": "predicted_order", "patience": "patience"}
@@ -50,16 +51,58 @@ def _of_file(path: Path) -> ChosenStrategy:
         text = path.read_bytes()
     except OSError as error:
         raise InputError(f"--strategy {path}: {error.strerror}") from None
-    spec = importlib.util.spec_from_file_location(f"genkern_strategy_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"genkern_strategy_{path.stem}", path.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1].lineno
-        raise InputError(f"--strategy {path}, line {at}: {one_line(error)}") from None
+        raise _mistake(path, error) from None
     make = getattr(module, "strategy", None)
-    if not isinstance(make, Callable):  # type: ignore[arg-type]
+    if not callable(make):
         raise InputError(f"--strategy {path}: it has no function strategy(task)")
-    return ChosenStrategy(f"{path.name} {hashlib.sha256(text).hexdigest()[:16]}", cast(MakesStrategy, make))
+    name = f"{path.name} {hashlib.sha256(text).hexdigest()[:16]}"
+    return ChosenStrategy(name, lambda task: _FromFile(path, cast(MakesStrategy, make), task))
+
+
+class _FromFile(Strategy):
+    """A strategy from outside, whose mistakes are told as its own: InputError, with its file and line."""
+
+    def __init__(self, path: Path, make: MakesStrategy, task: Task) -> None:
+        self._path = path
+        with self._mistakes_told():
+            self._strategy = make(task)
+        if not isinstance(self._strategy, Strategy):
+            raise InputError(f"--strategy {path}: strategy(task) gave {self._strategy!r:.100}, which is no Strategy")
+        self.left_out = self._strategy.left_out
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        with self._mistakes_told():
+            return self._strategy.ask(n)
+
+    def tell(self, event: Event) -> None:
+        with self._mistakes_told():
+            self._strategy.tell(event)
+
+    def drop(self) -> Sequence[Unit]:
+        with self._mistakes_told():
+            return self._strategy.drop()
+
+    @contextlib.contextmanager
+    def _mistakes_told(self) -> Iterator[None]:
+        try:
+            yield
+        except GenkernError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"--strategy {self._path}, line {_line_in(self._path, error)}: {one_line(error)}"
+            ) from error
+
+
+def _mistake(path: Path, error: Exception) -> InputError:
+    """The error as one line, with the last line of the file on the way to it, where it was in the file at all."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    line = next((f", line {frame.lineno}" for frame in frames if frame.filename == str(path.resolve())), "")
+    return InputError(f"--strategy {path}{line}: {one_line(error)}")
