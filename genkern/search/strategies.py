@@ -96,9 +96,7 @@ class _FromFile(Strategy):
         except GenkernError:
             raise
         except Exception as error:
-            raise InputError(
-                f"--strategy {self._path}, line {_line_in(self._path, error)}: {one_line(error)}"
-            ) from error
+            raise _mistake(self._path, error) from error
 
 
 def _mistake(path: Path, error: Exception) -> InputError:
