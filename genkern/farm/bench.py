@@ -124,7 +124,8 @@ class Bench:
 
     def worth_making(self, configs: Iterable[Config]) -> list[Config]:
         """Those that were not left out, and those that had no room: a binary that is there tells what it needs."""
-        unfit = self.job.unfit
+        if not (unfit := self.job.unfit):
+            return list(configs)
         return [c for c in configs if c.name not in unfit or unfit[c.name].outcome is Outcome.OVER_RESOURCES]
 
     def is_cached(self, configs: Together) -> bool:
@@ -237,28 +238,29 @@ class Bench:
         return True
 
     def _made_of(self, order: _Order) -> Made:
+        job, configs = self.job, order.configs
         results = [self._results[key] for key in order.keys]
         binaries = tuple(result for result in results if isinstance(result, Binary))
+        # Asked for once: there are thousands.
+        names = [config.name for config in configs]
         # What is known to be unfit stays so, whatever came of its binary this time.
-        new = [config.name for config in order.configs if config.name not in self.job.unfit]
-        if why := self._unfit(order.configs[0], results):
-            self.job.unfit |= dict.fromkeys(new, why)
+        if why := self._unfit(configs[0], results):
+            new = [name for name in names if name not in job.unfit]
+            job.unfit |= dict.fromkeys(new, why)
             if new and not any(isinstance(result, Failure) and result.from_outside for result in results):
                 self.on_unfit(new, why)
         candidates: list[Candidate] = []
         main = None
         if len(binaries) == len(results):
-            main = main_binary(order.configs[0], binaries)
-            self.job.binaries |= dict.fromkeys((config.name for config in order.configs), main)
-            plan = plan_text(self._product, order.configs[0], self._gpu)
-            candidates = [
-                Candidate(config, binaries, plan, tuple(run_time_values(config).items()))
-                for config in order.configs
-                if config.name not in self.job.unfit and self._is_to_be_measured(config, binaries)
-            ]
-            self.job.ready |= {candidate.config.name: candidate for candidate in candidates}
-        unfit = {c.name: self.job.unfit[c.name] for c in order.configs if c.name in self.job.unfit}
-        return Made(order.configs, tuple(candidates), unfit, main, order.cached)
+            main = main_binary(configs[0], binaries)
+            job.binaries |= dict.fromkeys(names, main)
+            plan = plan_text(self._product, configs[0], self._gpu)
+            for name, config in zip(names, configs, strict=True):
+                if name not in job.unfit and self._is_to_be_measured(name, config, binaries):
+                    job.ready[name] = Candidate(config, binaries, plan, tuple(run_time_values(config).items()))
+                    candidates.append(job.ready[name])
+        unfit = {name: job.unfit[name] for name in names if name in job.unfit}
+        return Made(configs, tuple(candidates), unfit, main, order.cached)
 
     def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
         """Why configs with these binaries cannot run; `config` is any of them."""
@@ -269,11 +271,11 @@ class Bench:
         reason = fits(main.resources, config.num_warps, self._gpu)
         return Unfit(Outcome.OVER_RESOURCES, reason) if reason else None
 
-    def _is_to_be_measured(self, config: Config, binaries: Sequence[Binary]) -> bool:
+    def _is_to_be_measured(self, name: str, config: Config, binaries: Sequence[Binary]) -> bool:
         if self._copies or (launch := launch_of(config, binaries)) is None:
             return True
-        measured = self.job.launches.setdefault(launch, config.name)
-        if measured == config.name or config.name in self._first:
+        measured = self.job.launches.setdefault(launch, name)
+        if measured == name or name in self._first:
             return True
-        self.job.unfit[config.name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
+        self.job.unfit[name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,15 +107,15 @@ class _Writer:
         self.places = {config.name: place for place, config in enumerate(configs)}
         self.units: list[list[int]] = []
         self.steps: list[list[Any]] = []
-        self._numbers: dict[Unit, int] = {}
+        self._numbers: dict[Hashable, int] = {}
         # Of each config its number among all of the units, one unit after another.
         self._launches: dict[Config, int] = {}
         self._binaries: dict[str, int] = {}
         self._next_unit = self._next_launch = 0
 
     def unit(self, unit: Unit) -> int:
-        if (number := self._numbers.get(unit)) is None:
-            number = self._numbers[unit] = len(self.units)
+        if (number := self._numbers.get(unit.compiled)) is None:
+            number = self._numbers[unit.compiled] = len(self.units)
             self.units.append([self.places.setdefault(config.name, len(self.places)) for config in unit.configs])
             for config in unit.configs:
                 self._launches[config] = len(self._launches)

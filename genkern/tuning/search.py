@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from genkern.farm.bench import Bench, Made
@@ -52,7 +52,7 @@ class Search:
         chosen: ChosenStrategy,
         task: Callable[[tuple[Config, ...], Callable[[Unit], bool]], Task],
         known: Mapping[str, Measurement],
-        first: Iterable[str] = (),
+        first: Collection[str] = (),
     ) -> None:
         """`task` says what the strategy is to search, given the configs that are its to ask for."""
         self._bench = bench
@@ -61,14 +61,13 @@ class Search:
         # Called, by whichever thread asks, when nothing is under way and nothing more is wanted for the time being.
         self.on_made: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        wanted = frozenset(first)
-        ahead = {compiled_of(config) for config in configs if config.name in wanted}
-        # Those that are named come before the others of their binary.
-        named_first = sorted(configs, key=lambda config: config.name not in wanted)
-        units = units_of(config for config in named_first if compiled_of(config) in ahead)
-        self._ahead = units[::-1]
-        self._left = {config.name for config in configs}
+        self._by_name = {config.name: config for config in configs}
+        named = [self._by_name[name] for name in self._by_name if name in first]
+        ahead = {compiled_of(config) for config in named}
         theirs = tuple(config for config in configs if compiled_of(config) not in ahead)
+        # Those that are named come before the others of their binary.
+        others = (config for config in configs if ahead and compiled_of(config) in ahead)
+        self._ahead = units_of([*named, *others])[::-1]
         self._cached: dict[object, tuple[Unit, bool]] = {}
         self.task = task(theirs, self._is_cached)
         self.strategy: Strategy = chosen.make(self.task)
@@ -77,7 +76,9 @@ class Search:
         self._units: dict[object, tuple[int, Unit]] = {}
         self._dropped: set[int] = set()
         self._ready: list[tuple[int, Sequence[Candidate]]] = []
-        self._by_name = {config.name: config for config in configs}
+        # Units that were made, and what was made of them and is not measured after all.
+        self._made: set[object] = set()
+        self._put_back: set[Config] = set()
 
     def measurements(self, profiler: Profiler) -> Iterator[Measurement]:
         """The first measurement of every candidate that is not known, until the strategy wants nothing any more.
@@ -113,7 +114,11 @@ class Search:
     def left_out(self) -> dict[str, Unfit]:
         """Why the configs have no measurement that nobody asked for, or that were dropped."""
         why = Unfit(Outcome.PREDICTED_OUT, self.strategy.left_out)
-        return {name: why for name in self._by_name if name in self._left}
+        return {
+            name: why
+            for name, config in self._by_name.items()
+            if compiled_of(config) not in self._made or config in self._put_back
+        }
 
     def searched(self) -> Searched:
         """What was asked and told so far, for the journal."""
@@ -140,17 +145,18 @@ class Search:
     def _take(self, made: Made) -> None:
         """Tell what was made, and have its candidates measured in their turn."""
         with self._lock:
-            place, unit = self._units[compiled_of(made.configs[0])]
-            self._left.difference_update(config.name for config in made.configs)
+            place, unit = self._units[what := compiled_of(made.configs[0])]
+            self._made.add(what)
             if made.binary is not None and made.candidates:
                 self._tell(Compiled(unit, made.binary.key, made.cached))
             reasons: dict[Unfit, list[Config]] = {}
-            for config in made.configs:
-                if (why := made.unfit.get(config.name)) is not None:
-                    reasons.setdefault(why, []).append(config)
+            for name, why in made.unfit.items():
+                reasons.setdefault(why, []).append(self._by_name[name])
             for why, configs in reasons.items():
                 self._tell(Refused(unit, tuple(configs), why.outcome))
-            candidates = [each for each in made.candidates if each.config.name not in self._known]
+            candidates: Sequence[Candidate] = made.candidates
+            if self._known:
+                candidates = [each for each in candidates if each.config.name not in self._known]
             if candidates:
                 heapq.heappush(self._ready, (place, candidates))
 
@@ -180,7 +186,7 @@ class Search:
     def _leave(self, configs: Iterable[Config]) -> None:
         """These were made, and are not measured after all."""
         for config in configs:
-            self._left.add(config.name)
+            self._put_back.add(config)
             self._bench.job.ready.pop(config.name, None)
 
     def _is_cached(self, unit: Unit) -> bool:

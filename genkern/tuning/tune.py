@@ -189,7 +189,8 @@ class Tuner:
                 self.journal.unfit(problem, new, unfit)
 
         bench.on_unfit = on_unfit
-        bench.leave_out({config.name: facts.unfit[config.name] for config in configs if config.name in facts.unfit})
+        if facts.unfit:
+            bench.leave_out({c.name: facts.unfit[c.name] for c in configs if c.name in facts.unfit})
         times_us = [measurement.duration_us for measurement in facts.screened.values()]
         # The measured process tells by it what is hopeless, and the best were measured first.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
