@@ -73,7 +73,7 @@ class Farm:
         self._orders = Orders()
         # Held for as long as it takes to change what is counted, ordered or made.
         self._changed = threading.Condition()
-        self._made: dict[str, Binary] = {}
+        self._made: set[str] = set()
         self._thread: threading.Thread | None = None
         # A worker that dies takes all jobs of its pool along: which pool it was, and how many died without a result.
         self._pool_number = self._fruitless = 0
@@ -103,12 +103,13 @@ class Farm:
         the failure, or what ended it: OutputError where the cache cannot be written, BugError as `compile_kernel` has
         it, FarmClosedError. A job that others have ordered too is done once.
         """
-        told: list[tuple[str, Binary | Exception]] = []
+        told: list[tuple[str, Binary | Failure | Exception]] = []
         with self._changed:
             for rank, job in jobs:
                 if self._closed:
                     told.append((job.key, FarmClosedError("the compile farm is closed")))
-                elif (made := self._made.get(job.key)) is not None:
+                elif job.key in self._made and (made := self.cache.get(job.key)) is not None:
+                    # Since its owner looked for it.
                     self.counts.cached += 1
                     told.append((job.key, made))
                 else:
@@ -251,7 +252,7 @@ class Farm:
             self.counts.failed += 1
             self.counts.failures[result.key] = result.message
         elif isinstance(result, Binary):
-            self._made[result.key] = result
+            self._made.add(result.key)
             self.counts.compiled += 1
         # To the others it is as if the cache had it.
         self.counts.cached += max(0, wanted_by - 1)

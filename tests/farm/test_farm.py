@@ -178,8 +178,14 @@ def test_what_several_want_is_done_once(make_farm: Callable[..., Farm], monkeypa
     pool.end(farm, "x")
     pool.end(farm, "y")
     assert (one.told, other.told) == (["x"], ["x", "y"])
+    # Where the cache has lost what was made, or it was damaged, it is made again.
+    third.order((0, "y"))
+    pool.wait_for("y")
+    made = Binary("key", "/entry", "x", Resources())
+    monkeypatch.setattr(farm.cache, "get", lambda key: made)
     third.order((0, "x"))
     assert (third.told, farm.counts.compiled, farm.counts.cached) == (["x"], 2, 2)
+    pool.end(farm, "y")
 
 
 def test_an_owner_that_leaves_takes_no_other_ones_result(
