@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from machines import known_gpus
 
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_arch, known_gpus
+from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.family import FAMILIES as FACTS
