@@ -14,7 +14,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.journal.run_files import RunFiles
-from genkern.journal.searched import Searched, Told, searched_of, value_of
+from genkern.journal.searched import Asked, Searched, Told, searched_of, value_of
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Compiled, Measured, Unit
 from genkern.tuning.replay import decided_again, played
@@ -109,15 +109,20 @@ def test_everything_is_asked_for_in_predicted_order(runs: dict[str, ProblemFacts
 
 @pytest.mark.parametrize("name", ["patient", "patient half"])
 def test_patience_ends_where_it_did(runs: dict[str, ProblemFacts], name: str) -> None:
-    """After as many configs in vain, with the same best; what was asked for by then is wanted no more."""
+    """After as many configs in vain, with the same best; nothing is asked for then, and what was asked for is dropped.
+
+    What was on its way to the device is measured all the same.
+    """
     facts = of(runs, name)
     assert (facts.strategy, facts.patience) == ("patience", 3)
     assert facts.asked == ORDER[: len(facts.asked)]
     told = measured(facts)
     assert told == [config for unit in ORDER for config in unit.configs][: len(told)]
-    steps = [step for step in facts.steps if isinstance(step, Told) and isinstance(step.event, Measured)]
-    assert [bool(step.dropped) for step in steps[: ENOUGH - 1]] == [False] * (ENOUGH - 1)
-    assert min(told, key=lambda config: US[config.name]) == ORDER[1].configs[1]
+    enough = [i for i, each in enumerate(facts.steps) if isinstance(each, Told) and isinstance(each.event, Measured)]
+    before, behind = facts.steps[: enough[ENOUGH - 1]], facts.steps[enough[ENOUGH - 1] + 1 :]
+    assert not any(step.dropped for step in before if isinstance(step, Told))
+    assert not any(step.units for step in behind if isinstance(step, Asked))
+    assert min(told[:ENOUGH], key=lambda config: US[config.name]) == ORDER[1].configs[1]
     assert again(facts, "patience", 3)
 
 
