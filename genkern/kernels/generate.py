@@ -6,9 +6,9 @@ import ast
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 from genkern import __version__
@@ -41,19 +41,41 @@ class GeneratedModule:
     Of configs whose kernels are not Triton's it has the operands, reference, library call and the kernels around these
     alone: they lie in files of their own (`source_file`), and all are launched by their plans.
 
-    `kernels_text` is the module without its table of configs and what launches them: all that a compile worker needs.
-    Importing 20,000 configs takes half a second, in each of the workers and for each size.
+    `kernels_text` is the module without its table of configs and what launches them, `measured_text` that with the
+    operands, the reference and the library's call: all that compile workers and measured processes need. Importing
+    20,000 configs takes half a second, in each of them and for each size. `text`, the whole, is made when it is asked
+    for.
     """
 
     problem: GemmProblem
     arch: str
-    text: str
     kernels_text: str
+    measured_text: str
     source_sha256: dict[str, str]
+    render: Callable[[], str] = field(repr=False, compare=False)
+
+    @cached_property
+    def text(self) -> str:
+        """The module as people keep it."""
+        return self.render()
 
     @property
     def file_name(self) -> str:
         return f"gemm_{self.problem.name}.py"
+
+
+class _Rows:
+    """The table of a module, a row for each config; its texts are made as they are read."""
+
+    def __init__(self, kernels: Sequence[str], configs: Sequence[Config], amd: bool, loads: bool) -> None:
+        self._kernels, self._configs, self._amd, self._loads = kernels, configs, amd, loads
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def __iter__(self) -> Iterator[str]:
+        for kernel, config in zip(self._kernels, self._configs, strict=True):
+            yield _row(kernel, config, self._amd, self._loads)
 
 
 def _row(kernel: str, config: Config, amd: bool, loads: bool) -> str:
@@ -164,14 +186,14 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     }
     stacked = frozenset(operand.name for operand in product.operands if len(operand.shape) == 3)
     made_of = {name: kernel for name, kernel in others.items() if name not in files}
-    rows = []
+    mains: list[str] = []
     # How calls are launched by form, and the form by the kernel that multiplies.
     forms: dict[str, CallText] = {}
     form_of: dict[str, str] = {}
     for config in configs:
         call = call_of(product, config)
         main = call.kernels[FAMILIES[config.family].kernels_before].variant
-        rows.append(_row(main.name, config, amd, loads))
+        mains.append(main.name)
         if main.name not in form_of:
             made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
             form_of[main.name] = form = config.family + "_split" * main.split + "_xcd" * main.xcd
@@ -189,7 +211,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "early_kernels": [name for name in kernels if name in (REDUCE.name, SUM_SLOTS.name)],
         "helpers": used,
         "kernels": kernels,
-        "rows": rows,
+        "rows": _Rows(mains, configs, amd, loads),
         "forms": [forms[form] for form in sorted(forms)],
         "form_of": dict(sorted(form_of.items())),
         "with_workspace": [form for form in forms if forms[form].has_workspace],
@@ -197,12 +219,15 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     }
     module = environment.get_template(f"{op.folder}/module.py.j2")
     whole = module.new_context(whole_context)
-    text = "".join(module.root_render_func(whole))
-    # Rendering the whole has found the blocks of the template that it extends.
-    kernels_text = "".join(whole.blocks["kernels"][0](whole))
+    # Beginning to render the whole finds the blocks of the template that it extends.
+    next(iter(module.root_render_func(whole)), None)
+    kernels_text, operands_text = ("".join(whole.blocks[name][0](whole)) for name in ("kernels", "around"))
     hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
     hashes |= {name: sha256_of(file) for name, file in files.items()}
-    return GeneratedModule(problem, arch, text, kernels_text, hashes)
+    measured_text = f"{kernels_text.rstrip()}\n\n\n{operands_text.strip()}\n"
+    return GeneratedModule(
+        problem, arch, kernels_text, measured_text, hashes, lambda: "".join(module.root_render_func(whole))
+    )
 
 
 @lru_cache(maxsize=16)
