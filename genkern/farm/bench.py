@@ -46,9 +46,11 @@ class Job:
 class Made:
     """What came of configs that share all binaries: those that are `candidates`, and why the others are `unfit`.
 
-    `binary` is the one that multiplies, None where there is none. `cached`: nothing had to be compiled.
+    `rank` is that of their order. `binary` is the one that multiplies, None where there is none. `cached`: nothing had
+    to be compiled.
     """
 
+    rank: int
     configs: tuple[Config, ...]
     candidates: tuple[Candidate, ...]
     unfit: Mapping[str, Unfit]
@@ -60,6 +62,7 @@ class Made:
 class _Order:
     """Configs under way, with the keys of their binaries in the order of launches."""
 
+    rank: int
     configs: tuple[Config, ...]
     keys: tuple[str, ...]
     cached: bool
@@ -99,8 +102,8 @@ class Bench:
         self._results: dict[str, Binary | Failure] = {}
         self._wanted: set[str] = set()
         self._cached: set[str] = set()
-        self._under_way: dict[Hashable, _Order] = {}
-        self._waiting: dict[str, list[Hashable]] = {}
+        self._under_way: dict[int, _Order] = {}
+        self._waiting: dict[str, list[int]] = {}
         self._arrived: queue.SimpleQueue[tuple[str, Binary | Failure | Exception] | None] = queue.SimpleQueue()
         self._complete: deque[_Order] = deque()
         # Held while what is under way changes.
@@ -133,21 +136,21 @@ class Bench:
         return all(self._look_up(key) is not None for key in self._keys_of(configs))
 
     def order(self, wanted: Sequence[tuple[int, Together]]) -> None:
-        """Have the binaries of these sets of configs made, in the order of their ranks; `made` says when they are."""
+        """Have the binaries of these sets of configs made, in the order of their ranks, each its own; `made` says when
+        they are."""
         jobs: list[tuple[int, CompileJob]] = []
         for rank, configs in wanted:
             keys = self._keys_of(configs)
             missing = [key for key in keys if key not in self._results and not self._found(key)]
-            order = _Order(tuple(configs), keys, not missing)
+            order = _Order(rank, tuple(configs), keys, not missing)
             if not missing:
                 self._complete.append(order)
                 continue
-            what = compiled_of(configs[0])
             with self._lock:
-                self._under_way[what] = order
+                self._under_way[rank] = order
                 new = [key for key in missing if key not in self._waiting]
                 for key in missing:
-                    self._waiting.setdefault(key, []).append(what)
+                    self._waiting.setdefault(key, []).append(rank)
             jobs.extend((rank, self.farm.job(key, self._module_path, self._specs[key])) for key in new)
         if jobs:
             self.farm.order(self, jobs, lambda key, result: self._arrived.put((key, result)))
@@ -172,20 +175,19 @@ class Bench:
                 raise result
             with self._lock:
                 self._results[key] = result
-                for what in self._waiting.pop(key, ()):
-                    if all(key in self._results for key in self._under_way[what].keys):
-                        self._complete.append(self._under_way.pop(what))
+                for rank in self._waiting.pop(key, ()):
+                    if all(key in self._results for key in self._under_way[rank].keys):
+                        self._complete.append(self._under_way.pop(rank))
         return self._made_of(self._complete.popleft())
 
-    def drop(self, configs: Together) -> None:
-        """These are wanted no more: what is not begun for them is not compiled, and `made` says nothing of them."""
+    def drop(self, rank: int) -> None:
+        """What has this rank is wanted no more: what is not begun is not compiled, and `made` says nothing of it."""
         with self._lock:
-            what = compiled_of(configs[0])
-            if (order := self._under_way.pop(what, None)) is None:
+            if (order := self._under_way.pop(rank, None)) is None:
                 return
             waiting = [key for key in order.keys if key in self._waiting]
             for key in waiting:
-                self._waiting[key].remove(what)
+                self._waiting[key].remove(rank)
             unwanted = [key for key in waiting if not self._waiting[key]]
             for key in unwanted:
                 del self._waiting[key]
@@ -260,7 +262,7 @@ class Bench:
                     job.ready[name] = Candidate(config, binaries, plan, tuple(run_time_values(config).items()))
                     candidates.append(job.ready[name])
         unfit = {name: job.unfit[name] for name in names if name in job.unfit}
-        return Made(configs, tuple(candidates), unfit, main, order.cached)
+        return Made(order.rank, configs, tuple(candidates), unfit, main, order.cached)
 
     def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
         """Why configs with these binaries cannot run; `config` is any of them."""

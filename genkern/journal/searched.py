@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,14 +39,14 @@ Step = Asked | Told
 class Searched:
     """The search of one size: what the strategy of this name had to search, as in its Task, and every step.
 
-    `cached` are the units that needed no compile, of those that it asked about.
+    `cached` has a config of each unit that needed no compile, of those that it asked about.
     """
 
     strategy: str
     patience: int
     best_us: float | None
     configs: tuple[Config, ...]
-    cached: tuple[Unit, ...]
+    cached: tuple[Config, ...]
     steps: tuple[Step, ...]
 
     @property
@@ -75,7 +75,7 @@ def value_of(searched: Searched) -> dict[str, Any]:
         else:
             writer.told(step.event)
             writer.steps.extend([_DROPPED, writer.unit(unit)] for unit in step.dropped)
-    cached = [writer.unit(unit) for unit in searched.cached]
+    cached = [writer.place(config) for config in searched.cached]
     return {
         "strategy": searched.strategy,
         "patience": searched.patience,
@@ -98,7 +98,7 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     for step in value["steps"]:
         reader.read(*step)
     known = value["strategy"], value["patience"], value["best_us"]
-    cached = tuple(units[number] for number in _sums(value["cached"]))
+    cached = tuple(configs[place] for place in _sums(value["cached"]))
     return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps))
 
 
@@ -107,16 +107,20 @@ class _Writer:
         self.places = {config.name: place for place, config in enumerate(configs)}
         self.units: list[list[int]] = []
         self.steps: list[list[Any]] = []
-        self._numbers: dict[Hashable, int] = {}
+        self._numbers: dict[Config, int] = {}
         # Of each config its number among all of the units, one unit after another.
         self._launches: dict[Config, int] = {}
         self._binaries: dict[str, int] = {}
         self._next_unit = self._next_launch = 0
 
+    def place(self, config: Config) -> int:
+        return self.places.setdefault(config.name, len(self.places))
+
     def unit(self, unit: Unit) -> int:
-        if (number := self._numbers.get(unit.compiled)) is None:
-            number = self._numbers[unit.compiled] = len(self.units)
-            self.units.append([self.places.setdefault(config.name, len(self.places)) for config in unit.configs])
+        # No config is in two of those that are asked for.
+        if (number := self._numbers.get(unit.configs[0])) is None:
+            number = self._numbers[unit.configs[0]] = len(self.units)
+            self.units.append([self.place(config) for config in unit.configs])
             for config in unit.configs:
                 self._launches[config] = len(self._launches)
         return number

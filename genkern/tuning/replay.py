@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -22,7 +23,7 @@ from genkern.search.strategy import Compiled, Event, Lost, MakesStrategy, Measur
 
 def task_of(searched: Searched, problem: GemmProblem, gpu: Gpu) -> Task:
     """The task of a search as its journal has it."""
-    cached = {unit.compiled for unit in searched.cached}
+    cached = {compiled_of(config) for config in searched.cached}
     known = searched.patience, searched.best_us
     return Task(problem, gpu, searched.configs, lambda unit: unit.compiled in cached, *known)
 

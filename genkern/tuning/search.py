@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from genkern.errors import InputError
 from genkern.farm.bench import Bench, Made
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
@@ -68,16 +69,18 @@ class Search:
         # Those that are named come before the others of their binary.
         others = (config for config in configs if ahead and compiled_of(config) in ahead)
         self._ahead = units_of([*named, *others])[::-1]
-        self._cached: dict[object, tuple[Unit, bool]] = {}
+        self._cached: dict[object, tuple[Config, bool]] = {}
         self.task = task(theirs, self._is_cached)
         self.strategy: Strategy = chosen.make(self.task)
         self._name = chosen.name
         self._steps: list[Step] = []
-        self._units: dict[object, tuple[int, Unit]] = {}
+        # What was asked for, in that order, and its places: of each config, of what is made, and of what is dropped.
+        self._units: list[Unit] = []
+        self._places: dict[Config, int] = {}
+        self._made: set[int] = set()
         self._dropped: set[int] = set()
         self._ready: list[tuple[int, Sequence[Candidate]]] = []
-        # Units that were made, and what was made of them and is not measured after all.
-        self._made: set[object] = set()
+        # Of what was made, what is not measured after all.
         self._put_back: set[Config] = set()
 
     def measurements(self, profiler: Profiler) -> Iterator[Measurement]:
@@ -117,13 +120,13 @@ class Search:
         return {
             name: why
             for name, config in self._by_name.items()
-            if compiled_of(config) not in self._made or config in self._put_back
+            if self._places.get(config) not in self._made or config in self._put_back
         }
 
     def searched(self) -> Searched:
         """What was asked and told so far, for the journal."""
         task = self.task
-        cached = tuple(unit for unit, is_cached in self._cached.values() if is_cached)
+        cached = tuple(config for config, is_cached in self._cached.values() if is_cached)
         return Searched(self._name, task.patience, task.best_us, task.configs, cached, tuple(self._steps))
 
     def _asks_on(self) -> bool:
@@ -137,16 +140,25 @@ class Search:
             if not asked and room > 0:
                 asked = list(self.strategy.ask(room))
                 self._steps.append(Asked(room, tuple(asked)))
-            first = len(self._units)
-            self._units |= {unit.compiled: (first + number, unit) for number, unit in enumerate(asked)}
-            self._bench.order([(first + number, unit.configs) for number, unit in enumerate(asked)])
+            orders = [(self._place_of(unit), unit.configs) for unit in asked]
+            self._bench.order(orders)
         return len(asked)
+
+    def _place_of(self, unit: Unit) -> int:
+        """The place of a unit that is new. Raises InputError for one that a strategy must not ask for."""
+        place = len(self._units)
+        for config in unit.configs:
+            if self._places.setdefault(config, place) != place or config.name not in self._by_name:
+                why = "a second time" if config.name in self._by_name else "which is none of its task"
+                raise InputError(f"the strategy {self._name} asked for {config.name}, {why}")
+        self._units.append(unit)
+        return place
 
     def _take(self, made: Made) -> None:
         """Tell what was made, and have its candidates measured in their turn."""
         with self._lock:
-            place, unit = self._units[what := compiled_of(made.configs[0])]
-            self._made.add(what)
+            place, unit = made.rank, self._units[made.rank]
+            self._made.add(place)
             if made.binary is not None and made.candidates:
                 self._tell(Compiled(unit, made.binary.key, made.cached))
             reasons: dict[Unfit, list[Config]] = {}
@@ -179,9 +191,9 @@ class Search:
         dropped = tuple(self.strategy.drop())
         self._steps.append(Told(event, dropped))
         for unit in dropped:
-            place, _ = self._units[unit.compiled]
+            place = self._places[unit.configs[0]]
             self._dropped.add(place)
-            self._bench.drop(unit.configs)
+            self._bench.drop(place)
 
     def _leave(self, configs: Iterable[Config]) -> None:
         """These were made, and are not measured after all."""
@@ -191,7 +203,7 @@ class Search:
 
     def _is_cached(self, unit: Unit) -> bool:
         if (known := self._cached.get(unit.compiled)) is None:
-            known = self._cached[unit.compiled] = unit, self._bench.is_cached(unit.configs)
+            known = self._cached[unit.compiled] = unit.configs[0], self._bench.is_cached(unit.configs)
         return known[1]
 
 

@@ -93,8 +93,8 @@ def test_binaries_are_ordered_once_each(bench: Bench, farm: HeldFarm) -> None:
 def test_what_is_dropped_is_not_made(bench: Bench, farm: HeldFarm) -> None:
     """Nor are its binaries compiled, but for those that others wait for; ordered later it is made after all."""
     bench.order([(0, SPLITS[0]), (1, SPLITS[1])])
-    bench.drop(SPLITS[0])
-    bench.drop(SPLITS[0])
+    bench.drop(0)
+    bench.drop(0)
     assert farm.dropped == ["matmul_tiled_split 16"]
     farm.make("reduce_splits None", "matmul_tiled_split 32")
     assert made(bench) == []
@@ -103,6 +103,17 @@ def test_what_is_dropped_is_not_made(bench: Bench, farm: HeldFarm) -> None:
     assert farm.ordered[-1] == (2, "matmul_tiled_split 16")
     farm.make("matmul_tiled_split 16")
     assert made(bench) == [SPLITS[0]]
+
+
+def test_configs_of_one_binary_may_be_ordered_apart(bench: Bench, farm: HeldFarm) -> None:
+    """Its binary is compiled once; what is ordered when it is there needs no compile."""
+    bench.order([(0, PLAIN[:1]), (1, PLAIN[1:])])
+    assert farm.ordered == [(0, "matmul_tiled 64")]
+    farm.make("matmul_tiled 64")
+    assert made(bench) == [PLAIN[:1], PLAIN[1:]]
+    bench.order([(2, SPLITS[0])])
+    bench.drop(2)
+    assert farm.dropped == ["matmul_tiled_split 16", "reduce_splits None"]
 
 
 @pytest.mark.parametrize("how", ["drop", "close"])
@@ -115,7 +126,7 @@ def test_a_thread_that_waits_comes_back(bench: Bench, how: str) -> None:
     waiting.join(0.05)
     assert waiting.is_alive()
     if how == "drop":
-        bench.drop(PLAIN)
+        bench.drop(0)
     else:
         bench.close()
     waiting.join(10)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_gemms import target_of
 
-from genkern.errors import OutputError
+from genkern.errors import InputError, OutputError
 from genkern.farm.bench import Bench
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob
@@ -209,6 +209,40 @@ def test_what_an_earlier_start_measured_is_made_first(bench: Bench) -> None:
     assert {CONFIGS[8], CONFIGS[9], CONFIGS[12], CONFIGS[13]}.isdisjoint(search.task.configs)
     assert sorted([*measured, known.config]) == sorted(config.name for config in CONFIGS)
     assert known.config in bench.job.ready
+
+
+def test_run_time_parameters_of_a_binary_may_be_asked_for_apart(bench: Bench) -> None:
+    """One after another, where the first tells whether the others are worth it; the binary is made once."""
+
+    class Apart(Scripted):
+        def __init__(self, task: Task) -> None:
+            super().__init__(task)
+            self.left = [Unit((config,)) for config in task.configs]
+            self.now, self.left = self.left[:1], self.left[1:]
+
+        def tell(self, event: Event) -> None:
+            self.told.append(event)
+            if isinstance(event, Measured):
+                self.now, self.left = self.now + self.left[:1], self.left[1:]
+
+    search = Search(bench, CONFIGS, ChosenStrategy("apart", Apart), functools.partial(Task, PROBLEM, GPU), {})
+    assert names(search.measurements(Timer())) == [config.name for config in CONFIGS]
+    compiled = [(event.unit.configs, event.cached) for event in told(search) if isinstance(event, Compiled)]
+    assert compiled == [((config,), config.GROUP_SIZE_M == 1) for config in CONFIGS]
+    assert bench.counts == (len(UNITS), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [(UNITS[0], "asked for .*, a second time"), (Unit((Config("tiled", 16, 16, 16),)), "which is none of its task")],
+)
+def test_what_a_strategy_must_not_ask_for(bench: Bench, unit: Unit, said: str) -> None:
+    """A config twice, or one that pruning did not leave: that is the strategy's mistake, and said."""
+    search = a_search(bench)
+    assert isinstance(search.strategy, Scripted)
+    search.strategy.left.insert(0, unit)
+    with pytest.raises(InputError, match=said):
+        list(search.measurements(Timer()))
 
 
 @pytest.mark.parametrize("fed", [False, True])
