@@ -25,7 +25,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_arch, gpu_for_device, triton_target
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.gemm.records import Resources
 from genkern.journal.run_folder import run_folder
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.kernel import Target
 from genkern.kernels.legality import legal
 from genkern.packing.any_m import reach

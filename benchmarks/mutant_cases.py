@@ -14,7 +14,7 @@ from faults_of_kernels import FAULTS, Fault
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.ops.op import groups_of

@@ -29,7 +29,7 @@ from mutant_cases import Case, mutants, sound
 import genkern
 from genkern.command.target import versions
 from genkern.gemm.gpus import detect_devices
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.lowering import digest_of
 from genkern.profiling.supervisor import SupervisorError
 

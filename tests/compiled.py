@@ -14,7 +14,7 @@ from genkern.farm.compiler import CompileJob, compile_kernel
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.generate import generate
 
 

@@ -9,7 +9,7 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.kernels.family import FAMILIES, block_problem
+from genkern.kernels.catalogue import FAMILIES, block_problem
 from genkern.ops.op import check_problem
 
 _TYPES = [("a16w16", dtype, out) for dtype in ("bf16", "fp16", "fp32") for out in ("bf16", "fp16", "fp32")]

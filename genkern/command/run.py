@@ -37,7 +37,7 @@ from genkern.journal.header import OldJournal, UnusableJournal, made_otherwise
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
-from genkern.kernels.family import is_deterministic
+from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import check_problem
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import explain, prune

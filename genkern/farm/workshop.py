@@ -22,7 +22,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
 from genkern.gemm.session import Budget, Session
-from genkern.kernels.families.call import product_of
+from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.specs import kernel_specs, launch_plan, main_binary

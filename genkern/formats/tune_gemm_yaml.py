@@ -42,7 +42,7 @@ from genkern.formats.tuned_row import (
 from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.kernels.family import is_deterministic
+from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.fields import own_values
 from genkern.ops.op import gb_per_s, get_op
 

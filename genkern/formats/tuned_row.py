@@ -15,7 +15,7 @@ from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
 from genkern.gemm.libraries import is_call
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED
-from genkern.kernels.family import FAMILIES, block_problem, warps_problem
+from genkern.kernels.catalogue import FAMILIES, block_problem, warps_problem
 
 AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "instruction_sched_variant")
 # Everything that tune_gemm or genkern writes of one size.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
-from genkern.kernels.families.call import Variant
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.families.variant import Variant
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import main_variant, wide_operands
 

@@ -22,7 +22,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.gemm.session import Session
 from genkern.kernels.cute.turn import FAMILIES as CUTE_DENSE
-from genkern.kernels.family import FAMILIES, k_shares
+from genkern.kernels.catalogue import FAMILIES, k_shares
 from genkern.kernels.specs import main_binary
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
 from genkern.search.predict_copies import realigning_us

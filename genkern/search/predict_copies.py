@@ -6,7 +6,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.realigned import copied_operands
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.ops.op import get_op
 from genkern.search.predict_splits import GAP_US, KERNEL_US, moved_us
 

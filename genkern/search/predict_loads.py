@@ -16,7 +16,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.argument import alignment_of
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.ops.op import element_bytes, get_op
 
 # Triton pipelines loads of so many bytes a lane at least: what cp.async copies, and what its AMD backend asks for on

@@ -5,8 +5,8 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import sums_are_c
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.families.product import sums_are_c
+from genkern.kernels.catalogue import FAMILIES
 
 # Share of the stated bandwidth that a copy kernel sustains (BabelStream: 0.80 to 0.93 on HBM parts).
 MEMORY_EFFICIENCY = 0.88

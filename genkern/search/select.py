@@ -10,7 +10,7 @@ from genkern.gemm.libraries import OURS, TORCH, library_of
 from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import Budget
 from genkern.gemm.statistics import Estimate, compared, estimate
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 
 _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
 _ALL_MAY_WIN = Budget()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from genkern.errors import InputError
 from genkern.gemm.libraries import CUTE, OURS, TRITON
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space
 
 # The shipped spaces of families in CuTe DSL, by architecture: those are added to the default space of it.

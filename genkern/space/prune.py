@@ -15,7 +15,7 @@ from typing import NamedTuple
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.legality import (
     TILE_FIELDS,
     legal_compiled,

@@ -17,8 +17,8 @@ import yaml
 from genkern.errors import InputError
 from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
 from genkern.kernels.cute.own import PREFIX
-from genkern.kernels.families.call import Family
-from genkern.kernels.family import FAMILIES, block_problem, warps_problem
+from genkern.kernels.families.family import Family
+from genkern.kernels.catalogue import FAMILIES, block_problem, warps_problem
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
 from genkern.space.rules.registry import RULE_NAMES

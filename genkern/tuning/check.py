@@ -20,7 +20,7 @@ from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.gemm.session import TOLERANCE, Budget, Session
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op, groups_of
 from genkern.profiling.served import check_of_answer

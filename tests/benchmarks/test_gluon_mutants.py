@@ -18,7 +18,7 @@ from long_tests import spread
 from mutant_cases import Case
 
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import GLUON
+from genkern.kernels.catalogue import GLUON
 from genkern.ops.op import groups_of
 
 UNITS = 132

@@ -20,7 +20,7 @@ from small_gemms import needs_interpreter
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import CUTE, FAMILIES
 
 CASE = Case(GemmProblem(1, 1, 1), Config("tiled", 16, 16, 16))
 BAD = Case(CASE.problem, CASE.config, "bias is missing")

@@ -13,7 +13,7 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 
 MACHINE = roofline.Machine(4.0, 800.0, 100, "made up")
 SKINNY, SQUARE = GemmProblem(1, 4000, 4000), GemmProblem(8000, 8000, 8000)

@@ -27,7 +27,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.cute.dense_sm100 import FORMS, shared_bytes
-from genkern.kernels.families.call import product_of
+from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.specs import kernel_specs, launch_plan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 
 FOLDER = Path(__file__).parent

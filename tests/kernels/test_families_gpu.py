@@ -14,7 +14,7 @@ from small_gemms import make_module
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import CUTE, FAMILIES
 from genkern.ops.op import get_op
 from genkern.profiling.checking.accuracy import worst_row_error
 from genkern.profiling.checking.subjects import module_subject

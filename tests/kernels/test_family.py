@@ -6,7 +6,7 @@ import pytest
 
 from genkern.gemm.config import Config
 from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of
-from genkern.kernels.family import FAMILIES, GLUON, block_problem, sides
+from genkern.kernels.catalogue import FAMILIES, GLUON, block_problem, sides
 
 WIDTHS = range(8, 257, 8)
 

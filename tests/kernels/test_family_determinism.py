@@ -17,7 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
-from genkern.kernels.family import FAMILIES, is_deterministic
+from genkern.kernels.catalogue import FAMILIES, is_deterministic
 from genkern.search.select import ranking
 from genkern.space.space import load_space
 

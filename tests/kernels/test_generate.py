@@ -47,7 +47,7 @@ from small_gemms import (
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.source import load_module

@@ -15,7 +15,7 @@ from genkern.gemm.gpus import gpu_for_arch, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Integer
 from genkern.kernels.expression import evaluate
-from genkern.kernels.families.call import product_of
+from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import launch_plan

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_tests import in_turns, repeats
 
-from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.catalogue import FAMILIES, GLUON
 
 # Rows and columns of several tiles for a program, and of one tile for a cluster, whose programs have no second one.
 TILED, ALONE = (140, 88), (44, 60)

@@ -16,7 +16,7 @@ from small_gemms import GEMV, WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, taking
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 
 # What a value depends on: variables that a loop carries round, each with the line of that loop.

@@ -14,7 +14,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.kernels import legality
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import (
     TILE_FIELDS,

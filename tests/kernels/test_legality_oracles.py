@@ -24,7 +24,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.kernels.families.limits import tiles
-from genkern.kernels.family import CUTE, FAMILIES, GLUON
+from genkern.kernels.catalogue import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.triton_release import triton_release

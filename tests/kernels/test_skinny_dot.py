@@ -14,7 +14,7 @@ from small_gemms import make_module, specs_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.source import ast_source, load_module

@@ -16,7 +16,7 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch, gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.source import ast_source
 from genkern.ops.op import bytes_moved, element_bytes, get_op

@@ -17,7 +17,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.family import CUTE, FAMILIES, GLUON
+from genkern.kernels.catalogue import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune

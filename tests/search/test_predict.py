@@ -17,7 +17,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_arch, known_gpus
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Resources
 from genkern.gemm.session import Budget, Profiler, Session
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.search.predict import PredictProfiler, predict_us, promising_first, roofline_us
 
 H200 = gpu_for_arch("sm_90")

@@ -10,8 +10,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, known_gpus
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.family import FAMILIES as FACTS
-from genkern.kernels.family import GLUON
+from genkern.kernels.catalogue import FAMILIES as FACTS
+from genkern.kernels.catalogue import GLUON
 from genkern.search.predict import predict_us
 from genkern.search.predict_splits import GAP_US, KERNEL_US, sharers, splitting_us
 

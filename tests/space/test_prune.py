@@ -18,7 +18,7 @@ from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
-from genkern.kernels.family import FAMILIES, GLUON, sides, together
+from genkern.kernels.catalogue import FAMILIES, GLUON, sides, together
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune

@@ -17,7 +17,7 @@ from genkern.kernels.cute import dense_sm100
 from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.families.limits import has_tma
 from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.family import FAMILIES, GLUON
+from genkern.kernels.catalogue import FAMILIES, GLUON
 from genkern.kernels.legality import legal_compiled, legal_problem, legal_run_time
 from genkern.ops.op import get_op
 from genkern.space.rules.registry import rule_for

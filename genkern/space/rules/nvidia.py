@@ -12,7 +12,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES, PERSISTENT_TMA
+from genkern.kernels.catalogue import FAMILIES, PERSISTENT_TMA
 from genkern.ops.op import columns_of_b, element_bytes, operands_of
 from genkern.space.rules.tiles import covering_block
 from genkern.triton_release import triton_release

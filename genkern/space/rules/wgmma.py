@@ -12,7 +12,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
 from genkern.kernels.families.limits import units_in_clusters
-from genkern.kernels.family import FAMILIES, sides, together
+from genkern.kernels.catalogue import FAMILIES, sides, together
 from genkern.ops.op import get_op, groups_of
 from genkern.space.rules.tiles import covering_block, tiles
 

@@ -14,7 +14,7 @@ from genkern.kernels.argument import Leading, Map, Pointer
 from genkern.kernels.cute import tile_sm100 as tile
 from genkern.kernels.cute.dense_sm100 import FORMS, LIMITS, shared_bytes, tensor_memory_limit
 from genkern.kernels.cute.tile import SHARED_BYTES
-from genkern.kernels.families.call import product_of
+from genkern.kernels.families.product import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import Launch, LaunchPlan

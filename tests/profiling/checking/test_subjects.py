@@ -11,7 +11,7 @@ from small_gemms import SEMAPHORE, TILED, make_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.profiling.checking.subjects import module_subject
 
 pytest.importorskip("torch")

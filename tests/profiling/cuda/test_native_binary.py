@@ -15,7 +15,7 @@ from genkern.farm.cache import BinaryCache
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import product_of
+from genkern.kernels.families.product import product_of
 from genkern.kernels.specs import kernel_specs, launch_plan, main_variant
 from genkern.ops.op import get_op
 from genkern.profiling.cuda.native_binary import NativeBinary
