@@ -29,12 +29,13 @@ from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import Gpu, PreparedCall
 from genkern.runtime.process.own_command import OwnCommand, pack_arguments
 from genkern.runtime.table import Table
-from genkern.space.guide_names import in_guide_names
+from genkern.space.guide_names import TCGEN05, WGMMA, in_guide_names
 
 KEYS = ("exact", "power_of_two")
 # Of the guide's own architecture and of Hopper.
-_PING_PONG = "cute_ping_pong"
-_SCHEDULES = {"sm_90": (_PING_PONG, "cute_cooperative"), "sm_100": ("cute_tcgen05",)}
+# The family of an architecture, and its schedules.
+_PING_PONG = "ping_pong"
+_SCHEDULES = {"sm_90": (WGMMA, (_PING_PONG, "cooperative")), "sm_100": (TCGEN05, ("",))}
 # By what the caller's tensors are called in PyTorch.
 _TYPES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items() if name in ("bf16", "fp16")}
 # Runs genkern's command with arguments, its output in a file; raises ResultsError where it fails.
@@ -201,11 +202,13 @@ def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: o
         "GROUP_SIZE_M": [1, 4, 8],
     }
     families: list[dict[str, Any]] = []
-    for schedule in _SCHEDULES[arch]:
+    family, schedules = _SCHEDULES[arch]
+    for schedule in schedules:
         # Tiles of 256 rows are no ping-pong's.
         fit = [pair for pair in entry["mma_tiler_mn"] if schedule != _PING_PONG or pair[:1] < [256]]
         if fit:
-            families.append({"family": schedule, **entry, "mma_tiler_mn": fit})
+            said = {"schedule": [schedule]} if schedule else {}
+            families.append({"family": family, **said, **entry, "mma_tiler_mn": fit})
     return _file(arch, families, ["cute_stages", "cute_cluster_empty", "group_m_redundant"])
 
 

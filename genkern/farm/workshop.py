@@ -17,8 +17,9 @@ from genkern.farm.cache import Failure
 from genkern.farm.farm import Farm
 from genkern.farm.limits import fits
 from genkern.files import write_whole
-from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
+from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
 from genkern.gemm.session import Budget, Session
@@ -227,15 +228,14 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-# What the compiler alone sees; every other field of a config decides grid or arguments.
-COMPILER_FIELDS = ("num_stages", "cache_modifier", *AMD_NEUTRAL)
-_COMPILED_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in ("GROUP_SIZE_M", "SPLIT_K")))
-_LAUNCH_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in COMPILER_FIELDS))
-
-
 def compiled_of(config: Config) -> Hashable:
     """What `kernel_specs` looks at: equal for configs that share their binaries."""
-    return *_COMPILED_FIELDS(config), config.SPLIT_K > 1
+    return _COMPILED_IN(config), config.SPLIT_K > 1
+
+
+_COMPILED_IN = operator.attrgetter(
+    "family", *(parameter.name for parameter in CORE if not parameter.at_run_time), "others"
+)
 
 
 def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
@@ -246,4 +246,5 @@ def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
     code = [(binary.resources.code_sha256, binary.resources.shared_bytes) for binary in binaries]
     if any(digest is None for digest, _ in code):
         return None
-    return *_LAUNCH_FIELDS(config), *code
+    seen = tuple(each for each in config.values.items() if not PARAMETERS.by_name[each[0]].compiler_only)
+    return config.family, seen, *code

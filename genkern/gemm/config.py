@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from genkern.errors import InputError
@@ -76,6 +76,10 @@ class Config:
         except KeyError:
             raise AttributeError(f"a config has no parameter {name!r}") from None
 
+    def having(self, **changes: Value) -> Config:
+        """The same with these parameters in the place of its own."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
     @property
     def values(self) -> dict[str, Value]:
         """Every parameter that its name says, in this order."""
@@ -113,7 +117,12 @@ def today(config: Config) -> Config:
     if (former := FORMER.get(config.family)) is None:
         return config
     family, others = former
-    return Config(family, *(getattr(config, name) for name in _CORE), **{**dict(config.others), **dict(others)})
+    return replace(config, family=family, others=_merged(config.others, dict(others)))
+
+
+def name_today(name: str) -> str:
+    """The name of today of a config that had another one; other names, of calls of a library too, as they are."""
+    return Config.parse(name).name if name.partition("_BM")[0] in FORMER else name
 
 
 def name_of(others: Others) -> str:
@@ -140,9 +149,9 @@ def _merged(others: Others, named: dict[str, Value]) -> Others:
         if parameter is None:
             raise InputError(f"there is no parameter {name!r}: use one of {', '.join(PARAMETERS.by_name)}")
         # Numbers beyond its values are for legality to refuse, as those of a tile are.
-        if parameter.is_word or isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
-            if problem := parameter.problem(value):
-                raise InputError(f"{name} {str(value)[:60]!r} {problem}")
+        is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+        if (parameter.is_word or not is_number) and (problem := parameter.problem(value)):
+            raise InputError(f"{name} {str(value)[:60]!r} {problem}")
     off = ((name, value) for name, value in values.items() if value != PARAMETERS.neutral[name])
     return tuple(sorted(off, key=lambda item: PARAMETERS.place[item[0]]))
 

@@ -14,7 +14,9 @@ _KERNEL, _SEMAPHORE = ("reduce", "kernel"), ("reduce", "semaphore")
 _DIRECT = ("store", "direct")
 
 
-def _with_cluster(name: str, cluster: str, *others: tuple[str, int | str]) -> tuple[str, tuple[tuple[str, int | str], ...]]:
+def _with_cluster(
+    name: str, cluster: str, *others: tuple[str, int | str]
+) -> tuple[str, tuple[tuple[str, int | str], ...]]:
     """The family's name with the cluster behind it, and its parameters: a cluster of one program was not said."""
     if cluster == "1x1":
         return name, others
@@ -40,6 +42,8 @@ def _tcgen05() -> dict[str, Former]:
     found: dict[str, Former] = {}
     for ctas in (1, 2):
         for cluster in _CLUSTERS:
+            if ctas == 2 and cluster in ("1x1", "1x2", "1x4"):
+                continue
             pair: tuple[tuple[str, int | str], ...] = (("ctas", 2),) if ctas == 2 else ()
             name, parameters = _with_cluster("cute_tcgen05" + "_2cta" * (ctas == 2), cluster, *pair)
             found[name] = "cute_tcgen05", parameters
@@ -48,6 +52,8 @@ def _tcgen05() -> dict[str, Former]:
     return found
 
 
+# Families that are no more.
+GONE = ("stream_k", "tiled_atomic")
 FORMER: dict[str, Former] = {
     "tiled_semaphore": ("tiled", (_SEMAPHORE,)),
     "tiled_swapped": ("tiled", (_SEMAPHORE, _SWAPPED)),

@@ -61,7 +61,7 @@ class Parameter:
         """Why this is none of its values, or ""."""
         if self.is_word and not self.values:
             ok = isinstance(value, str) and HINT.fullmatch(value) is not None
-            return "" if ok else "is not words of letters and digits joined by single '_' or '-'"
+            return "" if ok else f"is not {self.said}"
         if isinstance(value, bool) or not isinstance(value, str if self.is_word else int) or value not in self.values:
             return f"is not {self.said}"
         return ""
@@ -69,6 +69,8 @@ class Parameter:
     @property
     def said(self) -> str:
         """Its values for a message."""
+        if not self.values:
+            return "words of letters and digits joined by single '_' or '-'"
         if isinstance(self.values, range):
             return f"a whole number from {self.values.start} to {self.values.stop - 1}"
         texts = [str(value) for value in self.values]
@@ -149,7 +151,7 @@ REDUCE = Parameter(
     "reduce",
     "",
     ("usual", "kernel", "semaphore"),
-    "who adds up the parts of SPLIT_K: a second kernel (usual for tiled), or the last program of a tile (for tiled_tma)",
+    "who adds up the parts of SPLIT_K: a second kernel (usual of tiled), or the last program of a tile (of tiled_tma)",
     "usual",
     in_text=True,
 )
@@ -250,7 +252,9 @@ class Vocabulary:
         self.all = (*self._first, *self._own, *self._last)
         self.by_name = {parameter.name: parameter for parameter in self.all}
         # Of those that are not in every name, their neutral values and their places.
-        self.neutral = {each.name: each.neutral for each in self.all if each not in CORE and each.neutral is not None}
+        self.neutral: dict[str, Value] = {
+            each.name: each.neutral for each in self.all if each not in CORE and each.neutral is not None
+        }
         self.place = {name: number for number, name in enumerate(self.by_name)}
         core = "".join(each.pattern for each in CORE)
         rest = "".join(f"(?:{each.pattern})?" for each in self.all if each not in CORE and not each.together)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import ResultsError
+from genkern.gemm.config import name_today
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner
 from genkern.journal.batch import measurements_of, unfit_of
@@ -165,17 +166,17 @@ class JournalFacts:
     def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
         facts = self.of(problem)
         if fact == "screened":
-            facts.screened |= {measurement.config: measurement for measurement in measurements_of(value)}
+            facts.screened |= {measurement.config: measurement for measurement in map(_today, measurements_of(value))}
         elif fact == "unfit":
-            facts.unfit |= unfit_of(value)
+            facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items()}
         elif fact == "compiled":
             facts.compiled = Compiled(**value)
         elif fact == "retimed":
-            facts.finals = measurements_of(value)
+            facts.finals = [*map(_today, measurements_of(value))]
         elif fact == "checked":
-            facts.checks[value["config"]] = check_of(value)
+            facts.checks[name_today(value["config"])] = check_of(value)
         elif fact == "unchecked":
-            facts.unchecked[value["config"]] = check_of(value)
+            facts.unchecked[name_today(value["config"])] = check_of(value)
         elif fact == "won":
             self._note_winner(winner_of(value, problem))
         elif fact == "began":
@@ -184,9 +185,15 @@ class JournalFacts:
             facts.ended = Ended({Outcome(name): n for name, n in value["outcomes"].items()}, value["message"])
         elif fact == "retracted":
             for config in value:
-                facts.screened.pop(config, None)
+                facts.screened.pop(name_today(config), None)
         else:
             raise ValueError(fact)
+
+
+def _today(measurement: Measurement) -> Measurement:
+    """With the config's name of today, where a run of an earlier release had another one for it."""
+    name = name_today(measurement.config)
+    return measurement if name == measurement.config else replace(measurement, config=name)
 
 
 def read_ends(path: str | Path) -> JournalFacts:

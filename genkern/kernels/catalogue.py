@@ -90,7 +90,7 @@ def forms_of(family: str) -> dict[Others, Form]:
     """All forms of a family, by the parameters off their neutral values."""
     found: dict[Others, Form] = {}
     for choice in FAMILIES[family].choices():
-        others = Config(family, 1, 1, 1, **choice).others
+        others = Config(family, 1, 1, 1, **choice).others  # type: ignore[arg-type]
         form = formed(family, others)
         assert isinstance(form, Form)
         found[others] = form

@@ -20,13 +20,13 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
+from genkern.kernels.catalogue import form_of, language_of
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.families.call import Kernel
-from genkern.kernels.families.product import product_of, starts_early
 from genkern.kernels.families.common import REDUCE, SUM_SLOTS
 from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
+from genkern.kernels.families.product import product_of, starts_early
 from genkern.kernels.families.realigned import copied_operands
-from genkern.kernels.catalogue import form_of, language_of
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
 from genkern.kernels.specs import binary_name, call_of, wide_operands
@@ -110,7 +110,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "arch": arch,
         "amd": amd,
         "columns": columns,
-        "amd_neutral": _dict_text((parameter.name, parameter.neutral) for parameter in AMD_OPTIONS),
+        "amd_neutral": _dict_text((option.name, PARAMETERS.neutral[option.name]) for option in AMD_OPTIONS),
         "has_xcd_remap": xcd_remap,
         "gpu": gpu,
         "row_major_a": problem.row_major_a,

@@ -4,15 +4,14 @@ Always asked: in pruning, of winners of earlier runs and of results files, and b
 legal compiles (but for what only the compiler knows: registers that spill, memory that does not suffice), launches, and
 computes the product; the rules of space files say what is worth trying. `gpu` None asks what holds on every device.
 
-It has three parts, since pruning asks each only where its answer can differ: what a family takes (`legal_problem`,
-once for all configs of it), what is compiled in (`legal_compiled`), and GROUP_SIZE_M and SPLIT_K (`legal_run_time`), in
-which configs that share a binary differ. Of the fields that are compiled in, the last reads TILE_FIELDS alone.
+It has parts, since pruning asks each only where its answer can differ: what a form of a family takes
+(`legal_problem`), what is compiled in (`legal_compiled`, `legal_stages`), and GROUP_SIZE_M and SPLIT_K
+(`legal_run_time`), in which configs that share a binary differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 
@@ -21,16 +20,15 @@ from genkern.gemm.config import Config, Others
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of, formed, values_problem
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
-from genkern.kernels.catalogue import form_of, formed, language_of, values_problem
 from genkern.ops.op import get_op, groups_of, operands_of
 from genkern.triton_release import triton_release
 
-# What `legal_run_time` reads besides SPLIT_K and GROUP_SIZE_M, and the family.
-TILE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
-_COMPILED_IN = attrgetter("family", *TILE_FIELDS, "num_warps", "num_stages", "others")
-_RUN_TIME = attrgetter("family", "others", *TILE_FIELDS, "SPLIT_K", "GROUP_SIZE_M")
+_TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_COMPILED_IN = attrgetter("family", *_TILE, "num_warps", "num_stages", "others")
+_RUN_TIME = attrgetter("family", "others", *_TILE, "SPLIT_K", "GROUP_SIZE_M")
 # Triton's loads take .cs from this release on (a compile error before).
 _CS_FROM = (3, 8)
 
@@ -40,6 +38,7 @@ def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return (
         legal_problem(problem, config.family, config.others, gpu)
         or legal_compiled(problem, config, gpu)
+        or legal_stages(problem, config, gpu)
         or legal_run_time(problem, config, gpu)
     )
 
@@ -56,7 +55,7 @@ def require_legal(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu | No
         reason = forms[form]
         if not reason and (key := _COMPILED_IN(config)) not in compiled:
             compiled.add(key)
-            reason = legal_compiled(problem, config, gpu)
+            reason = legal_compiled(problem, config, gpu) or legal_stages(problem, config, gpu)
         if not reason and (key := _RUN_TIME(config)) not in run_time:
             run_time.add(key)
             reason = legal_run_time(problem, config, gpu)
@@ -122,12 +121,30 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
     hook = _hook(problem.op)
     if hook and facts.in_ring:
         # Their step is one buffer of the ring, however many are filled together.
-        config = replace(config, BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
+        config = config.having(BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
     return hook(problem, config) if hook else ""
 
 
+def legal_stages(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """As `legal`, for num_stages of kernels that say how many fit (Form.fits, Form.deepest)."""
+    form = form_of(config)
+    if form.deepest is None:
+        return form.fits(problem, config, gpu)
+    most = None if gpu is None else form.deepest(problem, config, gpu)
+    return stages_problem(config.num_stages, most, gpu)
+
+
+def stages_problem(stages: int, most: int | None, gpu: Gpu | None) -> str:
+    """Why a ring cannot have so many stages, of which `most` fit, in one line; "" when it can."""
+    if stages < 2:
+        return "a ring needs a stage to fill besides the one that is read"
+    if gpu is None or most is None or stages <= most:
+        return ""
+    return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
+
+
 def legal_run_time(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """As `legal`, for SPLIT_K and GROUP_SIZE_M: the same for all blocks of one tile (TILE_FIELDS).
+    """As `legal`, for SPLIT_K and GROUP_SIZE_M: asked of configs that are legal otherwise.
 
     From 1 on, what is refused for a value is refused for all larger ones.
     """

@@ -6,22 +6,22 @@ kernels of different sizes share one binary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from genkern.gemm.config import Config, name_of
-from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
+from genkern.kernels.catalogue import form_of, language_of, numbers_of
 from genkern.kernels.expression import Value, evaluate, fold
 from genkern.kernels.families.call import Call, Kernel
 from genkern.kernels.families.product import Product, product_of
 from genkern.kernels.families.several import for_batch, for_groups
 from genkern.kernels.families.variant import Variant
-from genkern.kernels.catalogue import form_of, language_of, numbers_of
 from genkern.kernels.kernel import KernelSpec, symbol_of
 from genkern.kernels.plan import Launch, LaunchPlan
 from genkern.ops.op import Op, get_op

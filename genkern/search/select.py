@@ -10,7 +10,7 @@ from genkern.gemm.libraries import OURS, TORCH, library_of
 from genkern.gemm.records import Measurement, Outcome
 from genkern.gemm.session import Budget
 from genkern.gemm.statistics import Estimate, compared, estimate
-from genkern.kernels.catalogue import FAMILIES
+from genkern.kernels.catalogue import form_of
 
 _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
 _ALL_MAY_WIN = Budget()
@@ -155,6 +155,6 @@ def _compared(one: Measurement, other: Measurement) -> int:
 
 def _complexity(config: Config) -> tuple[int, ...]:
     """The same result in every run, then fewer kernels, less memory, fewer threads, a plainer order, plain loads."""
-    varies = not FAMILIES[config.family].deterministic
+    varies = not form_of(config).deterministic
     order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")
     return (varies, config.SPLIT_K, config.num_stages, config.num_warps, *order)

@@ -19,7 +19,7 @@ from genkern.gemm.session import Budget, Profiler
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
-from genkern.search.patience import Patience, families_first
+from genkern.search.patience import Patience, forms_first
 from genkern.search.predict import promising_first
 from genkern.search.screening import screening_for
 from genkern.search.select import (
@@ -133,7 +133,7 @@ class Tuner:
             report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
             configs = promising_first(problem, report.pruned.kept, self.workshop.gpu)
             if self.budget.patience:
-                configs = families_first(configs)
+                configs = forms_first(configs)
         report.outcomes[Outcome.ILLEGAL] = sum(report.pruned.illegal.values())
         report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
         incumbent = self.incumbents.get(problem)

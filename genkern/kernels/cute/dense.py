@@ -25,6 +25,7 @@ from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, 
 from genkern.kernels.cute import tile
 from genkern.kernels.cute.dense_product import (
     BLOCKS,
+    deepest_ring,
     dense_form,
     finish_limit,
     operands_limit,
@@ -32,14 +33,11 @@ from genkern.kernels.cute.dense_product import (
     scales_of,
 )
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
+from genkern.kernels.families.call import Call, Kernel
+from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
 from genkern.kernels.families.cost import Turn
 from genkern.kernels.families.family import Choice, Family
 from genkern.kernels.families.form import Form, any_config
-from genkern.kernels.families.call import Call, Kernel
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BATCH, BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, K, M, N, NUM_STAGES, NUM_WARPS, SPLIT_K, UNITS
-from genkern.kernels.families.variant import Variant
-from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
 from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
 from genkern.kernels.families.limits import (
     INT32,
@@ -50,6 +48,21 @@ from genkern.kernels.families.limits import (
     tma_output_limit,
     units_in_clusters,
 )
+from genkern.kernels.families.product import Product
+from genkern.kernels.families.symbols import (
+    BATCH,
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    NUM_WARPS,
+    SPLIT_K,
+    UNITS,
+    K,
+    M,
+    N,
+)
+from genkern.kernels.families.variant import Variant
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
@@ -264,10 +277,6 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
         return "in a batch what is beyond K is the next product's where an operand does not run along K"
     if problem.batch > 1 and problem.batch * tiles(problem, config) >= INT32 // 2:
         return "more tiles than 32 bits count"
-    if not 2 <= config.num_stages <= tile.MOST_STAGES:
-        return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
-    if gpu is not None and _shared_bytes(shape, problem, config) > gpu.shared_bytes_per_block:
-        return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
     return ""
 
 
@@ -277,17 +286,22 @@ def _shares(shape: Shape, problem: GemmProblem, config: Config) -> tuple[tuple[i
     return of_a, (config.BLOCK_SIZE_N, not problem.row_major_b, shape.cluster_m)
 
 
-def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> int:
-    """Shared memory of one program, in bytes; the constant of that name in its kernel says the same."""
+def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config, stages: int) -> int:
+    """Shared memory of one program with so many stages, in bytes, as the constant of that name in its kernel has it."""
     height, width = shape.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     groups = config.num_warps // tile.GROUP_WARPS
     parts = groups * tile.ROWS * shape.part(problem, config) * DTYPES[problem.dtype_c].size_bytes
     columns_turned = turned(problem, shape.swapped)[1]
     row_bytes = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     stage_bytes = buffer_bytes(height, width, columns_turned) // tile.BLOCK_BYTES * row_bytes
-    before_parts = tile.BARRIER_BYTES + config.num_stages * stage_bytes
+    before_parts = tile.BARRIER_BYTES + stages * stage_bytes
     buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
     return before_parts + buffers * parts
+
+
+def _deepest(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu) -> int:
+    """The most stages with which one program's shared memory is no more than it may have."""
+    return deepest_ring(tile.MOST_STAGES, gpu, lambda stages: _shared_bytes(shape, problem, config, stages))
 
 
 @lru_cache(maxsize=64)
@@ -302,7 +316,6 @@ def _form_of(shape: Shape) -> Form:
         hides_stores=shape.ping_pong,
         width_step=tile.WIDTH_STEP,
         units=lambda units: units_in_clusters(units, shape.cluster),
-        shared_bytes=partial(_shared_bytes, shape),
         swapped=shape.swapped,
         swaps_for_few=not shape.swapped,
     )
@@ -313,6 +326,7 @@ def _form_of(shape: Shape) -> Form:
         turn,
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
+        deepest=partial(_deepest, shape),
         shares=_shares_of_k if splits else any_config,
         # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.
         promotes=not shape.ping_pong and not shape.swapped,

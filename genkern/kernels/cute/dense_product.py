@@ -14,10 +14,10 @@ from genkern.kernels.expression import Value
 from genkern.kernels.families.call import Call
 from genkern.kernels.families.cost import Cost, Turn
 from genkern.kernels.families.form import Form, Sides, any_config
+from genkern.kernels.families.gluon_tile import WIDEST
 from genkern.kernels.families.product import Product
 from genkern.kernels.families.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES
 from genkern.kernels.families.variant import Variant
-from genkern.kernels.families.gluon_tile import WIDEST
 from genkern.ops.op import get_op
 
 # Types that the instructions take, by the bytes of their elements.
@@ -26,6 +26,8 @@ _OUTPUTS = ("bf16", "fp16", "fp32")
 # How a product is scaled that has a scale for each row and 128 of K of A, and for each 128 columns and 128 of K of B.
 BLOCKS = "blocks"
 _BLOCK = 128
+# Stages from which a program's shared memory is reckoned on.
+_FEW = 2
 
 
 @lru_cache(maxsize=64)
@@ -102,6 +104,7 @@ def dense_form(
     *,
     takes: Callable[[GemmProblem, Gpu | None], str],
     legal: Callable[[GemmProblem, Config, Gpu | None], str],
+    deepest: Callable[[GemmProblem, Config, Gpu], int],
     widest: int = WIDEST,
     height_step: int = 0,
     block_m: tuple[int, int],
@@ -121,6 +124,7 @@ def dense_form(
         call,
         takes=takes,
         legal=legal,
+        deepest=deepest,
         shares=shares,
         cost=Cost(turn=turn),
         sides=Sides(block_m[0], block_m[1], width_step=turn.width_step, widest=widest, height_step=height_step),
@@ -135,3 +139,18 @@ def dense_form(
         cluster=(turn.tiles_m, turn.tiles_n),
         batches=batches,
     )
+
+
+def deepest_ring(most: int, gpu: Gpu, shared_bytes: Callable[[int], int]) -> int:
+    """The most stages, of at most so many, with which a program takes no more than it may have, in bytes.
+
+    One, too few for a ring, where two are too many.
+    """
+    few, more = shared_bytes(_FEW), shared_bytes(_FEW + 1)
+    stages = min(most, _FEW + (gpu.shared_bytes_per_block - few) // (more - few)) if more > few else most
+    # Parts of C have two buffers only where there is room.
+    while stages < most and shared_bytes(stages + 1) <= gpu.shared_bytes_per_block:
+        stages += 1
+    while stages > 1 and shared_bytes(stages) > gpu.shared_bytes_per_block:
+        stages -= 1
+    return max(1, stages)

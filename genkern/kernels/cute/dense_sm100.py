@@ -21,18 +21,18 @@ from genkern.gemm.parameter import CLUSTER, CTAS, STORE, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile_sm100 as tile
-from genkern.kernels.cute.dense_product import dense_form, finish_limit, operands_limit, product_constants
+from genkern.kernels.cute.dense_product import deepest_ring, dense_form, finish_limit, operands_limit, product_constants
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
 from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
+from genkern.kernels.families.call import Call, Kernel
+from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.cost import Turn
 from genkern.kernels.families.family import Choice, Family
 from genkern.kernels.families.form import Form
-from genkern.kernels.families.call import Call, Kernel
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, K, M, N, NUM_STAGES, UNITS
-from genkern.kernels.families.variant import Variant
-from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
+from genkern.kernels.families.product import Product
+from genkern.kernels.families.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, UNITS, K, M, N
+from genkern.kernels.families.variant import Variant
 
 TEMPLATE = "cute/dense_sm100.py"
 NAME = "cute_tcgen05"
@@ -205,15 +205,6 @@ def tensor_memory_limit(shape: Shape, problem: GemmProblem, config: Config, gpu:
     return ""
 
 
-def shared_memory_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Stages and parts of C fit the shared memory that a program may have (CUDA programming guide, 10.0: 227 KiB)."""
-    if not 2 <= config.num_stages <= tile.MOST_STAGES:
-        return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
-    if gpu is not None and _shared_bytes(shape, problem, config) > gpu.shared_bytes_per_block:
-        return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
-    return ""
-
-
 def warps_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """Four warps bring C, as each may read a quarter of tensor memory's lanes (PTX ISA, tcgen05.ld)."""
     if config.num_warps != tile.STORING_WARPS:
@@ -226,7 +217,6 @@ LIMITS: tuple[Callable[[Shape, GemmProblem, Config, Gpu | None], str], ...] = (
     warps_limit,
     copies_limit,
     tensor_memory_limit,
-    shared_memory_limit,
 )
 
 
@@ -235,12 +225,17 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
     return next((reason for limit in LIMITS if (reason := limit(shape, problem, config, gpu))), "")
 
 
-def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> int:
-    """Shared memory of one program, in bytes; the constant of that name in its kernel says the same."""
+def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config, stages: int) -> int:
+    """Shared memory of one program with so many stages, in bytes, as the constant of that name in its kernel has it."""
     sides = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, shape.ctas
     element_bytes = DTYPES[problem.dtype_c].size_bytes
-    _, used = tile.buffers_and_bytes(*sides, config.num_stages, _part(shape, problem, config), element_bytes)
+    _, used = tile.buffers_and_bytes(*sides, stages, _part(shape, problem, config), element_bytes)
     return max(used, tile.ALONE_BYTES)
+
+
+def _deepest(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu) -> int:
+    """The most stages with which one program's shared memory is no more than it may have."""
+    return deepest_ring(tile.MOST_STAGES, gpu, lambda stages: _shared_bytes(shape, problem, config, stages))
 
 
 @lru_cache(maxsize=64)
@@ -257,7 +252,6 @@ def _form_of(shape: Shape) -> Form | str:
         hides_stores=True,
         width_step=32,
         units=lambda units: units_in_clusters(units, shape.cluster),
-        shared_bytes=partial(_shared_bytes, shape),
         full_rows=tile.FULL_ROWS,
     )
     return dense_form(
@@ -267,6 +261,7 @@ def _form_of(shape: Shape) -> Form | str:
         turn,
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
+        deepest=partial(_deepest, shape),
         block_m=tile.ROWS[shape.ctas],
         helper_warps=tile.HELPER_WARPS,
     )

@@ -18,7 +18,20 @@ from genkern.kernels.argument import (
 from genkern.kernels.expression import Value, cdiv, where
 from genkern.kernels.families.call import Call, Kernel, Options
 from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M, K, M, N, NUM_STAGES, NUM_WARPS, SPLIT_K, TILES, TILES_OF_C
+from genkern.kernels.families.symbols import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    GROUP_SIZE_M,
+    NUM_STAGES,
+    NUM_WARPS,
+    SPLIT_K,
+    TILES,
+    TILES_OF_C,
+    K,
+    M,
+    N,
+)
 from genkern.kernels.families.variant import Variant
 from genkern.ops.op import groups_of
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from genkern.gemm.config import Config
-from genkern.gemm.problem import GemmProblem
-
 # The edges of the smallest matrix instruction along M and along N; a shorter tile pads up to them.
 EDGES, SWAPPED_EDGES = (16, 16), (8, 16)
 
@@ -21,7 +18,7 @@ class Turn:
     are multiples of. `swapped`: these are along M, and the rows of the matrix instruction along N.
     `swaps_for_few`: the family computes few rows swapped instead. `full_rows`: rows of a program's tile below which the
     matrix unit is not kept busy. `tma_store`: C goes out by TMA; `tma_stores`: sizes of its elements in bytes with
-    which it could. `units`: how many SMs clusters have at a time, of so many. `shared_bytes`: of one program.
+    which it could. `units`: how many SMs clusters have at a time, of so many.
     """
 
     tiles_m: int
@@ -33,7 +30,6 @@ class Turn:
     hides_stores: bool
     width_step: int
     units: Callable[[int], int]
-    shared_bytes: Callable[[GemmProblem, Config], int]
     swapped: bool = False
     swaps_for_few: bool = False
     full_rows: int = 0

@@ -9,17 +9,11 @@ from functools import partial
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.problem import GemmProblem
 from genkern.gemm.parameter import AMD_OPTIONS
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant
 from genkern.kernels.expression import cdiv, where
 from genkern.kernels.families.call import Call, Kernel
-from genkern.kernels.families.cost import SWAPPED_EDGES, Cost
-from genkern.kernels.families.family import Family
-from genkern.kernels.families.form import Form, Sides
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, M, N, NUM_STAGES, NUM_WARPS, SPLIT_K, TILES, TILES_OF_C
-from genkern.kernels.families.variant import Variant
 from genkern.kernels.families.common import (
     BINARY_NAME,
     C_POINTER,
@@ -33,7 +27,24 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
+from genkern.kernels.families.cost import SWAPPED_EDGES, Cost
+from genkern.kernels.families.family import Family
+from genkern.kernels.families.form import Form, Sides
 from genkern.kernels.families.limits import GRID_YZ, MOST_ELEMENTS, grid_limit, splits_limit
+from genkern.kernels.families.product import Product
+from genkern.kernels.families.symbols import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    NUM_WARPS,
+    SPLIT_K,
+    TILES,
+    TILES_OF_C,
+    M,
+    N,
+)
+from genkern.kernels.families.variant import Variant
 from genkern.ops.op import element_bytes, get_op
 
 # Elements of K that a warp has to itself in a step.

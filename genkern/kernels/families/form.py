@@ -52,6 +52,9 @@ class Form:
     `legal`: configs, and of these reads neither GROUP_SIZE_M nor SPLIT_K. `shares`: a SPLIT_K, and then all larger
     ones; of the other parameters this reads BLOCK_SIZE_M, _N and _K.
 
+    `fits`: as `legal`, what of it hangs on num_stages. `deepest`: in its place, the most stages that fit, of rings of
+    two stages at least; it reads no num_stages.
+
     `cost`: terms of what it costs, which the predictor adds up. `sides`: of its tiles.
     `reads`: what its steps over K read besides plain A and B: "steps", whatever the format's step reads; "converted",
     a B that becomes numbers as the format says once it is loaded (Op.converts_b); "promoted", scales by which the
@@ -82,6 +85,8 @@ class Form:
     takes: Callable[[GemmProblem, Gpu | None], str] = takes_any
     legal: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
     shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
+    fits: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
+    deepest: Callable[[GemmProblem, Config, Gpu], int] | None = None
     cost: Cost = field(default_factory=Cost)
     sides: Sides = field(default_factory=Sides)
     reads: str = "steps"

@@ -18,10 +18,10 @@ from genkern.kernels.argument import MOST_PROMISED, Argument, Constant, Integer,
 from genkern.kernels.expression import Value, cdiv, evaluate, name
 from genkern.kernels.families.call import Call, Kernel, Options
 from genkern.kernels.families.form import Form, any_config
+from genkern.kernels.families.limits import INT32, TMA_BYTES, has_tma, tma_output_limit
 from genkern.kernels.families.product import Copy, Product
 from genkern.kernels.families.symbols import K, M, N
 from genkern.kernels.families.variant import Variant
-from genkern.kernels.families.limits import INT32, TMA_BYTES, has_tma, tma_output_limit
 
 # Of a cache line, which a row of a copy begins with; and of the elements that are copied.
 _LINE_BYTES = 128

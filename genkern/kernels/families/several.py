@@ -8,7 +8,7 @@ from genkern.kernels.argument import Argument, Constant, Counters, Integer, Poin
 from genkern.kernels.expression import cdiv, least
 from genkern.kernels.families.call import Call, Kernel
 from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BATCH, BLOCK_SIZE_M, BLOCK_SIZE_N, M, N, TILES_OF_C
+from genkern.kernels.families.symbols import BATCH, BLOCK_SIZE_M, BLOCK_SIZE_N, TILES_OF_C, M, N
 
 
 def for_batch(product: Product, call: Call) -> Call:

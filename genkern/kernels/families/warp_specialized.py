@@ -19,13 +19,6 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
 from genkern.kernels.expression import Value, cdiv, evaluate, least, most, name, where
 from genkern.kernels.families.call import Call, Kernel, Options
-from genkern.kernels.families.cost import EDGES, SWAPPED_EDGES, Cost
-from genkern.kernels.families.family import Choice, Family
-from genkern.kernels.families.form import Form, Sides, any_config
-from genkern.kernels.families.realigned import realigned
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, K, M, N, NUM_STAGES, NUM_WARPS, SPLIT_K, TILES, TILES_OF_C, UNITS
-from genkern.kernels.families.variant import Variant
 from genkern.kernels.families.common import (
     BINARY_NAME,
     C_POINTER,
@@ -36,6 +29,9 @@ from genkern.kernels.families.common import (
     slot_rows,
     slot_sums,
 )
+from genkern.kernels.families.cost import EDGES, SWAPPED_EDGES, Cost
+from genkern.kernels.families.family import Choice, Family
+from genkern.kernels.families.form import Form, Sides, any_config
 from genkern.kernels.families.gluon_tile import (
     BLOCK_BYTES,
     EIGHT,
@@ -44,6 +40,7 @@ from genkern.kernels.families.gluon_tile import (
     STORED,
     TURNED_BOX,
     WIDEST,
+    Tile,
     columns_held,
     parts_of,
     powers_of,
@@ -53,6 +50,23 @@ from genkern.kernels.families.gluon_tile import (
     turned,
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.kernels.families.product import Product
+from genkern.kernels.families.realigned import realigned
+from genkern.kernels.families.symbols import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    NUM_WARPS,
+    SPLIT_K,
+    TILES,
+    TILES_OF_C,
+    UNITS,
+    K,
+    M,
+    N,
+)
+from genkern.kernels.families.variant import Variant
 from genkern.ops.op import get_op, groups_of
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -91,6 +105,11 @@ class _Shape(NamedTuple):
         """Programs with tiles of their own, along the rows that wgmma goes along, and along the columns."""
         along_m, along_n = self.cluster
         return (along_n, along_m) if self.swapped else (along_m, along_n)
+
+    def sides(self, config: Config) -> tuple[int, int]:
+        """The side of a tile that the rows of wgmma go along, and its width."""
+        upright = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+        return upright[::-1] if self.swapped else upright
 
     @property
     def is_alone(self) -> bool:
@@ -243,14 +262,10 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
 
 
-def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """The tile is one for wgmma, and ring and C fit, with the sums of other programs in a cluster."""
-    rows, width = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    if shape.swapped:
-        rows, width = width, rows
-    tile = tile_of(
-        rows,
-        width,
+def _tile(shape: _Shape, problem: GemmProblem, config: Config) -> Tile | str:
+    """What the tile takes, or why it is none for wgmma."""
+    return tile_of(
+        *shape.sides(config),
         config.BLOCK_SIZE_K,
         config.num_warps,
         problem.dtype_a,
@@ -259,14 +274,27 @@ def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None)
         shape.cluster_k,
         shape.down_across,
     )
-    if isinstance(tile, str):
+
+
+def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The tile is one for wgmma, whose products are scaled as they can be."""
+    if isinstance(tile := _tile(shape, problem, config), str):
         return tile
-    scales = 0
     if (op := get_op(problem.op)).promoted(problem):
         _, block_n, _ = op.shared_scale(problem)
         if not shape.swapped and block_n % EIGHT:
             return "products are scaled eight columns at a time, which have several scales"
-        scales = scale_bytes(rows, width, shape.swapped, block_n)
+    return ""
+
+
+def _fits(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """Ring and C fit shared memory, with the sums of other programs in a cluster."""
+    tile = _tile(shape, problem, config)
+    assert isinstance(tile, Tile)
+    rows, width = shape.sides(config)
+    scales = 0
+    if (op := get_op(problem.op)).promoted(problem):
+        scales = scale_bytes(rows, width, shape.swapped, op.shared_scale(problem)[1])
     buffers = config.num_stages * tile.together
     if buffers <= tile.together:
         return "a ring needs a buffer to read besides those that are filled together"
@@ -303,6 +331,7 @@ def _formed(shape: _Shape) -> Form:
         _call,
         takes=_takes,
         legal=partial(_legal, shape),
+        fits=partial(_fits, shape),
         shares=_shares if shape.is_alone else any_config,
         cost=Cost(SWAPPED_EDGES if shape.swapped else EDGES, reduces="shares"),
         sides=Sides(least_m=8 if shape.swapped else 16, width_step=step),
@@ -336,6 +365,4 @@ def _form(choice: Choice) -> Form | str:
     return _form_of(_Shape(bool(choice["swapped"]), int(choice["cluster_k"]), cluster), bool(choice["realigned"]))
 
 
-WARP_SPECIALIZED = Family(
-    "warp_specialized", _form, (CLUSTER.of("1x1", "2x1", "1x2"), CLUSTER_K, SWAPPED, REALIGNED)
-)
+WARP_SPECIALIZED = Family("warp_specialized", _form, (CLUSTER.of("1x1", "2x1", "1x2"), CLUSTER_K, SWAPPED, REALIGNED))

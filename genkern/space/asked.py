@@ -1,0 +1,99 @@
+"""Asked: a question of configs that is answered anew only where something differs that it reads of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from genkern.gemm.config import Config
+
+Answer = TypeVar("Answer")
+# That an answer hangs on something that is not known yet.
+PENDING: Any = object()
+_MISSING = object()
+
+
+class _Node:
+    """Something that is read next, and where its values lead: to a node, or to an answer."""
+
+    __slots__ = ("children", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.children: dict[object, Any] = {}
+
+
+class _Unknown(BaseException):
+    """What is read is not known yet; no Exception, so that whoever asks does not take it for one."""
+
+
+class _Watched:
+    """A config of which some is known, in the place of a Config; `reads` has what was read of it, in order."""
+
+    def __init__(
+        self, known: Mapping[str, Any], varying: Collection[str], reads: list[str], changed: Mapping[str, Any]
+    ) -> None:
+        self._known, self._varying, self._reads, self._changed = known, varying, reads, changed
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._changed:
+            return self._changed[name]
+        is_known = name in self._known
+        if (name in self._varying or not is_known) and name not in self._reads:
+            self._reads.append(name)
+        if not is_known:
+            raise _Unknown(name)
+        return self._known[name]
+
+    def having(self, **changes: Any) -> _Watched:
+        """As Config.having."""
+        return _Watched(self._known, self._varying, self._reads, {**self._changed, **changes})
+
+
+class Asked(Generic[Answer]):
+    """A question, with the answers that it gave, by what it read of configs to give them.
+
+    `varying` are the parameters ("others" too) in which the configs differ that it is asked of.
+    """
+
+    def __init__(self, question: Callable[[Config], Answer], varying: Collection[str]) -> None:
+        self._question, self._varying = question, varying
+        self._tree: Any = _MISSING
+
+    def of(self, known: Mapping[str, Any]) -> Answer:
+        """The answer for configs of which so much is known, by parameter ("family" and "others" too), or PENDING."""
+        node = self._tree
+        while node.__class__ is _Node:
+            value = known.get(node.name, _MISSING)
+            if value is _MISSING:
+                return cast(Answer, PENDING)
+            node = node.children.get(value, _MISSING)
+        return self._found(known) if node is _MISSING else cast(Answer, node)
+
+    def _found(self, known: Mapping[str, Any]) -> Answer:
+        reads: list[str] = []
+        try:
+            answer = self._question(cast(Config, _Watched(known, self._varying, reads, {})))
+        except _Unknown:
+            # What was read last: whoever comes by with it known goes on from there.
+            answer = PENDING
+        self._keep(reads, known, answer)
+        return answer
+
+    def _keep(self, reads: Sequence[str], known: Mapping[str, Any], answer: Any) -> None:
+        """One path more. A question reads the same next where all that it has read is the same."""
+        if not reads:
+            self._tree = answer
+            return
+        if self._tree.__class__ is not _Node:
+            self._tree = _Node(reads[0])
+        node = self._tree
+        for name, following in itertools.pairwise(reads):
+            below = node.children.get(known[name], _MISSING)
+            if below.__class__ is not _Node:
+                node.children[known[name]] = below = _Node(following)
+            node = below
+        last = reads[-1]
+        if last in known:
+            node.children[known[last]] = answer
