@@ -10,7 +10,7 @@ NATIVE = genkern/runtime/launch/_native.c genkern/runtime/launch/_native_call.h
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 
-.PHONY: help tune test test-long lint format bench golden
+.PHONY: help tune test test-long lint format bench golden docs
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
+	@echo 'make docs     rewrite the documents that are made from parsers and results'
 
 # Without a GPU the small space keeps a first run short; with one, the default space of that GPU is measured.
 tune: $(RUN)
@@ -52,6 +53,10 @@ bench: $(DEV)
 
 golden: $(DEV)
 	$(PY) tests/golden/update.py
+
+docs: $(DEV)
+	$(PY) docs/options.py
+	$(PY) results/readme.py
 
 $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch

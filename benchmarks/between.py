@@ -29,16 +29,16 @@ from workbench import errors_end, said
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_device
-from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.profiling.cuda.timers import Sampler
 from genkern.profiling.loaded_gemm import Call
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
-from genkern.runtime.launch.prepared import Gpu as DispatchGpu
+from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
+from genkern.timing.libraries import kept_algorithm
 
 TORCH = "torch.mm"
 SCREEN_ROUNDS, WITHIN = 3, 1.05
@@ -55,7 +55,7 @@ class Fixed(Context):
             self._choice = Choice("a neighbour's algorithm", algorithm=winner.vendor)
         self.failed = ""
 
-    def find(self, gpu: DispatchGpu, problem: GemmProblem) -> Choice:
+    def find(self, gpu: LiveGpu, problem: GemmProblem) -> Choice:
         return self._choice
 
     def say(self, subject: object, line: str) -> None:

@@ -69,7 +69,7 @@ def fitted(problem: GemmProblem, tuned: Iterable[Config], gpu: Gpu) -> list[Conf
         programs = waves * gpu.compute_units
         if tiles := programs // -(-problem.N // 128):
             rows = rows_of_a_tile(problem.M, tiles)
-            add(Config("warp_specialized_swapped", rows, 128, 64, 4, 1, 4 if rows <= 192 else 8, 8))
+            add(Config("warp_specialized", rows, 128, 64, 4, 1, 4 if rows <= 192 else 8, 8, swapped=1))
         for block_m in (64, 128, 256):
             if columns := programs // -(-problem.M // block_m):
                 width = max(rows_of_a_tile(problem.N, columns), LEAST_WIDTH)

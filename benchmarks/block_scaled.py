@@ -26,13 +26,12 @@ from genkern.formats.exchange import vllm
 from genkern.formats.exchange.peer_config import Candidate
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import CUBLASLT, library_of
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import VENDOR
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms
 from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
+from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
 
 BEST, DEEP_GEMM, VLLM = "cuBLASLt", "DeepGEMM", "vLLM's configs"
 PEERS = (VENDOR, BEST, DEEP_GEMM)

@@ -24,8 +24,8 @@ from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch import launcher
-from genkern.runtime.launch.gpu import TorchGpu
-from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.launch.prepared import LiveGpu
+from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.torch_ops import define
 from genkern.runtime.untuned import Rule, by_times
 
@@ -41,7 +41,7 @@ class Place:
     """Where calls are timed: PyTorch's name of the device, its GPU as the dispatcher has it, timer and barrier."""
 
     device: str
-    gpu: Gpu
+    gpu: LiveGpu
     timer: Timer
     synchronize: Callable[[], None]
     # Gives memory back that graphs had; each has a pool of its own.

@@ -24,9 +24,9 @@ from statistics import fmean, median
 from figures import DataFile, geomean, table
 from workbench import errors_end
 
-from genkern.gemm.session import VENDOR
-from genkern.gemm.statistics import estimate, tied
 from genkern.journal.facts import read_journal
+from genkern.timing.libraries import VENDOR
+from genkern.timing.statistics import estimate, tied
 
 _LEAST_ROUNDS = 10
 _EVERY = 5

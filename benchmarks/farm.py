@@ -32,7 +32,6 @@ from genkern.farm.workshop import Workshop
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.gemm.session import Budget
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.refusal import refused_by_compiler
@@ -41,6 +40,7 @@ from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space
+from genkern.timing.session import Budget
 
 # The default spaces have more than 1,000 binaries for each of these.
 RATE_PROBLEMS = (("gfx942", GemmProblem(64, 1280, 8192)), ("sm_90", GemmProblem(4096, 6144, 4096)))
@@ -83,8 +83,8 @@ def bare_loop(chunk: Chunk) -> float:
     target = triton_target_of(chunk.arch)
     gpu_target = GPUTarget(target.backend, target.arch, target.warp_size)
     # Beside the module: the default folder is that of the loop before, which is gone.
-    with tempfile.TemporaryDirectory(prefix="bare-", dir=Path(chunk.module_path).parent) as scratch:
-        use_quiet_triton(scratch)
+    with tempfile.TemporaryDirectory(prefix="bare-", dir=Path(chunk.module_path).parent) as temporary:
+        use_quiet_triton(temporary)
         module = load_module(chunk.module_path)
         started = time.perf_counter()
         for spec in chunk.specs:

@@ -42,7 +42,7 @@ def measure(bench: Bench) -> list[Launches]:
     for name, candidate in bench.candidates.items():
         with said(f"{bench.problem.size} {name}"):
             paths = tuple(binary.path for binary in candidate.binaries)
-            call = bench.gemm.bind(Launchable(name, paths, candidate.plan))
+            call = bench.gemm.bind(Launchable(name, paths, candidate.plan, dict(candidate.run_time)))
             torch.cuda.synchronize()
             launches_us = [bench.timer.launch_us(call, copy) for copy in range(LAUNCHES)]
             found.append(Launches(launches_us, bench.timer.prepare(call, [LAUNCHES, LAUNCHES + 1])()))

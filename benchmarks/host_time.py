@@ -38,10 +38,10 @@ from rounds import Limit, alternate
 from workbench import errors_end, said
 
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.packed import PackedWinner
+from genkern.timing.libraries import kept_algorithm
 
 MS = (1, 16, 64, 4096)
 # What serves where no winner of genkern's does: PyTorch's call, or an algorithm of cuBLASLt's that won.

@@ -29,9 +29,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
-from genkern.gemm.session import Budget
 from genkern.space.prune import prune
 from genkern.space.space import load_space
+from genkern.timing.session import Budget
 
 DEFAULT = ("8192x8192x8192:gfx942:fp16", "4096x6144x4096:sm_90:bf16")
 

@@ -19,9 +19,9 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
+from genkern.profiling.checking.interpret import verdict_on
 from genkern.profiling.checking.subjects import module_subject
 from genkern.profiling.checking.verdict import Checking, Verdict
-from genkern.profiling.interpret import verdict_on
 
 # Programs where their number is the GPU's: a wave of four leaves two of the six tiles of a mutant to be shared.
 _UNITS = 4

@@ -24,7 +24,6 @@ from genkern.command.options import parse
 from genkern.command.run import read_problems
 from genkern.command.setting import make_setting
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import CUBLASLT, VENDOR, kept_algorithm, library_of
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms
 from genkern.profiling.checking.verdict import Checking
@@ -32,6 +31,7 @@ from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.backends.cublaslt_search import config_of
+from genkern.timing.libraries import CUBLASLT, VENDOR, kept_algorithm, library_of
 
 CONFIG = Config("tiled", 64, 64, 64, 1, 1, 4, 3)
 RACING = 6

@@ -27,10 +27,10 @@ from genkern.formats.kind import read_results
 from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import VENDOR
-from genkern.gemm.statistics import TIE_RATIO, estimate
 from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
+from genkern.timing.libraries import VENDOR
+from genkern.timing.statistics import TIE_RATIO, estimate
 
 COMPILED = "max-autotune"
 LEAST_ROUNDS, MOST_ROUNDS, RACE_S = 15, 60, 1.5

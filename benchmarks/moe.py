@@ -30,10 +30,10 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import VENDOR
 from genkern.ops.op import groups_of
 from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
+from genkern.timing.libraries import VENDOR
 
 OURS, DEEP_GEMM, VLLM, GROUPED_MM, LOOP = "genkern", "DeepGEMM", "vLLM's configs", "torch._grouped_mm", "loop"
 # Winners on balanced routing, where it is skewed.

@@ -27,7 +27,6 @@ from random import Random
 from figures import DataFile, geomean, median, spread_order, table
 from workbench import Bench, argument_parser, errors_end, said, until, versions_line, workbench
 
-from genkern.autotune import rounded_up
 from genkern.errors import InputError, ResultsError
 from genkern.files import write_whole
 from genkern.formats.kind import read_results
@@ -40,6 +39,7 @@ from genkern.gemm.records import Winner
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.kernels.legality import legal
 from genkern.profiling.finals import Rounds
+from genkern.tuning.autotune import rounded_up
 
 _LEAST, _MOST = 256, 8192
 # Elements of 16 bits that 16 bytes hold.

@@ -23,8 +23,8 @@ from typing import Any
 from figures import DataFile, median, percentile, table
 from workbench import Bench, argument_parser, rows_of, said, sample_copies, say, until, versions_line, workbench
 
-from genkern.gemm.session import VENDOR
 from genkern.profiling.finals import Rounds
+from genkern.timing.libraries import VENDOR
 
 ROUNDS = 20
 METRIC = "gpu__time_duration.sum"

@@ -23,10 +23,10 @@ from workbench import Bench, argument_parser, rows_of, said, until, versions_lin
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import VENDOR
-from genkern.gemm.statistics import TIE_RATIO, estimate
 from genkern.ops.fields import problem_cells
 from genkern.profiling.finals import Rounds
+from genkern.timing.libraries import VENDOR
+from genkern.timing.statistics import TIE_RATIO, estimate
 
 # The judge and genkern's own choice: rounds, and seconds after which the fewest will do.
 LEAST_ROUNDS, MOST_ROUNDS, RACE_S = 10, 60, 1.0

@@ -24,6 +24,7 @@ import torch
 from dispatching import Place, Rotated, argument_parser, dispatcher, gpu_place, is_plain, key_lines
 from figures import geomean, table
 from kept import Kept
+from other_rules import by_padding, next_larger
 from rounds import Limit, alternate
 from workbench import errors_end, said
 
@@ -33,7 +34,7 @@ from genkern.profiling.loaded_gemm import Call
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.packed import PackedWinner
-from genkern.runtime.untuned import Option, Rule, by_padding, by_times, nearest, next_larger
+from genkern.runtime.untuned import Option, Rule, by_times, nearest
 
 TORCH, TUNED = "torch.mm", "tuned"
 RULES: dict[str, Rule] = {

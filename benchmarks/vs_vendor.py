@@ -24,8 +24,8 @@ from workbench import errors_end
 from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
-from genkern.gemm.libraries import CUBLASLT, library_of
 from genkern.gemm.problem import GemmProblem
+from genkern.timing.libraries import CUBLASLT, library_of
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate
-from genkern.gemm.session import VENDOR
-from genkern.gemm.statistics import estimate
 from genkern.ops.op import get_op
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Finals, Rounds, run_finals
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.timing.libraries import VENDOR
+from genkern.timing.statistics import estimate
 
 Item = TypeVar("Item")
 # As in the measured process (profiling/server.py): a sample of about so long, of so many calls at most.
@@ -67,7 +67,7 @@ class Bench:
         binds: dict[str, Callable[[], Call]] = {VENDOR: self.gemm.vendor} if library else {}
         for name, candidate in self.candidates.items():
             paths = tuple(binary.path for binary in candidate.binaries)
-            binds[name] = partial(self.gemm.bind, Launchable(name, paths, candidate.plan))
+            binds[name] = partial(self.gemm.bind, Launchable(name, paths, candidate.plan, dict(candidate.run_time)))
         calls = {}
         for name, bind in binds.items():
             with said(f"{self.problem.size} {name}"):

@@ -1,27 +1,45 @@
 """genkern finds the fastest GEMM kernel for every matrix size on your GPU."""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from genkern import tuned_gemm as tuned_gemm
+    from genkern.ops.shuffle import shuffle_weight as shuffle_weight
+    from genkern.ops.shuffle import unshuffle_weight as unshuffle_weight
+    from genkern.runtime.model import patch as patch
+    from genkern.runtime.model import report as report
+    from genkern.runtime.routed.order import quantized as quantized
+    from genkern.tuning import autotune as autotune
+    from genkern.tuning.autotune import autotune_gemm as autotune_gemm
+
+__version__ = "0.2.0"
+
+# What a user's program calls, and where it is. Most of it needs PyTorch, and is imported when it is asked for.
+_LIES_IN = {
+    "autotune_gemm": "genkern.tuning.autotune",
+    "patch": "genkern.runtime.model",
+    "quantized": "genkern.runtime.routed.order",
+    "report": "genkern.runtime.model",
+    "shuffle_weight": "genkern.ops.shuffle",
+    "unshuffle_weight": "genkern.ops.shuffle",
+}
+_MODULES = {"autotune": "genkern.tuning.autotune", "tuned_gemm": "genkern.tuned_gemm"}
 
 
-def __getattr__(name: str) -> object:
-    """`patch` and `report` (genkern.runtime.model), `shuffle_weight` and `unshuffle_weight` (genkern.ops.shuffle),
-    `quantized` (genkern.runtime.routed.order), `autotune_gemm` (genkern.autotune), which need PyTorch, when they are
-    asked for.
-    """
-    if name == "autotune_gemm":
-        from genkern import autotune
+def __dir__() -> list[str]:
+    return sorted(("__version__", *_LIES_IN, *_MODULES))
 
-        return autotune.autotune_gemm
-    if name in ("patch", "report"):
-        from genkern.runtime import model
 
-        return getattr(model, name)
-    if name == "quantized":
-        from genkern.runtime.routed import order
+if not TYPE_CHECKING:
+    # Else a type checker would take any name.
 
-        return order.quantized
-    if name in ("shuffle_weight", "unshuffle_weight"):
-        from genkern.ops import shuffle
-
-        return getattr(shuffle, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """What is public, when it is asked for. Raises AttributeError for any other name."""
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
+        if name in _LIES_IN:
+            return getattr(importlib.import_module(_LIES_IN[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

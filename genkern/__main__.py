@@ -18,8 +18,9 @@ from genkern.outlet import outlet
 
 # Of rich's consoles: text as it is.
 PLAIN: dict[str, Any] = {"soft_wrap": True, "highlight": False, "markup": False, "emoji": False}
-# Words in front of the options, and the modules that have parse_WORD and run_WORD.
-_COMMANDS = {
+# Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD.
+COMMANDS = {
+    "status": "genkern.command.status",
     "pack": "genkern.packing.command",
     "merge": "genkern.packing.merge",
     "shapes": "genkern.packing.shapes",
@@ -47,12 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = sys.argv[1:] if argv is None else list(argv)
         # No other use of the command has a word in front that is not an option, so tuning needs none.
         try:
-            if arguments[:1] == ["status"]:
-                from genkern.command.status import parse_status, show_status
-
-                return show_status(parse_status(arguments[1:]), Console(**PLAIN))
-            if (word := "".join(arguments[:1])) in _COMMANDS:
-                command = importlib.import_module(_COMMANDS[word])
+            if (word := "".join(arguments[:1])) in COMMANDS:
+                command = importlib.import_module(COMMANDS[word])
                 others = getattr(command, f"parse_{word}")(arguments[1:])
                 status: int
                 with bugs_told():

@@ -13,6 +13,12 @@ from genkern.errors import InputError
 _HELP_COLUMNS = 100
 
 
+def shown_names(action: argparse.Action) -> list[str]:
+    """An option's names for a reader: without tune_gemm's old spellings, and without dashes for underscores."""
+    names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
+    return [name for name in names if "-" not in name.lstrip("-")]
+
+
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """At most 100 columns; an option's value is shown once, after its last name."""
 
@@ -22,10 +28,8 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:
             return str(action.metavar)
-        # A single dash before a word is tune_gemm's old spelling, taken but not advertised.
-        names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
         value = "" if action.nargs == 0 else f" {self._format_args(action, '')}"
-        return ", ".join(names) + value
+        return ", ".join(shown_names(action)) + value
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,8 @@ taken.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from genkern.ops.op import get_op, op_names
 
@@ -36,8 +37,8 @@ def renew() -> None:
     renew()
 
 
-def __getattr__(name: str) -> Gemm | Grouped | Experts:
-    """The function of a format. Raises AttributeError where there is no such format."""
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The function of a format, which says what it takes. Raises AttributeError where there is no such format."""
     if not name.startswith(_PREFIX) or name.removeprefix(_PREFIX) not in op_names():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     op = get_op(name.removeprefix(_PREFIX))

@@ -13,11 +13,11 @@ from dataclasses import fields
 from statistics import median
 from typing import Any
 
-from genkern.gemm.libraries import kept_algorithm
 from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.finals import SampleFailed
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
 from genkern.runtime.backends import cublaslt
+from genkern.timing.libraries import kept_algorithm
 
 # So many are launched at most: all that the heuristic returns (some eight), then what enumeration finds beyond it.
 MOST = 32

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from genkern.gemm.libraries import OURS, VENDOR, library_of
-from genkern.gemm.statistics import beaten, estimate, relative_spread, stop_reason
 from genkern.profiling.clocks import ThrottleGuard
+from genkern.timing.libraries import OURS, VENDOR, library_of
+from genkern.timing.statistics import beaten, estimate, relative_spread, stop_reason
 
 Sampler = Callable[[], float]
 

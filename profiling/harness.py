@@ -17,12 +17,13 @@ import traceback
 from typing import IO, Any
 
 from genkern.errors import one_line
-from genkern.gemm.session import VENDOR, Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.profiling.clocks import AmdSmiClock
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.server import Server
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Session
 
 
 def serve(requests: IO[str], answers: IO[str], time_source: str) -> None:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from genkern.farm.cache import read_spec
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.session import Session
-from genkern.kernels.argument import Argument, Constant, Copied, Counters, Descriptor, Integer, Leading, Pointer, Stride
+from genkern.kernels.argument import (
+    Argument,
+    Copied,
+    Counters,
+    Descriptor,
+    Integer,
+    Leading,
+    Pointer,
+    Stride,
+    passed,
+)
 from genkern.kernels.expression import evaluate
+from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.lowering import gluon_layout
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.source import ast_source, load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.verdict import Scratch, Subject
+from genkern.profiling.checking.verdict import Subject, WorkBuffer
 from genkern.profiling.cuda.native_binary import NativeBinary
+from genkern.timing.session import Session
 
 Call = Callable[[int], None]
 # Operands, workspace and counters by name, to a launch on them.
@@ -36,16 +47,19 @@ def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
 
 @dataclass(frozen=True)
 class Launchable:
-    """A config that can be launched: its name, folders of its binaries in the cache, and its launch plan as JSON."""
+    """A config that can be launched: its name, folders of its binaries in the cache, the launch plan that it shares
+    with others, as JSON, and what that leaves to it, by name.
+    """
 
     name: str
     binaries: tuple[str, ...]
     plan: str
+    run_time: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Launchable:
         """As a request says it; the vendor library's name comes without a plan."""
-        return cls(request["config"], tuple(request["binaries"]), request.get("plan", ""))
+        return cls(request["config"], tuple(request["binaries"]), request.get("plan", ""), request.get("run_time", {}))
 
 
 class SharedWorkspace:
@@ -102,9 +116,9 @@ class LoadedGemm:
 
         Raises whatever Triton raises when a binary cannot be loaded, and InputError for a plan that is none.
         """
-        plan = LaunchPlan.from_json(launchable.plan)
-        launches = self._loaded(launchable, plan)
-        tensors = {**self.operands, **self._workspace.for_plan(plan, self._known)}
+        plan, known = plan_of(launchable.plan), {**self._known, **launchable.run_time}
+        launches = self._loaded(launchable, plan, known)
+        tensors = {**self.operands, **self._workspace.for_plan(plan, known)}
         bound: dict[int, list[Callable[[], None]]] = {}
 
         def call(copy: int) -> None:
@@ -121,13 +135,13 @@ class LoadedGemm:
         """The config's binaries as the subject of a check, on operands and a workspace that it is given."""
         import torch
 
-        plan = LaunchPlan.from_json(launchable.plan)
-        launches = self._loaded(launchable, plan)
-        workspace, counters = plan.workspace_elements(self._known)
+        plan, known = plan_of(launchable.plan), {**self._known, **launchable.run_time}
+        launches = self._loaded(launchable, plan, known)
+        workspace, counters = plan.workspace_elements(known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
-        scratch = (
-            Scratch("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
-            Scratch("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True),
+        buffers = (
+            WorkBuffer("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
+            WorkBuffer("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True),
         )
 
         def launch_all(operands: dict[str, Any]) -> None:
@@ -135,21 +149,26 @@ class LoadedGemm:
             for bind in launches:
                 bind(given)()
 
-        return Subject(launch_all, scratch)
+        return Subject(launch_all, buffers)
 
-    def _loaded(self, launchable: Launchable, plan: LaunchPlan) -> list[Bind]:
+    def _loaded(self, launchable: Launchable, plan: LaunchPlan, known: Mapping[str, int]) -> list[Bind]:
         """The launches of a call, in order, each for whatever operands it is bound to."""
-        return [self._load(path, launch) for path, launch in zip(launchable.binaries, plan.launches, strict=True)]
+        return [
+            self._load(path, launch, known) for path, launch in zip(launchable.binaries, plan.launches, strict=True)
+        ]
 
-    def _load(self, path: str, launch: Launch) -> Bind:
-        if _language(path) == "triton":
+    def _load(self, path: str, launch: PlannedLaunch, known: Mapping[str, int]) -> Bind:
+        spec = _spec(path)
+        if spec.language == "triton":
             kernel = load_binary(self.module, path)
-            programs = launch.programs(self._known)
-            cluster = launch.cluster
-            return lambda given: _bound_launch(kernel, programs, cluster, arguments_of(launch, given, self._known))
+            programs = launch.programs(known)
+            cluster, constants = launch.cluster, tuple(value for _, value in spec.constants)
+            return lambda given: _bound_launch(
+                kernel, programs, cluster, (*arguments_of(launch, given, known), *constants)
+            )
         operands = {operand.name: operand for operand in get_op(self.session.problem.op).operands(self.session.problem)}
         binary = NativeBinary(path, launch, operands)
-        return lambda given: binary.bound(given, self._known, _current_stream)
+        return lambda given: binary.bound(given, known, _current_stream)
 
     def operands_of(self, copy: int) -> dict[str, Any]:
         """All operands, of those that rotate this copy."""
@@ -165,13 +184,13 @@ class LoadedGemm:
         return call
 
 
-def arguments_of(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> tuple[Any, ...]:
-    """What Triton's launcher takes, in order: tensors, descriptors and numbers.
+def arguments_of(launch: PlannedLaunch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> tuple[Any, ...]:
+    """What Triton's launcher takes before the constants, in order: tensors, descriptors and numbers.
 
     `tensors` are the operands by name, and the "workspace" and the "counters" where the plan has them. `known` has what
-    its numbers hang on: "units".
+    its numbers hang on: "units", and what the config sets at run time.
     """
-    return tuple(_given(argument, tensors, known) for argument in launch.arguments)
+    return tuple(_given(argument, tensors, known) for argument in passed(launch.arguments))
 
 
 def _given(argument: Argument, tensors: Mapping[str, Any], known: Mapping[str, int]) -> Any:
@@ -189,8 +208,6 @@ def _given(argument: Argument, tensors: Mapping[str, Any], known: Mapping[str, i
         return max(tensors[argument.operand].stride()[-2:])
     if isinstance(argument, Stride):
         return tensors[argument.operand].stride(0)
-    if isinstance(argument, Constant):
-        return argument.value
     return tensors["counters" if isinstance(argument, Counters) else "workspace"]
 
 
@@ -218,9 +235,15 @@ def _descriptor(argument: Descriptor, tensor: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _language(path: str) -> str:
-    """What the kernel of a cache entry is written in: asked for each config, of which many share one."""
-    return read_spec(path).language
+def _spec(path: str) -> KernelSpec:
+    """Of a cache entry: asked for each config, of which many share one."""
+    return read_spec(path)
+
+
+@lru_cache(maxsize=4096)
+def plan_of(text: str) -> LaunchPlan:
+    """The plan that JSON says: many configs share one. Raises InputError for what is none."""
+    return LaunchPlan.from_json(text)
 
 
 def _current_stream() -> int:

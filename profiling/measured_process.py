@@ -8,7 +8,6 @@ from typing import Any
 
 from genkern.errors import BugError, ProfilerError
 from genkern.gemm.records import Outcome
-from genkern.gemm.session import Session
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -16,6 +15,7 @@ from genkern.profiling.supervisor import (
     StreamChild,
     SupervisorError,
 )
+from genkern.timing.session import Session
 
 # Importing PyTorch, creating the context and filling the operands.
 _OPEN_TIMEOUT_S = 180.0

@@ -15,8 +15,6 @@ from typing import Any
 
 from genkern.errors import one_line
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import CUBLASLT, VENDOR, library_of
-from genkern.gemm.session import Session
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms, sampled_us, to_race, to_sample
@@ -26,6 +24,8 @@ from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, SampleFailed, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
+from genkern.timing.session import Session
 
 # A graph of calls runs for about this long, so that the 1 to 2 us between an event and the first kernel
 # stay below 2 % of it; short calls are repeated up to so many times.

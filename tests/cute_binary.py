@@ -16,7 +16,7 @@ from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target, symbol_of
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
@@ -33,7 +33,7 @@ class Compiled(NamedTuple):
     """A kernel by the DSL: its spec and launch, and what became of it."""
 
     spec: KernelSpec
-    launch: Launch
+    launch: PlannedLaunch
     symbol: str
     image: bytes
     ptx: str

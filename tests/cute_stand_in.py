@@ -19,7 +19,7 @@ from genkern.farm.farm import Farm, never
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, Map, Pointer, Workspace
 from genkern.kernels.kernel import KernelSpec, Target, symbol_of
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 
 needs_dsl = pytest.mark.skipif(
     importlib.util.find_spec("cutlass") is None, reason="CuTe DSL is not installed (pip install genkern[cute])"
@@ -69,7 +69,7 @@ def cubin(symbol: str, parameter_bytes: Sequence[int], registers: int = 168) -> 
     return start + body + headers
 
 
-def parameter_bytes(launch: Launch) -> list[int]:
+def parameter_bytes(launch: PlannedLaunch) -> list[int]:
     """Of the parameters that a launch of a plan passes to a kernel."""
     given = (argument for argument in launch.arguments if not isinstance(argument, Constant))
     return [128 if isinstance(each, Map) else 8 if isinstance(each, (Pointer, Workspace)) else 4 for each in given]

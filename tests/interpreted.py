@@ -97,7 +97,7 @@ class Interpreter:
         stdout_path: str | os.PathLike[str],
         stderr_path: str | os.PathLike[str],
     ) -> int:
-        """The exit status of a program in a fork of the process: a script, or `genkern.profiling.interpret`."""
+        """The exit status of a program in a fork of the process: a script, or `profiling.checking.interpret`."""
         files = {"out": os.fspath(stdout_path), "errors": os.fspath(stderr_path)}
         said = self._ask({"argv": list(argv), "environment": dict(env), **files})
         assert isinstance(said, int), said

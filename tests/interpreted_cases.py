@@ -21,7 +21,7 @@ from fast_interpreter import make_interpreter_fast
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
-from genkern.profiling import interpret
+from genkern.profiling.checking import interpret
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
 
 # What a workspace holds that nobody has written.

@@ -1,7 +1,9 @@
-"""What knows a format by name: its own folders, and readers of other people's files."""
+"""What knows a format by name (its own folders, and readers of other people's files), and what an architecture."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,3 +34,35 @@ def test_generic_code_names_no_format() -> None:
         found[str(path.relative_to(ROOT))] = [name for name in op_names() if name in text]
     assert len(found) > 200
     assert {path: named for path, named in found.items() if named} == ALLOWED
+
+
+# Where an architecture's own name is the matter. All else asks what a GPU has (genkern/gemm/gpu.py).
+NAMES_ARCHS = {
+    "genkern/gemm/gpu_table.py": "an example in the message for what is no architecture's name",
+    "genkern/gemm/gpus.py": "what is predicted for where there is no GPU",
+    "genkern/command/options.py": "an example in --help",
+    "profiling/cuda/icache.py": "the least target of a kernel in PTX, which runs on every later one",
+}
+ARCH = re.compile(r"sm_[0-9]{2}|gfx[0-9a-f]{3}")
+
+
+def said_by(path: Path) -> Iterator[str]:
+    """What code says: the strings of Python without docstrings, the lines of templates without comments."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield from (line.partition("#")[0] for line in re.sub(r"\{#.*?#\}", "", text, flags=re.DOTALL).splitlines())
+        return
+    tree = ast.parse(text)
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.value
+
+
+def test_code_names_no_architecture() -> None:
+    """So that the next GPU is an entry of gpus.yaml."""
+    places = ("genkern", "**/*.py"), ("profiling", "**/*.py"), ("templates", "**/*.py"), ("templates", "**/*.j2")
+    paths = [path for folder, pattern in places for path in sorted((ROOT / folder).glob(pattern))]
+    assert len(paths) > 350
+    naming = {str(path.relative_to(ROOT)) for path in paths if any(map(ARCH.search, said_by(path)))}
+    assert naming == set(NAMES_ARCHS)

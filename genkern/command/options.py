@@ -15,14 +15,14 @@ from genkern.arguments import Parser, number, underscored
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import known_archs
-from genkern.gemm.libraries import ALL, LIBRARIES
+from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
 from genkern.gemm.problem import ACTIVATIONS
-from genkern.gemm.session import TOLERANCE
 from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
 from genkern.space.space import shipped_names
+from genkern.timing.libraries import ALL, LIBRARIES
+from genkern.timing.session import TOLERANCE
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
 # Of no effect where there is no GPU.
@@ -128,7 +128,8 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
         choices=ACTIVATIONS,
         default="none",
         metavar="NAME",
-        help="applied last: none, relu, gelu (the exact one, with erf) or silu (default: none)",
+        help="applied last, in float32, before the one cast to C's type: none, relu, gelu (the exact one, with erf) "
+        "or silu (default: none)",
     )
 
 
@@ -142,7 +143,9 @@ def _modes(group: argparse._ArgumentGroup) -> None:
     )
     modes.add_argument("--compare_wo_tuning", action="store_true", help="only check the configs of a results file")
     modes.add_argument(
-        "--benchmark", action="store_true", help="only time the configs of a results file, into -o as CSV"
+        "--benchmark",
+        action="store_true",
+        help="only time the configs of a results file, into -o as CSV (default: output/benchmarking_results.csv)",
     )
     modes.add_argument("--explain", action="store_true", help="only count what each pruning rule drops, for each size")
     group.add_argument("--no_check", action="store_true", help="let a winner win unchecked; the results say so")
@@ -164,8 +167,11 @@ def _modes(group: argparse._ArgumentGroup) -> None:
 
 
 def _target(group: argparse._ArgumentGroup) -> None:
+    archs = ", ".join(known_archs())
     group.add_argument(
-        "--arch", metavar="ARCH", help=f"{', '.join(known_archs())} (default: that of the GPU found, else gfx942)"
+        "--arch",
+        metavar="ARCH",
+        help=f"{archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found, else {DEFAULT_ARCH})",
     )
     group.add_argument(
         "--profiler",
@@ -223,7 +229,8 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "--libtype",
         metavar="A,B",
         default=ALL,
-        help=f"which libraries may win: {ALL}, or some of {', '.join(LIBRARIES)} (default: {ALL})",
+        help=f"which libraries may win: {ALL}, or some of {', '.join(LIBRARIES)}, separated by commas "
+        f"(default: {ALL}, with cute where CuTe DSL is installed)",
     )
     group.add_argument(
         "--icache_flush", action="store_true", help="make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
@@ -294,7 +301,7 @@ def _results(group: argparse._ArgumentGroup) -> None:
         "--bucket",
         metavar="FOLDER",
         help="tune each N and K for M = 16, 32 ... 8192, and write AITER's Triton JSON of it into this folder "
-        "(default: neither)",
+        "(default: no buckets)",
     )
     group.add_argument(
         "--bucket_keys",

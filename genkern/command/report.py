@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.libraries import TORCH, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Winner
 from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import gb_per_s
+from genkern.timing.libraries import TORCH, library_of
 
 if TYPE_CHECKING:
     # `genkern status` needs none of what tunes.

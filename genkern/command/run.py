@@ -29,7 +29,6 @@ from genkern.formats.gemm_entry import resolve
 from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import Profiler
 from genkern.journal.bug_log import BugLog
 from genkern.journal.facts import Start, read_ends
 from genkern.journal.file_lock import sole_run
@@ -42,6 +41,7 @@ from genkern.ops.op import check_problem
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import explain, prune
 from genkern.space.space import Space
+from genkern.timing.profiler import Profiler
 from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.driver_process import Shared, driver_processes

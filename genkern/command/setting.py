@@ -17,12 +17,13 @@ from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
-from genkern.gemm.libraries import CUTE, parse_libraries
-from genkern.gemm.session import TOLERANCE, Budget, Profiler
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.cute.release import cute_installed
 from genkern.ops.command_line import said_fields
 from genkern.space.space import Space
+from genkern.timing.libraries import CUTE, parse_libraries
+from genkern.timing.profiler import Profiler
+from genkern.timing.session import TOLERANCE, Budget
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,13 @@ class Setting:
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(run_folder(folder / "modules"))
             # Not in the cache's folder, which may be a slow one that nodes share.
-            temporary = Path(tempfile.gettempdir())
-            scratch = stack.enter_context(run_folder(temporary, "genkern", "another TMPDIR"))
+            everyones = Path(tempfile.gettempdir())
+            temporary = stack.enter_context(run_folder(everyones, "genkern", "another TMPDIR"))
             farm = Farm(
                 *(cache, self.target.triton, self.versions["triton"]),
                 jobs=options.jobs,
                 timeout_s=options.timeout,
-                scratch_dir=str(scratch),
+                temporary_dir=str(temporary),
             )
             stack.callback(farm.close)
             yield Workshop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import time
 from collections import Counter
@@ -17,13 +18,13 @@ from genkern.command.report import format_text, outcome_text
 from genkern.command.results_status import results_lines
 from genkern.command.text_table import aligned
 from genkern.files import shown_path
-from genkern.gemm.libraries import OURS, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.facts import JournalFacts, ProblemFacts, read_journal
 from genkern.journal.file_lock import is_held
 from genkern.journal.header import OldJournal
 from genkern.journal.run_files import RunFiles, find_runs
+from genkern.timing.libraries import OURS, library_of
 
 _NUMBERS = ("screened", "us")
 
@@ -60,8 +61,13 @@ class SizeStatus:
     outcomes: str = ""
 
 
-def parse_status(argv: Sequence[str]) -> str:
-    """The run that `genkern status` is to show. Raises InputError; SystemExit(0) after printing for --help."""
+def parse_status(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern status`. Raises InputError; SystemExit(0) after printing for --help."""
+    return status_parser().parse_args(argv)
+
+
+def status_parser() -> argparse.ArgumentParser:
+    """The parser; its help is the reference of `genkern status`."""
     p = Parser(
         prog="genkern status",
         description="Show how far a run is, and whether it is going on. Reads its journal, changes nothing.",
@@ -75,8 +81,7 @@ def parse_status(argv: Sequence[str]) -> str:
         help="a results file (-o), its journal, or a folder that holds such (default: output)",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
-    run: str = p.parse_args(argv).run
-    return run
+    return p
 
 
 def status_lines(status: RunStatus) -> list[str]:
@@ -183,11 +188,12 @@ def _advice(status: RunStatus, sizes: Sequence[SizeStatus]) -> list[str]:
     return ["Run the same command again to go on:", f"  cd {shlex.quote(start.folder)} && {start.command}"]
 
 
-def show_status(path: str, console: Console) -> int:
-    """Print how far the runs of `path` are, or what results without a journal say; returns 0.
+def run_status(options: argparse.Namespace, console: Console) -> int:
+    """Print how far the runs that `options.run` names are, or what results without a journal say; returns 0.
 
     Raises ResultsError when there is neither, or one is damaged.
     """
+    path: str = options.run
     if Path(path).is_file() and not RunFiles.named_by(path).known:
         for line in results_lines(path):
             console.print(line)

@@ -13,6 +13,7 @@ import genkern
 from genkern.errors import InputError, ProfilerError
 from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import (
+    DEFAULT_ARCH,
     NOT_PRESENT,
     DetectedDevice,
     Gpu,
@@ -23,15 +24,14 @@ from genkern.gemm.gpus import (
     partition_of,
     triton_target,
 )
-from genkern.gemm.session import Profiler
+from genkern.gemm.triton_release import installed, triton_version
 from genkern.kernels.kernel import Target
+from genkern.profiling.predicted import PredictProfiler
 from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
-from genkern.profiling.served import ServedProfiler
-from genkern.search.predict import PredictProfiler
-from genkern.triton_release import installed, triton_version
+from genkern.profiling.supervised import SupervisedProfiler
+from genkern.timing.profiler import Profiler
 
-DEFAULT_ARCH = "gfx942"
 _VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
 
 
@@ -154,7 +154,7 @@ def make_profiler(target: RunTarget, choice: str, index: int, cache_dir: str, lo
     if not target.measured:
         return PredictProfiler()
     if target.gpu.vendor == "nvidia":
-        return ServedProfiler("cupti" if choice == "cupti" else "cudagraph", index, cache_dir, log_dir)
+        return SupervisedProfiler("cupti" if choice == "cupti" else "cudagraph", index, cache_dir, log_dir)
     if choice == "rocprof":
         return RocprofProfiler()
     return RocprofV3Profiler()
@@ -162,11 +162,11 @@ def make_profiler(target: RunTarget, choice: str, index: int, cache_dir: str, lo
 
 def make_device_checker(
     target: RunTarget, profiler: Profiler, index: int, cache_dir: str, log_dir: str
-) -> ServedProfiler:
+) -> SupervisedProfiler:
     """The process that checks outputs on GPU number `index`: the profiler's own on NVIDIA, another one on AMD."""
-    if isinstance(profiler, ServedProfiler):
+    if isinstance(profiler, SupervisedProfiler):
         return profiler
-    return ServedProfiler("cudagraph", index, cache_dir, log_dir, "HIP_VISIBLE_DEVICES")
+    return SupervisedProfiler("cudagraph", index, cache_dir, log_dir, "HIP_VISIBLE_DEVICES")
 
 
 def versions() -> dict[str, str]:

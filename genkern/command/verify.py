@@ -23,16 +23,17 @@ from genkern.formats.kind import read_results
 from genkern.formats.tune_gemm_yaml import FP16_ADVICE
 from genkern.formats.tuned_row import DeviceKey, TunedRow, same_device
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import VENDOR, call_name
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check
-from genkern.gemm.session import Profiler, Session
 from genkern.journal.bug_log import BugLog
 from genkern.journal.run_files import RunFiles
 from genkern.kernels.legality import legal
 from genkern.ops.fields import problem_cells
 from genkern.ops.op import check_problem
 from genkern.search.select import library_calls
+from genkern.timing.libraries import VENDOR, call_name
+from genkern.timing.profiler import Profiler
+from genkern.timing.session import Session
 from genkern.tuning.check import DeviceChecker
 from genkern.tuning.interpreter import interpreter_checker
 

@@ -36,14 +36,14 @@ _ASSEMBLER_KILLED = re.compile(r"failed with error code -[0-9]+\b")
 # What ends processes from outside: a batch system, the out-of-memory killer, a person.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 # No kernel's files need as much.
-_LEAST_SCRATCH_BYTES = 2**20
+_LEAST_FREE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class CompileJob:
     """One binary to make: `spec` of the module at `module_path`, to be stored in the cache under `key`.
 
-    Files that the compiler makes on the way lie in `scratch_dir` (none: TMPDIR).
+    Files that the compiler makes on the way lie in `temporary_dir` (none: TMPDIR).
     """
 
     key: str
@@ -52,14 +52,14 @@ class CompileJob:
     target: Target
     cache_dir: str
     timeout_s: float
-    scratch_dir: str | None = None
+    temporary_dir: str | None = None
 
 
-def use_quiet_triton(scratch: str) -> None:
+def use_quiet_triton(temporary: str) -> None:
     """Keep Triton out of the user's cache, and its output independent of where the source file lies."""
-    os.environ["TRITON_CACHE_DIR"] = scratch
+    os.environ["TRITON_CACHE_DIR"] = temporary
     # What it hands to ptxas and lld, and what these make, stays behind when they are killed.
-    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    os.environ["TMPDIR"] = tempfile.tempdir = temporary
     os.environ.update(SETTINGS)
     for name, value in DEFAULT_SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -81,21 +81,21 @@ def _no_key() -> str:
     return ""
 
 
-def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
+def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
     """Compile in this process, and store the result or the compiler's refusal in the cache.
 
-    The folder `scratch` is for what comes up on the way; the caller removes it. Raises BugError for whatever is no
+    The folder `temporary` is for what comes up on the way; the caller removes it. Raises BugError for whatever is no
     refusal: that says nothing of the kernel and is not kept.
     """
     cache = BinaryCache(job.cache_dir)
     if (known := cache.get(job.key)) is not None:
         return known
     if job.spec.language == "cute":
-        return compile_cute(job.key, job.spec, job.target, cache, scratch)
+        return compile_cute(job.key, job.spec, job.target, cache, temporary)
     from triton.backends.compiler import GPUTarget
     from triton.compiler import compile as triton_compile
 
-    use_quiet_triton(scratch)
+    use_quiet_triton(temporary)
     _leave_triton_unread()
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     where = f"compiling {job.spec.function}"
@@ -111,9 +111,9 @@ def compile_kernel(job: CompileJob, scratch: str) -> Binary | Failure:
         failure = Failure(job.key, Outcome.COMPILE_FAILED, said_by_compiler(error))
         if isinstance(error, MemoryError) or _ASSEMBLER_KILLED.search(failure.message):
             return replace(failure, from_outside=True)
-        if (room := os.statvfs(scratch)).f_bavail * room.f_frsize < _LEAST_SCRATCH_BYTES:
+        if (room := os.statvfs(temporary)).f_bavail * room.f_frsize < _LEAST_FREE_BYTES:
             # The assembler does not say why it cannot write.
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), scratch) from None
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary) from None
         cache.put_failure(failure)
         return failure
     extension = "hsaco" if job.target.backend == "hip" else "cubin"
@@ -140,21 +140,21 @@ class CompileProcess:
     def run(self, job: CompileJob) -> Binary | Failure:
         """The job's result; a time-out or a death is a Failure too, and ends this process.
 
-        Raises OutputError when the cache or the scratch folder cannot be written, BugError as `compile_kernel` does.
+        Raises OutputError when the cache or the temporary folder cannot be written, BugError as `compile_kernel` does.
         """
         # Made and removed here, since the process may be killed at any moment.
         try:
-            scratch = tempfile.mkdtemp(prefix="genkern-triton-", dir=job.scratch_dir)
+            temporary = tempfile.mkdtemp(prefix="genkern-triton-", dir=job.temporary_dir)
         except OSError as error:
-            raise _no_scratch(error) from None
+            raise _no_temporary_folder(error) from None
         try:
-            return self._run(job, scratch)
+            return self._run(job, temporary)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
-    def _run(self, job: CompileJob, scratch: str) -> Binary | Failure:
+    def _run(self, job: CompileJob, temporary: str) -> Binary | Failure:
         try:
-            self._connection.send((job, scratch))
+            self._connection.send((job, temporary))
             if not self._connection.poll(job.timeout_s):
                 self.kill()
                 return Failure(job.key, Outcome.COMPILE_TIMED_OUT, f"no result after {job.timeout_s:g} s")
@@ -197,21 +197,21 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
         sys.stdout = sys.stderr = null
         while True:
             try:
-                job, scratch = connection.recv()
+                job, temporary = connection.recv()
             except (EOFError, OSError):
                 os._exit(0)
             try:
-                result: Binary | Failure | OutputError | BugError = compile_kernel(job, scratch)
+                result: Binary | Failure | OutputError | BugError = compile_kernel(job, temporary)
             except (OutputError, BugError) as error:
                 result = error
             except OSError as error:
-                result = _no_scratch(error)
+                result = _no_temporary_folder(error)
             except Exception as error:
                 result = BugError.of(error, f"compiling {job.spec.function}")
             connection.send(result)
 
 
-def _no_scratch(error: OSError) -> OutputError:
+def _no_temporary_folder(error: OSError) -> OutputError:
     return OutputError(f"cannot compile: {error.strerror} ({error.filename}); free space in TMPDIR")
 
 

@@ -27,7 +27,7 @@ _PREFIX = "CUTE_DSL_"
 _LAUNCHED_WITH = {"warps": "num_warps", "shared_bytes": "shared"}
 
 
-def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache, scratch: str) -> Binary | Failure:
+def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache, temporary: str) -> Binary | Failure:
     """Compile in this process, and store the result or the refusal in the cache.
 
     Where CuTe DSL is not installed that is a Failure, which says nothing of the kernel and is not kept. Raises BugError
@@ -35,7 +35,7 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
     """
     if not cute_installed():
         return Failure(key, Outcome.COMPILE_FAILED, MISSING, from_outside=True)
-    folder = use_quiet_cute(scratch)
+    folder = use_quiet_cute(temporary)
     where = f"compiling {spec.function}"
     constants = dict(spec.constants)
     binary = str(constants.pop("BINARY"))
@@ -64,12 +64,12 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
     return cache.put(key, spec, symbol, resources, {"kernel.cubin": image, "kernel.json": described})
 
 
-def use_quiet_cute(scratch: str) -> Path:
-    """A folder in `scratch` for the DSL's files; none of its settings in the environment counts."""
+def use_quiet_cute(temporary: str) -> Path:
+    """A folder in `temporary` for the DSL's files; none of its settings in the environment counts."""
     for name in [name for name in os.environ if name.startswith(_PREFIX)]:
         del os.environ[name]
-    os.environ["TMPDIR"] = tempfile.tempdir = scratch
-    folder = Path(scratch) / "cute"
+    os.environ["TMPDIR"] = tempfile.tempdir = temporary
+    folder = Path(temporary) / "cute"
     folder.mkdir(exist_ok=True)
     return folder
 

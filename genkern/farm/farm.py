@@ -45,7 +45,7 @@ class FarmCounts:
 class Farm:
     """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
 
-    What a compile needs on the way lies in `scratch_dir` (none: TMPDIR), from where a killed one does not remove it.
+    What a compile needs on the way lies in `temporary_dir` (none: TMPDIR), from where a killed one does not remove it.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class Farm:
         *,
         jobs: int,
         timeout_s: float,
-        scratch_dir: str | None = None,
+        temporary_dir: str | None = None,
     ) -> None:
         self.cache = cache
         self.target = target
         self.triton_version = triton_version
         self.jobs = jobs
         self.timeout_s = timeout_s
-        self.scratch_dir = scratch_dir
+        self.temporary_dir = temporary_dir
         # Read once: it is the same for all kernels of a run.
         self._environment = compile_environment()
         self.counts = FarmCounts()
@@ -107,7 +107,7 @@ class Farm:
                     self.counts.cached += 1
                     yield known
             else:
-                folders = str(self.cache.folder), self.timeout_s, self.scratch_dir
+                folders = str(self.cache.folder), self.timeout_s, self.temporary_dir
                 missing.append(CompileJob(key, module_path, spec, self.target, *folders))
         if missing:
             with contextlib.closing(self.compile_jobs(missing, enough)) as results:

@@ -15,19 +15,19 @@ from pathlib import Path
 
 from genkern.farm.cache import Failure
 from genkern.farm.farm import Farm
-from genkern.farm.limits import fits
+from genkern.farm.occupancy import fits
 from genkern.files import write_whole
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
-from genkern.gemm.session import Budget, Session
 from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.specs import kernel_specs, launch_plan, main_binary
+from genkern.kernels.specs import kernel_specs, main_binary, plan_text, run_time_values
 from genkern.ops.op import get_op
+from genkern.timing.session import Budget, Session
 
 _LEFT_OUT = Unfit(Outcome.PREDICTED_OUT, "so many in a row that promised more brought nothing faster (--patience)")
 
@@ -175,17 +175,19 @@ class Workshop:
             job.unfit |= dict.fromkeys(new, unfit)
             if new and not any(isinstance(result, Failure) and result.from_outside for result in made):
                 job.on_unfit(new, unfit)
+        if len(binaries) < len(made):
+            return
+        plan = self._plan(job.session.problem, configs[0])
         for config in configs:
-            if len(binaries) == len(made):
-                candidate = Candidate(config, tuple(binaries), self._plan(job.session.problem, config))
-                job.binaries[config.name] = main_binary(config, binaries)
-                if config.name not in job.unfit and self._is_to_be_measured(candidate, job, first):
-                    job.ready[config.name] = candidate
-                    yield candidate
+            candidate = Candidate(config, tuple(binaries), plan, tuple(run_time_values(config).items()))
+            job.binaries[config.name] = main_binary(config, binaries)
+            if config.name not in job.unfit and self._is_to_be_measured(candidate, job, first):
+                job.ready[config.name] = candidate
+                yield candidate
 
     def _plan(self, problem: GemmProblem, config: Config) -> str:
-        product = product_of(problem, get_op(problem.op), self.arch)
-        return launch_plan(product, config, self.gpu).to_json()
+        """That of all configs with the binaries of this one."""
+        return plan_text(product_of(problem, get_op(problem.op), self.arch), config, self.gpu)
 
     def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
         """Why configs with these binaries cannot run; `config` is any of them."""

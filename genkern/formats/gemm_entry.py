@@ -15,6 +15,7 @@ from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
 from genkern.formats.said_format import NOTHING_SAID, SaidFormat
 from genkern.gemm.dtypes import DTYPES, parse_dtype
+from genkern.gemm.gpus import arch_with_fp8
 from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem, Own
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op, get_op, op_by_type, op_names
@@ -97,7 +98,7 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
         types.notes += _unused(types.op, defaults.own)
     # Results keep the encoding that was measured, on whatever target it was.
     fnuz = "uz" in problem.dtype_a + problem.dtype_b
-    if reason := types.op.refuse(problem, ("gfx942" if fnuz else "") if arch is None else arch):
+    if reason := types.op.refuse(problem, (arch_with_fp8("fnuz") if fnuz else "") if arch is None else arch):
         raise InputError(reason)
     return Resolved(problem, tuple(types.notes))
 

@@ -40,6 +40,7 @@ from genkern.formats.tuned_row import (
     whole,
 )
 from genkern.gemm.config import Config, has_options
+from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
@@ -225,7 +226,7 @@ def _line(winner: Winner, compute_units: int) -> str:
 
 def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, config, check = winner.problem, winner.config, winner.check
-    amd = has_options(config) or winner.arch.startswith("gfx")
+    amd = has_options(config) or arch_vendor(winner.arch) == "amd"
     low_us, high_us = winner.interval_us or (None, None)
     vendor_low_us, vendor_high_us = winner.vendor_interval_us or (None, None)
     values: dict[str, object] = {

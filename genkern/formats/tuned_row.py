@@ -13,11 +13,11 @@ from genkern.formats.gemm_entry import SIZE_KEYS
 from genkern.gemm.config import Config, today
 from genkern.gemm.former_names import FORMER, GONE
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
-from genkern.gemm.libraries import is_call
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Value
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import PREDICTED
 from genkern.kernels.catalogue import FAMILIES, values_problem
+from genkern.timing.libraries import is_call
 
 # As tune_gemm has them; genkern reads the last one by its own name too.
 AMD_KEYS = (*(parameter.name for parameter in AMD_OPTIONS[:3]), "instruction_sched_variant")
@@ -70,7 +70,7 @@ class TunedRow:
     that the weights are shuffled, which makes it a row of another format than that of `problem`.
     `duration_us` is the time of one call in microseconds by `time_source`, `vendor_us` that of the
     vendor library in the same run, `error_ratio` the share of output elements outside the tolerance. `vendor` names the
-    library's call (genkern.gemm.libraries), its best; rows from before that say "", and have PyTorch's. `torch_us` is
+    library's call (genkern.timing.libraries), its best; rows from before that say "", and have PyTorch's. `torch_us` is
     PyTorch's own.
     `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` is what a dispatcher should
     use: "vendor" where the vendor library was as fast or faster, else "config". `typed` is False where the types of
@@ -240,7 +240,7 @@ def text_of(key: str, values: Mapping[str, object]) -> str | None:
 def whole(key: str, values: Mapping[str, object], least: int = 0) -> int | None:
     """A whole number from `least`, or None when absent. Raises InputError otherwise."""
     value = values.get(key)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < INT32):
         raise InputError(f"{key} = {shown(value)} is not a whole number from {least}")
     return value
 

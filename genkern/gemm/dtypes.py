@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genkern.errors import InputError
+from genkern.gemm.gpus import capabilities_of
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,6 @@ DTYPES = {
 
 # Triton's interpreter multiplies bf16 as if it were integers, and that of 3.7 does not know the fnuz encodings.
 INTERPRETED_AS = {"bf16": "fp16", "fp8e4m3fnuz": "fp8e4m3fn", "fp8e5m2fnuz": "fp8e5m2"}
-# gfx942 computes in the fnuz encodings only (CDNA3 ISA); every later and every NVIDIA target in the OCP ones.
-_FNUZ_ARCHS = ("gfx940", "gfx941", "gfx942")
 _ALIASES = {
     "float16": "fp16",
     "half": "fp16",
@@ -81,7 +80,7 @@ def parse_dtype(text: str, arch: str) -> DType:
     name = str(text).strip().lower().removeprefix("torch.").replace("float8_", "fp8").replace("fp8_", "fp8")
     if name in _TARGET_ALIASES:
         ocp, fnuz = _TARGET_ALIASES[name]
-        name = fnuz if arch.startswith(_FNUZ_ARCHS) else ocp
+        name = fnuz if capabilities_of(arch).fp8 == "fnuz" else ocp
     name = _ALIASES.get(name, name)
     if name not in DTYPES:
         raise InputError(f"unknown dtype {text!r}: use one of {', '.join(DTYPES)} (or fp8, bf8: the target's own)")

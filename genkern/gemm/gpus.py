@@ -1,4 +1,4 @@
-"""The GPU table (gpus.yaml), and which GPU this machine holds."""
+"""Look-ups in the GPU table (gpus.yaml), and which GPU this machine holds."""
 
 from __future__ import annotations
 
@@ -8,59 +8,23 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib import resources
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from genkern.errors import InputError
+from genkern.gemm.gpu import Capabilities
+from genkern.gemm.gpu import Gpu as Gpu
+from genkern.gemm.gpu_table import Architecture, read_table
 
+# What times are predicted for where there is no GPU, and nobody says for which.
+DEFAULT_ARCH = "gfx942"
 # After the name of a device that times are predicted for.
 NOT_PRESENT = " (not present)"
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
 # nvidia-smi takes seconds on a node of eight GPUs whose driver is not kept loaded.
 _TIMEOUT_S = 10.0
 _QUERY = "index,name,compute_cap,uuid,driver_version,clocks.max.sm,clocks.max.memory"
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One device. A unit is a compute unit (AMD) or streaming multiprocessor (NVIDIA).
-
-    `clock_mhz` is the clock at which the vendor states the matrix peak. `peak_tflops` is dense, with 32-bit
-    accumulation, by fp16, bf16, fp8, int8, fp32; a type without matrix instructions has no key. Registers are
-    32 bits wide. `shared_*` is LDS or shared memory; `shared_bytes_per_block` is the most that one workgroup may
-    ask for, `shared_reserved_bytes` what the driver takes on top. `last_level_cache_mib` is L2, or MALL on AMD.
-    `sources` names the documents the figures are from.
-    """
-
-    name: str
-    arch: str
-    vendor: str
-    compute_units: int
-    clock_mhz: int
-    warp_size: int
-    simds_per_unit: int
-    shared_bytes_per_block: int
-    shared_bytes_per_unit: int
-    shared_granule_bytes: int
-    shared_reserved_bytes: int
-    registers_per_unit: int
-    registers_per_thread_max: int
-    register_granule: int
-    threads_per_block_max: int
-    threads_per_unit_max: int
-    blocks_per_unit_max: int
-    l2_mib: float
-    last_level_cache_mib: float
-    memory_gb: float
-    memory_tb_per_s: float
-    xcds: int
-    sources: tuple[str, ...]
-    peak_tflops: Mapping[str, float] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -84,23 +48,8 @@ class DetectedDevice:
 
 
 @functools.cache
-def _table() -> dict[str, list[tuple[frozenset[str], Gpu]]]:
-    """Arch -> [(words of `match`, Gpu)], the default first."""
-    text = resources.files("genkern.gemm").joinpath("gpus.yaml").read_text(encoding="utf-8")
-    # Every process reads it: the parser in C takes a tenth of the time. PyYAML may be built without it.
-    entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return {arch: _devices(arch, dict(entry)) for arch, entry in entries.items()}
-
-
-def _devices(arch: str, common: dict[str, Any]) -> list[tuple[frozenset[str], Gpu]]:
-    found = []
-    for device in common.pop("devices"):
-        values = {**common, **device, "arch": arch, "sources": (*common["sources"], *device["sources"])}
-        match, flops_per_clock = values.pop("match"), values.pop("flops_per_clock")
-        rate = values["compute_units"] * values["clock_mhz"] * 1e-6
-        values["peak_tflops"] = {dtype: rate * flops for dtype, flops in flops_per_clock.items()}
-        found.append((frozenset(match.split()), Gpu(**values)))
-    return found
+def _table() -> dict[str, Architecture]:
+    return read_table()
 
 
 def known_archs() -> tuple[str, ...]:
@@ -110,7 +59,7 @@ def known_archs() -> tuple[str, ...]:
 
 def known_gpus() -> tuple[Gpu, ...]:
     """Every device of the table."""
-    return tuple(gpu for devices in _table().values() for _, gpu in devices)
+    return tuple(gpu for known in _table().values() for _, gpu in known.devices)
 
 
 def gpu_for_arch(arch: str) -> Gpu:
@@ -119,6 +68,31 @@ def gpu_for_arch(arch: str) -> Gpu:
     Feature suffixes as ROCm prints them (`gfx942:sramecc+:xnack-`) are dropped.
     """
     return _devices_of(arch)[0][1]
+
+
+def capabilities_of(arch: str) -> Capabilities:
+    """What devices of `arch` can do, its default standing for all; of an architecture that is not known, nothing."""
+    return gpu_for_arch(arch).has if _key(arch) in _table() else Capabilities()
+
+
+def archs_with(capability: str) -> tuple[str, ...]:
+    """Known architectures that have a capability, by the name of its field: "wgmma"."""
+    return tuple(arch for arch in known_archs() if getattr(gpu_for_arch(arch).has, capability))
+
+
+def arch_with_fp8(encoding: str) -> str:
+    """A known architecture whose fp8 has this encoding, "ocp" or "fnuz"."""
+    found = (gpu for gpu in map(gpu_for_arch, known_archs()) if gpu.has.fp8 == encoding and "fp8" in gpu.peak_tflops)
+    return next(found).arch
+
+
+def archs_for_spaces(arch: str) -> tuple[str, ...]:
+    """The architectures whose spaces serve `arch`: itself, then the one that its entry says it is like."""
+    names, key = [], _key(arch)
+    while key and key not in names:
+        names.append(key)
+        key = gpu_for_arch(key).like if key in _table() else ""
+    return tuple(names)
 
 
 def gpu_for_device(device_name: str, arch: str) -> Gpu:
@@ -136,7 +110,7 @@ def gpu_for_device(device_name: str, arch: str) -> Gpu:
 def gpu_named(device_name: str) -> Gpu | None:
     """The device of any arch that `device_name` names; None where the table has no such device."""
     words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
-    matches = [(len(match), gpu) for devices in _table().values() for match, gpu in devices if match <= words]
+    matches = [(len(match), gpu) for known in _table().values() for match, gpu in known.devices if match <= words]
     return max(matches, key=lambda found: found[0])[1] if matches else None
 
 
@@ -155,16 +129,20 @@ def partition_of(gpu: Gpu, compute_units: int) -> Gpu:
     return replace(gpu, compute_units=compute_units, xcds=xcds, l2_mib=share * gpu.l2_mib, peak_tflops=peak_tflops)
 
 
-def _devices_of(arch: str) -> list[tuple[frozenset[str], Gpu]]:
-    key = str(arch).strip().lower().split(":")[0]
+def _key(arch: str) -> str:
+    return str(arch).strip().lower().split(":")[0]
+
+
+def _devices_of(arch: str) -> Sequence[tuple[frozenset[str], Gpu]]:
+    key = _key(arch)
     if key not in _table():
         # A product's name is no arch, but says which: MI300X, "NVIDIA H100".
         models = {word for word in re.findall(r"[a-z0-9]*[0-9][a-z0-9]*", key) if not word.endswith("gb")}
-        products = [name for name, devices in _table().items() if any(models & match for match, _ in devices)]
+        products = [name for name, known in _table().items() if any(models & match for match, _ in known.devices)]
         near = products or difflib.get_close_matches(key, known_archs(), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"unknown arch {arch!r}: {hint}Known: {', '.join(known_archs())}")
-    return _table()[key]
+    return _table()[key].devices
 
 
 def triton_target(gpu: Gpu) -> tuple[str, str | int, int]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
 
+# Numbers below it fit the 32-bit integers, signed, in which kernels count sizes, programs, tiles and offsets.
+INT32 = 2**31
 # The kernels' size arguments have 32 bits, and they round sizes up: to whole blocks (tl.cdiv adds a block first), and
 # to SPLIT_K times as many blocks of K. So much is left for that.
-MAX_DIMENSION = 2**31 - 2**16
+MAX_DIMENSION = INT32 - 2**16
 # Applied in float32 before the cast to C's type. gelu is the exact form, x * (1 + erf(x / sqrt(2))) / 2, as
 # torch.nn.functional.gelu computes by default; silu is x / (1 + exp(-x)).
 ACTIVATIONS = ("none", "relu", "gelu", "silu")

@@ -76,12 +76,14 @@ def code_digest(binaries: Sequence[Binary]) -> str:
 class Candidate:
     """A config with the binaries of its kernels, ready to be measured: `plan` says how they are launched.
 
-    That is a LaunchPlan (genkern.kernels.plan) as JSON; without binaries there is none.
+    That is a LaunchPlan (genkern.kernels.plan) as JSON, one text for all configs with these binaries; `run_time` has,
+    by name, what it leaves to the config. Without binaries there is none.
     """
 
     config: Config
     binaries: tuple[Binary, ...]
     plan: str = ""
+    run_time: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Measurement:
     """What the measured process says of one candidate.
 
     `samples_us` are the kept samples, each the time of one whole call (all kernels of the config); `duration_us` is
-    their median. `config` is the name of a config, or of a library's call (genkern.gemm.libraries). `time_source` is
+    their median. `config` is the name of a config, or of a library's call (genkern.timing.libraries). `time_source` is
     the timer: rocprofv3, rocprof, cupti, cudagraph or predicted. `stage` is "screen" or "final". `discarded` counts the
     samples that were taken at a throttled clock and are not kept. `usual_mhz` is the clock of the compute units that
     was usual while the finals ran, the median of its readings, `watts` what the device took at their end; None where
@@ -172,7 +174,7 @@ class Winner:
 
     `duration_us` is the median of `samples` kept samples (`discarded` were not), `interval_us` its 95 %
     bootstrap interval, `spread_us` the samples' interquartile range. `vendor_us` and its interval are of the best that
-    the vendor library has, in the same rounds: the call of it that `vendor` names (genkern.gemm.libraries), "" where
+    the vendor library has, in the same rounds: the call of it that `vendor` names (genkern.timing.libraries), "" where
     nobody knows. `torch_us` is PyTorch's own call. `runner_up` is the next best config, checked too where winners are
     checked on a GPU, and `runner_up_us` its median.
     `choice` says what a dispatcher should use: "vendor" where the vendor library wins or ties, else "config". `code`

@@ -1,4 +1,4 @@
-"""Folders of one run, for its modules and logs or for scratch: gone when it ends, or when the next one tunes."""
+"""Folders of one run, for its modules and logs or for temporary ones: gone when it ends, or when the next one tunes."""
 
 from __future__ import annotations
 

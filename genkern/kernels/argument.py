@@ -240,6 +240,11 @@ def promised(argument: Argument) -> int:
     return MOST_PROMISED if isinstance(argument, (Pointer, Workspace, Counters)) else 1
 
 
+def passed(arguments: Iterable[Argument]) -> tuple[Argument, ...]:
+    """Those that a launch passes: constants are compiled in."""
+    return tuple(argument for argument in arguments if not isinstance(argument, Constant))
+
+
 def constants_of(arguments: Iterable[Argument]) -> tuple[tuple[str, int | str], ...]:
     """Names and values of the constants among expanded arguments."""
     constants = (argument for argument in arguments if isinstance(argument, Constant))

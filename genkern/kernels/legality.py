@@ -11,6 +11,7 @@ It has parts, since pruning asks each only where its answer can differ: what a f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -20,11 +21,11 @@ from genkern.gemm.config import Config, Others
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.kernels.catalogue import form_of, formed, values_problem
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
 from genkern.ops.op import get_op, groups_of, operands_of
-from genkern.triton_release import triton_release
 
 _TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _COMPILED_IN = attrgetter("family", *_TILE, "num_warps", "num_stages", "others")
@@ -94,7 +95,11 @@ def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | 
     mixed = problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1
     if mixed and facts.in_ring:
         return "an instruction of this family multiplies operands of one type"
-    return facts.takes(problem, gpu)
+    if reason := facts.takes(problem, gpu):
+        return reason
+    if gpu is not None and facts.cluster_k * math.prod(facts.cluster) > gpu.has.cluster_programs_max:
+        return f"a cluster may have {gpu.has.cluster_programs_max} programs on {gpu.arch}, this family's have more"
+    return ""
 
 
 def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -107,8 +112,8 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
     if (config.xcd_remap or config.cache_modifier != "none") and not facts.places_loads:
         return "this family takes neither xcd_remap nor cache_modifier"
     if gpu is not None:
-        # Of persistent_tma_specialized Triton makes one group of warps on sm_90.
-        one_group = gpu.arch == "sm_90" and facts.interpreted
+        # Of persistent_tma_specialized Triton makes one group of warps where it multiplies by wgmma.
+        one_group = gpu.has.wgmma and facts.interpreted
         warps = config.num_warps if one_group else config.num_warps + facts.helper_warps
         if warps * gpu.warp_size > gpu.threads_per_block_max:
             return f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have"

@@ -1,18 +1,21 @@
 """LaunchPlan: one call of a config as data, for whoever launches its binaries without Triton or a generated module.
 
-A plan hangs on the number of units (SMs or CUs) of the device, on M where it serves several, and on where the operands
-lie. What a binary alone knows (threads, shared memory, how its descriptors are encoded) stays with the binary.
+A plan hangs on the number of units (SMs or CUs) of the device, on M where it serves several, on where the operands lie,
+and until it is `closed` on what a config sets at run time: configs with the same binaries share one plan. What a binary
+alone knows (threads, shared memory, how its descriptors are encoded) stays with the binary: binaries that are launched
+alike share one, too (genkern.kernels.specs.plan_text).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from genkern.errors import InputError
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import INT32
 from genkern.kernels.argument import (
     Argument,
     Constant,
@@ -26,20 +29,23 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
-from genkern.kernels.expression import Expression, Value, evaluate, from_json, to_json
+from genkern.kernels.expression import Expression, Value, evaluate, fold, from_json, names_in, to_json
 
 # Of plans as JSON; another number means other fields, or other meanings.
 VERSION = 4
-# What may be left to say of a value, and is when the plan is used: SMs or CUs of the device, and rows of A and C.
-_FREE = frozenset({"units", "M"})
+# Of a config, what its binaries are told when they are launched.
+RUN_TIME = ("GROUP_SIZE_M", "SPLIT_K")
+# What may be left to say of a value, and is when the plan is used: SMs or CUs, rows of A and C, and these.
+_FREE = frozenset({"units", "M", *RUN_TIME})
 _Grid = tuple[Value, Value, Value]
 
 
 @dataclass(frozen=True)
-class Launch:
+class PlannedLaunch:
     """One launch: programs in three dimensions, and its arguments in order, constants last.
 
-    `symbol` is the kernel's name in its binary. `cluster` programs share their memory and start together.
+    `symbol` is the kernel's name in its binary, or in a plan that binaries share what their names begin with. `cluster`
+    programs share their memory and start together.
     `starts_early`: it may be on the device while the launch before it runs (CUDA's programmatic dependent launch).
     """
 
@@ -50,9 +56,14 @@ class Launch:
     arguments: tuple[Argument, ...]
 
     def programs(self, known: Mapping[str, Value]) -> tuple[int, int, int]:
-        """The grid, where "units" is known, and "M" if the plan is for any."""
+        """The grid, where "units" is known, "M" if the plan is for any, and what else it hangs on."""
         x, y, z = (evaluate(value, known) for value in self.grid)
         return x, y, z
+
+    def closed(self, known: Mapping[str, Value]) -> PlannedLaunch:
+        """With what is known put in."""
+        x, y, z = (fold(value, known) for value in self.grid)
+        return replace(self, grid=(x, y, z), arguments=tuple(_closed(argument, known) for argument in self.arguments))
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ class LaunchPlan:
     zero before the first call; each call leaves them so. Kernels that take one and need none take any 16 bytes.
     """
 
-    launches: tuple[Launch, ...]
+    launches: tuple[PlannedLaunch, ...]
     workspace: Value
     workspace_dtype: str
     counters: Value
@@ -72,17 +83,35 @@ class LaunchPlan:
         """Elements of the workspace and of the counters, where the same is known."""
         return evaluate(self.workspace, known), evaluate(self.counters, known)
 
+    @property
+    def hangs_on(self) -> frozenset[str]:
+        """The names of what must be known to launch it, besides where the operands lie."""
+        values: list[Value] = [self.workspace, self.counters]
+        for launch in self.launches:
+            values += launch.grid
+            for argument in launch.arguments:
+                values += [getattr(argument, name) for name in _VALUES.get(type(argument), ())]
+        return frozenset[str]().union(*map(names_in, values))
+
+    def closed(self, known: Mapping[str, Value]) -> LaunchPlan:
+        """With what is known put in: a config's values of what it sets at run time, say."""
+        return replace(
+            self,
+            launches=tuple(launch.closed(known) for launch in self.launches),
+            workspace=fold(self.workspace, known),
+            counters=fold(self.counters, known),
+        )
+
     def to_json(self) -> str:
         """As text, for files and other processes."""
-        return json.dumps(
-            {
-                "version": VERSION,
-                "launches": [_launch_data(launch) for launch in self.launches],
-                "workspace": to_json(self.workspace),
-                "workspace_dtype": self.workspace_dtype,
-                "counters": to_json(self.counters),
-            }
-        )
+        data = {
+            "version": VERSION,
+            "launches": [_launch_data(launch) for launch in self.launches],
+            "workspace": to_json(self.workspace),
+            "workspace_dtype": self.workspace_dtype,
+            "counters": to_json(self.counters),
+        }
+        return json.dumps(data, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> LaunchPlan:
@@ -121,7 +150,15 @@ _VALUES: dict[type[Argument], tuple[str, ...]] = {Integer: ("value",), Copied: (
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
-def _launch_data(launch: Launch) -> dict[str, Any]:
+def _closed(argument: Argument, known: Mapping[str, Value]) -> Argument:
+    if isinstance(argument, Integer):
+        return replace(argument, value=fold(argument.value, known))
+    if isinstance(argument, Copied):
+        return replace(argument, first=fold(argument.first, known), pitch=fold(argument.pitch, known))
+    return argument
+
+
+def _launch_data(launch: PlannedLaunch) -> dict[str, Any]:
     return {
         "symbol": launch.symbol,
         "grid": [to_json(value) for value in launch.grid],
@@ -137,13 +174,13 @@ def _argument_data(argument: Argument) -> dict[str, Any]:
     return {"kind": _KIND_OF[type(argument)], **data}
 
 
-def _launch(data: Any) -> Launch:
-    names = [field.name for field in fields(Launch)]
+def _launch(data: Any) -> PlannedLaunch:
+    names = [field.name for field in fields(PlannedLaunch)]
     if not isinstance(data, dict) or sorted(data) != sorted(names):
         raise InputError(f"{str(data)[:80]!r} is no launch: it has other fields than {', '.join(names)}")
     grid = _checked(data["grid"], "three values", lambda it: isinstance(it, list) and len(it) == 3)
     x, y, z = (from_json(value, _FREE) for value in grid)
-    return Launch(
+    return PlannedLaunch(
         _checked(data["symbol"], "a name", _is_name),
         (x, y, z),
         _checked(data["cluster"], "a number from 1", _is_count),
@@ -172,7 +209,7 @@ def _is_name(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < INT32
 
 
 def _is_constant(value: object) -> bool:

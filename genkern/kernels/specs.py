@@ -6,6 +6,7 @@ kernels of different sizes share one binary.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,9 +14,9 @@ from functools import lru_cache
 from genkern.gemm.config import Config, name_of
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import PARAMETERS
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.argument import Constant, constants_of, expanded, promised, triton_type
+from genkern.kernels.argument import Constant, constants_of, expanded, passed, promised, triton_type
 from genkern.kernels.catalogue import form_of, language_of, numbers_of
 from genkern.kernels.expression import Value, evaluate, fold
 from genkern.kernels.families.call import Call, Kernel
@@ -23,11 +24,8 @@ from genkern.kernels.families.product import Product, product_of
 from genkern.kernels.families.several import for_batch, for_groups
 from genkern.kernels.families.variant import Variant
 from genkern.kernels.kernel import KernelSpec, symbol_of
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import RUN_TIME, LaunchPlan, PlannedLaunch
 from genkern.ops.op import Op, get_op
-
-# From here on, an element's offset no longer fits 32 bits.
-_WIDE = 2**31
 
 
 @lru_cache(maxsize=1024)
@@ -68,12 +66,12 @@ def _is_in_symbol(parameter: str) -> bool:
 def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
     """Which operands have matrices with elements that 32-bit offsets do not reach."""
     matrices = get_op(problem.op).operands(problem)[:3]
-    wide_a, wide_b, wide_c = (operand.shape[-2] * operand.shape[-1] >= _WIDE for operand in matrices)
+    wide_a, wide_b, wide_c = (operand.shape[-2] * operand.shape[-1] >= INT32 for operand in matrices)
     return {
         "wide_a": wide_a,
         "wide_b": wide_b,
         "wide_c": wide_c,
-        "wide_partial": problem.M * problem.N * max_split_k >= _WIDE,
+        "wide_partial": problem.M * problem.N * max_split_k >= INT32,
     }
 
 
@@ -134,14 +132,28 @@ def kernel_specs(
     return _specs(product_of(problem, op, arch), one, config.SPLIT_K > 1, tuple(source_sha256.items()))
 
 
+def run_time_values(config: Config) -> dict[str, int]:
+    """What `config` sets at run time: what is left open in a plan that it shares."""
+    return {field: getattr(config, field) for field in RUN_TIME}
+
+
 def launch_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False) -> LaunchPlan:
     """The plan of one call of `config` on devices of this kind, or on partitions of them.
 
     `any_m`: for other M than the problem's too, as far as the kernels of `config` are the same for them.
     """
+    return open_plan(product, config, gpu, any_m=any_m).closed(run_time_values(config))
+
+
+def open_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False) -> LaunchPlan:
+    """The same for all configs with these binaries: their `run_time_values` are left open."""
     call, known = call_of(product, config), known_of(product.problem, config)
     if any_m:
         del known["M"]
+    for field in RUN_TIME:
+        # Where K is not split, SPLIT_K is compiled in.
+        if field != "SPLIT_K" or config.SPLIT_K > 1:
+            del known[field]
     known |= {"XCDS": gpu.xcds, "UNITS_PER_XCD": gpu.compute_units // gpu.xcds}
     for name, value in call.definitions:
         known[name] = fold(value, known)
@@ -149,17 +161,35 @@ def launch_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = Fal
     return _planned(call, known, binary_name(config), product.accumulator, language)
 
 
+@lru_cache(maxsize=8192)
+def _plan_text(product: Product, one: Config, gpu: Gpu) -> str:
+    plan, kernels = open_plan(product, one, gpu), call_of(product, one).kernels
+    launches = tuple(
+        replace(launch, symbol=kernel.variant.name, arguments=passed(launch.arguments))
+        for launch, kernel in zip(plan.launches, kernels, strict=True)
+    )
+    return sys.intern(replace(plan, launches=launches).to_json())
+
+
+def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
+    """The plan of `config` as JSON, without what its binaries say themselves: how their symbols end, and constants.
+
+    It is one object for all configs with the same binaries, and for all binaries that are launched alike.
+    """
+    return _plan_text(product, replace(config, GROUP_SIZE_M=1, SPLIT_K=2 if config.SPLIT_K > 1 else 1), gpu)
+
+
 def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str, language: str) -> LaunchPlan:
     launches = tuple(_of_kernel(kernel, known, binary, language) for kernel in call.kernels)
     return LaunchPlan(launches, fold(call.workspace, known), accumulator, fold(call.counters, known))
 
 
-def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: str) -> Launch:
+def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: str) -> PlannedLaunch:
     arguments = tuple(expanded(kernel.arguments, known, binary))
     # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
     (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
     x, y, z = (fold(value, known) for value in kernel.grid)
-    return Launch(
+    return PlannedLaunch(
         symbol_of(kernel.variant.name, str(name), "triton" if kernel.variant.in_module else language),
         (x, y, z),
         kernel.variant.cluster,

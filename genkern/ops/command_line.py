@@ -33,8 +33,12 @@ def op_name(text: str) -> str:
 
 
 def default_types(place: int) -> str:
-    """The default types of A (0), B (1) or C (2), each with the format that it is of."""
-    return ", ".join(f"{get_op(name).default_dtypes('')[place]} ({name})" for name in op_names())
+    """The default types of A (0), B (1) or C (2): the commonest, and the others with the formats that have them."""
+    of: dict[str, list[str]] = {}
+    for name in op_names():
+        of.setdefault(get_op(name).default_dtypes("")[place], []).append(name)
+    first, *others = sorted(of, key=lambda dtype: -len(of[dtype]))
+    return "; ".join([first, *(f"{dtype} for {', '.join(of[dtype])}" for dtype in others)])
 
 
 def add_fields(group: argparse._ArgumentGroup) -> None:
@@ -43,9 +47,12 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
     for op in op_names():
         for field in fields_of(get_op(op).fields):
             of = ", ".join(field.words) if field.words else f"{field.least} to {field.most}"
-            helps.setdefault(field.name, []).append(f"{field.help}: {of}; {field.default} is the default")
-    for name, said in helps.items():
-        group.add_argument(f"--{name}", dest=f"{_KEPT}{name}", metavar="VALUE", help=". ".join(said))
+            said = f"{field.help}: {of}; {field.default} is the default"
+            # Formats that lay their weights out otherwise have the fields of the format that they are of.
+            if said not in helps.setdefault(field.name, []):
+                helps[field.name].append(said)
+    for name, lines in helps.items():
+        group.add_argument(f"--{name}", dest=f"{_KEPT}{name}", metavar="VALUE", help=". ".join(lines))
 
 
 def said_fields(options: argparse.Namespace) -> tuple[tuple[str, object], ...]:

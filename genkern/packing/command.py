@@ -120,7 +120,7 @@ def _packer(arch: str, options: argparse.Namespace) -> Iterator[Packer]:
             versions()["triton"],
             jobs=options.jobs,
             timeout_s=options.timeout,
-            scratch_dir=str(modules),
+            temporary_dir=str(modules),
         )
         stack.callback(farm.close)
         yield Packer(farm, arch, modules)

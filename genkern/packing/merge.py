@@ -1,4 +1,4 @@
-"""`genkern merge`: captures, and other lists of sizes, as one list in which each size stands once."""
+"""`genkern merge`: recorded sizes, and other lists of them, as one list in which each size stands once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from genkern.formats.sizes import SizeList, parse_sizes
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.process.capture import PREFIX
+from genkern.runtime.process.recorded_sizes import PREFIX, PREFIXES
 
 
 def parse_merge(argv: Sequence[str]) -> argparse.Namespace:
@@ -32,14 +32,14 @@ def merge_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern merge",
-        description="Join lists of sizes, such as captures (GENKERN_TUNE_GEMM=1), into one, each size once.",
+        description="Join lists of sizes, such as recorded ones (GENKERN_TUNE_GEMM=1), into one, each size once.",
     )
     group = p.add_argument_group("what to join")
     group.add_argument(
         "sizes",
         nargs="+",
         metavar="SIZES",
-        help=f"lists as --gemm_size_file takes them; a folder stands for the captures in it ({PREFIX}*.yaml)",
+        help=f"lists as --gemm_size_file takes them; a folder stands for the recorded ones in it ({PREFIX}*.yaml)",
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="for sizes that do not name their types")
@@ -80,10 +80,10 @@ def _files(named: Sequence[str]) -> Iterator[str]:
         if not os.path.isdir(path):
             yield path
             continue
-        captures = sorted(map(str, Path(path).glob(f"{PREFIX}*.yaml")))
-        if not captures:
-            raise InputError(f"{shown_path(path)}: no captures ({PREFIX}*.yaml) are in this folder; name files")
-        yield from captures
+        recorded = sorted(str(found) for prefix in PREFIXES for found in Path(path).glob(f"{prefix}*.yaml"))
+        if not recorded:
+            raise InputError(f"{shown_path(path)}: no recorded sizes ({PREFIX}*.yaml) are in this folder; name files")
+        yield from recorded
 
 
 def _read(path: str, arch: str | None) -> tuple[SizeList, bool]:

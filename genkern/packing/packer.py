@@ -21,7 +21,7 @@ from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach
@@ -91,7 +91,7 @@ class Packer:
             if (known := self.farm.cache.get(key)) is not None:
                 made[key] = known
                 continue
-            folders = str(self.farm.cache.folder), self.farm.timeout_s, self.farm.scratch_dir
+            folders = str(self.farm.cache.folder), self.farm.timeout_s, self.farm.temporary_dir
             missing[key] = CompileJob(key, str(path), spec, self.farm.target, *folders)
         if missing:
             made |= {result.key: result for result in self.farm.compile_jobs(list(missing.values()))}
@@ -111,12 +111,12 @@ class Packer:
             wanted.reach.least_m, wanted.reach.most_m, plan, tuple(binary.sha256 for binary in packed), code
         )
 
-    def _binary(self, binary: Binary, launch: Launch, problem: GemmProblem) -> PackedBinary:
+    def _binary(self, binary: Binary, launch: PlannedLaunch, problem: GemmProblem) -> PackedBinary:
         if binary.symbol != launch.symbol:
             raise ResultsError(f"the cache has {binary.symbol} where the plan launches {launch.symbol}")
         return self._described(binary, launch, {each.name: each.dtype for each in get_op(problem.op).operands(problem)})
 
-    def _described(self, binary: Binary, launch: Launch, dtypes: Mapping[str, str]) -> PackedBinary:
+    def _described(self, binary: Binary, launch: PlannedLaunch, dtypes: Mapping[str, str]) -> PackedBinary:
         target = self.farm.target
         packed, image = described(binary.path, launch, dtypes, target.backend, target.warp_size)
         self.images[packed.sha256] = image

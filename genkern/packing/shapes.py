@@ -43,7 +43,12 @@ def shapes_parser() -> Parser:
     )
     group = p.add_argument_group("whose sizes")
     group.add_argument(
-        "--model_dir", "--model-dir", metavar="DIR", required=True, help="the model's folder, or its config.json"
+        "--model_dir",
+        "--model-dir",
+        metavar="DIR",
+        required=True,
+        help="the model's folder, or its config.json: Llama, Mistral, Mixtral, Qwen2 and 3 and their MoE, "
+        "DeepSeek-V2 and V3, Kimi-K2, gpt-oss, Gemma 1 to 3, Phi",
     )
     group.add_argument("--tp", type=_gpus, default=1, metavar="N", help="GPUs that share each layer (default: 1)")
     group.add_argument(

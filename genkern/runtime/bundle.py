@@ -54,24 +54,12 @@ class Bundle:
     def winners(self) -> tuple[PackedWinner, ...]:
         return self.contents.winners
 
-    def of_arch(self, arch: str) -> tuple[PackedWinner, ...]:
-        """The winners for that architecture. Raises ResultsError where all are for others."""
-        found = tuple(winner for winner in self.winners if winner.arch == arch)
-        if self.winners and not found:
-            others = ", ".join(sorted({winner.arch for winner in self.winners}))
-            raise ResultsError(f"{self.where} is for {others}, this device is {arch}: pack results of this device")
-        return found
-
     def image(self, sha256: str) -> bytes:
         """The file of a binary. Raises ResultsError where it is not what its name says."""
         data = _member(self._archive, sha256, _MOST_BINARY, self.where)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise ResultsError(f"{self.where}: binary {sha256[:12]} is damaged: pack it again")
         return data
-
-    def size_of(self, sha256: str) -> int:
-        """Bytes that a binary takes in the file."""
-        return self._archive.getinfo(sha256).compress_size
 
 
 def write_bundle(path: str, contents: Contents, images: Mapping[str, bytes]) -> int:

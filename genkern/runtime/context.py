@@ -13,7 +13,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.table import Choice, Table
 from genkern.runtime.untuned import Rule, by_times, nearest_winner
 
@@ -21,7 +21,7 @@ _LOG = logging.getLogger("genkern")
 
 # Told of every problem that is asked for the first time since what is tuned was last looked into: its GPU, and what
 # serves it; None of both on a CPU.
-Watch = Callable[["Gpu | None", GemmProblem, "Choice | None"], None]
+Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
 
 
 class Context:
@@ -30,7 +30,7 @@ class Context:
     def __init__(
         self,
         bundles_of: Callable[[str], Sequence[Bundle]],
-        gpu_of: Callable[[int], Gpu | None],
+        gpu_of: Callable[[int], LiveGpu | None],
         rule: Rule = by_times,
         watches: Sequence[Watch] = (),
     ) -> None:
@@ -38,31 +38,31 @@ class Context:
         self._gpu_of = gpu_of
         self._rule = rule
         self._watches = tuple(watches)
-        self._gpus: dict[int, Gpu | None] = {}
+        self._gpus: dict[int, LiveGpu | None] = {}
         self._tables: dict[tuple[str, int], Table] = {}
         self._said: set[object] = set()
         self._listeners: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         _contexts.add(self)
 
-    def gpu(self, index: int) -> Gpu | None:
+    def gpu(self, index: int) -> LiveGpu | None:
         """The GPU with PyTorch's number."""
         with self._lock:
             if index not in self._gpus:
                 self._gpus[index] = self._gpu_of(index)
             return self._gpus[index]
 
-    def find(self, gpu: Gpu, problem: GemmProblem) -> Choice:
+    def find(self, gpu: LiveGpu, problem: GemmProblem) -> Choice:
         """What serves the problem on the GPU."""
         with self._lock:
             return self._table(gpu, problem.op).find(problem)
 
-    def tuned(self, gpu: Gpu, problem: GemmProblem) -> list[tuple[int, str]]:
+    def tuned(self, gpu: LiveGpu, problem: GemmProblem) -> list[tuple[int, str]]:
         """For which M the problem is tuned, and who won there: a config, or "vendor"."""
         with self._lock:
             return self._table(gpu, problem.op).tuned(problem)
 
-    def row_kernel(self, gpu: Gpu, op: str, name: str) -> tuple[Bundle, str] | None:
+    def row_kernel(self, gpu: LiveGpu, op: str, name: str) -> tuple[Bundle, str] | None:
         """A bundle that has the kernel beside products with this name for the GPU, and its binary's sha256."""
         key = gpu.identity.arch, name
         with self._lock:
@@ -70,7 +70,7 @@ class Context:
         found = ((bundle, bundle.contents.row_kernels.get(key)) for bundle in bundles)
         return next(((bundle, sha256) for bundle, sha256 in found if sha256 is not None), None)
 
-    def _table(self, gpu: Gpu, op: str) -> Table:
+    def _table(self, gpu: LiveGpu, op: str) -> Table:
         key = op, gpu.index
         if key not in self._tables:
             rule = self._rule if get_op(op).groups is None else nearest_winner
@@ -89,7 +89,7 @@ class Context:
         """Whether somebody wants to be told of every problem, those without a winner too."""
         return bool(self._watches)
 
-    def watched(self, gpu: Gpu | None, problem: GemmProblem, choice: Choice | None) -> None:
+    def watched(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
         """Tell those who watch."""
         for watch in self._watches:
             watch(gpu, problem, choice)

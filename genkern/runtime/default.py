@@ -7,16 +7,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context, Watch, problem_text
-from genkern.runtime.launch.prepared import Gpu
-from genkern.runtime.process.capture import Capture
+from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.process.configuration import configuration
 from genkern.runtime.process.online import Online
+from genkern.runtime.process.recorded_sizes import SizeRecorder, record_folder
 from genkern.runtime.process.sources import Sources
 from genkern.runtime.table import Choice
 
@@ -26,7 +25,7 @@ _LOG = logging.getLogger("genkern")
 class Process:
     """What one process has: a Context of what `environ` says, and what is tuned meanwhile, if anything is."""
 
-    def __init__(self, environ: Mapping[str, str], gpu_of: Callable[[int], Gpu | None]) -> None:
+    def __init__(self, environ: Mapping[str, str], gpu_of: Callable[[int], LiveGpu | None]) -> None:
         said = configuration(environ)
         warn = functools.cache(lambda line: _LOG.warning("%s", line))
         for note in said.notes:
@@ -34,10 +33,10 @@ class Process:
         sources = Sources(warn)
         watches: list[Watch] = []
         self.online: Online | None = None
-        folder = Path(said.capture_dir).expanduser()
+        folder = record_folder(said.record_dir)
         try:
-            if said.capture:
-                watches.append(Capture(folder, warn, environ))
+            if said.record:
+                watches.append(SizeRecorder(folder, warn, environ))
             if said.online:
                 self.online = Online(folder, warn, said.online_options, environ)
                 watches.append(self.online)
@@ -61,7 +60,7 @@ class Process:
             self.online.agree()
         self.context.renew()
 
-    def _log_choice(self, gpu: Gpu | None, problem: GemmProblem, choice: Choice | None) -> None:
+    def _log_choice(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
         if choice is None:
             line = "no GPU: the library serves it"
         elif choice.winner is None or choice.bundle is None:
@@ -100,10 +99,10 @@ def _process() -> Process:
     return _made
 
 
-def _gpu_of(index: int) -> Gpu | None:
+def _gpu_of(index: int) -> LiveGpu | None:
     import torch
 
-    from genkern.runtime.launch.gpu import TorchGpu
+    from genkern.runtime.launch.torch_gpu import TorchGpu
 
     return TorchGpu(index) if index >= 0 and torch.cuda.is_available() else None
 

@@ -56,7 +56,7 @@ class Patch:
 
 def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
     """Let every nn.Linear of the model, and torch.nn.functional.linear with its weights, call `gemm` where its N and K
-    have a winner, and every other where calls are captured or logged. Layers with hooks or another forward of their
+    have a winner, and every other where calls are recorded or logged. Layers with hooks or another forward of their
     own keep theirs, and weights that are subclasses of tensors (quantized, sharded) are the library's.
     """
     patched: dict[str, torch.nn.Linear] = {}

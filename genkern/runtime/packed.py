@@ -11,10 +11,10 @@ from typing import Any
 
 from genkern.errors import InputError, ResultsError
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.libraries import is_call
 from genkern.gemm.operand import Operand
-from genkern.gemm.problem import GemmProblem
-from genkern.kernels.plan import LaunchPlan
+from genkern.gemm.problem import INT32, GemmProblem
+from genkern.kernels.plan import RUN_TIME, LaunchPlan
+from genkern.timing.libraries import is_call
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
@@ -90,8 +90,8 @@ class PackedWinner:
     """One row of results: who wins `problem` on this device, how fast, and how it is called.
 
     `choice` is "config", or "vendor" where the library wins; calls are for other M then, if there are any. `vendor`
-    names the library's call (genkern.gemm.libraries), "" where nobody says it. `time_us`, `library_us` of the library's
-    best and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
+    names the library's call (genkern.timing.libraries), "" where nobody says it. `time_us`, `library_us` of its best
+    and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
     call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
     `operands` are those of its format when it was packed; `deterministic` says that two runs agree to the bit.
     """
@@ -201,10 +201,12 @@ def _encoding(data: object) -> Encoding:
 
 def _call(data: object) -> PackedCall:
     values = _mapping(data, PackedCall)
-    least = _number(values["least_m"], 1, 2**31)
+    least = _number(values["least_m"], 1, INT32)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
     plan = LaunchPlan.from_json(json.dumps(values["plan"]))
-    return PackedCall(least, _number(values["most_m"], least, 2**31), plan, binaries, _text(values["code"]))
+    if open_names := plan.hangs_on.intersection(RUN_TIME):
+        raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
+    return PackedCall(least, _number(values["most_m"], least, INT32), plan, binaries, _text(values["code"]))
 
 
 def _winner(data: object) -> PackedWinner:

@@ -16,7 +16,7 @@ from genkern.runtime.given import Given
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, native_call
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
-from genkern.runtime.launch.prepared import Gpu, PreparedCall
+from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
 from genkern.runtime.table import Choice
 
 # x, weight, and what else a call is given of bias, scale_a and scale_b, in this order, to the result.
@@ -49,7 +49,11 @@ def serve(context: Context, given: Given, tensors: Sequence[Any]) -> Served:
 
 
 def by_winner(
-    context: Context, device: int, problem: GemmProblem, library: Function, launched: Callable[[Gpu, Choice], Function]
+    context: Context,
+    device: int,
+    problem: GemmProblem,
+    library: Function,
+    launched: Callable[[LiveGpu, Choice], Function],
 ) -> Function | None:
     """What `launched` makes of the winner for the problem on the device with this number; None where the library serves
     it, which is said. `launched` may raise GenkernError.
@@ -131,7 +135,7 @@ def _of_nothing(given: Given) -> Function:
 
 def _launched(
     context: Context,
-    gpu: Gpu,
+    gpu: LiveGpu,
     given: Given,
     problem: GemmProblem,
     choice: Choice,
@@ -185,7 +189,7 @@ def _launched(
 
 def launching(
     context: Context,
-    gpu: Gpu,
+    gpu: LiveGpu,
     problem: GemmProblem,
     prepared: PreparedCall | AlgorithmCall,
     form: Form,

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.untuned import Option, Rule, by_times
+from genkern.timing.libraries import kept_algorithm
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Choice:
     """What serves a problem: a call of a winner in a bundle; none of both where the library does, and `why`.
 
     `exact` says that it is so by a row of the problem's own. `algorithm` names the library's call where that is not
-    PyTorch's own (genkern.gemm.libraries).
+    PyTorch's own (genkern.timing.libraries).
     """
 
     why: str

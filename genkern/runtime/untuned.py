@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from genkern.gemm.config import Config
 from genkern.kernels.argument import Constant, Descriptor
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import PackedCall, PackedWinner
 
 # Share of a tile's rows that may lie beyond M where TMA loads A: it is slower at filling rows with zeros than at
@@ -76,19 +76,19 @@ def bound_us(m: int, option: Option) -> float | None:
     return winner.time_us * _SHARED_BANDWIDTH if programs <= _MOST_BUSY * winner.compute_units else None
 
 
-def _main_launch(call: PackedCall) -> Launch:
+def _main_launch(call: PackedCall) -> PlannedLaunch:
     """Of a call's launches the one that multiplies; others fill with zeros, reduce or convert."""
     return next((launch for launch in call.plan.launches if _said_rows(launch)), call.plan.launches[0])
 
 
-def _said_rows(launch: Launch) -> int:
+def _said_rows(launch: PlannedLaunch) -> int:
     """Rows of its tiles of C, which may be lower than those of its winner's config; 0 where it does not say them."""
     found = (each.value for each in launch.arguments if isinstance(each, Constant) and each.name == "BLOCK_SIZE_M")
     rows = next(found, 0)
     return rows if isinstance(rows, int) else 0
 
 
-def _loads_boxes(launch: Launch) -> bool:
+def _loads_boxes(launch: PlannedLaunch) -> bool:
     """Whether rows of A come by TMA."""
     return any(isinstance(argument, Descriptor) and argument.operand == "a" for argument in launch.arguments)
 
@@ -111,24 +111,6 @@ def least_library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
     return first_us if first_m <= _FEW_ROWS else first_us * m / first_m
 
 
-def padded_m(m: int, n: int, coarse: bool) -> int:
-    """M as AITER pads it before it looks it up (getPaddedM, csrc/py_itfs_cu/gemm_common.cu), finely or coarsely."""
-    if coarse:
-        return 8192 if m > 8192 and n > 4096 else 1 << (m - 1).bit_length()
-    step = 16 if m <= 256 else 32 if m <= 1024 else 64 if m <= 4096 else 128
-    return -(-m // step) * step
-
-
-def by_padding(m: int, options: Sequence[Option]) -> Option | None:
-    """AITER's rule: the M that is padded finely, then coarsely; else the library."""
-    by_m = {option.m: option for option in options}
-    for coarse in (False, True):
-        for option in options[:1]:
-            if (found := by_m.get(padded_m(m, option.winner.problem.N, coarse))) is not None:
-                return found
-    return None
-
-
 def nearest(m: int, options: Sequence[Option]) -> Option | None:
     """The M with the least distance; of two, the larger one."""
     return min(options, key=lambda option: (abs(option.m - m), -option.m), default=None)
@@ -137,10 +119,3 @@ def nearest(m: int, options: Sequence[Option]) -> Option | None:
 def nearest_winner(m: int, options: Sequence[Option]) -> Option | None:
     """The nearest of those whose kernels serve M: of rows in groups, where the library's way is a call for each."""
     return nearest(m, [option for option in options if option.call is not None])
-
-
-def next_larger(m: int, options: Sequence[Option]) -> Option | None:
-    """The next larger M, whose tiles cover this one; above all of them the largest, up to twice its M."""
-    if (found := next((option for option in options if option.m >= m), None)) is not None:
-        return found
-    return options[-1] if options and m <= 2 * options[-1].m else None

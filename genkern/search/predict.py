@@ -1,28 +1,25 @@
 """The predictor: a time for each candidate from a roofline and its occupancy.
 
-It puts the configs in the order in which they are compiled and measured, and stands in for measuring without a GPU.
+It puts the configs in the order in which they are compiled and measured, and is genkern.profiling.predicted's source of
+times where there is no GPU.
 
 The model, per compute unit: rounds of resident workgroups step along K; a step takes as long as the slowest of
 matrix instructions, shared-memory reads, L2 reads and the latency that the pipeline does not hide. The whole kernel
-also takes no less than its device-memory traffic. It ranks; it does not replace a measurement, and every record that
-it yields says `time_source: predicted`.
+also takes no less than its device-memory traffic. It ranks; it does not replace a measurement.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
-from genkern.farm.limits import fits
 from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import Gpu, gpu_for_device
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
-from genkern.gemm.session import Session
+from genkern.gemm.records import Resources
 from genkern.kernels.catalogue import form_of, k_shares
-from genkern.kernels.specs import main_binary
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
 from genkern.search.predict_copies import realigning_us
 from genkern.search.predict_cute import programs_us
@@ -48,7 +45,6 @@ _UNPIPELINED = 0.75
 # Matrix instructions issue from a wave only while its operands are ready: two waves per SIMD are needed to keep the
 # unit busy. wgmma and tcgen05 are asynchronous, so one warp per SIMD is enough there.
 _WAVES_TO_FILL = 2
-_ASYNC_ARCHS = ("sm_90", "sm_100")
 # Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
 _VECTOR_FLOPS_PER_CLOCK = 256
 # The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures in screening.py),
@@ -124,7 +120,7 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     size_a, size_b = element_bytes(problem)
     block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
     waves_per_simd = resident * config.num_warps / gpu.simds_per_unit
-    fill = 1 if gpu.arch in _ASYNC_ARCHS else _WAVES_TO_FILL
+    fill = 1 if gpu.has.of_warpgroups else _WAVES_TO_FILL
     # A lone wave overlaps part of its own loads; less than one wave per SIMD leaves SIMDs empty.
     busy = min(1.0, 0.5 + 0.5 * waves_per_simd / fill) if waves_per_simd >= 1 else waves_per_simd
     cost = form_of(config).cost
@@ -192,44 +188,3 @@ def _peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
     dtype = dtype_a if dtype_a.size_bytes >= dtype_b.size_bytes else dtype_b
     name = "fp8" if dtype.is_float8 else "int8" if dtype.is_integer else dtype.name
     return gpu.peak_tflops.get(name) or gpu.peak_tflops["fp16"]
-
-
-class PredictProfiler:
-    """A profiler that runs nothing: see the module's docstring.
-
-    `device_name` picks a device of the session's arch (gpus.yaml); "" is the default of the arch. Raises
-    InputError from `screen` and `retime` for an unknown arch.
-    """
-
-    time_source = "predicted"
-
-    def __init__(self, device_name: str = "") -> None:
-        self.device_name = device_name
-
-    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
-        """Yield one prediction per candidate, in the order given; OVER_RESOURCES for one that cannot launch."""
-        gpu = gpu_for_device(self.device_name, session.arch)
-        for candidate in candidates:
-            yield self._predict(session.problem, candidate, gpu, "screen")
-
-    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
-        """Return the same predictions, fastest first; equal ones keep the order of `finalists`."""
-        gpu = gpu_for_device(self.device_name, session.arch)
-        found = [self._predict(session.problem, candidate, gpu, "final") for candidate in finalists]
-        return sorted(found, key=lambda one: math.inf if one.duration_us is None else one.duration_us)
-
-    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """The first: a prediction is the same under load."""
-        return [candidate.config.name for candidate in candidates[:most]]
-
-    def close(self) -> None:
-        """Nothing runs, so nothing is stopped."""
-
-    def _predict(self, problem: GemmProblem, candidate: Candidate, gpu: Gpu, stage: str) -> Measurement:
-        config = candidate.config
-        resources = main_binary(candidate.config, candidate.binaries).resources if candidate.binaries else Resources()
-        reason = fits(resources, config.num_warps, gpu)
-        if reason:
-            return Measurement(config.name, Outcome.OVER_RESOURCES, self.time_source, stage, message=reason)
-        time_us = predict_us(problem, config, resources, gpu)
-        return Measurement(config.name, Outcome.MEASURED, self.time_source, stage, time_us, (time_us,))

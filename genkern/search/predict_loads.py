@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from genkern.farm.limits import occupancy
+from genkern.farm.occupancy import occupancy
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
@@ -19,10 +19,6 @@ from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import form_of
 from genkern.ops.op import element_bytes, get_op
 
-# Triton pipelines loads of so many bytes a lane at least: what cp.async copies, and what its AMD backend asks for on
-# targets before these.
-_PIPELINED_BYTES = 4
-_PIPELINES_ALL = ("gfx950", "gfx1100", "gfx1201")
 # Lanes whose addresses a unit takes in one clock: a wave of 64 in four (CDNA 3 ISA guide), a warp of 32 in one.
 _LANES_PER_CLOCK = {"amd": 16, "nvidia": 32}
 _WIDEST_BYTES = 16
@@ -43,7 +39,7 @@ def is_pipelined(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Whether loads of later steps are under way while a step is multiplied."""
     if config.num_stages <= 1:
         return False
-    return gpu.arch in _PIPELINES_ALL or min(lane_bytes(problem, config)) >= _PIPELINED_BYTES
+    return min(lane_bytes(problem, config)) >= gpu.has.pipelined_bytes
 
 
 def resident_workgroups(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from genkern.gemm.session import Budget, Screening
+from genkern.timing.session import Budget, Screening
 
 SCREENING = Screening(
     # A candidate whose single launch takes this much longer than the best sample so far is not timed further.

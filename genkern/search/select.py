@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import OURS, TORCH, library_of
 from genkern.gemm.records import Measurement, Outcome
-from genkern.gemm.session import Budget
-from genkern.gemm.statistics import Estimate, compared, estimate
 from genkern.kernels.catalogue import form_of
+from genkern.timing.libraries import OURS, TORCH, library_of
+from genkern.timing.session import Budget
+from genkern.timing.statistics import Estimate, compared, estimate
 
 _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
 _ALL_MAY_WIN = Budget()

@@ -6,12 +6,13 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from genkern.errors import InputError
-from genkern.gemm.libraries import CUTE, OURS, TRITON
+from genkern.gemm.gpus import capabilities_of
 from genkern.kernels.catalogue import FAMILIES
 from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space
+from genkern.timing.libraries import CUTE, OURS, TRITON
 
-# The shipped spaces of families in CuTe DSL, by architecture: those are added to the default space of it.
-_CUTE_SPACES = {"sm_90": "nvidia_sm90_cute", "sm_100": "nvidia_sm100_cute"}
+# The shipped spaces of families in CuTe DSL, by the capability that these need; added to the default space.
+_CUTE_SPACES = {"wgmma": "nvidia_sm90_cute", "tcgen05": "nvidia_sm100_cute"}
 
 
 def space_for_libraries(path: str | None, arch: str, op: str, libraries: Collection[str]) -> Space:
@@ -38,7 +39,7 @@ def space_for_libraries(path: str | None, arch: str, op: str, libraries: Collect
 
 
 def _with_cute(space: Space, arch: str, op: str) -> Space:
-    name = _CUTE_SPACES.get(arch.split(":", maxsplit=1)[0])
+    name = next((_CUTE_SPACES[word] for word in _CUTE_SPACES if getattr(capabilities_of(arch), word)), None)
     if name is None:
         return space
     more = read_space(SHIPPED_SPACES / f"{name}.yaml")

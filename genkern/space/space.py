@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-import re
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +15,9 @@ import yaml
 
 from genkern.errors import InputError
 from genkern.gemm.config import Others
+from genkern.gemm.gpu import arch_vendor
+from genkern.gemm.gpu_table import ARCH, NO_ARCH
+from genkern.gemm.gpus import archs_for_spaces
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter, Value
 from genkern.kernels.catalogue import FAMILIES, block_problem, formed, parameters_of, warps_problem
 from genkern.kernels.families.form import Form
@@ -29,7 +31,6 @@ _KEYS = ("archs", "ops", "default", "families", "rules")
 _CORE = tuple(parameter.name for parameter in CORE)
 # More than enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
-_ARCH = re.compile(r"gfx[0-9a-f]+|sm_[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -121,18 +122,19 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
 
     `path` is a YAML file, the name of a shipped space, or None for the default of the architecture, which
     is a space in the format's own folder where there is one.
+    An architecture whose entry in the GPU table says what it is `like` has the spaces of that one.
     `arch` may carry ROCm's feature flags (`gfx942:sramecc+:xnack-`). Raises InputError for a file that is
     missing or malformed, and for a space that is not meant for this architecture or op.
     """
-    target = arch.split(":", maxsplit=1)[0]
+    targets = {*archs_for_spaces(arch)}
     if path is None:
         for file in sorted(op_folder(op).glob("*.yaml")):
             space = read_space(file)
-            if target in space.archs and op in space.ops:
+            if targets & {*space.archs} and op in space.ops:
                 return space
         for name in shipped_names():
             space = read_space(SHIPPED_SPACES / f"{name}.yaml")
-            if space.default and target in space.archs and op in space.ops:
+            if space.default and targets & {*space.archs} and op in space.ops:
                 return space
         raise InputError(
             f"no default space for {op} on {arch}: give one with --space FILE (docs in genkern/spaces/*.yaml)"
@@ -141,7 +143,7 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
     if path in shipped_names() and not file.exists():
         file = SHIPPED_SPACES / f"{path}.yaml"
     space = read_space(file)
-    if target not in space.archs:
+    if not targets & {*space.archs}:
         raise InputError(
             f"{file}: this space is for {', '.join(space.archs)}, not for {arch}: add it to archs or take another"
         )
@@ -232,9 +234,9 @@ def _space(name: str, document: object) -> Space:
         raise InputError(f"default = {_shown(default)} is not true or false")
     archs = _strings("archs", document["archs"])
     for arch in archs:
-        if not _ARCH.fullmatch(arch):
-            raise InputError(f"archs: {_shown(arch)} is not an architecture such as gfx942 or sm_90")
-    if len({arch.startswith("gfx") for arch in archs}) > 1:
+        if not ARCH.fullmatch(arch):
+            raise InputError(f"archs: {_shown(arch)} {NO_ARCH}")
+    if len({*map(arch_vendor, archs)}) > 1:
         raise InputError("archs: AMD and NVIDIA targets need a space each")
     ops = _strings("ops", document["ops"])
     for op in ops:
@@ -244,7 +246,7 @@ def _space(name: str, document: object) -> Space:
     entries = document["families"]
     if not isinstance(entries, list) or not entries:
         raise InputError("families is not a list of family entries")
-    amd = archs[0].startswith("gfx")
+    amd = arch_vendor(archs[0]) == "amd"
     said = [(number, own) for number, entry in enumerate(entries, 1) for own in in_own_names(entry)]
     families = tuple(_family(number, entry, amd) for number, entry in said)
     numbered = zip((number for number, _ in said), families, strict=True)

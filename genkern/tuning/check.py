@@ -19,12 +19,12 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
-from genkern.gemm.session import TOLERANCE, Budget, Session
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op, groups_of
-from genkern.profiling.served import check_of_answer
+from genkern.profiling.supervised import check_of_answer
 from genkern.profiling.supervisor import run_supervised
+from genkern.timing.session import TOLERANCE, Budget, Session
 
 # The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
 _INTERPRETED_K_BLOCKS = 3
@@ -118,7 +118,7 @@ class InterpreterChecker:
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
         values = json.dumps(dataclasses.asdict(problem))
-        argv = [sys.executable, "-m", "genkern.profiling.interpret", str(path), config.name, values]
+        argv = [sys.executable, "-m", "genkern.profiling.checking.interpret", str(path), config.name, values]
         argv += [repr(budget.atol), repr(budget.rtol)]
 
         def failed(message: str, lost: Outcome | None = None) -> Check:

@@ -376,7 +376,7 @@ class _AskingFarm(Farm):
 
     def __init__(self, farm: Farm, ask: Asked) -> None:
         what = farm.cache, farm.target, farm.triton_version
-        super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, scratch_dir=farm.scratch_dir)
+        super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, temporary_dir=farm.temporary_dir)
         self._ask = ask
 
     def compile_jobs(self, missing: Sequence[CompileJob], enough: Callable[[], bool] = never) -> Results:

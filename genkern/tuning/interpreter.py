@@ -9,8 +9,8 @@ from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate
-from genkern.gemm.session import TOLERANCE, Session
-from genkern.triton_release import installed
+from genkern.gemm.triton_release import installed
+from genkern.timing.session import TOLERANCE, Session
 from genkern.tuning.check import InterpreterChecker
 
 _TRIAL = GemmProblem(16, 16, 16)

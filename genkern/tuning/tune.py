@@ -12,10 +12,8 @@ from dataclasses import dataclass, field, replace
 from genkern.errors import BugError, ProfilerError, bugs_told
 from genkern.farm.workshop import Job, Workshop
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit, Winner, code_digest
-from genkern.gemm.session import Budget, Profiler
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
@@ -34,6 +32,9 @@ from genkern.search.select import (
 )
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
+from genkern.timing.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
+from genkern.timing.profiler import Profiler
+from genkern.timing.session import Budget
 from genkern.tuning.check import Checker
 from genkern.tuning.progress import Progress
 

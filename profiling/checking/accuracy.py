@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from genkern.gemm.session import TOLERANCE
+from genkern.timing.session import TOLERANCE
 
 
 def error_ratio(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float = TOLERANCE) -> float:

@@ -16,10 +16,10 @@ from genkern.gemm.operand import Operand
 
 # The largest magnitude: exact in every input type (fp8e5m2 has all integers up to 8).
 LARGEST = 7
-# Sums of magnitudes that accumulators hold to the unit. The matrix units of sm_89 and sm_90 keep about 14 bits when
-# they add fp8 products (DeepSeek-V3 report, section 3.3.2); int32 sums go through float32 on their way out.
+# Sums of magnitudes that accumulators hold to the unit; int32 sums go through float32 on their way out.
 _FLOAT32_SUM = 2**23
-_FLOAT8_SUM = 2**13
+# Of fp8 products: so many bits are kept by the matrix units that keep fewest (genkern/gemm/gpus.yaml, fp8_sum_bits).
+FLOAT8_BITS = 14
 # Integers that the output's type holds: a sum of this size and its neighbours differ in their bits.
 _OUTPUT = {"bf16": 2**8, "fp16": 2**11}
 # A sum of random signs stays within 2.5 standard deviations 99 times of 100.
@@ -52,12 +52,12 @@ def scales_inside(operands: Sequence[Operand]) -> tuple[Operand, ...]:
     return tuple(operand for operand in operands if operand.role == "scale" and operand.in_step)
 
 
-def sum_limit(operands: Sequence[Operand]) -> int:
+def sum_limit(operands: Sequence[Operand], float8_bits: int = FLOAT8_BITS) -> int:
     """How large a sum of magnitudes may be that stays exact in the accumulator, in units of the smallest product.
 
     Where scales stand inside the sum, products with one scale are summed by themselves, and those sums in float32.
     """
-    return _FLOAT8_SUM if _is_float8(operands) and not scales_inside(operands) else _FLOAT32_SUM
+    return 1 << (float8_bits - 1) if _is_float8(operands) and not scales_inside(operands) else _FLOAT32_SUM
 
 
 def _is_float8(operands: Sequence[Operand]) -> bool:
@@ -71,24 +71,24 @@ def _with_one_scale(operands: Sequence[Operand]) -> int:
     return min((-(-K // scale.shape[-1]) for scale in scales_inside(operands)), default=K)
 
 
-def choose_alphabet(operands: Sequence[Operand], largest: int = LARGEST) -> Alphabet:
+def choose_alphabet(operands: Sequence[Operand], largest: int = LARGEST, float8_bits: int = FLOAT8_BITS) -> Alphabet:
     """The alphabet for a GEMM with these operands (A, B, C first), whose types hold all integers up to `largest`.
 
     As large as sums allow, and of as many parts as it takes for nearly all results to be exact in C's type too: where
-    they are, each single product shows.
+    they are, each single product shows. `float8_bits` are kept of sums of fp8 products.
     """
     K = operands[0].shape[-1]
     inside = len(scales_inside(operands))
     # Largest and mean square of what scales inside the sum multiply a product by.
     gain = 2 ** (max(INNER_EXPONENTS) * inside)
     square = (sum(4**exponent for exponent in INNER_EXPONENTS) / len(INNER_EXPONENTS)) ** inside
-    limit = sum_limit(operands)
+    limit = sum_limit(operands, float8_bits)
     together = _with_one_scale(operands) if _is_float8(operands) else 1
     shown = _OUTPUT.get(operands[2].dtype, 2**24)
     integers = range(1, min(largest, LARGEST) + 1)
 
     def exact(largest: int) -> bool:
-        return K * largest**2 * gain <= limit and together * largest**2 <= max(_FLOAT8_SUM, together)
+        return K * largest**2 * gain <= limit and together * largest**2 <= max(1 << (float8_bits - 1), together)
 
     def fits(largest: int) -> bool:
         mean_square = (largest + 1) * (2 * largest + 1) / 6

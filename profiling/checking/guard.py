@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.gemm.operand import Operand
+from genkern.gemm.problem import INT32
 
 # Bits around a tensor, by element size; a NaN in float32, float16 and bfloat16.
 _BITS = {1: 0x7F, 2: 0xFFA5, 4: 0xFFA5A5A5}
@@ -26,8 +27,6 @@ _BUFFER_ALIGNMENT = 512
 _SHIFT = 3
 # Kernels of the farm are promised that a leading dimension is a multiple of so many elements, where it was.
 _PITCH_STEP = 16
-# Modules for smaller matrices have 32-bit offsets.
-_WIDE = 2**31
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def first_true(mask: Any) -> int:
 
     # argmax of equals gives any of them: of falling numbers, the first.
     flat = mask.reshape(-1)
-    return int(torch.nonzero(flat)[0].item()) if flat.numel() < 2**31 else int(flat.byte().argmax().item())
+    return int(torch.nonzero(flat)[0].item()) if flat.numel() < INT32 else int(flat.byte().argmax().item())
 
 
 def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guarded:
@@ -84,7 +83,7 @@ def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guard
     if sliced and operand.role in ("activation", "weight", "output") and outer:
         shift = _SHIFT * operand.alignment // item
         longer = columns + _SHIFT * step
-        if columns > 1 and (rows * longer < _WIDE or rows * columns >= _WIDE):
+        if columns > 1 and (rows * longer < INT32 or rows * columns >= INT32):
             pitch = longer
     made = _in_buffer(rows, columns, pitch, shift, dtype, device)
     tensor = made.tensor.view(operand.storage_shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from genkern.profiling.checking.verdict import Scratch, Subject
+from genkern.profiling.checking.verdict import Subject, WorkBuffer
 
 
 def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:
@@ -15,8 +15,8 @@ def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:
     config = module.CONFIGS[config_name]
     # On no device: for the sizes and types alone.
     made = module.with_workspace(config, {"c": torch.empty(0, device="meta")}, units)
-    scratch = tuple(
-        Scratch(name, tensor.numel(), tensor.dtype, zero=name == "counters")
+    buffers = tuple(
+        WorkBuffer(name, tensor.numel(), tensor.dtype, zero=name == "counters")
         for name, tensor in made.items()
         if name != "c"
     )
@@ -28,4 +28,4 @@ def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:
             return str(error)
         return ""
 
-    return Subject(lambda operands: module.matmul(config, operands, units), scratch, refuses)
+    return Subject(lambda operands: module.matmul(config, operands, units), buffers, refuses)

@@ -1,7 +1,7 @@
 """Checking: whether a kernel computes its GEMM, and touches nothing else.
 
     checking = Checking(problem, get_op(problem.op), "sm_90", module.reference, module.make_operands(device))
-    verdict = checking.check(Subject(launch, scratch))
+    verdict = checking.check(Subject(launch, buffers))
 
 `launch(operands)` runs one call on tensors that are placed as told, on the current stream; how it does so is its own
 business: the farm's binaries, a generated module's `matmul`, a library. Each round (`inputs.Round`) makes its own
@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import TOLERANCE
 from genkern.ops.op import Op, groups_of, has_exponents
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
-from genkern.profiling.checking.alphabet import choose_alphabet
+from genkern.profiling.checking.alphabet import FLOAT8_BITS, choose_alphabet
 from genkern.profiling.checking.bound import (
     accumulator_roundoff,
     activation_error,
@@ -33,13 +33,14 @@ from genkern.profiling.checking.bound import (
 )
 from genkern.profiling.checking.guard import Guarded, first_true, guarded, guarded_vector
 from genkern.profiling.checking.inputs import FEW_PRODUCTS, Round, fill, rounds_of
+from genkern.timing.session import TOLERANCE
 
 # A second call finds the workspace as the first left it.
 _CALLS = 2
 
 
 @dataclass(frozen=True)
-class Scratch:
+class WorkBuffer:
     """What a kernel keeps between its steps: `zero` where it must be zero before a call and after it."""
 
     name: str
@@ -50,13 +51,13 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked. `launch` gets all operands and scratch by name; `refuses` says why not with these, or "".
+    """What is checked. `launch` gets all operands and buffers by name; `refuses` says why not with these, or "".
 
     A refusal concerns operands that are slices of larger matrices only: that round is then left out.
     """
 
     launch: Callable[[dict[str, Any]], object]
-    scratch: tuple[Scratch, ...] = ()
+    buffers: tuple[WorkBuffer, ...] = ()
     refuses: Callable[[dict[str, Any]], str] = lambda operands: ""
 
 
@@ -108,9 +109,10 @@ class Checking:
 
     def __post_init__(self) -> None:
         self.operands = self.op.operands(self.problem)
-        self.alphabet = choose_alphabet(self.operands, self.op.largest_exact(self.problem))
+        bits = min(FLOAT8_BITS, capabilities_of(self.arch).fp8_sum_bits)
+        self.alphabet = choose_alphabet(self.operands, self.op.largest_exact(self.problem), bits)
         self.rounds = rounds_of(self.alphabet, self.problem.activation)
-        # What is multiplied by units that keep about 14 bits of sums of fp8, but for fp8 that becomes bf16 before.
+        # What is multiplied by units that may keep few bits of sums of fp8, but for fp8 that becomes bf16 before.
         self._multiplied = "bf16" if has_exponents(self.problem) else self.problem.dtype_a
         self._few = keeps_few_bits(self._multiplied, self.arch)
         groups = groups_of(self.problem)
@@ -126,19 +128,19 @@ class Checking:
         for round_ in self.rounds:
             placed = self._inputs(round_)
             tensors = {name: place.tensor for name, place in placed.items()}
-            scratch = {
-                made.name: guarded_vector(made.elements, made.dtype, tensors["c"].device) for made in subject.scratch
+            buffers = {
+                made.name: guarded_vector(made.elements, made.dtype, tensors["c"].device) for made in subject.buffers
             }
-            tensors |= {name: place.tensor for name, place in scratch.items()}
+            tensors |= {name: place.tensor for name, place in buffers.items()}
             if round_.kind == "layout" and subject.refuses(tensors):
                 continue
-            for made in subject.scratch:
+            for made in subject.buffers:
                 if made.zero:
-                    scratch[made.name].tensor.zero_()
+                    buffers[made.name].tensor.zero_()
             for _ in range(_CALLS if round_.kind == "exact" else 1):
                 tensors["c"].fill_(float("nan"))
                 subject.launch(dict(tensors))
-                if message := self._fault(round_, subject, placed, scratch):
+                if message := self._fault(round_, subject, placed, buffers):
                     break
             if message or round_.kind == "random":
                 expected, c = self._reference(round_, tensors).expected.float(), tensors["c"]
@@ -152,7 +154,7 @@ class Checking:
             if round_.kind not in passed:
                 passed.append(round_.kind)
             # Before the next: together they are twice as large.
-            del placed, tensors, scratch
+            del placed, tensors, buffers
         return Verdict(not message, message, ratio, row, tuple(passed), time.monotonic() - started)
 
     def _inputs(self, round_: Round) -> dict[str, Guarded]:
@@ -205,19 +207,19 @@ class Checking:
         self._references[round_] = made
         return made
 
-    def _fault(self, round_: Round, subject: Subject, placed: dict[str, Guarded], scratch: dict[str, Guarded]) -> str:
+    def _fault(self, round_: Round, subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:
         """What is wrong after a call, "" when nothing is."""
         tensors = {name: place.tensor for name, place in placed.items()}
         reference = self._reference(round_, tensors)
         if wrong := _difference(tensors["c"], reference, self._leaves_rows):
             return f"{round_.name}: {wrong}"
-        for name, place in {**placed, **scratch}.items():
+        for name, place in {**placed, **buffers}.items():
             if (outside := place.first_outside()) is not None:
                 row, column = outside
                 where = f"row {row}, column {column}" if place.rows > 1 else f"element {column + row * place.pitch}"
                 return f"{round_.name}: writes outside {name.upper() if len(name) == 1 else name} at {where}"
-        for made in subject.scratch:
-            left = scratch[made.name].tensor
+        for made in subject.buffers:
+            left = buffers[made.name].tensor
             if made.zero and bool(left.any()):
                 first = first_true(left != 0)
                 return f"{round_.name}: leaves {left[first].item()} in {made.name}[{first}], not zero"

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from genkern.errors import LaunchError
+from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.launch.cuda_driver import CudaDriver
 from genkern.runtime.launch.described import described
 from genkern.runtime.launch.launcher import Driver, make_launches
 from genkern.runtime.launch.parameters import Layout, parameters_of
-from genkern.runtime.launch.shape import Launch as ShapedLaunch
-from genkern.runtime.launch.shape import LaunchShape
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 
 _WARP_SIZE = 32
 
@@ -24,6 +25,14 @@ _WARP_SIZE = 32
 @lru_cache(maxsize=1)
 def _driver() -> Driver:
     return CudaDriver()
+
+
+def symbol_in(folder: str | Path, begins: str) -> str:
+    """The kernel in a folder of the cache. Raises ResultsError for one whose name does not begin as a plan says."""
+    symbol = str(json.loads((Path(folder) / "genkern.json").read_bytes())["symbol"])
+    if symbol != begins and not symbol.startswith(f"{begins}_"):
+        raise ResultsError(f"the cache has {symbol} where the plan launches {begins}")
+    return symbol
 
 
 class NativeBinary:
@@ -34,9 +43,10 @@ class NativeBinary:
     """
 
     def __init__(
-        self, folder: str | Path, launch: Launch, operands: Mapping[str, Operand], driver: Driver | None = None
+        self, folder: str | Path, launch: PlannedLaunch, operands: Mapping[str, Operand], driver: Driver | None = None
     ) -> None:
         dtypes = {name: operand.dtype for name, operand in operands.items()}
+        launch = replace(launch, symbol=symbol_in(folder, launch.symbol))
         self._packed, image = described(folder, launch, dtypes, "cuda", _WARP_SIZE)
         self._launch = launch
         self._operands = operands
@@ -64,7 +74,7 @@ class NativeBinary:
             launch.starts_early,
         )
         parameters = parameters_of(launch, packed, layouts, known)
-        launches = make_launches(self._driver, [ShapedLaunch(shape, parameters)], tuple(tensors), len(tensors))
+        launches = make_launches(self._driver, [PreparedLaunch(shape, parameters)], tuple(tensors), len(tensors))
         addresses = tuple(tensor.data_ptr() for tensor in tensors.values())
 
         def launch_once() -> None:

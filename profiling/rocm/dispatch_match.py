@@ -27,7 +27,7 @@ from genkern.gemm.records import Dispatch
 
 
 @dataclass(frozen=True)
-class LaunchEntry:
+class LogEntry:
     """One config's turn in the launch log: `calls` times the kernels `symbols`.
 
     It is `finished` when the log has its end, `error` is its launch error; neither means that the process
@@ -45,13 +45,13 @@ class LaunchEntry:
         return not self.finished and self.error is None
 
 
-def parse_launch_log(text: str, source: str = "launch log") -> list[LaunchEntry]:
+def parse_launch_log(text: str, source: str = "launch log") -> list[LogEntry]:
     """Read a launch log; a last line without its newline was cut off by the process's death and is left out.
 
     Raises ProfilerError, naming `source` and the line, for anything that the format does not allow, BugError for a log
     that ends in a bug.
     """
-    entries: list[LaunchEntry] = []
+    entries: list[LogEntry] = []
     for number, line in enumerate(text.split("\n")[:-1], 1):
         if not line.strip():
             continue
@@ -82,7 +82,7 @@ def parse_clock(text: str, source: str = "launch log") -> dict[int, float]:
     return readings
 
 
-def match_dispatches(entries: Sequence[LaunchEntry], dispatches: Sequence[Dispatch]) -> list[tuple[float, ...] | None]:
+def match_dispatches(entries: Sequence[LogEntry], dispatches: Sequence[Dispatch]) -> list[tuple[float, ...] | None]:
     """Return, for each entry, the time of each of its calls in microseconds (the sum over the call's kernels).
 
     `dispatches` are in order of start. None stands for an entry that is not finished, or of which a dispatch is
@@ -100,7 +100,7 @@ def match_dispatches(entries: Sequence[LaunchEntry], dispatches: Sequence[Dispat
     return durations
 
 
-def place_dispatches(entries: Sequence[LaunchEntry], dispatches: Sequence[Dispatch]) -> list[tuple[int | None, ...]]:
+def place_dispatches(entries: Sequence[LogEntry], dispatches: Sequence[Dispatch]) -> list[tuple[int | None, ...]]:
     """Return, for each entry, which of `dispatches` (by index) each of its launches is; None where that is not certain.
 
     An entry has `calls` times `symbols` launches, in that order. Nothing is certain in a trace with a dispatch of a
@@ -152,13 +152,13 @@ def _values(line: str, where: str) -> dict[str, Any]:
     return values
 
 
-def _entry(values: dict[str, Any], where: str) -> tuple[LaunchEntry, bool]:
+def _entry(values: dict[str, Any], where: str) -> tuple[LogEntry, bool]:
     config, symbols, calls = values["config"], values.get("symbols", []), values.get("calls", 0)
     if not isinstance(symbols, list) or not all(isinstance(symbol, str) and symbol for symbol in symbols):
         raise ProfilerError(f"{where}: symbols of {config} are {symbols!r}, not a list of names")
     if isinstance(calls, bool) or not isinstance(calls, int) or calls < 0:
         raise ProfilerError(f"{where}: calls of {config} is {calls!r}, not a count")
-    entry = LaunchEntry(config, tuple(symbols), calls)
+    entry = LogEntry(config, tuple(symbols), calls)
     if values.get("start") is True:
         return entry, True
     if "error" in values:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate
-from genkern.gemm.session import VENDOR, Budget, Session
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget, Session
 
 # tune_gemm launches a config ten times and takes the last time.
 _TUNE_GEMM_CALLS = 10
@@ -43,7 +44,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class LaunchPaths:
+class JobPaths:
     """Every file of one profiled process. The trace has a folder of its own, so that any file in it is a trace."""
 
     folder: str
@@ -122,7 +123,7 @@ def spread_symbols(candidates: Sequence[Candidate]) -> list[Candidate]:
     return ordered
 
 
-def write_job(session: Session, visits: Sequence[Visit], paths: LaunchPaths) -> None:
+def write_job(session: Session, visits: Sequence[Visit], paths: JobPaths) -> None:
     """Write the job file of the harness. Raises ProfilerError when the folder cannot be written.
 
     The device is number 0 for the process, since no other is visible to it.
@@ -137,6 +138,7 @@ def write_job(session: Session, visits: Sequence[Visit], paths: LaunchPaths) -> 
                 "config": visit.name,
                 "binaries": [binary.path for binary in visit.candidate.binaries] if visit.candidate else [],
                 "plan": visit.candidate.plan if visit.candidate else "",
+                "run_time": dict(visit.candidate.run_time) if visit.candidate else {},
                 "calls": visit.calls,
                 "round": visit.round,
             }

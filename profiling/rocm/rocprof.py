@@ -26,13 +26,12 @@ from pathlib import Path
 import genkern
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate, Measurement, Outcome
-from genkern.gemm.session import VENDOR, Session
 from genkern.profiling.clocks import throttled_rounds, usual_mhz
-from genkern.profiling.rocm.dispatch_match import LaunchEntry, match_dispatches, parse_clock, parse_launch_log
+from genkern.profiling.rocm.dispatch_match import LogEntry, match_dispatches, parse_clock, parse_launch_log
 from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
 from genkern.profiling.rocm.launch_job import (
+    JobPaths,
     LaunchLogWatch,
-    LaunchPaths,
     Visit,
     final_visits,
     kept_samples,
@@ -44,6 +43,8 @@ from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.rocprof_command import find_executable, profiled_environment, rocprof_argv, rocprofv3_argv
 from genkern.profiling.rocm.vendor_trace import vendor_times
 from genkern.profiling.supervisor import Exit, run_supervised, tail
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Session
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 _TRACE_NAME = "trace"
@@ -61,7 +62,7 @@ class _Turn:
     """
 
     visit: Visit
-    entry: LaunchEntry
+    entry: LogEntry
     durations_us: tuple[float, ...] | None
 
     @property
@@ -190,14 +191,14 @@ class _LaunchProfiler(ABC):
         """Nothing to stop: every process has ended before `screen` yields and before `retime` returns."""
 
     @abstractmethod
-    def _command(self, program: Sequence[str], paths: LaunchPaths) -> list[str]:
+    def _command(self, program: Sequence[str], paths: JobPaths) -> list[str]:
         """The profiler's command line around `program`."""
 
     def _run(self, session: Session, visits: Sequence[Visit]) -> _Run:
         work_dir = os.path.abspath(session.work_dir)
         try:
             os.makedirs(work_dir, exist_ok=True)
-            paths = LaunchPaths(tempfile.mkdtemp(prefix=f"{self.time_source}-", dir=work_dir))
+            paths = JobPaths(tempfile.mkdtemp(prefix=f"{self.time_source}-", dir=work_dir))
         except OSError as error:
             raise ProfilerError(f"cannot write {work_dir}: {error.strerror}; choose another work folder") from error
         argv = self._command([*self._harness, paths.job], paths)
@@ -234,7 +235,7 @@ class _LaunchProfiler(ABC):
             shutil.rmtree(paths.folder, ignore_errors=True)
         return replace(run, turns=turns, note=f"{note}; {run.note}" if note else run.note)
 
-    def _entries(self, log: str, paths: LaunchPaths, visits: Sequence[Visit]) -> list[LaunchEntry]:
+    def _entries(self, log: str, paths: JobPaths, visits: Sequence[Visit]) -> list[LogEntry]:
         """The log's entries, one for each visit that was begun, or ProfilerError when they do not fit the job."""
         entries = parse_launch_log(log, paths.launch_log)
         if len(entries) > len(visits):
@@ -291,7 +292,7 @@ class RocprofV3Profiler(_LaunchProfiler):
     time_source = "rocprofv3"
     _program = "rocprofv3"
 
-    def _command(self, program: Sequence[str], paths: LaunchPaths) -> list[str]:
+    def _command(self, program: Sequence[str], paths: JobPaths) -> list[str]:
         return rocprofv3_argv(self._executable, program, paths.trace, _TRACE_NAME)
 
 
@@ -301,7 +302,7 @@ class RocprofProfiler(_LaunchProfiler):
     time_source = "rocprof"
     _program = "rocprof"
 
-    def _command(self, program: Sequence[str], paths: LaunchPaths) -> list[str]:
+    def _command(self, program: Sequence[str], paths: JobPaths) -> list[str]:
         return rocprof_argv(self._executable, program, os.path.join(paths.trace, f"{_TRACE_NAME}.csv"))
 
 
@@ -320,7 +321,7 @@ def _environment(session: Session) -> dict[str, str]:
     return environment
 
 
-def _read_trace(paths: LaunchPaths, died: bool) -> tuple[KernelTrace, str]:
+def _read_trace(paths: JobPaths, died: bool) -> tuple[KernelTrace, str]:
     """Return what the profiler wrote, from CSV or else a database, and a note on what is odd about it.
 
     No file is normal for a process that launched nothing. Raises ProfilerError for a file that is no trace,

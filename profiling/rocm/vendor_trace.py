@@ -22,9 +22,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from genkern.gemm.records import Dispatch
-from genkern.gemm.session import VENDOR
-from genkern.profiling.rocm.dispatch_match import LaunchEntry, place_dispatches
+from genkern.profiling.rocm.dispatch_match import LogEntry, place_dispatches
 from genkern.profiling.rocm.kernel_trace import KernelTrace
+from genkern.timing.libraries import VENDOR
 
 # Tensile's names have hundreds of characters; what is shown of each.
 _SHOWN_CHARACTERS = 60
@@ -42,7 +42,7 @@ class VendorTimes:
     message: str
 
 
-def vendor_times(entries: Sequence[LaunchEntry], trace: KernelTrace) -> VendorTimes:
+def vendor_times(entries: Sequence[LogEntry], trace: KernelTrace) -> VendorTimes:
     """Find the vendor library's turns in a trace. Its entries log the fences: two symbols a call, before and after."""
     placed = place_dispatches(entries, trace.dispatches)
     turns = [

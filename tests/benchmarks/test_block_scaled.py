@@ -11,7 +11,7 @@ from peer_files import VLLM_NAME
 
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import VENDOR
+from genkern.timing.libraries import VENDOR
 
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
 

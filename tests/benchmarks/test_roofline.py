@@ -37,7 +37,7 @@ def test_traffic_and_fill_follow_from_the_tile() -> None:
     split = Config("tiled", 64, 128, 64, SPLIT_K=4)
     assert roofline.fill(problem, split, 100) == pytest.approx(0.8)
     assert roofline.unit_bytes_per_us(problem, split, 10.0, 100) == pytest.approx(2 * (64 + 128) * 2048 * 2 / 10)
-    cluster = Config("warp_specialized_swapped_cluster2", 256, 64, 64)
+    cluster = Config("warp_specialized", 256, 64, 64, cluster_k=2, swapped=1)
     assert roofline.fill(problem, cluster, 100) == pytest.approx(0.4)
     assert roofline.unit_bytes_per_us(problem, cluster, 10.0, 100) == pytest.approx((256 + 64) * 4096 * 2 / 10)
 

@@ -8,7 +8,7 @@ from timer_choice import JUDGE, Measured
 
 from genkern.command.candidates_file import COLUMNS
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import VENDOR
+from genkern.timing.libraries import VENDOR
 
 PROBLEM = GemmProblem(16, 32, 64)
 

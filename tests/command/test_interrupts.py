@@ -127,7 +127,7 @@ def test_stopped_while_checking_results(cache_dir: Path, tmp_path: Path) -> None
     )
     options = ["-i", tmp_path / "r.yaml", "--profiler", "predict", "--arch", "gfx942", "--cache_dir", cache_dir]
     process = start("--compare_wo_tuning", *options, "--jobs", 2, env={"HERE": str(tmp_path)})
-    until(lambda: sum("genkern.profiling.interpret" in line for line in relatives(tmp_path)) >= 2, process)
+    until(lambda: sum("genkern.profiling.checking.interpret" in line for line in relatives(tmp_path)) >= 2, process)
     ran = stop(process, signal.SIGTERM)
     assert (ran.status, ran.err) == (130, "genkern: stopped; the same command begins anew\n")
     assert_gone(tmp_path)

@@ -60,10 +60,10 @@ def test_killed_again_and_again(gpus: int, cache_dir: Path, tmp_path: Path) -> N
     Whenever a run comes to its end, its results and candidates are those of a run that was never killed and whose
     devices say the times that are in the journal. On one device configs often tie, and then the winners so far
     decide; on two it depends on the moment which of them are known, so none tie there. No process outlives a killed
-    command, and after the next one that has something to tune no lock, scratch folder or module of it is left.
+    command, and after the next one that has something to tune no lock, temporary folder or module of it is left.
     """
-    scratch, cache, taken = (tmp_path / name for name in ("scratch", "cache", "taken"))
-    for folder in (scratch, cache, taken):
+    temporary, cache, taken = (tmp_path / name for name in ("temporary", "cache", "taken"))
+    for folder in (temporary, cache, taken):
         folder.mkdir()
     (cache_dir / "binaries").mkdir(exist_ok=True)
     (cache / "binaries").symlink_to(cache_dir / "binaries")
@@ -80,7 +80,7 @@ def test_killed_again_and_again(gpus: int, cache_dir: Path, tmp_path: Path) -> N
         # Two devices finish sizes in another order than one, and those that were finished stay in front.
         return [sorted((tmp_path / f"{name}.{suffix}").read_text().splitlines()) for suffix in ("yaml", "csv")]
 
-    own = {"TMPDIR": str(scratch)}
+    own = {"TMPDIR": str(temporary)}
     with lives({**drifting, **own}) as live, lives({**replaying, **own}) as live_again:
         assert live(command("first"), None)[0] == 0  # compiles
         started_s = time.monotonic()
@@ -104,7 +104,7 @@ def test_killed_again_and_again(gpus: int, cache_dir: Path, tmp_path: Path) -> N
         assert live(command("last"), None)[0] == 0
     print(f"{kills} kills, {ends + 2} runs came to their end; a process outlived a kill by {longest_s:.2f} s at most")
     assert longest_s < GONE_S
-    assert list(scratch.iterdir()) == []
+    assert list(temporary.iterdir()) == []
     assert list((cache / "modules").iterdir()) == []
     assert list((cache_dir / "binaries" / ".unborn").iterdir()) == []
     assert not list(tmp_path.glob("*.lock"))
@@ -135,13 +135,13 @@ def test_killed_while_compiling(gpus: int, tmp_path: Path) -> None:
 
     The processes are gone at once, those of several devices too, whose threads wait for what is being compiled.
     """
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     two = "".join(SIZES.splitlines(keepends=True)[:2])
     command = [*tiny_command(tmp_path, tmp_path / "cache", two), "--ngpus", gpus]
-    env = {**machine(tmp_path, gpus=gpus, faster=FASTER), "TMPDIR": str(scratch)}
+    env = {**machine(tmp_path, gpus=gpus, faster=FASTER), "TMPDIR": str(temporary)}
     process = start(*command, env=env)
-    until(lambda: list(scratch.glob("genkern-*/genkern-triton-*/*")), process)
+    until(lambda: list(temporary.glob("genkern-*/genkern-triton-*/*")), process)
     process.kill()
     process.wait()
     killed_s = time.monotonic()
@@ -149,7 +149,7 @@ def test_killed_while_compiling(gpus: int, tmp_path: Path) -> None:
     outlived_s = time.monotonic() - killed_s
     print(f"a process outlived a kill by {outlived_s:.2f} s, {gpus} devices")
     assert outlived_s < COLD_GONE_S
-    assert list(scratch.glob("genkern-*/"))
+    assert list(temporary.glob("genkern-*/"))
     resumed = run(*command, env=env)
     assert (resumed.status, resumed.err) == (0, "")
-    assert list(scratch.iterdir()) == []
+    assert list(temporary.iterdir()) == []

@@ -16,7 +16,6 @@ from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
-from genkern.gemm.libraries import library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.cute import own
@@ -31,6 +30,7 @@ from genkern.packing.packer import Packer, Wanted
 from genkern.runtime.packed import PackedCall
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import prune
+from genkern.timing.libraries import library_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "cute.md"
 H200 = gpu_for_arch("sm_90")

@@ -19,10 +19,10 @@ from genkern.command.report import (
     winners_table,
 )
 from genkern.gemm.gpus import gpu_for_arch
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.ops.op import bytes_moved
+from genkern.timing.libraries import KeptAlgorithm
 
 GPU = gpu_for_arch("gfx942")
 ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name

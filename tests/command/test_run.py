@@ -19,13 +19,13 @@ from genkern.command.candidates_file import COLUMNS
 from genkern.formats.kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.journal.batch import measurements_of
 from genkern.journal.line import entry_of
 from genkern.space.prune import prune
 from genkern.space.space import load_space
+from genkern.timing.libraries import KeptAlgorithm
 
 THREE = ["16x128x256", "33x64x4097", "64x128x256"]
 

@@ -23,7 +23,7 @@ QUICK = ["--arch", "gfx942", "--profiler", "predict", "--space", str(TINY_AMD)]
 
 
 def tuned(folder: Path, cache_dir: Path, *options: object) -> Ran:
-    """A run of three predicted sizes, with its scratch in the same folder."""
+    """A run of three predicted sizes, with its temporary files in the same folder."""
     (folder / "sizes.yaml").write_text(SMALL)
     own = {"TMPDIR": str(folder)}
     return run("-i", "sizes.yaml", *QUICK, "--cache_dir", cache_dir, *options, cwd=folder, env=own)

@@ -15,8 +15,8 @@ from genkern.command.options import parse
 from genkern.command.target import choose_target, installed, make_device_checker, make_profiler, versions
 from genkern.errors import InputError, ProfilerError
 from genkern.gemm.gpus import DetectedDevice
-from genkern.profiling.served import ServedProfiler
-from genkern.search.predict import PredictProfiler
+from genkern.profiling.predicted import PredictProfiler
+from genkern.profiling.supervised import SupervisedProfiler
 
 H200 = [DetectedDevice(index, "NVIDIA H200", "sm_90") for index in range(2)]
 MIXED = [H200[0], DetectedDevice(1, "NVIDIA H100 PCIe", "sm_90")]
@@ -131,7 +131,7 @@ def test_profilers_follow_the_target(tmp_path: object) -> None:
     target = choose_target(options(), H200)
     for choice, source in (("auto", "cudagraph"), ("cudagraph", "cudagraph"), ("cupti", "cupti")):
         profiler = make_profiler(target, choice, 1, *places)
-        assert isinstance(profiler, ServedProfiler)
+        assert isinstance(profiler, SupervisedProfiler)
         assert profiler.time_source == source
         assert make_device_checker(target, profiler, 1, *places) is profiler
 

@@ -224,13 +224,13 @@ def test_a_broken_compile_is_a_failure(
     (A time-out may be the machine's fault, so the next run tries again. SIGKILL came from outside, and that is said.)
     """
     job = job_for(trouble_spec(name), trouble, "sm_90", tmp_path, timeout_s=1.0 if name == "hang" else 60.0)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     started = time.monotonic()
-    failure = own_process.run(replace(job, scratch_dir=str(scratch)))
+    failure = own_process.run(replace(job, temporary_dir=str(temporary)))
     assert failure == Failure(job.key, outcome, message, from_outside=name == "killed")
     assert time.monotonic() - started < 30
-    assert list(scratch.iterdir()) == []
+    assert list(temporary.iterdir()) == []
     assert not own_process.alive
     assert BinaryCache(tmp_path).get(job.key) is None
 

@@ -82,10 +82,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[object, ...
 
 def compiled(spec: KernelSpec, folder: Path) -> Binary | Failure:
     cache = BinaryCache(folder / "cache")
-    scratch = folder / "scratch"
-    scratch.mkdir(exist_ok=True)
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
     job = CompileJob("ab" * 32, "no module", spec, SM_90, str(cache.folder), 60.0)
-    return compile_kernel(job, str(scratch))
+    return compile_kernel(job, str(temporary))
 
 
 def test_without_the_dsl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome, Resources, Unfit
-from genkern.gemm.session import Budget
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.source import load_module
+from genkern.timing.session import Budget
 
 MI300X = gpu_for_arch("gfx942")
 PROBLEM = GemmProblem(100, 64, 4096)

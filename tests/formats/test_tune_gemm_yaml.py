@@ -21,7 +21,7 @@ from genkern.gemm.records import Check, Winner
 from genkern.ops.op import gb_per_s
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tune_gemm"
-AMD = Config("tiled", 256, 128, 64, 8, 2, 8, 2, 1, 16, 2, "none")
+AMD = Config("tiled", 256, 128, 64, 8, 2, 8, 2, waves_per_eu=1, matrix_instr_nonkdim=16, kpack=2, schedule_hint="none")
 NVIDIA = Config("persistent_tma", 128, 256, 64, 8, 1, 8, 3)
 CHECK = Check(AMD.name, True, 0.0, 1e-05, "64x1280x8192", "float32 reference")
 VERSIONS = (("genkern", "0.1.0"), ("triton", "3.7.0"), ("torch", "2.12.0+rocm7.1"))
@@ -165,7 +165,7 @@ def test_tune_gemms_entry(tmp_path: Path) -> None:
     """tune_gemm's own line has no family, types or device: tiled, the defaults, None; its time is in the comment."""
     row = read(tmp_path, f"- {ENTRY} # TFLOPS: 0.42 time(us): 9.87\n", GemmDefaults(dtype_a="fp16", bias=True))[0]
     assert row.problem == GemmProblem(64, 128, 256, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16", bias=True)
-    assert row.config == Config("tiled", 64, 64, 32, 4, 1, 4, 2, 0, 16, 2)
+    assert row.config == Config("tiled", 64, 64, 32, 4, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
     assert (row.duration_us, row.arch, row.device, row.time_source, row.versions) == (9.87, None, None, None, {})
     assert read(tmp_path, f"- {ENTRY}\n")[0].duration_us is None
 
@@ -181,7 +181,7 @@ def test_tune_gemms_own_file() -> None:
     """tune_gemm's results file is read whole: 63 rows, every config plausible."""
     rows = read_results(str(SHARED / "fallback_tuned_configs.yaml"))
     assert len(rows) == 63
-    assert rows[0].config == Config("tiled", 256, 256, 64, 8, 1, 8, 2, 0, 16, 2)
+    assert rows[0].config == Config("tiled", 256, 256, 64, 8, 1, 8, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
     assert {row.config.matrix_instr_nonkdim for row in rows} <= {16, 32}
 
 

@@ -14,10 +14,10 @@ from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.space.space import BOUNDS
+from genkern.timing.libraries import KeptAlgorithm
 
 ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
 PLAIN = Winner(
@@ -91,7 +91,9 @@ def test_what_a_space_may_list_can_be_read_back(field: str, tmp_path: Path) -> N
     family = "gemv" if field == "BLOCK_SIZE_K" else "tiled"
     for value in BOUNDS[field]:
         given = {field: max(value, 16) if field.startswith("BLOCK") else value}
-        config = replace(Config(family, 64, 64, 32, 1, 1, 4, 2, 0, 16, 1), **given)
+        config = replace(
+            Config(family, 64, 64, 32, 1, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=1), **given
+        )
         assert read(tmp_path, results_text([replace(FULL, config=config)]))[0].config == config
 
 

@@ -1,96 +1,111 @@
-"""The golden modules: what a reader of a generated file gets. `python tests/golden/update.py` rewrites them.
+"""The golden texts: what a reader of a generated file gets. `python tests/golden/update.py` rewrites them.
 
-Three whole modules, and the kernels of one config of every family.
+One for each template: the definitions of one config's kernels, but for those that a golden text before it in this list
+has. So each definition stands in one file, once. What variants of a template change (masks, splits, sides, clusters,
+layouts) is asserted by tests/kernels/test_kernel_variants.py. The first is a whole module, with its table of configs
+and what launches them.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
+from functools import lru_cache
 from pathlib import Path
 
-from genkern.gemm.config import Config
-from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import CUTE, FAMILIES
-from genkern.kernels.generate import generate
-
 FOLDER = Path(__file__).parent
-# Between them: masked and unmasked kernels, split-K with its reduction, TMA, AMD's fields, scales and bias.
-CASES = {
-    "a16w16_gfx942.py.expected": (
+# As pytest has it, for `python tests/golden/update.py`.
+sys.path[:0] = [] if str(FOLDER.parent) in sys.path else [str(FOLDER.parent)]
+
+from kernel_text import definitions  # noqa: E402
+
+from genkern.gemm.config import Config  # noqa: E402
+from genkern.gemm.problem import GemmProblem  # noqa: E402
+from genkern.kernels.generate import generate  # noqa: E402
+
+SUFFIX = ".py.expected"
+# Tiles that overhang, an activation and a bias.
+_USUAL = GemmProblem(104, 200, 520, bias=True, activation="relu")
+_SCALED = GemmProblem(256, 512, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16", bias=True)
+_FEW = {"N": 200, "K": 520, "bias": True, "activation": "relu"}
+_BLOCK_SCALED = GemmProblem(300, 2112, 7168, "a8w8_blockscale", "fp8e4m3fn", "fp8e4m3fn", "bf16", bias=True)
+# By name: the problem, its configs and the architecture.
+CASES: dict[str, tuple[GemmProblem, tuple[str, ...], str]] = {
+    "module": (
         GemmProblem(17, 512, 4097),
-        [
-            Config("tiled", 16, 64, 64, 1, 1, 4, 2, 0, 16, 2),
-            Config("tiled", 16, 64, 64, 1, 8, 4, 2, 0, 16, 2),
-            Config("tiled", 32, 128, 64, 4, 8, 4, 2, 2, 32, 1),
-        ],
+        (
+            "tiled_BM16_BN64_BK64_GM1_SK1_nW4_nS2_EU0_mfma16_kP2_schednone",
+            "tiled_BM16_BN64_BK64_GM1_SK8_nW4_nS2_EU0_mfma16_kP2_schednone",
+            "tiled_BM32_BN128_BK64_GM4_SK8_nW4_nS2_EU2_mfma32_kP1_schednone",
+        ),
         "gfx942",
     ),
-    "a8w8_sm_90.py.expected": (
-        GemmProblem(256, 512, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16", bias=True),
-        [Config("tiled", 128, 128, 64, 8, 1, 4, 3), Config("persistent_tma", 128, 256, 64, 8, 1, 8, 3)],
+    "tiled": (_USUAL, ("tiled_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
+    "tiled_scaled": (_SCALED, ("tiled_BM128_BN128_BK64_GM8_SK1_nW4_nS3",), "sm_90"),
+    "tiled_semaphore": (_USUAL, ("tiled_semaphore_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
+    "tiled_swapped": (_USUAL, ("tiled_swapped_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
+    "tiled_tma": (_USUAL, ("tiled_tma_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
+    "tiled_tma_split": (_USUAL, ("split_tma_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
+    "persistent_tma": (_USUAL, ("persistent_tma_BM32_BN32_BK64_GM3_SK1_nW4_nS3",), "sm_90"),
+    "persistent_tma_scaled": (_SCALED, ("persistent_tma_BM128_BN256_BK64_GM8_SK1_nW8_nS3",), "sm_90"),
+    "gemv": (GemmProblem(1, **_FEW), ("gemv_BM1_BN16_BK256_GM1_SK1_nW4_nS2",), "sm_90"),
+    "skinny": (GemmProblem(7, **_FEW), ("skinny_BM4_BN32_BK128_GM1_SK2_nW4_nS2",), "sm_90"),
+    "skinny_dot": (
+        GemmProblem(7, 200, 544, "a16w4", dtype_b="int8", bias=True, activation="relu"),
+        ("skinny_dot_BM8_BN32_BK512_GM1_SK1_nW4_nS1",),
         "sm_90",
     ),
-    "promoted_sm_90.py.expected": (
-        GemmProblem(300, 2112, 7168, "a8w8_blockscale", "fp8e4m3fn", "fp8e4m3fn", "bf16", bias=True),
-        [
-            Config("warp_specialized", 128, 112, 128, 4, 1, 8, 5),
-            Config("warp_specialized_swapped", 40, 64, 128, 1, 2, 4, 8),
-        ],
+    "warp_specialized": (_USUAL, ("warp_specialized_BM64_BN112_BK64_GM3_SK2_nW4_nS6",), "sm_90"),
+    "clusters_along_k": (
+        GemmProblem(48, **_FEW),
+        ("warp_specialized_swapped_cluster2_BM48_BN64_BK64_GM1_SK1_nW4_nS6",),
+        "sm_90",
+    ),
+    "clusters_of_tiles": (
+        GemmProblem(300, **_FEW),
+        ("warp_specialized_2x1_BM64_BN112_BK64_GM3_SK1_nW4_nS6",),
+        "sm_90",
+    ),
+    "block_scales": (
+        _BLOCK_SCALED,
+        (
+            "warp_specialized_BM128_BN112_BK128_GM4_SK1_nW8_nS5",
+            "warp_specialized_swapped_BM40_BN64_BK128_GM1_SK2_nW4_nS8",
+        ),
+        "sm_90",
+    ),
+    "realigned": (
+        GemmProblem(104, 200, 523, bias=True, activation="relu"),
+        ("realigned_tiled_tma_BM32_BN32_BK64_GM3_SK1_nW4_nS3",),
         "sm_90",
     ),
 }
 
 
-# Overhanging tiles, and where a family has them splits.
-_OF_FAMILIES = {
-    "gemv": (1, Config("gemv", 1, 16, 256)),
-    "skinny": (7, Config("skinny", 4, 32, 128, 1, 2)),
-    "skinny_dot": (7, Config("skinny_dot", 8, 32, 512, 1, 1, 4, 1)),
-    "warp_specialized": (104, Config("warp_specialized", 64, 112, 64, 3, 2, 4, 6)),
-    "warp_specialized_swapped": (104, Config("warp_specialized_swapped", 48, 64, 64, 3, 2, 4, 6)),
-    "warp_specialized_2x1": (300, Config("warp_specialized_2x1", 64, 112, 64, 3, 1, 4, 6)),
-    "warp_specialized_1x2": (104, Config("warp_specialized_1x2", 64, 48, 64, 1, 1, 4, 6)),
-    "warp_specialized_swapped_2x1": (104, Config("warp_specialized_swapped_2x1", 48, 64, 64, 1, 1, 4, 6)),
-    "warp_specialized_swapped_1x2": (104, Config("warp_specialized_swapped_1x2", 112, 64, 64, 1, 1, 4, 6)),
-    "realigned_split_tma": (104, Config("realigned_split_tma", 64, 64, 64, 3, 4, 4, 4)),
-    "realigned_warp_specialized": (104, Config("realigned_warp_specialized", 64, 112, 64, 3, 1, 4, 6)),
-    "realigned_warp_specialized_swapped": (104, Config("realigned_warp_specialized_swapped", 48, 64, 64, 3, 1, 4, 6)),
-    **{
-        f"warp_specialized_swapped_cluster{size}": (
-            48,
-            Config(f"warp_specialized_swapped_cluster{size}", 48, 64, 64, 1, 1, 4, 6),
-        )
-        for size in (2, 3, 4, 5, 8)
-    },
-}
+def path_of(name: str) -> Path:
+    """The file of a case."""
+    return FOLDER / f"{name}{SUFFIX}"
 
 
-def kernels_of_family(name: str) -> str:
-    """The kernels of one config of a family, for sm_90, with bias and activation."""
-    default = (104, Config(name, 32, 32, 64, 3, 3 if FAMILIES[name].splits_k else 1, 4, 3))
-    rows, config = _OF_FAMILIES.get(name, default)
-    arch = "sm_100" if name == "persistent_tma_specialized" else "sm_90"
-    problem = GemmProblem(rows, 200, 520, bias=True, activation="relu")
-    if FAMILIES[name].realigns:
-        problem = replace(problem, K=523)
-    if name == "skinny_dot":
-        problem = replace(problem, op="a16w4", dtype_b="int8", K=544)
-    return generate(problem, [config], arch).kernels_text
-
-
-# Kernels in CuTe DSL are no part of generated modules.
-FAMILY_CASES = {f"{name}.py.expected": name for name in FAMILIES if name not in CUTE}
+@lru_cache(maxsize=len(CASES))
+def _definitions(name: str) -> dict[str, str]:
+    problem, configs, arch = CASES[name]
+    return definitions(generate(problem, [Config.parse(config) for config in configs], arch).kernels_text)
 
 
 def rendered(name: str) -> str:
     """The text that generation gives for a case now."""
-    if name in FAMILY_CASES:
-        return kernels_of_family(FAMILY_CASES[name])
     problem, configs, arch = CASES[name]
-    return generate(problem, configs, arch).text
+    if name == next(iter(CASES)):
+        return generate(problem, [Config.parse(config) for config in configs], arch).text
+    names = list(CASES)
+    before = {text for other in names[: names.index(name)] for text in _definitions(other).values()}
+    own = [text for text in _definitions(name).values() if text not in before]
+    return "\n\n\n".join([f"# {problem.size} {problem.op}, {arch}: {', '.join(configs)}", *own]) + "\n"
 
 
 if __name__ == "__main__":
-    for name in (*CASES, *FAMILY_CASES):
-        (FOLDER / name).write_text(rendered(name), encoding="utf-8")
-        print(f"wrote {FOLDER / name}")
+    for old in FOLDER.glob(f"*{SUFFIX}"):
+        old.unlink()
+    for case in CASES:
+        path_of(case).write_text(rendered(case), encoding="utf-8")
+        print(f"wrote {path_of(case)}")

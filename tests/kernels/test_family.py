@@ -39,7 +39,7 @@ def test_sums_land_from_every_other_program(cluster: int, expected: int) -> None
 def test_sides() -> None:
     """wgmma's 64 rows go along M, or with swapped operands along N; what is left is the width."""
     assert sides(Config("warp_specialized", 128, 48, 64)) == (128, 48)
-    assert sides(Config("warp_specialized_swapped", 48, 128, 64)) == (128, 48)
+    assert sides(Config("warp_specialized", 48, 128, 64, swapped=1)) == (128, 48)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from long_tests import in_turns, spread
 from small_gemms import make_module, specs_of
 
 from genkern.farm.code_object import read_resources
-from genkern.farm.limits import fits
+from genkern.farm.occupancy import fits
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
@@ -49,10 +49,10 @@ GLUON_CONFIGS = [
     Config("warp_specialized", 128, 176, 64, 4, 1, 8, 4),
     Config("warp_specialized", 128, 112, 64, 4, 1, 4, 5),
     Config("warp_specialized", 256, 80, 64, 4, 3, 8, 4),
-    Config("warp_specialized_swapped", 8, 64, 64, 1, 3, 4, 12),
-    Config("warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 9),
-    Config("warp_specialized_swapped", 104, 128, 64, 1, 3, 4, 5),
-    Config("warp_specialized_swapped", 248, 128, 64, 1, 1, 8, 3),
+    Config("warp_specialized", 8, 64, 64, 1, 3, 4, 12, swapped=1),
+    Config("warp_specialized", 104, 64, 64, 1, 1, 4, 9, swapped=1),
+    Config("warp_specialized", 104, 128, 64, 1, 3, 4, 5, swapped=1),
+    Config("warp_specialized", 248, 128, 64, 1, 1, 8, 3, swapped=1),
 ]
 SPECIALIZED_NAME = "persistent_tma_specialized"
 SPECIALIZED = [
@@ -198,7 +198,7 @@ def test_sums_within_the_kernel(compiled: Callable[..., Texts], family: str, spl
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 def test_split_tma(compiled: Callable[..., Texts], arch: str) -> None:
     """Both operands through the copy engine, sums that nobody counts, and a reduction that is there before they are."""
-    texts = compiled(arch, PROBLEM, Config("split_tma", 64, 64, 64, 1, 4, 4, 3))
+    texts = compiled(arch, PROBLEM, Config("tiled_tma", 64, 64, 64, 1, 4, 4, 3, reduce="kernel"))
     assert list(texts) == ["matmul_split_tma_split_mask_m", "reduce_splits"]
     text = main_text(texts)
     assert text.count("cp.async.bulk.tensor.2d") >= 2
@@ -236,7 +236,7 @@ def test_tiled_atomic(compiled: Callable[..., Texts], arch: str) -> None:
 @pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
 def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
     """16 rows of A are the short side of the matrix instruction: wgmma on sm_90, tcgen05 on sm_100."""
-    text = main_text(compiled(arch, PROBLEM, Config("tiled_swapped", 16, 64, 32, 1, 4, 4, 3)))
+    text = main_text(compiled(arch, PROBLEM, Config("tiled", 16, 64, 32, 1, 4, 4, 3, reduce="semaphore", swapped=1)))
     assert re.search(MATRIX[arch], text)
     assert counts_arrivals(text, arch)
 
@@ -244,7 +244,7 @@ def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
 @pytest.mark.parametrize(("arch", "block_m"), [("sm_90", 16), ("sm_90", 8), ("sm_100", 16)])
 def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: int) -> None:
     """Operands by the copy engine; 8 rows are wgmma's from Triton 3.9 on, and mma.sync's before."""
-    text = main_text(compiled(arch, PROBLEM, Config("tiled_tma_swapped", block_m, 64, 64, 1, 4, 4, 3)))
+    text = main_text(compiled(arch, PROBLEM, Config("tiled_tma", block_m, 64, 64, 1, 4, 4, 3, swapped=1)))
     assert "cp.async.bulk.tensor.2d" in text
     assert counts_arrivals(text, arch)
     if block_m == 8:
@@ -350,7 +350,7 @@ def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], 
     "config",
     [
         Config("warp_specialized", 128, 256, 64, 1, 1, 8, 2),
-        Config("warp_specialized_swapped", 256, 128, 64, 1, 1, 8, 2),
+        Config("warp_specialized", 256, 128, 64, 1, 1, 8, 2, swapped=1),
     ],
     ids=lambda config: config.name,
 )

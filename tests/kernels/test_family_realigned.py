@@ -26,10 +26,10 @@ from genkern.kernels.specs import launch_plan, main_variant
 from genkern.ops.op import get_op
 
 H200 = gpu_for_arch("sm_90")
-TILED = Config("realigned_tiled_tma", 32, 32, 32, 3, 1, 4, 3)
-SPLIT = Config("realigned_split_tma", 32, 32, 32, 3, 4, 4, 3)
-UPRIGHT = Config("realigned_warp_specialized", 64, 48, 64, 2, 1, 4, 3)
-SWAPPED = Config("realigned_warp_specialized_swapped", 40, 64, 64, 2, 1, 4, 3)
+TILED = Config("tiled_tma", 32, 32, 32, 3, 1, 4, 3, realigned=1)
+SPLIT = Config("tiled_tma", 32, 32, 32, 3, 4, 4, 3, reduce="kernel", realigned=1)
+UPRIGHT = Config("warp_specialized", 64, 48, 64, 2, 1, 4, 3, realigned=1)
+SWAPPED = Config("warp_specialized", 40, 64, 64, 2, 1, 4, 3, swapped=1, realigned=1)
 EVEN = GemmProblem(104, 200, 522, bias=True, activation="relu")
 # One of each set of operands that are off 16 bytes, and every layout.
 PROBLEMS = [
@@ -118,7 +118,7 @@ def test_refusals() -> None:
     wide = GemmProblem(2**14 - 1, 2**14 - 1, 2049)
     assert not legal(wide, replace(SPLIT, SPLIT_K=3), H200)
     assert "sums of splits and copies" in legal(wide, replace(SPLIT, SPLIT_K=4), H200)
-    assert "sm_90 alone" in legal_problem(off, UPRIGHT.family, gpu_for_arch("sm_100"))
+    assert "wgmma, which sm_100 does not have" in legal_problem(off, UPRIGHT.family, gpu_for_arch("sm_100"))
     # What the base refuses of a config, in its words.
     assert "shared memory" in legal(off, replace(UPRIGHT, BLOCK_SIZE_M=128, num_stages=11), H200)
 
@@ -186,7 +186,7 @@ def test_a_warp_stores_along_rows(tmp_path: Path) -> None:
     """Lanes side by side store 16 bytes each side by side: of 32 rows at a time, copies take twice as long."""
     compiler = pytest.importorskip("triton.compiler")
     target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
-    config = Config("realigned_tiled_tma", 64, 64, 64, 1, 1, 4, 3)
+    config = Config("tiled_tma", 64, 64, 64, 1, 1, 4, 3, realigned=1)
     module, _ = make_module(tmp_path, fp16_problem(64, 72, 1001), [config], "sm_90")
     copies, _ = specs_of(module, config)
     with pytest.MonkeyPatch.context() as patch:

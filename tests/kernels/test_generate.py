@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import forked_programs
 import pytest
-from golden.update import CASES, FAMILY_CASES, FOLDER, rendered
+from golden.update import CASES, FOLDER, path_of, rendered
 from long_tests import spread
 from small_gemms import (
     AMD,
@@ -119,15 +119,15 @@ def every_kind() -> list[tuple[GemmProblem, list[Config], str]]:
     return modules
 
 
-@pytest.mark.parametrize("name", [*CASES, *FAMILY_CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
     """What a reader gets is what is in tests/golden; `make golden` rewrites it after a wanted change."""
-    assert rendered(name) == (FOLDER / name).read_text(encoding="utf-8"), "after a wanted change: make golden"
+    assert rendered(name) == path_of(name).read_text(encoding="utf-8"), "after a wanted change: make golden"
 
 
 def test_golden_folder_holds_the_cases_only() -> None:
     """No golden file is left over from a case that is gone."""
-    assert sorted(path.name for path in FOLDER.glob("*.expected")) == sorted([*CASES, *FAMILY_CASES])
+    assert sorted(FOLDER.glob("*.expected")) == sorted(map(path_of, CASES))
 
 
 def test_modules_are_clean_python(hostile_path: Path) -> None:

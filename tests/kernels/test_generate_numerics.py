@@ -23,7 +23,7 @@ LAYOUTS = list(itertools.product((True, False), (True, False)))
 SMALL = Config("tiled", 32, 32, 32, 2, 1)
 SPLIT = Config("tiled", 32, 16, 32, 3, 4)
 TMA = Config("persistent_tma", 32, 32, 32, 2, 1)
-TMA_SPECIALIZED = Config("persistent_tma_specialized", 32, 16, 32, 2, 1)
+TMA_SPECIALIZED = Config("persistent_tma", 32, 16, 32, 2, 1, specialized=1)
 TILED_TMA = Config("tiled_tma", 32, 16, 32, 2, 3)
 GEMV = Config("gemv", 16, 16, 64, 1, 1)
 SKINNY = Config("tiled", 16, 64, 128, 1, 1)
@@ -111,7 +111,7 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
     families = ("tiled_semaphore", "tiled_atomic", "tiled_swapped")
     for config in (*(Config(family, 32, 16, 32, 2, 3) for family in families), few):
         cases += _split_cases(config)
-    swapped = Config("tiled_tma_swapped", 16, 32, 32, 2, 3)
+    swapped = Config("tiled_tma", 16, 32, 32, 2, 3, swapped=1)
     cases += [(a16w16(24, 48, 112, layout=layout, bias=True), swapped) for layout in LAYOUTS]
     cases += [(a16w16(5, 48, 112), replace(swapped, BLOCK_SIZE_M=8, SPLIT_K=split)) for split in (1, 2, 5)]
     cases += [(a8w8(16, 48, 112, dtype, bias=True), swapped) for dtype in ("int8", FP8[0])]

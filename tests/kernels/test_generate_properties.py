@@ -175,9 +175,9 @@ def test_fitting_changes_as_little_as_it_can() -> None:
     assert fitted(odd, Config("tiled_tma", 16, 16, 16)) == dataclasses.replace(odd, M=16, N=16, K=16)
     assert fitted(odd, Config("gemv", 1, 16, 16)) == dataclasses.replace(odd, M=1, row_major_b=False)
     narrow = GemmProblem(96, 32, 64, "a8w8", "int8", "int8", row_major_a=False)
-    assert fitted(narrow, Config("tiled_tma_swapped", 16, 64, 64)) == narrow
-    assert fitted(narrow, Config("tiled_tma_swapped", 8, 64, 64)) == dataclasses.replace(narrow, row_major_a=True)
-    for gluon in (Config("warp_specialized", 128, 160, 64), Config("warp_specialized_swapped", 104, 64, 64)):
+    assert fitted(narrow, Config("tiled_tma", 16, 64, 64, swapped=1)) == narrow
+    assert fitted(narrow, Config("tiled_tma", 8, 64, 64, swapped=1)) == dataclasses.replace(narrow, row_major_a=True)
+    for gluon in (Config("warp_specialized", 128, 160, 64), Config("warp_specialized", 104, 64, 64, swapped=1)):
         sums = GemmProblem(96, 32, 64, dtype_c="fp32")
         assert fitted(sums, gluon) == sums
         turned = dataclasses.replace(sums, row_major_a=False, row_major_b=True)

@@ -19,23 +19,23 @@ from genkern.kernels.generate import generate
 from genkern.kernels.source import ast_source, load_module
 
 # Its ring leaves room for 64 columns of C, twice, which take turns.
-IN_TURNS = Config("warp_specialized_2x1", 128, 256, 64, 1, 1, 8, 4)
+IN_TURNS = Config("warp_specialized", 128, 256, 64, 1, 1, 8, 4, cluster="2x1")
 COMPILED = [
     Config("warp_specialized", 128, 48, 64, 1, 1, 4, 3),
     Config("warp_specialized", 64, 256, 64, 1, 2, 4, 3),
-    Config("warp_specialized_swapped", 8, 128, 128, 1, 1, 8, 5),
-    Config("warp_specialized_swapped", 104, 64, 64, 1, 3, 4, 4),
-    Config("warp_specialized_swapped_cluster2", 112, 128, 64, 1, 1, 4, 3),
-    Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 4),
-    Config("warp_specialized_swapped_cluster2", 24, 128, 64, 1, 1, 8, 4),
-    Config("warp_specialized_swapped_cluster3", 48, 128, 64, 1, 1, 8, 4),
-    Config("warp_specialized_swapped_cluster5", 40, 64, 128, 1, 1, 4, 4),
-    Config("warp_specialized_swapped_cluster8", 16, 64, 256, 1, 1, 4, 4),
-    Config("warp_specialized_2x1", 128, 224, 64, 1, 1, 8, 3),
-    Config("warp_specialized_1x2", 256, 144, 64, 1, 1, 8, 3),
+    Config("warp_specialized", 8, 128, 128, 1, 1, 8, 5, swapped=1),
+    Config("warp_specialized", 104, 64, 64, 1, 3, 4, 4, swapped=1),
+    Config("warp_specialized", 112, 128, 64, 1, 1, 4, 3, cluster_k=2, swapped=1),
+    Config("warp_specialized", 104, 64, 64, 1, 1, 4, 4, cluster_k=4, swapped=1),
+    Config("warp_specialized", 24, 128, 64, 1, 1, 8, 4, cluster_k=2, swapped=1),
+    Config("warp_specialized", 48, 128, 64, 1, 1, 8, 4, cluster_k=3, swapped=1),
+    Config("warp_specialized", 40, 64, 128, 1, 1, 4, 4, cluster_k=5, swapped=1),
+    Config("warp_specialized", 16, 64, 256, 1, 1, 4, 4, cluster_k=8, swapped=1),
+    Config("warp_specialized", 128, 224, 64, 1, 1, 8, 3, cluster="2x1"),
+    Config("warp_specialized", 256, 144, 64, 1, 1, 8, 3, cluster="1x2"),
     IN_TURNS,
-    Config("warp_specialized_swapped_2x1", 152, 128, 64, 1, 1, 8, 3),
-    Config("warp_specialized_swapped_1x2", 240, 128, 64, 1, 1, 8, 3),
+    Config("warp_specialized", 152, 128, 64, 1, 1, 8, 3, cluster="2x1", swapped=1),
+    Config("warp_specialized", 240, 128, 64, 1, 1, 8, 3, cluster="1x2", swapped=1),
 ]
 CLUSTERS = [config for config in COMPILED if FAMILIES[config.family].cluster > 1]
 SIDE_BY_SIDE = [config for config in COMPILED if FAMILIES[config.family].side_by_side != (1, 1)]

@@ -126,9 +126,9 @@ COMPILED = [
     Config("warp_specialized", 128, 176, 128, 1, 1, 8, 3),
     Config("warp_specialized", 128, 128, 128, 1, 2, 8, 4),
     Config("warp_specialized", 64, 192, 128, 1, 1, 4, 4),
-    Config("warp_specialized_swapped", 88, 128, 128, 1, 1, 8, 4),
-    Config("warp_specialized_swapped", 16, 64, 256, 1, 1, 4, 4),
-    Config("warp_specialized_swapped_cluster4", 64, 128, 128, 1, 1, 8, 4),
+    Config("warp_specialized", 88, 128, 128, 1, 1, 8, 4, swapped=1),
+    Config("warp_specialized", 16, 64, 256, 1, 1, 4, 4, swapped=1),
+    Config("warp_specialized", 64, 128, 128, 1, 1, 8, 4, cluster_k=4, swapped=1),
 ]
 
 

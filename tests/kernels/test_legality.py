@@ -13,6 +13,7 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.kernels import legality
 from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.generate import generate
@@ -28,14 +29,13 @@ from genkern.kernels.legality import (
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import FamilySpace, Space
-from genkern.triton_release import triton_release
 
 H200, B200, A100, MI300X = (gpu_for_arch(arch) for arch in ("sm_90", "sm_100", "sm_80", "gfx942"))
 LARGE = GemmProblem(4096, 4096, 4096)
 INT8, FP32_OUT = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}, GemmProblem(4096, 4096, 4096, dtype_c="fp32")
 INT4 = {"op": "a16w4", "dtype_b": "int8"}
 MXFP4 = {"op": "a4w4_blockscale", "dtype_a": "int8", "dtype_b": "int8"}
-CLUSTER = Config("warp_specialized_swapped_cluster2", 64, 64, 64, num_stages=4)
+CLUSTER = Config("warp_specialized", 64, 64, 64, num_stages=4, cluster_k=2, swapped=1)
 
 
 def problem(m: int, n: int, k: int, **fields: object) -> GemmProblem:
@@ -56,7 +56,7 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (H200, "elements", (LARGE, tile("skinny", 16, 128, 1024)), (LARGE, tile("skinny", 16, 64, 1024))),
     (H200, "from 1 to 16", (LARGE, tile("skinny", 32)), (LARGE, tile("skinny", 16))),
     (H200, "rows of tiles", (problem(70_000, 64, 64), tile("skinny", 1)), (problem(70_000, 64, 64), tile("skinny", 2))),
-    (A100, "sm_90", (LARGE, tile("tiled_tma")), (LARGE, tile("tiled"))),
+    (A100, "needs TMA, which sm_80 does not have", (LARGE, tile("tiled_tma")), (LARGE, tile("tiled"))),
     (MI300X, "TMA", (LARGE, tile("persistent_tma")), (LARGE, tile("tiled"))),
     (H200, "rows of A", (problem(64, 64, 4100), tile("tiled_tma")), (problem(64, 64, 4104), tile("tiled_tma"))),
     (H200, "rows of A", (problem(60, 64, 72, row_major_a=False), tile("tiled_tma")), (problem(60, 64, 72), tile("tiled_tma"))),
@@ -110,13 +110,13 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (H200, "run along K", (problem(8, 64, 256, row_major_a=False, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512))),
     (H200, "read along K", (problem(64, 64, 256, row_major_a=False, **MXFP4), tile("tiled")), (problem(64, 64, 256, **MXFP4), tile("tiled"))),
     (B200, "fit tensor memory", (problem(512, 512, 256, **MXFP4), tile("tiled", 256, 256)), (problem(512, 512, 256, **MXFP4), tile("tiled", 256, 128))),
-    (B200, "written for sm_90", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(1, 64, 256, **INT4), tile("gemv", 1, 16, 512))),
+    (B200, "have wgmma, which sm_100 does not", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(1, 64, 256, **INT4), tile("gemv", 1, 16, 512))),
     (H200, "must divide", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=256)),
      (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=128))),
     (H200, "whole rows", (problem(64, 64, 256, **INT8), tile("warp_specialized")), (problem(64, 64, 256), tile("warp_specialized"))),
     (H200, "of int8", (problem(40, 64, 256, **INT8), tile("warp_specialized_swapped", 40, k=128)), (problem(40, 64, 256, **INT8), tile("warp_specialized_swapped", 48, k=128))),
     (H200, "of int8", (problem(40, 64, 256, **INT8), tile("warp_specialized_swapped", 40, k=128)), (problem(40, 64, 256, **INT8), tile("warp_specialized_swapped", 24, k=128))),
-    (B200, "sm_90 alone", (LARGE, tile("warp_specialized")), (LARGE, tile("persistent_tma"))),
+    (B200, "wgmma, which sm_100 does not have", (LARGE, tile("warp_specialized")), (LARGE, tile("persistent_tma"))),
     (H200, "16 or 32", (LARGE, tile("warp_specialized", 64, num_warps=8)), (LARGE, tile("warp_specialized", 128, num_warps=8))),
     (H200, "16 or 32", (LARGE, tile("warp_specialized", 256)), (LARGE, tile("warp_specialized", 128))),
     (H200, "groups of four", (LARGE, tile("warp_specialized", num_warps=2)), (LARGE, tile("warp_specialized"))),

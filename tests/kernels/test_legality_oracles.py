@@ -23,11 +23,11 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
+from genkern.gemm.triton_release import triton_release
 from genkern.kernels.families.limits import tiles
 from genkern.kernels.catalogue import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
-from genkern.triton_release import triton_release
 
 # What the compiler alone can know, and says with a binary or without one.
 SPARED = (Outcome.COMPILE_TIMED_OUT,)

@@ -94,7 +94,8 @@ def test_which_formats_take_it() -> None:
     for kind in KINDS:
         assert legal(problem_of(1, 64, 256, kind), config_of(1), where) == ""
         assert "16 bytes" in legal_problem(problem_of(1, 64, 264, kind), "skinny_dot", where)
-        assert "written for sm_90" in legal_problem(problem_of(1, 64, 256, kind), "skinny_dot", gpu_for_arch("sm_100"))
+        on_b200 = legal_problem(problem_of(1, 64, 256, kind), "skinny_dot", gpu_for_arch("sm_100"))
+        assert "wgmma, which sm_100 does not" in on_b200
     assert "of fewer bits" in legal_problem(GemmProblem(1, 64, 256), "skinny_dot", where)
 
 

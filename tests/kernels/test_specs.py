@@ -22,6 +22,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.product import product_of
+from genkern.kernels.argument import constants_of
+from genkern.kernels.families.product import product_of
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes
 from genkern.kernels.catalogue import FAMILIES, GLUON, sides, together
 from genkern.kernels.generate import generate
@@ -157,8 +159,8 @@ def _one_for_all(folder: Path, problem: GemmProblem) -> None:
             names = [name for name, _ in (*spec.signature, *spec.constants)]
             assert [argument.name for argument in planned.arguments] == names
             assert launch.kernel.arg_names == names
-            (*values,) = arguments_of(planned, given, known)
-            for value, other in zip(values, (*launch.args, *launch.constants.values()), strict=True):
+            assert dict(constants_of(planned.arguments)) == launch.constants
+            for value, other in zip(arguments_of(planned, given, known), launch.args, strict=True):
                 assert value is other or _described(value) == _described(other)
             for (name, kind), value in zip(spec.signature, launch.args, strict=True):
                 promised = dict(spec.divisible).get(name, 1)

@@ -121,7 +121,9 @@ FAULTS = {
 def test_faults_are_found(interpreter: Interpreter, fault: str) -> None:
     """In one size: by exact inputs, or by random ones where no integer is concerned."""
     own, right, wrong = FAULTS[fault]
-    verdict = interpreter.check(problem_of(16, 40, 320, own), Config("tiled_swapped", 16, 64, 64), (right, wrong))
+    verdict = interpreter.check(
+        problem_of(16, 40, 320, own), Config("tiled", 16, 64, 64, reduce="semaphore", swapped=1), (right, wrong)
+    )
     assert not verdict["passed"]
     assert verdict["message"].startswith("random inputs" if fault == "another half" else "exact inputs")
 

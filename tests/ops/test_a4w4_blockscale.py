@@ -29,7 +29,7 @@ from genkern.tuning.check import reduced
 OP = get_op("a4w4_blockscale")
 MXFP4, MXFP8_MXFP4, MXFP8 = ("int8", "int8"), ("fp8e4m3fn", "int8"), ("fp8e5m2", "fp8e4m3fn")
 TILED = Config("tiled", 32, 32, 64, 4, 1, 4, 2)
-SWAPPED = Config("tiled_swapped", 16, 64, 64, 4, 2, 4, 2)
+SWAPPED = Config("tiled", 16, 64, 64, 4, 2, 4, 2, reduce="semaphore", swapped=1)
 # tcgen05 takes exponents for 128 rows or more.
 NATIVE = Config("tiled", 128, 64, 128, 4, 1, 4, 3)
 

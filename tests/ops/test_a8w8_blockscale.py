@@ -165,11 +165,11 @@ def test_its_own_spaces_hold_what_it_can_compute(arch: str) -> None:
     [
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (), ""),
         # Two buffers are filled together, and promoted one after the other.
-        (Config("warp_specialized_swapped", 16, 64, 256, 1, 1, 4, 4), (), ""),
+        (Config("warp_specialized", 16, 64, 256, 1, 1, 4, 4, swapped=1), (), ""),
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_k", 256),), ""),
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_k", 64),), "divide the 64 elements"),
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_n", 100),), "have several scales"),
-        (Config("warp_specialized_swapped", 16, 64, 128, 1, 1, 4, 4), (("block_n", 100),), ""),
+        (Config("warp_specialized", 16, 64, 128, 1, 1, 4, 4, swapped=1), (("block_n", 100),), ""),
     ],
 )
 def test_a_buffer_of_the_ring_has_one_scale(config: Config, own: tuple[tuple[str, int], ...], said: str) -> None:

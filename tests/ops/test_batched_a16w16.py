@@ -199,7 +199,7 @@ def test_spaces_have_something_for_every_size(arch: str, types: tuple[str, str])
 
 def test_programs_in_cute_walk_over_all_products() -> None:
     """One grid for all of them, in which each pointer has a step; what they load and store by TMA has no gaps."""
-    config = Config("cute_ping_pong", 128, 128, 64, 2, 1, 8, 4)
+    config = Config("cute_wgmma", 128, 128, 64, 2, 1, 8, 4, schedule="ping_pong")
     problem = problem_of(300, 200, 136, 5, ("batched_a16w16", "bf16", "bf16", "bf16"))
     for any_m in (False, True):
         plan = launch_plan(product_of(problem, get_op(problem.op), "sm_90"), config, H200, any_m=any_m)
@@ -213,7 +213,7 @@ def test_programs_in_cute_walk_over_all_products() -> None:
 
 def test_what_programs_in_cute_refuse() -> None:
     """What is beyond K is the next product's where rows run otherwise, and sizes that 32 bits do not count."""
-    config = Config("cute_ping_pong", 128, 128, 64, 2, 1, 8, 4)
+    config = Config("cute_wgmma", 128, 128, 64, 2, 1, 8, 4, schedule="ping_pong")
     types = ("batched_a16w16", "bf16", "bf16", "bf16")
     assert not legal(problem_of(300, 200, 136, 5, types), config, H200)
     for turned in ({"row_major_a": False}, {"row_major_b": True}):

@@ -9,8 +9,8 @@ import pytest
 
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import Budget, Session
 from genkern.ops.fields import number, own_text, own_values, parse_own, word
+from genkern.timing.session import Budget, Session
 
 
 @dataclass(frozen=True)

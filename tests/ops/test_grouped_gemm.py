@@ -155,7 +155,7 @@ def test_tiles_in_gluon_that_fit_groups_come_first() -> None:
     space, bf16 = load_space(None, "sm_90", "grouped_gemm"), ("bf16", "bf16", "bf16")
     few = problem_of(512, 4096, 7168, 16, (FP8[0], FP8[0], "bf16"), (("capacity", 256), ("scales", "blocks")))
     many = problem_of(1024, 4096, 7168, 4, bf16, (("capacity", 1024),))
-    first, second = (Config("warp_specialized_swapped", m, 128, 64, 1, 1, 4, 4) for m in (136, 128))
+    first, second = (Config("warp_specialized", m, 128, 64, 1, 1, 4, 4, swapped=1) for m in (136, 128))
     assert predict_us(many, first, Resources(), H200) < 0.8 * predict_us(many, second, Resources(), H200)
     order = promising_first(many, prune(space, many, H200).kept, H200)
     assert {config.family for config in order[:20]} <= {"warp_specialized", "warp_specialized_swapped"}

@@ -10,13 +10,13 @@ from command import run_here
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.process.capture import Capture
+from genkern.runtime.process.recorded_sizes import SizeRecorder
 
 
-def captured(folder: Path, rank: int, *sizes: GemmProblem) -> None:
-    capture = Capture(folder, pytest.fail, {"RANK": str(rank)})
+def recorded(folder: Path, rank: int, *sizes: GemmProblem) -> None:
+    recorder = SizeRecorder(folder, pytest.fail, {"RANK": str(rank)})
     for size in sizes:
-        capture(None, size, None)
+        recorder(None, size, None)
 
 
 def read(path: Path) -> list[GemmProblem]:
@@ -27,10 +27,14 @@ A, B, C = GemmProblem(16, 256, 512), GemmProblem(1, 256, 512), GemmProblem(16, 1
 SCALED = GemmProblem(16, 256, 512, "a8w8", "fp8e4m3fnuz", "fp8e4m3fnuz")
 
 
-def test_captures_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder stands for its captures; each size stands once, a weight's M in order, in the types as written."""
-    captured(tmp_path, 0, A, SCALED)
-    captured(tmp_path, 1, C, A, B)
+def test_recorded_sizes_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder stands for what was recorded in it, by earlier releases too; each size stands once, a weight's M in
+    order, in the types as written.
+    """
+    recorded(tmp_path, 0, A, SCALED)
+    recorded(tmp_path, 1, C, A, B)
+    of_one, _ = sorted(tmp_path.glob("recorded_*"))
+    of_one.rename(tmp_path / "capture_host_1.yaml")
     (tmp_path / "online_x.yaml").write_text("- {'M': 1, 'N': 2, 'K': 3}\n")
     ran = run_here(capsys, "merge", tmp_path, "-o", tmp_path / "sizes.yaml")
     assert (ran.status, ran.err) == (0, "")
@@ -52,9 +56,9 @@ def test_other_lists_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that cannot be read, and a last line that a full disk has cut, cost exit status 1 and themselves only."""
-    captured(tmp_path, 0, A, B)
-    captured(tmp_path, 1, C)
-    cut, _ = sorted(tmp_path.glob("capture_*"))
+    recorded(tmp_path, 0, A, B)
+    recorded(tmp_path, 1, C)
+    cut, _ = sorted(tmp_path.glob("recorded_*"))
     cut.write_text(cut.read_text() + "- {'M': 16, 'N")
     (tmp_path / "bad.yaml").write_text("hello")
     ran = run_here(capsys, "merge", tmp_path, tmp_path / "bad.yaml", tmp_path / "none", "-o", tmp_path / "all.yaml")
@@ -67,7 +71,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_standard_output_is_the_list_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """What is said goes to standard error then."""
-    captured(tmp_path, 0, A)
+    recorded(tmp_path, 0, A)
     ran = run_here(capfd, "merge", tmp_path, "-o", "/dev/stdout")
     (tmp_path / "again.yaml").write_text(ran.out)
     assert read(tmp_path / "again.yaml") == [A]
@@ -78,7 +82,7 @@ def test_standard_output_is_the_list_alone(tmp_path: Path, capfd: pytest.Capture
 def test_refusals(
     argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without -o, into AITER's CSV, of files that are not there, or of a folder without captures: one line."""
+    """Without -o, into AITER's CSV, of files that are not there, or of a folder without recorded sizes: one line."""
     monkeypatch.chdir(tmp_path)
     assert run_here(capsys, "merge", *argv).refusal
     assert list(tmp_path.iterdir()) == []

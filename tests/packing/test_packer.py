@@ -20,7 +20,7 @@ from genkern.runtime.packed import Contents
 from genkern.runtime.table import Choice
 
 PROBLEM = GemmProblem(300, 240, 1024, bias=True)
-SPLIT = Config("cute_split_1x2", 128, 120, 64, 1, 3, 8, 5)
+SPLIT = Config("cute_wgmma", 128, 120, 64, 1, 3, 8, 5, store="direct", cluster="1x2")
 
 
 def test_a_split_k_of_two_languages(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_split_k_of_two_languages(tmp_path: Path) -> None:
             "bias": Layout(1, 240, 240, 2),
         }
         prepared = PreparedCall(gpu, Choice("tuned", winner, call, bundle), layouts, m)
-        assert prepared.scratch_bytes == (3 * m * 240 * 4, 0)
+        assert prepared.memory_bytes == (3 * m * 240 * 4, 0)
         assert prepared((1 << 20, 2 << 20, 3 << 20, 4 << 20))
         parts, sums = gpu.driver.launched
         assert parts.symbol == "matmul_cute_split_1x2_BM128_BN120_BK64_nW8_nS5_0"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import Budget, Session
 from genkern.profiling import server
 from genkern.profiling.checking.verdict import Subject, Verdict
 from genkern.profiling.server import Server
 from genkern.runtime.backends.cublaslt import CublasLtError
 from genkern.search.screening import screening_for
+from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.session import Budget, Session
 
 SESSION = Session(
     "module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9), screening=screening_for(Budget())

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rocprof_session import install_profilers, make_session
 
-from genkern.gemm.session import Session
 from genkern.profiling.rocm.rocprof import RocprofV3Profiler
+from genkern.timing.session import Session
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from genkern.gemm.session import Session
 from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.loaded_gemm import Launchable
+from genkern.timing.session import Session
 
 CYCLES_PER_US = 2000.0
 API_US = 4.0

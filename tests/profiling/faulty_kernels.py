@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from genkern.kernels.argument import Constant, Integer, Pointer
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 
 SIZE = 1 << 20
 BLOCK = 1024
@@ -86,7 +86,7 @@ def plan(family):
         Constant("BLOCK", BLOCK),
     )
     kernel = family.removeprefix("late_") if c == "c" else "good"
-    return LaunchPlan((Launch(kernel, (SIZE // BLOCK, 1, 1), 1, False, arguments),), 0, "fp32", 0).to_json()
+    return LaunchPlan((PlannedLaunch(kernel, (SIZE // BLOCK, 1, 1), 1, False, arguments),), 0, "fp32", 0).to_json()
 
 
 # The weights, which take many copies, are what a call finds cold.

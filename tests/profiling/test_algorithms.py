@@ -13,12 +13,12 @@ import torch
 from fake_cublaslt import build
 from lt_problems import expected_of, operands_of, variable
 
-from genkern.gemm.libraries import KeptAlgorithm, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.algorithms import BEST, LONG_BEST, MOST, Algorithms, sampled_us, to_race, to_sample
 from genkern.profiling.finals import SampleFailed
 from genkern.runtime.backends import cublaslt, cublaslt_library
 from genkern.runtime.backends.cublaslt_api import Api
+from genkern.timing.libraries import KeptAlgorithm, library_of
 
 PROBLEM = GemmProblem(5, 7, 9, bias=True)
 

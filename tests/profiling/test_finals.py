@@ -8,10 +8,10 @@ from itertools import chain, cycle, islice
 
 import pytest
 
-from genkern.gemm.session import VENDOR
-from genkern.gemm.statistics import estimate, tied
 from genkern.profiling.clocks import ThrottleGuard
 from genkern.profiling.finals import Finals, Rounds, SampleFailed, run_finals, semifinal
+from genkern.timing.libraries import VENDOR
+from genkern.timing.statistics import estimate, tied
 
 ROUNDS = Rounds(10, 60, 1e9, seed=0)
 # Rounds of a steady device's warm-up: three windows of fifty.

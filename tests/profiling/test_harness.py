@@ -1,4 +1,4 @@
-"""Tests of profiling/harness.py on a simulated GPU; what a real parent makes of it is in test_served.py."""
+"""Tests of profiling/harness.py on a simulated GPU; what a real parent makes of it is in test_supervised.py."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from fake_gpu import FakeGemm, FakeGpu, name_of
 
 from genkern.errors import BugError
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.profiling import harness, server
 from genkern.profiling.loaded_gemm import Call
 from genkern.profiling.rocm import fence
 from genkern.profiling.rocm.dispatch_match import parse_launch_log
 from genkern.profiling.rocm.launch_job import FENCE
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget, Session
 
 SESSION = Session("module.py", GemmProblem(64, 64, 64), "sm_90", 0, ".", Budget(finals_s=1e9))
 

@@ -1,4 +1,4 @@
-"""Tests of profiling/measured_process.py with real processes; faults of candidates are in test_served.py."""
+"""Tests of profiling/measured_process.py with real processes; faults of candidates are in test_supervised.py."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 from genkern.errors import ProfilerError
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
-from genkern.gemm.session import Budget, Session
 from genkern.profiling import measured_process
 from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, ChildTimedOut, Exit
+from genkern.timing.session import Budget, Session
 
 HARNESS = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fake_harness.py")), "--serve", "cudagraph")
 WAIT_S = 10.0

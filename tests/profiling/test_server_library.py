@@ -8,8 +8,8 @@ import pytest
 from asked_server import LT, FakeAlgorithms, Parent, simulated
 from fake_gpu import FakeGpu, name_of
 
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.profiling.algorithms import MOST
+from genkern.timing.libraries import KeptAlgorithm
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from genkern.errors import LaunchError
 from genkern.farm.code_object import read_parameter_bytes
 from genkern.runtime.launch.cuda_driver import LaunchConfig
 from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, TensorMap
-from genkern.runtime.launch.scratch import Scratch
 from genkern.runtime.launch.shape import Entries, LaunchShape
+from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.table import Device
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
@@ -197,7 +197,7 @@ class FakeGpu:
         self.index = index
         self.identity = identity
         self.driver = FakeDriver()
-        self.scratch = Scratch(self.driver.memory)
+        self.workspaces = Workspaces(self.driver.memory)
         self.made: list[Any] = []
         self.temporaries: list[Any] = []
 

@@ -34,8 +34,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
-from genkern.runtime.bundle import write_bundle
-from genkern.runtime.packed import Contents, PackedCall
+from genkern.runtime.bundle import Bundle, write_bundle
+from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 
 # N is the number of the family, so that each has a problem of its own; K is what all take.
 K = 512
@@ -100,3 +100,8 @@ def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bo
     path = str(folder / "all.genkern")
     write_bundle(path, Contents(tuple(winners), binaries, beside), images)
     return path
+
+
+def winners_for(bundle: Bundle, arch: str) -> tuple[PackedWinner, ...]:
+    """The winners of one architecture."""
+    return tuple(winner for winner in bundle.winners if winner.arch == arch)

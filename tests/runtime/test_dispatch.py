@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from recording_gpu import FakeGpu
+from small_bundle import winners_for
 
 from genkern.errors import InputError
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
@@ -19,6 +19,7 @@ from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.served import as_stored
+from genkern.timing.libraries import KeptAlgorithm
 
 K = 512
 
@@ -29,7 +30,7 @@ def operands(m: int, n: int, k: int = K) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_every_family_is_launched(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
     """A call of a tuned size launches its winner's kernels, in order, and returns what they were given as C."""
-    for winner in bundle.of_arch("sm_90"):
+    for winner in winners_for(bundle, "sm_90"):
         x, weight = operands(winner.problem.M, winner.problem.N)
         gpu.driver.launched.clear()
         gpu.made.clear()
@@ -123,7 +124,7 @@ def test_without_a_guard_calls_are_the_same(gemm: Gemm, gpu: FakeGpu, monkeypatc
 
 def test_a_winner_whose_sums_vary_yields(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
     """Where PyTorch is to be deterministic the library serves what atomic additions would, call by call."""
-    atomic = next(winner for winner in bundle.of_arch("sm_90") if not winner.deterministic)
+    atomic = next(winner for winner in winners_for(bundle, "sm_90") if not winner.deterministic)
     assert atomic.config.startswith("tiled_atomic")
     x, weight = operands(atomic.problem.M, atomic.problem.N)
     launched = []
@@ -139,9 +140,9 @@ def test_a_winner_whose_sums_vary_yields(gemm: Gemm, gpu: FakeGpu, bundle: Bundl
     assert launched == [0, len(atomic.calls[0].plan.launches), 0, 0]
 
 
-def test_what_goes_into_a_graph_has_scratch_of_its_own(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
+def test_what_goes_into_a_graph_has_workspace_of_its_own(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
     """Its workspace is a tensor that nobody keeps, and counters are those of the capture; eager calls keep theirs."""
-    winner = next(each for each in bundle.of_arch("sm_90") if each.config.startswith("tiled_tma_BM"))
+    winner = next(each for each in winners_for(bundle, "sm_90") if each.config.startswith("tiled_tma_BM"))
     x, weight = operands(winner.problem.M, winner.problem.N)
     seen = []
     for capturing in (0, 5, 5, 6, 0):
@@ -153,7 +154,7 @@ def test_what_goes_into_a_graph_has_scratch_of_its_own(gemm: Gemm, gpu: FakeGpu,
         assert [each.data_ptr().to_bytes(8, "little") in launched.parameters for each in gpu.temporaries] == (
             [True] if capturing else []
         )
-        counters = gpu.scratch.counters(7, capturing, 4) if capturing else gpu.scratch.take(7, 0, 4)[1]
+        counters = gpu.workspaces.counters(7, capturing, 4) if capturing else gpu.workspaces.take(7, 0, 4)[1]
         assert counters.to_bytes(8, "little") in launched.parameters
         seen.append(counters)
     assert seen[0] == seen[4]
@@ -179,7 +180,7 @@ def test_an_untuned_m_keeps_no_large_workspace(gpu: FakeGpu, bundle: Bundle) -> 
     """Whatever the rule: partial sums of a kernel for few rows would take gigabytes for many, and stay."""
     gemm = Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu, lambda m, options: options[-1]))
     split = "tiled_BM64_BN32_BK32_GM4_SK4_nW4_nS2"
-    (winner,) = (each for each in bundle.of_arch("sm_90") if each.config == split)
+    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == split)
     x, weight = operands(30_000, winner.problem.N)
     assert gemm(x[:200], weight).shape == (200, winner.problem.N)
     assert gpu.driver.launched

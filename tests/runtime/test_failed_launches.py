@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from recording_gpu import FakeGpu
+from small_bundle import winners_for
 from test_dispatch import operands
 
 from genkern.runtime.bundle import Bundle
@@ -17,7 +18,7 @@ def test_after_one_failure_the_library_serves(
     gemm: Gemm, gpu: FakeGpu, bundle: Bundle, first: int, family: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Calls that go into a graph and eager ones, whichever failed: nothing of that winner is launched any more."""
-    winner = next(each for each in bundle.of_arch("sm_90") if each.config.startswith(f"{family}_BM"))
+    winner = next(each for each in winners_for(bundle, "sm_90") if each.config.startswith(f"{family}_BM"))
     x, weight = operands(winner.problem.M, winner.problem.N)
     gemm(x, weight)
     assert gpu.driver.launched

@@ -5,29 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Descriptor
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 from genkern.runtime.table import Device, Table
 from genkern.runtime.untuned import (
     Option,
     bound_us,
-    by_padding,
     by_times,
     least_library_us,
     nearest,
     nearest_winner,
-    next_larger,
-    padded_m,
 )
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
-PLAN = LaunchPlan((Launch("kernel", (1, 1, 1), 1, False, ()),), 0, "fp32", 0)
+PLAN = LaunchPlan((PlannedLaunch("kernel", (1, 1, 1), 1, False, ()),), 0, "fp32", 0)
 
 
 def winner(
@@ -103,35 +98,19 @@ def test_the_faster_of_two_rows_stays() -> None:
         assert tuned.doubled == [slow]
 
 
-@given(m=st.integers(1, 20000), n=st.sampled_from([4096, 4097]))
-def test_aiters_padding(m: int, n: int) -> None:
-    """Padded M is never smaller, is a multiple of its step or a power of two, and is the same for a padded one."""
-    fine, coarse = (padded_m(m, n, coarse) for coarse in (False, True))
-    assert m <= fine < m + 128
-    assert padded_m(fine, n, False) == fine
-    assert coarse == 8192 if m > 8192 and n > 4096 else (coarse >= m and coarse & (coarse - 1) == 0)
-
-
-RULES = {
-    by_padding: {1: 16, 15: 16, 40: 64, 65: 128, 100: 128, 129: None},
-    nearest: {1: 16, 15: 16, 39: 16, 41: 64, 65: 64, 120: 128},
-    next_larger: {1: 16, 15: 16, 17: 64, 65: 128, 129: 128, 256: 128, 257: None},
-}
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_rules(rule: object) -> None:
-    """Of tuned M = 16, 64 and 128, which each rule takes."""
+def test_the_nearest() -> None:
+    """Of tuned M = 16, 64 and 128 the one with the least distance; of two, the larger one."""
     options = [Option(winner(m, (1, 10**6)), PackedCall(1, 10**6, PLAN, (), "")) for m in (16, 64, 128)]
-    for m, wanted in RULES[rule].items():  # type: ignore[index]
-        option = rule(m, options)  # type: ignore[operator]
-        assert (option and option.m) == wanted, m
+    for m, wanted in {1: 16, 15: 16, 39: 16, 40: 64, 41: 64, 65: 64, 120: 128}.items():
+        found = nearest(m, options)
+        assert found is not None
+        assert found.m == wanted
 
 
 def tile(rows: int, *, by_tma: bool, programs: int = 1, cluster: int = 1) -> LaunchPlan:
     """A plan for tiles of C that have so many rows."""
     of_a = (Descriptor("a_desc", "a", (rows, 64), False),) if by_tma else ()
-    launch = Launch("kernel", (programs, 1, 1), cluster, False, (*of_a, Constant("BLOCK_SIZE_M", rows)))
+    launch = PlannedLaunch("kernel", (programs, 1, 1), cluster, False, (*of_a, Constant("BLOCK_SIZE_M", rows)))
     return LaunchPlan((launch,), 0, "fp32", 0)
 
 

@@ -1,24 +1,23 @@
-"""Tests of genkern.search.predict: bounds, order, labels, and agreement with timings of a real GPU."""
+"""Tests of genkern.search.predict: bounds, order, and agreement with timings of a real GPU."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_gpus
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Resources
-from genkern.gemm.session import Budget, Profiler, Session
 from genkern.kernels.catalogue import FAMILIES
 from genkern.search.predict import PredictProfiler, predict_us, promising_first, roofline_us
+from genkern.gemm.records import Resources
+from genkern.search.predict import predict_us, promising_first, roofline_us
 
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(4096, 6144, 4096)
@@ -57,7 +56,7 @@ def test_never_below_the_roofline(problem: GemmProblem, config: Config, resource
 
 @given(problem=problems, config=configs, resources=needs, more=st.integers(1, 1000))
 def test_spills_cost(problem: GemmProblem, config: Config, resources: Resources, more: int) -> None:
-    """Scratch memory never makes a kernel faster."""
+    """Spilled registers never make a kernel faster."""
     base = dataclasses.replace(resources, scratch_bytes=resources.scratch_bytes or 0)
     spilled = dataclasses.replace(base, scratch_bytes=(base.scratch_bytes or 0) + more)
     assert predict_us(problem, config, spilled, H200) >= predict_us(problem, config, base, H200)
@@ -149,72 +148,6 @@ def test_order_agrees_with_timings() -> None:
     pairs = [(a, b) for a in range(len(TIMED)) for b in range(len(TIMED)) if TIMED[b][0] > 1.25 * TIMED[a][0]]
     right = sum(predicted[a] < predicted[b] for a, b in pairs)
     assert right >= 0.9 * len(pairs)
-
-
-def candidate(config: Config = CONFIG, resources: Resources = RESOURCES) -> Candidate:
-    return Candidate(config, (Binary("key", "/nowhere", "symbol", resources),))
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Session:
-    return Session("module.py", PROBLEM, "sm_90", 0, str(tmp_path), Budget())
-
-
-def test_screen_labels_every_record(session: Session) -> None:
-    """One record per candidate, in order, labelled predicted; one that cannot launch says why."""
-    profiler: Profiler = PredictProfiler()
-    wide = dataclasses.replace(CONFIG, BLOCK_SIZE_N=256)
-    too_big = candidate(wide, Resources(registers=255, shared_bytes=300_000))
-    no_binary = Candidate(dataclasses.replace(CONFIG, BLOCK_SIZE_K=32), ())
-
-    first, second, third = profiler.screen(session, iter([candidate(), too_big, no_binary]))
-    profiler.close()
-
-    assert (first.config, first.outcome, first.stage) == (CONFIG.name, Outcome.MEASURED, "screen")
-    assert first.duration_us == predict_us(PROBLEM, CONFIG, RESOURCES, H200)
-    assert first.samples_us == (first.duration_us,)
-    assert (second.outcome, second.duration_us, second.samples_us) == (Outcome.OVER_RESOURCES, None, ())
-    assert "shared memory of 300000 bytes" in second.message
-    assert third.outcome is Outcome.MEASURED
-    assert {"predicted"} == {record.time_source for record in (first, second, third)}
-
-
-def test_screen_reads_a_growing_stream(session: Session) -> None:
-    """The first prediction comes before the second candidate exists."""
-
-    def farm() -> object:
-        yield candidate()
-        raise AssertionError("the second candidate was asked for too early")
-
-    first = next(PredictProfiler().screen(session, farm()))  # type: ignore[arg-type]
-    assert first.outcome is Outcome.MEASURED
-
-
-def test_retime_ranks_and_keeps_ties(session: Session) -> None:
-    """Finalists come back fastest first; equal predictions keep their order, and the unfit come last."""
-    slow = candidate(dataclasses.replace(CONFIG, BLOCK_SIZE_M=16))
-    twin_a, twin_b = (candidate(dataclasses.replace(CONFIG, schedule_hint=hint)) for hint in ("none", "attention"))
-    unfit = candidate(dataclasses.replace(CONFIG, num_warps=64))
-
-    found = PredictProfiler().retime(session, [unfit, slow, twin_b, twin_a])
-
-    assert [record.config for record in found] == [c.config.name for c in (twin_b, twin_a, slow, unfit)]
-    assert {"final"} == {record.stage for record in found}
-    assert found[-1].outcome is Outcome.OVER_RESOURCES
-
-
-def test_device_name_picks_the_device(session: Session) -> None:
-    """A slower memory of the same arch gives a longer time for a product that memory bounds."""
-    thin = dataclasses.replace(session, problem=GemmProblem(1024, 65536, 256))
-    times = [next(PredictProfiler(name).screen(thin, [candidate()])).duration_us or 0.0 for name in ("", "H100 PCIe")]
-    assert times[1] > times[0] > 0
-
-
-def test_unknown_arch_is_an_input_error(session: Session) -> None:
-    """An arch that the table does not hold is refused by name."""
-    unknown = dataclasses.replace(session, arch="sm_35")
-    with pytest.raises(InputError, match="sm_35"):
-        list(PredictProfiler().screen(unknown, [candidate()]))
 
 
 @given(problem=problems, chosen=st.lists(configs, max_size=12), gpu=st.sampled_from(known_gpus()))

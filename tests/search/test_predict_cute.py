@@ -16,7 +16,7 @@ from genkern.search.predict_cute import programs_us
 
 H200 = gpu_for_device("NVIDIA H200", "sm_90")
 LARGE = GemmProblem(4096, 6144, 4096)
-PING_PONG = Config("cute_ping_pong", 128, 128, 64, 8, 1, 8, 6)
+PING_PONG = Config("cute_wgmma", 128, 128, 64, 8, 1, 8, 6, schedule="ping_pong")
 TFLOPS = 6.0
 # Microseconds there, in shuffled rounds (2026-11-22): every so many of those that were timed.
 MEASURED = {
@@ -131,7 +131,7 @@ def test_on_sm_100_two_programs_load_half() -> None:
     """Never measured there: of a tile that two programs share each loads half of A and of B."""
     b200 = gpu_for_arch("sm_100")
     alone = Config("cute_tcgen05", 128, 256, 64, 8, 1, 4, 4)
-    pair = Config("cute_tcgen05_2cta_2x1", 256, 256, 64, 8, 1, 4, 6)
+    pair = Config("cute_tcgen05", 256, 256, 64, 8, 1, 4, 6, ctas=2, cluster="2x1")
     assert programs_us(LARGE, pair, b200, 100.0) < 0.8 * programs_us(LARGE, alone, b200, 100.0)
     # Where products are, nothing is gained; 64 rows leave half of the lanes idle.
     tflops = 5.0

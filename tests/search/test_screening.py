@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from genkern.gemm.session import Budget, Screening
 from genkern.search.screening import SCREENING, screening_for
+from genkern.timing.session import Budget, Screening
 
 
 @pytest.mark.parametrize("budget", [Budget(exhaustive=True), Budget(protocol="tune_gemm")])

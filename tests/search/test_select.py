@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
-from genkern.gemm.session import VENDOR, Budget
-from genkern.gemm.statistics import tied
 from genkern.search.select import (
     barren_families,
     choice,
@@ -24,6 +22,9 @@ from genkern.search.select import (
     semifinalists,
     spread_us,
 )
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget
+from genkern.timing.statistics import tied
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32, 1, 1, 4, 2)

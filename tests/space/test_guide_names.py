@@ -62,7 +62,7 @@ def test_a_split_k() -> None:
     found = in_own_names({**ENTRY, "family": "cute_split", "use_tma_store": [False], "SPLIT_K": [2, 3]})
     assert {each["family"] for each in found} == {"cute_split", "cute_split_2x1"} <= set(FORMS)  # type: ignore[index]
     assert {tuple(each["SPLIT_K"]) for each in found} == {(2, 3)}  # type: ignore[index]
-    config = Config("cute_split_4x1", 128, 96, 64, 1, 3, 8, 4)
+    config = Config("cute_wgmma", 128, 96, 64, 1, 3, 8, 4, store="direct", cluster="4x1")
     (back,) = in_own_names(in_guide_names(config))
     assert (back["family"], back["SPLIT_K"]) == (config.family, [3])  # type: ignore[index]
 

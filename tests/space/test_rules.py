@@ -49,7 +49,7 @@ INT8 = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}
 
 def specialized(m: int = 128, n: int = 128, k: int = 64, **fields: object) -> Config:
     """A config of persistent_tma_specialized."""
-    return Config("persistent_tma_specialized", m, n, k, **fields)  # type: ignore[arg-type]
+    return Config("persistent_tma", m, n, k, **fields, specialized=1)  # type: ignore[arg-type]
 
 
 def own(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) -> Config:

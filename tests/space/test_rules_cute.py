@@ -29,7 +29,7 @@ def together(m: int, n: int, form: str = "", stages: int = 4) -> Config:
 
 
 def three(m: int, n: int) -> Config:
-    return Config("cute_cooperative", m, n, 64, 8, 1, 12, 4)
+    return Config("cute_wgmma", m, n, 64, 8, 1, 12, 4)
 
 
 def swapped(m: int, n: int, form: str = "", stages: int = 4) -> Config:

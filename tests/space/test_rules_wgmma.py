@@ -32,12 +32,12 @@ def upright(m: int = 64, n: int = 64, **fields: int) -> Config:
 
 def swapped(m: int = 64, n: int = 64, **fields: int) -> Config:
     """A config whose rows of wgmma go along N."""
-    return Config("warp_specialized_swapped", m, n, 64, **fields)
+    return Config("warp_specialized", m, n, 64, **fields, swapped=1)
 
 
 def joint(k: int, m: int = 64, n: int = 64, **fields: int) -> Config:
     """A swapped config whose ring is filled by so many elements of K at a time."""
-    return Config("warp_specialized_swapped", m, n, k, **fields)
+    return Config("warp_specialized", m, n, k, **fields, swapped=1)
 
 
 def cluster(size: int, m: int = 64, n: int = 64, **fields: int) -> Config:
@@ -62,7 +62,7 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     ("wgmma_width", H200, (problem(64, 1, 64), upright(64, 48)), (problem(64, 1, 64), upright(64, 32))),
     ("wgmma_width", H200, (problem(24, 64, 64), swapped(32)), (problem(25, 64, 64), swapped(32))),
     ("wgmma_width", H200, (problem(1, 64, 64), swapped(24)), (problem(1, 64, 64), swapped(16))),
-    ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled_swapped", 64, 64, 64))),
+    ("wgmma_width", H200, (problem(24, 64, 64), swapped(64)), (problem(24, 64, 64), Config("tiled", 64, 64, 64, reduce="semaphore", swapped=1))),
     # Four K-blocks for each program of a cluster, and an SM: of 132 clusters of four and of eight have 120.
     ("cluster_shares", H200, (problem(100, 512, 448), cluster(2, 104)), (problem(100, 512, 449), cluster(2, 104))),
     ("cluster_shares", H200, (problem(100, 31 * 64, 4096), cluster(4, 104)), (problem(100, 30 * 64, 4096), cluster(4, 104))),

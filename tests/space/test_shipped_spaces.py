@@ -15,7 +15,6 @@ from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute import dense_sm100
 from genkern.kernels.cute.dense import FORMS
-from genkern.kernels.families.limits import has_tma
 from genkern.kernels.families.realigned import REALIGNED
 from genkern.kernels.catalogue import FAMILIES, GLUON
 from genkern.kernels.legality import legal_compiled, legal_problem, legal_run_time
@@ -57,7 +56,7 @@ def compiles(family: str, arch: str) -> bool:
     """Whether Triton takes the family's kernels for this target."""
     if arch.startswith("gfx"):
         return FAMILIES[family].runs_on_amd
-    return has_tma(gpu_for_arch(arch)) or not FAMILIES[family].uses_tma
+    return gpu_for_arch(arch).has.tma or not FAMILIES[family].uses_tma
 
 
 def keeps_something(space: Space, problem: GemmProblem, arch: str, family: str = "") -> bool:

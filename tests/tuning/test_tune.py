@@ -11,11 +11,11 @@ import pytest
 
 from genkern.farm.workshop import Job
 from genkern.gemm.config import Config
-from genkern.gemm.libraries import KeptAlgorithm, library_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
-from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.journal.journal import Journal
+from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
+from genkern.timing.session import Budget, Session
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 PROBLEM = GemmProblem(64, 4096, 4096)

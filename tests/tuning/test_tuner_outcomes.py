@@ -22,7 +22,6 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit
-from genkern.gemm.session import Budget, Session
 from genkern.journal.journal import Journal
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
@@ -31,6 +30,7 @@ from genkern.ops.op import get_op
 from genkern.search.predict import promising_first
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space
+from genkern.timing.session import Budget, Session
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Report, Tuner
 

@@ -18,7 +18,7 @@ from genkern.formats.flat_csv import Row, read_table
 from genkern.formats.flat_yaml import shown
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.gpus import arch_with_fp8, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import parse_own
 from genkern.ops.op import gb_per_s, get_op
@@ -57,7 +57,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
         a, b, c = (str(values[key]) for key in ("dtype_a", "dtype_b", "dtype_c"))
         m, n, k = (int(str(values[key])) for key in "MNK")
         problem = GemmProblem(m, n, k, OP, a, b, c, activation=str(values["activation"]), own=own)
-        if reason := get_op(OP).refuse(problem, "gfx942" if "uz" in problem.dtype_a else arch or ""):
+        if reason := get_op(OP).refuse(problem, arch_with_fp8("fnuz") if "uz" in problem.dtype_a else arch or ""):
             imported.left_out[reason] += 1
         else:
             imported.candidates.append(Candidate(problem))

@@ -210,8 +210,8 @@ def _share(product: Product, operand: str, k_major: bool, rows: Value, sharers: 
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    if gpu is not None and gpu.arch != "sm_90":
-        return "this family is written for wgmma, which sm_90 alone has"
+    if gpu is not None and not gpu.has.wgmma:
+        return f"this family is written for wgmma, which {gpu.arch} does not have"
     if reason := operands_limit(problem):
         return reason
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):

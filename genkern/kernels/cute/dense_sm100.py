@@ -154,8 +154,8 @@ def _block(product: Product, operand: str, k_major: bool, rows: Value) -> Map:
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    if gpu is not None and gpu.arch != "sm_100":
-        return "this family is written for tcgen05, which sm_100 alone has"
+    if gpu is not None and not gpu.has.tcgen05:
+        return f"this family is written for tcgen05, which {gpu.arch} does not have"
     return operands_limit(problem) or finish_limit(problem) or tma_operands_limit(problem, gpu)
 
 

@@ -158,9 +158,9 @@ def of_groups(product: Product, variant: Variant, a: Argument, b: Argument, last
     groups = product.groups
     assert groups is not None
     rows, of_a = (POINTERS[0], "a") if groups.gathered else (a, "")
-    scratch = (slot_rows(product),) if groups.summed else ()
+    slots = (slot_rows(product),) if groups.summed else ()
     lead = leading(product, of_a if groups.summed else f"{of_a}c")
-    arguments = (rows, b, C_POINTER, *scratch, *product.extra, *sizes(product), *lead, *last)
+    arguments = (rows, b, C_POINTER, *slots, *product.extra, *sizes(product), *lead, *last)
     main = main_kernel(variant, arguments, *grid)
     if not groups.summed:
         return Call((main,), (TILES_OF_C,))

@@ -200,8 +200,8 @@ def _dot_call(product: Product, variant: Variant) -> Call:
 
 def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """Weights of fewer bits than A's along K, of which a thread loads 16 bytes; bf16's arithmetic by pairs."""
-    if gpu is not None and gpu.arch != "sm_90":
-        return "this family is written for sm_90"
+    if gpu is not None and not gpu.has.wgmma:
+        return f"this family was written for GPUs that have wgmma, which {gpu.arch} does not"
     if not get_op(problem.op).in_registers:
         return "this family multiplies weights of fewer bits than A's"
     if not problem.row_major_a or problem.row_major_b:

@@ -2,7 +2,7 @@
 
 Each function returns why not, in one line, or ""; `gpu` None asks what holds on every device. There is no bound on
 shared memory or LDS for kernels in Triton: what it takes of it depends on whether it pipelines the loop, and it says
-how much with the binary (genkern.farm.limits).
+how much with the binary (genkern.farm.occupancy).
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import TypeVar
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import INT32 as INT32
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.expression import Expression
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
 from genkern.ops.op import element_bytes, get_op, groups_of, has_exponents, operands_of
 
-# Kernels count programs, tiles and K-blocks in 32 bits, signed.
-INT32 = 2**31
 # Triton's TRITON_MAX_TENSOR_NUMEL.
 MOST_ELEMENTS = 2**20
 # The most programs along the second and third dimension of a grid (CUDA programming guide, technical specifications;
@@ -32,8 +31,6 @@ _DOT_K_8_BITS = 32
 # What an instruction of wgmma for a width of n takes besides n / 2 accumulators a thread: ptxas (12.8 and 12.9) refuses
 # m64n256 with fewer than 154 registers and m64n128 with fewer than 90. It spills anything but these.
 _WGMMA_OTHER_REGISTERS = 26
-# Columns of 32 bits that tensor memory has for each of 128 rows of accumulators (PTX ISA, tcgen05).
-_TENSOR_MEMORY_COLUMNS = 512
 # Rows in memory must start at multiples of this, and what one copy brings of a row must be as long at least
 # (cuTensorMapEncodeTiled in the CUDA driver API: globalStrides, boxDim[0] without interleaving).
 TMA_BYTES = 16
@@ -93,42 +90,38 @@ def dot_limit(
         return ""
     if config.BLOCK_SIZE_K < _DOT_K_8_BITS and DTYPES[problem.dtype_a].size_bytes == 1:
         return f"Triton refuses a product of 8-bit operands with BLOCK_SIZE_K below {_DOT_K_8_BITS} on NVIDIA"
-    if gpu.arch not in ("sm_90", "sm_100") or config.num_warps < 4:
+    if not gpu.has.of_warpgroups or config.num_warps < gpu.has.matrix_warps:
         return ""
     if problem.dtype_a == "fp32" and not get_op(problem.op).as_tf32(problem):
         return ""
-    if gpu.arch == "sm_90" and config.num_warps < 16:
+    if gpu.has.wgmma and config.num_warps < 16:
         return ""
     rows, columns = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     if swapped:
         rows, columns = columns, rows
-    if rows < 64:
+    if rows < gpu.has.matrix_rows:
         return ""
-    if gpu.arch == "sm_90":
+    if gpu.has.wgmma:
         # Warps go along the rows first, 16 each (warpsPerTileV3 and mmaVersionToInstrShape of Triton's NVIDIA backend).
-        width = min(256, columns // max(1, config.num_warps // (rows // 16)))
+        width = min(gpu.has.matrix_columns, columns // max(1, config.num_warps // (rows // 16)))
         if width // 2 + _WGMMA_OTHER_REGISTERS > gpu.registers_per_unit // (config.num_warps * gpu.warp_size):
             return "a thread has fewer registers than one wgmma of this tile needs, which ptxas refuses"
         return ""
     # With more warps, and for int8 before Triton 3.9, it is mma.sync. Packed bytes are no integers.
     if config.num_warps > 8 or (problem.dtype_a == "int8" and operands_of(problem)[0].is_plain):
         return ""
+    columns_there = gpu.has.tensor_memory_columns
     # A tile of 64 rows takes half of them. Triton puts exponents of operands beside accumulators, and then holds fewer.
     taken = max(64, rows) * columns // 128
-    if taken * held_tiles > _TENSOR_MEMORY_COLUMNS or (taken == _TENSOR_MEMORY_COLUMNS and has_exponents(problem)):
+    if taken * held_tiles > columns_there or (taken == columns_there and has_exponents(problem)):
         return "accumulators do not fit tensor memory"
     return ""
 
 
-def has_tma(gpu: Gpu | None) -> bool:
-    """Whether it is of NVIDIA's since Hopper (CUDA programming guide, Tensor Memory Accelerator); True without one."""
-    return gpu is None or (gpu.arch.startswith("sm_") and int(gpu.arch.removeprefix("sm_")) >= 90)
-
-
 def tma_operands_limit(problem: GemmProblem, gpu: Gpu | None) -> str:
     """For A and B through TMA."""
-    if not has_tma(gpu):
-        return "this family needs TMA, which came with sm_90"
+    if gpu is not None and not gpu.has.tma:
+        return f"this family needs TMA, which {gpu.arch} does not have"
     row_a = problem.K if problem.row_major_a else problem.M
     row_b = problem.N if problem.row_major_b else problem.K
     for name, row, size in zip("AB", (row_a, row_b), element_bytes(problem), strict=True):

@@ -55,8 +55,8 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 
 
 def _legal_specialized(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """From sm_100 on Triton parts the warps into groups (sm_90: it ignores the word)."""
-    if gpu is not None and gpu.arch != "sm_90" and config.num_warps < 4:
+    """Triton parts the warps into groups, but where it multiplies by wgmma: there it ignores the word."""
+    if gpu is not None and not gpu.has.wgmma and config.num_warps < 4:
         return "Triton fails to specialise fewer than four warps"
     return tma_box_limit(problem, config) or dot_limit(problem, config, gpu)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Copied, Descriptor, Leading, Pointer, alignment_of
@@ -100,6 +101,6 @@ def sums_are_c(problem: GemmProblem) -> bool:
 def starts_early(arch: str) -> bool:
     """Whether a kernel may be on the device, and wait there, before the one that it depends on has ended.
 
-    CUDA's programmatic dependent launch, from sm_90 on. Triton's option is launch_pdl.
+    CUDA's programmatic dependent launch. Triton's option is launch_pdl.
     """
-    return arch.startswith("sm_") and int(arch[3:]) >= 90
+    return capabilities_of(arch).dependent_launches

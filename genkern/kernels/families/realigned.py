@@ -18,7 +18,7 @@ from genkern.kernels.argument import MOST_PROMISED, Argument, Constant, Integer,
 from genkern.kernels.expression import Value, cdiv, evaluate, name
 from genkern.kernels.families.call import Call, Kernel, Options
 from genkern.kernels.families.form import Form, any_config
-from genkern.kernels.families.limits import INT32, TMA_BYTES, has_tma, tma_output_limit
+from genkern.kernels.families.limits import INT32, TMA_BYTES, tma_output_limit
 from genkern.kernels.families.product import Copy, Product
 from genkern.kernels.families.symbols import K, M, N
 from genkern.kernels.families.variant import Variant
@@ -115,10 +115,10 @@ def _call_on_copies(base: Form) -> Callable[[Product, Variant], Call]:
 def _takes_by(base: Form) -> Callable[[GemmProblem, Gpu | None], str]:
     def takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         """Operands of 16 bits with rows that TMA cannot load, C that the base can store, and offsets of 32 bits."""
-        if not has_tma(gpu):
-            return "this family needs TMA, which came with sm_90"
-        if base.in_ring and gpu is not None and gpu.arch != "sm_90":
-            return "this family is written for wgmma, which sm_90 alone has"
+        if gpu is not None and not gpu.has.tma:
+            return f"this family needs TMA, which {gpu.arch} does not have"
+        if base.in_ring and gpu is not None and not gpu.has.wgmma:
+            return f"this family is written for wgmma, which {gpu.arch} does not have"
         if {DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes} != {_ELEMENT_BYTES}:
             return "this family copies operands of 16 bits"
         if not copied_operands(problem):

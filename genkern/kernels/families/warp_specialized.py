@@ -247,8 +247,8 @@ def _side_by_side(variant: Variant, arguments: list[Argument], options: Options)
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """wgmma on both operands along K, from a ring of buffers; scales after the last step; C through TMA."""
-    if gpu is not None and gpu.arch != "sm_90":
-        return "this family is written for wgmma, which sm_90 alone has"
+    if gpu is not None and not gpu.has.wgmma:
+        return f"this family is written for wgmma, which {gpu.arch} does not have"
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
@@ -256,7 +256,7 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
     if (groups := groups_of(problem)) is not None:
         if groups.gathered:
-            return "the copy engine of sm_90 brings rows that lie one behind the other, not those of tokens anywhere"
+            return "the copy engine brings rows that lie one behind the other, not those of tokens anywhere"
         if problem.row_major_b:
             return "of groups TMA reads zeros beyond K only where weights run along K (rowMajorB: N)"
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)

@@ -1,14 +1,15 @@
 """a16w16: both operands fp16, bf16 or fp32, no scales; C in any of these.
 
 Operands in fp32 are multiplied as such, or with `precision` tf32 as tf32, where the device has it. One operand may be
-fp16 and the other bf16: they are multiplied as tf32, which has all of their numbers (on gfx942 as xf32, elsewhere
-on AMD as fp32).
+fp16 and the other bf16: they are multiplied as tf32, which has all of their numbers (on AMD as xf32
+where that is, else as fp32).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import word
 from genkern.ops.op import Op, bias_of, matrices
@@ -18,8 +19,6 @@ _MIXED = {"fp16", "bf16"}
 # A correct result is within a few roundings of its own type: 4 x 2^-8 for bf16, 4 x 2^-11 for fp16.
 # fp32 outputs of 16-bit inputs differ by the order of the sum only.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
-# Of AMD's matrix units (CDNA3 ISA, V_MFMA_F32_16X16X8_XF32); those of NVIDIA have it since sm_80.
-_XF32 = "gfx942"
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
         return f"dtype_a = {problem.dtype_a} and dtype_b = {problem.dtype_b} must be the same, or fp16 and bf16"
     if _as_tf32(problem) and problem.dtype_a != "fp32":
         return f"precision = tf32 is for operands in fp32, not {problem.dtype_a}"
-    if _as_tf32(problem) and not (arch.startswith("sm_") or arch == _XF32):
+    if _as_tf32(problem) and not capabilities_of(arch).tf32:
         return f"precision = tf32: {arch} does not multiply tf32"
     return ""
 

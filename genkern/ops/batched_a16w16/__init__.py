@@ -8,15 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genkern.gemm.operand import Operand
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.ops import a16w16
 from genkern.ops.fields import number
 from genkern.ops.op import Op, in_batch, matrices
 
 # The most programs along the third dimension of a grid.
 _MOST = 65_535
-# Kernels take strides as numbers of 32 bits.
-_MOST_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ def refuse_batch(problem: GemmProblem) -> str:
     """Why the products of a problem are no batch that kernels compute, or ""."""
     if problem.bias:
         return "a batch of products has no bias"
-    if max(operand.elements // problem.batch for operand in in_batch(problem, matrices(problem))) >= _MOST_ELEMENTS:
+    if max(operand.elements // problem.batch for operand in in_batch(problem, matrices(problem))) >= INT32:
         return "a matrix of the batch has more elements than 32 bits count"
     return ""
 

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from genkern.gemm.operand import Operand
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.ops import grouped_gemm
 from genkern.ops.fields import number, own_values, word
 from genkern.ops.groups import Groups
@@ -89,7 +89,7 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
         return f"a gate needs an activation: {', '.join(GATES)}"
     if own.stage == "down" and problem.activation != "none":
         return "the sum over experts has no activation: that is of stage gate_up"
-    if problem.M * own.top_k >= 2**31:
+    if problem.M * own.top_k >= INT32:
         return "more rows than 32 bits count"
     types = grouped_gemm.refuse_types(problem, own.scales, arch)
     return types or _groups(problem).refusal(problem.M)

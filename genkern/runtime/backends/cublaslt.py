@@ -8,7 +8,7 @@ library that is called is then the very one whose torch.mm is timed beside it.
     algorithms = candidates(matmul, pointers, most=32)
     matmul.bind(algorithm, pointers, workspace, workspace_bytes)(stream)
 
-Results keep an algorithm by its opaque structure and the library's version (genkern.gemm.libraries), and `settled`
+Results keep an algorithm by its opaque structure and the library's version (genkern.timing.libraries), and `settled`
 looks it up again. Nothing here imports PyTorch: addresses, streams and workspace are the caller's. For AMD's hipBLASLt
 there is no such file.
 """
@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from genkern.gemm.libraries import CUBLASLT, KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt_search as search
 from genkern.runtime.backends.cublaslt_api import ALGORITHM_BYTES, SCALE_BLK128X128, Api, CublasLtError, failure
 from genkern.runtime.backends.cublaslt_library import load
 from genkern.runtime.backends.cublaslt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Pointers
 from genkern.runtime.backends.cublaslt_operation import NotCovered, operation_of, refusal
+from genkern.timing.libraries import CUBLASLT, KeptAlgorithm
 
 __all__ = (
     "WORKSPACE_BYTES",

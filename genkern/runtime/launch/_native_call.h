@@ -1,6 +1,6 @@
 /* Call: an eager call of tensors whose server is known, by genkern.runtime.launch.native_call; a part of _native.c.
  *
- * It checks that the device is this thread's, that no graph is captured where scratch is needed, and that operands are
+ * It checks that the device is this thread's, that no graph is captured where a workspace is needed, and that operands are
  * aligned; makes the output; and launches. Whatever is otherwise is handed on, with nothing done, to a Python function.
  */
 
@@ -17,7 +17,7 @@ typedef int (*ExchangeMode)(int *);
 typedef int (*Matmul)(void *, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *,
                       void *, void *, size_t, void *);
 
-/* Scratch of a thread on a stream. */
+/* Workspace of a thread on a stream. */
 typedef struct {
     uint64_t thread, stream, workspace, counters;
 } Room;
@@ -41,7 +41,7 @@ typedef struct {
     Launches *launches; /* NULL: `algorithm` is called */
     Algorithm algorithm;
     GetCurrent get_current;
-    void *capture_info; /* NULL: no scratch */
+    void *capture_info; /* NULL: no workspace */
     int plain, broken, next_room;
     uint64_t current, alignment;
     Py_ssize_t given;
@@ -50,7 +50,7 @@ typedef struct {
 } Call;
 
 static PyObject *data_ptr;
-/* No two threads ever have the same number; one that forgets its scratch takes another. */
+/* No two threads ever have the same number; one that forgets its workspace takes another. */
 static uint64_t last_thread;
 static _Thread_local uint64_t this_thread;
 
@@ -174,7 +174,7 @@ static int is_capturing(const Call *self, void *stream) {
     return status || capturing;
 }
 
-/* This thread's scratch on the stream; NULL with an exception where there is none. */
+/* This thread's workspace on the stream; NULL with an exception where there is none. */
 static const Room *room_of(Call *self, uint64_t stream) {
     if (!this_thread)
         this_thread = ++last_thread;

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from genkern.errors import LaunchError
-from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import Gpu, ReadyCall, scratch_for
+from genkern.runtime.launch.prepared import LiveGpu, ReadyCall, workspace_for
+from genkern.timing.libraries import kept_algorithm
 
 # Algorithms are measured on operands of PyTorch's allocator, which lie at multiples of 512 bytes; the library's
 # heuristic counts on 256 where nobody says otherwise (cublasLt.h, MIN_ALIGNMENT).
@@ -22,12 +22,12 @@ class AlgorithmCall(ReadyCall):
     """The algorithm that results call `name`, or where this library is another version, the first of its heuristic.
 
     `layouts` are of the operands, named in the order in which calls give them. Raises LaunchError where the library is
-    not there, or does not compute the problem. `body` and `scratch_bytes` as PreparedCall has them.
+    not there, or does not compute the problem. `body` and `memory_bytes` as PreparedCall has them.
     """
 
     alignment = _ALIGNMENT
 
-    def __init__(self, gpu: Gpu, problem: GemmProblem, name: str, layouts: Mapping[str, Layout]) -> None:
+    def __init__(self, gpu: LiveGpu, problem: GemmProblem, name: str, layouts: Mapping[str, Layout]) -> None:
         self._gpu = gpu
         self._names = tuple(layouts)
         leading = {matrix: layouts[matrix].pitch for matrix in ("a", "b", "c")}
@@ -42,7 +42,7 @@ class AlgorithmCall(ReadyCall):
         if found is None:
             raise LaunchError("the library has no algorithm for it")
         self._algorithm = found
-        self.scratch_bytes = found.workspace_bytes, 0
+        self.memory_bytes = found.workspace_bytes, 0
         self.body: Any = None
         if launcher._native is not None:
             self.body = self._matmul.native(found, gpu.driver.entries.exchange, self._described)
@@ -53,10 +53,10 @@ class AlgorithmCall(ReadyCall):
             together |= address
         if together % _ALIGNMENT:
             return False
-        stream, (size, _) = self._gpu.stream(), self.scratch_bytes
+        stream, (size, _) = self._gpu.stream(), self.memory_bytes
         if not size:
             return self._launch(addresses, 0, stream)
-        with scratch_for(self._gpu, stream, size, 0) as (workspace, _):
+        with workspace_for(self._gpu, stream, size, 0) as (workspace, _):
             return self._launch(addresses, workspace, stream)
 
     def failure(self, status: int) -> LaunchError:
@@ -64,7 +64,7 @@ class AlgorithmCall(ReadyCall):
         return LaunchError(cublaslt.failure(status))
 
     def _launch(self, addresses: tuple[int, ...], workspace: int, stream: int) -> bool:
-        size, _ = self.scratch_bytes
+        size, _ = self.memory_bytes
         try:
             # An algorithm's kernel is loaded when it is first called.
             with self._gpu.driver.relaxed():

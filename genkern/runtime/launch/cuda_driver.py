@@ -132,7 +132,7 @@ class CudaDriver:
         No part of a graph or of a pool of PyTorch's, whatever is captured meanwhile. Raises LaunchError.
         """
         address, stream, library = c_uint64(), c_void_p(), self.library
-        what = f"{size_bytes} bytes of scratch"
+        what = f"{size_bytes} bytes of workspace"
         with self.relaxed():
             self._require(library.cuMemAlloc_v2(byref(address), c_size_t(size_bytes)), what)
             # A stream of its own waits for no other and joins no capture.

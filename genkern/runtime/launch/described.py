@@ -11,7 +11,7 @@ from genkern.errors import ResultsError
 from genkern.farm.code_object import read_parameter_bytes
 from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Descriptor, Map
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import Encoding, PackedBinary
 
 # CUtensorMapDataType of cuda.h by genkern's names; types of 8 bits are moved as bytes.
@@ -19,7 +19,7 @@ _TENSOR_MAP_TYPES = {"fp32": 7, "fp16": 6, "bf16": 9, "int32": 3}
 
 
 def described(
-    folder: str | Path, launch: Launch, dtypes: Mapping[str, str], backend: str, warp_size: int
+    folder: str | Path, launch: PlannedLaunch, dtypes: Mapping[str, str], backend: str, warp_size: int
 ) -> tuple[PackedBinary, bytes]:
     """The binary of `launch` in this entry of the cache, and its image; `dtypes` are of the operands, by name.
 
@@ -30,7 +30,7 @@ def described(
     image = (folder / f"kernel.{'hsaco' if backend == 'hip' else 'cubin'}").read_bytes()
     said = json.loads((folder / "kernel.json").read_bytes())
     if said.get("global_scratch_size") or said.get("profile_scratch_size"):
-        raise ResultsError(f"{launch.symbol} needs scratch memory, which no bundle has")
+        raise ResultsError(f"{launch.symbol} needs scratch memory of Triton's, which no bundle has")
     sha256 = hashlib.sha256(image).hexdigest()
     packed = PackedBinary(
         sha256,
@@ -43,7 +43,9 @@ def described(
     return packed, image
 
 
-def _encodings(launch: Launch, dtypes: Mapping[str, str], said: Sequence[Mapping[str, object]]) -> tuple[Encoding, ...]:
+def _encodings(
+    launch: PlannedLaunch, dtypes: Mapping[str, str], said: Sequence[Mapping[str, object]]
+) -> tuple[Encoding, ...]:
     """How the launch's descriptors are encoded, in their order: as the plan says, or Triton, which chooses itself."""
     found, by_triton = [], list(said)
     for argument in launch.arguments:

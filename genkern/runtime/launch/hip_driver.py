@@ -62,7 +62,7 @@ class HipDriver:
     def memory(self, size_bytes: int) -> int:
         """As CudaDriver.memory."""
         address, stream, library = c_void_p(), c_void_p(), self.library
-        what = f"{size_bytes} bytes of scratch"
+        what = f"{size_bytes} bytes of workspace"
         with self.relaxed():
             self._require(library.hipMalloc(byref(address), c_size_t(size_bytes)), what)
             self._require(library.hipStreamCreateWithFlags(byref(stream), c_uint(_NON_BLOCKING)), what)

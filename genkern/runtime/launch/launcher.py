@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from genkern.errors import LaunchError
 from genkern.runtime.launch.parameters import ALIGNMENT, TENSOR_MAP_BYTES, Address, Number, Parameter, TensorMap
-from genkern.runtime.launch.shape import Entries, Launch, LaunchShape
+from genkern.runtime.launch.shape import Entries, LaunchShape, PreparedLaunch
 
 # Of what the C extension is handed, as it says of itself (_native.c).
 _FORMS = 2
@@ -37,8 +37,8 @@ _native = _extension()
 _KEPT_MAPS = 64
 
 
-def forget_scratch() -> None:
-    """Let no call that the C extension makes in this thread use scratch that it was given before."""
+def forget_workspaces() -> None:
+    """Let no call that the C extension makes in this thread use workspace that it was given before."""
     if _native is not None:
         _native.forget()
 
@@ -70,7 +70,7 @@ class Launches(Protocol):
         """
 
 
-def make_launches(driver: Driver, launches: Sequence[Launch], names: Sequence[str], operands: int) -> Launches:
+def make_launches(driver: Driver, launches: Sequence[PreparedLaunch], names: Sequence[str], operands: int) -> Launches:
     """`names` are of the tensors in the order of their addresses, the first `operands` of them the call's own."""
     slots = {name: place for place, name in enumerate(names)}
     if _native is None:
@@ -78,7 +78,9 @@ def make_launches(driver: Driver, launches: Sequence[Launch], names: Sequence[st
     return native_launches(driver, launches, slots, operands)
 
 
-def native_launches(driver: Driver, launches: Sequence[Launch], slots: Mapping[str, int], operands: int) -> Launches:
+def native_launches(
+    driver: Driver, launches: Sequence[PreparedLaunch], slots: Mapping[str, int], operands: int
+) -> Launches:
     """By the C extension."""
 
     def fail(status: int) -> None:
@@ -97,7 +99,7 @@ def native_launches(driver: Driver, launches: Sequence[Launch], slots: Mapping[s
         offset = (parameter.offset_bytes,) if parameter.offset_bytes else ()
         return 2, slots[parameter.tensor], *encoded, *offset
 
-    def of(launch: Launch) -> tuple[object, ...]:
+    def of(launch: PreparedLaunch) -> tuple[object, ...]:
         shape = launch.shape
         asked = shape.threads, shape.shared_bytes, shape.cluster, shape.starts_early
         return shape.function, shape.grid, *asked, tuple(map(form, launch.parameters))
@@ -112,7 +114,9 @@ def native_launches(driver: Driver, launches: Sequence[Launch], slots: Mapping[s
 class PythonLaunches:
     """Through ctypes."""
 
-    def __init__(self, driver: Driver, launches: Sequence[Launch], slots: Mapping[str, int], operands: int) -> None:
+    def __init__(
+        self, driver: Driver, launches: Sequence[PreparedLaunch], slots: Mapping[str, int], operands: int
+    ) -> None:
         self._launchers = [_Launcher(driver, launch.shape, launch.parameters, slots) for launch in launches]
         self._operands = operands
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from genkern.errors import GenkernError
 from genkern.runtime.launch import launcher
-from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.launch.prepared import LiveGpu
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Prepared(Protocol):
     @property
     def body(self) -> Any: ...
     @property
-    def scratch_bytes(self) -> tuple[int, int]: ...
+    def memory_bytes(self) -> tuple[int, int]: ...
     def failure(self, status: int) -> GenkernError: ...
 
 
 def native_call(
-    gpu: Gpu, prepared: Prepared, form: Form, otherwise: Callable[..., Any], failed: Callable[[GenkernError], None]
+    gpu: LiveGpu, prepared: Prepared, form: Form, otherwise: Callable[..., Any], failed: Callable[[GenkernError], None]
 ) -> NativeCall:
     """The call of tensors that lie as they did when it was prepared; `otherwise` where the C extension is not there.
 
     `otherwise` also makes calls whose operands are off their alignment, on another device than the thread's, or that
-    go into a graph with scratch of its own; and all after one that failed here, of which `failed` is told, or after
+    go into a graph with workspace of its own; and all after one that failed here, of which `failed` is told, or after
     `stop`: whoever sees one of its own fail stops this way too, since the next may write what nobody checks.
     """
     native = launcher._native
@@ -55,18 +55,18 @@ def native_call(
         return NativeCall(otherwise, lambda: None)
     with gpu.made_current():
         current = gpu.driver.current()
-    entries, scratch = gpu.driver.entries, prepared.scratch_bytes
+    entries, needed = gpu.driver.entries, prepared.memory_bytes
 
     def room(stream: int) -> tuple[int, int]:
-        return gpu.scratch.take(stream, *scratch)
+        return gpu.workspaces.take(stream, *needed)
 
     def launch_failed(status: int) -> None:
-        gpu.scratch.drop(gpu.stream())
+        gpu.workspaces.drop(gpu.stream())
         failed(prepared.failure(status))
 
     made = native.Call(
         prepared.body,
-        *(entries.current, current, entries.capture if any(scratch) else 0, entries.plain),
+        *(entries.current, current, entries.capture if any(needed) else 0, entries.plain),
         *(prepared.alignment, form.given, gpu.stream_of, gpu.index, gpu.empty_here),
         *((form.shape, form.strides, form.dtype), room, otherwise, launch_failed),
     )

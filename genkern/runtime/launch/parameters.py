@@ -1,8 +1,8 @@
 """What a kernel is passed: a plan's arguments, for operands that lie in a given way, as the parameters of its binary.
 
 Triton passes a descriptor as the tensor map, then the sizes (32 bits) and strides (64 bits) that its kernel was written
-with, and after all arguments the addresses of two scratch areas, of which our kernels have none. Kernels in other
-languages take the tensor map alone (Map).
+with, and after all arguments the addresses of two areas that it calls scratch, of which our kernels have none. Kernels
+in other languages take the tensor map alone (Map).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from genkern.errors import ResultsError
+from genkern.gemm.problem import INT32
 from genkern.kernels.argument import (
     Argument,
     Constant,
@@ -25,7 +26,7 @@ from genkern.kernels.argument import (
     Workspace,
 )
 from genkern.kernels.expression import evaluate
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import Encoding, PackedBinary
 
 # Names of what a call is given besides its operands.
@@ -98,7 +99,7 @@ Parameter = Address | Number | TensorMap
 
 
 def parameters_of(
-    launch: Launch, binary: PackedBinary, layouts: Mapping[str, Layout], known: Mapping[str, int]
+    launch: PlannedLaunch, binary: PackedBinary, layouts: Mapping[str, Layout], known: Mapping[str, int]
 ) -> tuple[Parameter, ...]:
     """What the binary of a launch is passed, in order; `layouts` are of the operands, by name.
 
@@ -128,7 +129,7 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
     """Why a kernel would misread the operand of this argument, whatever its address, or ""."""
     if isinstance(argument, Stride):
         step = layouts[argument.operand].step
-        if step >= 2**31 or step % argument.multiple_of:
+        if step >= INT32 or step % argument.multiple_of:
             multiple = f"multiple of {argument.multiple_of} of 32 bits"
             return f"matrices of {argument.operand} are {step} elements apart, no {multiple}"
     if isinstance(argument, (Leading, Descriptor, Map)) and not isinstance(argument, Copied):

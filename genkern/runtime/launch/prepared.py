@@ -8,26 +8,25 @@ from typing import Any, Protocol
 
 from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import INT32
 from genkern.kernels.argument import Counters, Workspace
 from genkern.ops.op import get_op
 from genkern.runtime.launch.launcher import Driver, make_launches
 from genkern.runtime.launch.parameters import ALIGNMENT, COUNTERS, WORKSPACE, Layout, parameters_of
-from genkern.runtime.launch.scratch import Scratch
-from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
+from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.packed import PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
 
-# What a kernel's 32-bit offsets reach, in elements.
-_REACH = 2**31
 # A workspace grows with M and stays: for an M that nobody tuned it is no larger than cuBLASLt's here.
 _MOST_UNTUNED_BYTES = 64 * 2**20
 
 
-class Gpu(Protocol):
-    """What a call needs of a GPU (genkern.runtime.launch.gpu)."""
+class LiveGpu(Protocol):
+    """A GPU of this machine, as calls need it (genkern.runtime.launch.torch_gpu)."""
 
     index: int
-    scratch: Scratch
+    workspaces: Workspaces
 
     @property
     def identity(self) -> Device: ...
@@ -55,7 +54,7 @@ def _changed(winner: PackedWinner) -> str:
 
 
 @contextlib.contextmanager
-def scratch_for(gpu: Gpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
+def workspace_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
     """Addresses of a workspace and of zeroed counters for launches on the stream within the block.
 
     Raises LaunchError where there is no memory. After launches that failed the counters are nobody's any more.
@@ -64,18 +63,18 @@ def scratch_for(gpu: Gpu, stream: int, workspace_bytes: int, counter_bytes: int)
         if capture := gpu.driver.capture(stream):
             # The graph's own: its memory is free for what is captured after the block.
             workspace = gpu.temporary(workspace_bytes)
-            yield workspace.data_ptr(), gpu.scratch.counters(stream, capture, counter_bytes)
+            yield workspace.data_ptr(), gpu.workspaces.counters(stream, capture, counter_bytes)
         else:
-            yield gpu.scratch.take(stream, workspace_bytes, counter_bytes)
+            yield gpu.workspaces.take(stream, workspace_bytes, counter_bytes)
     except BaseException:
-        gpu.scratch.drop(stream)
+        gpu.workspaces.drop(stream)
         raise
 
 
 class ReadyCall:
     """Launches that were prepared on one GPU."""
 
-    _gpu: Gpu
+    _gpu: LiveGpu
 
     def __call__(self, addresses: tuple[int, ...]) -> bool:
         """Launch on the current stream, with the operands at these addresses.
@@ -96,16 +95,16 @@ class PreparedCall(ReadyCall):
     """The launches of `choice`, on `gpu`, for operands with these layouts, named in the order in which calls give them.
 
     Raises ResultsError where they do not lie as the kernels were promised, LaunchError where a binary cannot be loaded.
-    `body` are the launches, `scratch_bytes` of the workspace and of the counters that they take.
+    `body` are the launches, `memory_bytes` of the workspace and of the counters that they take.
     """
 
     alignment = ALIGNMENT
 
-    def __init__(self, gpu: Gpu, choice: Choice, layouts: Mapping[str, Layout], m: int) -> None:
+    def __init__(self, gpu: LiveGpu, choice: Choice, layouts: Mapping[str, Layout], m: int) -> None:
         assert choice.call is not None
         assert choice.bundle is not None
         for name, layout in layouts.items():
-            if layout.pitch != layout.columns and layout.rows * layout.pitch >= _REACH:
+            if layout.pitch != layout.columns and layout.rows * layout.pitch >= INT32:
                 raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, past what its kernel reaches")
         if choice.winner is not None and (reason := _changed(choice.winner)):
             raise ResultsError(f"{reason}: pack it again")
@@ -117,7 +116,7 @@ class PreparedCall(ReadyCall):
         takes_workspace, takes_counters = (
             any(isinstance(each, kind) for each in arguments) for kind in (Workspace, Counters)
         )
-        self.scratch_bytes = (
+        self.memory_bytes = (
             max(workspace_bytes, 16) if takes_workspace else 0,
             max(counters * 4, 16) if takes_counters else 0,
         )
@@ -139,16 +138,16 @@ class PreparedCall(ReadyCall):
                     launch.cluster,
                     launch.starts_early,
                 )
-                launches.append(Launch(shape, parameters))
+                launches.append(PreparedLaunch(shape, parameters))
             names = *layouts, WORKSPACE, COUNTERS
             self.body = make_launches(gpu.driver, launches, names, len(layouts))
 
     def _launched(self, addresses: tuple[int, ...]) -> bool:
         stream = self._gpu.stream()
-        if not any(self.scratch_bytes):
+        if not any(self.memory_bytes):
             return self.body.launch(stream, addresses)
-        with scratch_for(self._gpu, stream, *self.scratch_bytes) as scratch:
-            return self.body.launch(stream, addresses + scratch)
+        with workspace_for(self._gpu, stream, *self.memory_bytes) as own:
+            return self.body.launch(stream, addresses + own)
 
     def failure(self, status: int) -> LaunchError:
         """What the driver says of a launch that failed."""

@@ -22,7 +22,7 @@ class LaunchShape:
 
 
 @dataclass(frozen=True)
-class Launch:
+class PreparedLaunch:
     """One launch: what it asks of the device, and what its kernel is passed."""
 
     shape: LaunchShape

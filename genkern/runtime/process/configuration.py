@@ -11,17 +11,16 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.ops.op import op_by_type, op_names
 
 CONFIG = "GENKERN_CONFIG"
-CAPTURE_DIR = "GENKERN_CAPTURE_DIR"
-CACHE_DIR = "GENKERN_CACHE_DIR"
+# The second name is that of earlier releases.
+RECORD_DIR = ("GENKERN_RECORD_DIR", "GENKERN_CAPTURE_DIR")
 ONLINE_OPTIONS = "GENKERN_ONLINE_OPTIONS"
 # AITER's name comes second: what genkern's own says is the stronger word, "0" too.
 LOG_CHOICES = ("GENKERN_LOG_TUNED_CONFIG", "AITER_LOG_TUNED_CONFIG")
-CAPTURE = ("GENKERN_TUNE_GEMM", "AITER_TUNE_GEMM")
+RECORD = ("GENKERN_TUNE_GEMM", "AITER_TUNE_GEMM")
 ONLINE = ("GENKERN_ONLINE_TUNING",)
 # Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
 OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
 _AS_AITER = "GEMM_"
-DEFAULT_CAPTURE_DIR = "genkern_capture"
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
@@ -30,17 +29,17 @@ class Configuration:
     """What a process does besides launching.
 
     `paths` are bundles or results for all formats, `own_paths` more of them by format. `log_choices`: log what serves
-    each problem; `capture`: write down problems without a row, in `capture_dir`; `online`: tune them meanwhile, with
-    `online_options` of the command line. `notes` say what could not be understood, a line each.
+    each problem; `record`: write down problems without a row, in `record_dir` (empty: the usual one); `online`: tune
+    them meanwhile, with `online_options` of the command line. `notes` say what could not be understood, a line each.
     """
 
     paths: tuple[str, ...] = ()
     own_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     log_choices: bool = False
-    capture: bool = False
+    record: bool = False
     online: bool = False
     online_options: tuple[str, ...] = ()
-    capture_dir: str = DEFAULT_CAPTURE_DIR
+    record_dir: str = ""
     notes: tuple[str, ...] = ()
 
     def paths_of(self, op: str) -> tuple[str, ...]:
@@ -68,10 +67,10 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
         paths=tuple(_paths(environ.get(CONFIG, ""))),
         own_paths=own,
         log_choices=_flag(LOG_CHOICES, environ, notes),
-        capture=_flag(CAPTURE, environ, notes),
+        record=_flag(RECORD, environ, notes),
         online=_flag(ONLINE, environ, notes),
         online_options=online_options,
-        capture_dir=environ.get(CAPTURE_DIR) or DEFAULT_CAPTURE_DIR,
+        record_dir=next(filter(None, map(environ.get, RECORD_DIR)), ""),
         notes=tuple(notes),
     )
 

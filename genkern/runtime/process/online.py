@@ -21,10 +21,10 @@ from genkern.files import cache_folder, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import SUFFIX, Bundle, parse_bundle
 from genkern.runtime.context import Context, problem_text
-from genkern.runtime.launch.prepared import Gpu
-from genkern.runtime.process.capture import process_name, require_own
+from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.process.own_command import OwnCommand, pack_arguments
 from genkern.runtime.process.ranks import of_first, ranks
+from genkern.runtime.process.recorded_sizes import process_name, require_own
 from genkern.runtime.process.sources import Sources
 from genkern.runtime.table import Choice
 
@@ -39,7 +39,7 @@ _CHANGE_EVERY_S = 30.0
 _MOST_FAILURES = 3
 
 # What is wanted, first what is not tuned for any M, then in the order in which it came.
-_Entry = tuple[bool, int, "Gpu | None", "GemmProblem | None"]
+_Entry = tuple[bool, int, "LiveGpu | None", "GemmProblem | None"]
 
 
 class Online:
@@ -66,7 +66,7 @@ class Online:
         self._wanted: queue.PriorityQueue[_Entry] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._seen: set[GemmProblem] = set()
-        self._graphs: dict[tuple[int, int], Gpu] = {}
+        self._graphs: dict[tuple[int, int], LiveGpu] = {}
         self._failures = 0
         self._found = False
         self._changed_s = time.monotonic()
@@ -103,7 +103,7 @@ class Online:
                 self._say(str(error))
         self._agreed = agreed
 
-    def __call__(self, gpu: Gpu | None, problem: GemmProblem, choice: Choice | None) -> None:
+    def __call__(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
         """Have the problem tuned, unless a row serves it, or it was asked for before."""
         if gpu is None or choice is None or choice.exact or problem in self._seen or os.getpid() != self._pid:
             return
@@ -154,7 +154,7 @@ class Online:
         if not self._closed.is_set():
             self._say(f"{problem_text(problem)}: not tuned: {why}{last}")
 
-    def _serve(self, gpu: Gpu, problem: GemmProblem) -> None:
+    def _serve(self, gpu: LiveGpu, problem: GemmProblem) -> None:
         from genkern.journal.file_lock import Locked, held
 
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -184,12 +184,12 @@ class Online:
             del self._graphs[index, stream]
         return False
 
-    def _is_found(self, gpu: Gpu, problem: GemmProblem) -> bool:
+    def _is_found(self, gpu: LiveGpu, problem: GemmProblem) -> bool:
         """Whether somebody has tuned it meanwhile."""
         winners = (winner for bundle in self._sources.bundles(self._paths()) for winner in bundle.winners)
         return any(winner.problem == problem and gpu.identity.has(winner) for winner in winners)
 
-    def _tune(self, gpu: Gpu, problem: GemmProblem) -> None:
+    def _tune(self, gpu: LiveGpu, problem: GemmProblem) -> None:
         """Tune, and pack what was found so far. Raises GenkernError or OSError."""
         from genkern.formats.tune_gemm_yaml import size_line
 
@@ -229,7 +229,7 @@ class Online:
         return sorted(map(str, self._folder.glob(f"{_PREFIX}*{SUFFIX}")))
 
 
-def _captures(gpu: Gpu, stream: int) -> bool:
+def _captures(gpu: LiveGpu, stream: int) -> bool:
     try:
         return gpu.driver.capture(stream) != 0
     except LaunchError:

@@ -15,10 +15,10 @@ from pathlib import Path
 from genkern import __version__
 from genkern.errors import GenkernError, OutputError, ResultsError
 from genkern.files import cache_folder, read_bytes, shown_path, write_bytes_whole
+from genkern.gemm.triton_release import installed
 from genkern.kernels.cute.release import cute_installed, cute_version
 from genkern.runtime.bundle import SUFFIX, Bundle, is_bundle, read_bundle
 from genkern.runtime.process.own_command import pack
-from genkern.triton_release import installed
 
 _LOG = logging.getLogger("genkern")
 _LOOK_AGAIN_S = 0.1

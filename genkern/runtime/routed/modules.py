@@ -27,7 +27,7 @@ _HAS_NOT = "has_bias", "is_transposed", "has_post_expert_norm", "_is_expert_para
 
 def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts], context: Context) -> Patch:
     """Let every such module of the model call `experts()` where both its products have winners for some number of
-    tokens and experts of each, and every other where calls are captured or logged.
+    tokens and experts of each, and every other where calls are recorded or logged.
     """
     patched = []
     for name, layer, activation in _layers(model):

@@ -17,7 +17,7 @@ from genkern.runtime.context import Context
 from genkern.runtime.given import BY_TORCH
 from genkern.runtime.launch.native_call import Form
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
-from genkern.runtime.launch.prepared import Gpu, PreparedCall
+from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
 from genkern.runtime.served import Function, as_stored, by_winner, launching
 from genkern.runtime.table import Choice
 
@@ -43,7 +43,7 @@ def product_of(context: Context, problem: GemmProblem, tensors: Mapping[str, Any
             _require(operand, tensors[operand.name])
     library = by_library(problem)
 
-    def launched(gpu: Gpu, choice: Choice) -> Function:
+    def launched(gpu: LiveGpu, choice: Choice) -> Function:
         return _launched(context, gpu, problem, choice, tensors, library)
 
     found = by_winner(context, tensors[b.name].get_device(), problem, library, launched)
@@ -66,7 +66,7 @@ def by_library(problem: GemmProblem) -> Function:
 
 def _launched(
     context: Context,
-    gpu: Gpu,
+    gpu: LiveGpu,
     problem: GemmProblem,
     choice: Choice,
     tensors: Mapping[str, Any],

@@ -8,7 +8,7 @@ from typing import Any
 from genkern.errors import GenkernError, LaunchError
 from genkern.gemm.dtypes import DTYPES
 from genkern.runtime.context import Context
-from genkern.runtime.launch.prepared import Gpu
+from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, RowCall, RowKernel, ordering, quantizing
 
@@ -86,7 +86,7 @@ def quantize_by(
 
 def _made(
     context: Context, op: str, device: int, kernel: RowKernel, grid: tuple[int, ...], numbers: dict[str, int]
-) -> tuple[Gpu, RowCall] | None:
+) -> tuple[LiveGpu, RowCall] | None:
     """The kernel's launch; None where there is no GPU, no bundle that has it, or where it cannot be loaded."""
     gpu = context.gpu(device)
     try:

@@ -16,13 +16,13 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import MOST_PROMISED
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.plan import Launch as PlannedLaunch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import groups_of
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.launcher import make_launches
 from genkern.runtime.launch.parameters import Address, Number, Parameter
-from genkern.runtime.launch.prepared import Gpu, ReadyCall
-from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.launch.prepared import LiveGpu, ReadyCall
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import PackedBinary
 
 # The module that they are in, below genkern's templates.
@@ -115,7 +115,13 @@ class RowCall(ReadyCall):
     """
 
     def __init__(
-        self, gpu: Gpu, bundle: Bundle, sha256: str, kernel: RowKernel, grid: Sequence[int], numbers: Mapping[str, int]
+        self,
+        gpu: LiveGpu,
+        bundle: Bundle,
+        sha256: str,
+        kernel: RowKernel,
+        grid: Sequence[int],
+        numbers: Mapping[str, int],
     ) -> None:
         self._gpu = gpu
         binary = bundle.contents.binaries[sha256]
@@ -124,7 +130,7 @@ class RowCall(ReadyCall):
         with gpu.made_current():
             image = bundle.image(sha256)
             function = gpu.driver.function(gpu.index, sha256, image, binary.symbol, binary.shared_bytes)
-            launch = Launch(LaunchShape(function, (x, y, z), binary.threads, binary.shared_bytes), parameters)
+            launch = PreparedLaunch(LaunchShape(function, (x, y, z), binary.threads, binary.shared_bytes), parameters)
             self._body = make_launches(gpu.driver, [launch], kernel.pointers, len(kernel.pointers))
 
     def _launched(self, addresses: tuple[int, ...]) -> bool:

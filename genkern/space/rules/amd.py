@@ -9,12 +9,12 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import OTHER_REGISTERS, tiles_m
-from genkern.triton_release import triton_release
 
-# From this release on Triton copies from memory straight to LDS on these targets.
-_DIRECT_TO_LDS = {"gfx950": (3, 8)}
+# From this release on Triton copies from memory straight to LDS where the hardware can.
+_DIRECT_TO_LDS_FROM = (3, 8)
 # In these releases, hints that change how a loop with one product is scheduled. `attention` is known too, but is for
 # two products in a row. Triton ignores a hint that it does not know, and from 3.8 on all of them.
 _HINTS_UP_TO = (3, 8)
@@ -30,7 +30,7 @@ def _lds_bytes(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b
     if config.num_stages <= 1:
         return max(a, b)
-    direct = triton_release() >= _DIRECT_TO_LDS.get(gpu.arch, (99, 0))
+    direct = gpu.has.async_copies and triton_release() >= _DIRECT_TO_LDS_FROM
     return (a + b) * (config.num_stages if direct else config.num_stages - 1)
 
 
@@ -81,7 +81,7 @@ def kpack_no_effect(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: on gfx950 it is overwritten by 1, with a warning (HIPOptions of Triton 3.6 to 3.9); it is a property of
     MFMA, which RDNA does not have.
     """
-    return config.kpack > 1 and gpu.arch not in ("gfx90a", "gfx942")
+    return bool(config.kpack > gpu.has.kpack_max)
 
 
 def schedule_hint_ignored(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

@@ -12,10 +12,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.kernels.catalogue import form_of
 from genkern.ops.op import columns_of_b, element_bytes, operands_of
 from genkern.space.rules.tiles import covering_block
-from genkern.triton_release import triton_release
 
 # Barriers and descriptors of the TMA pipeline, rounded up: 8 bytes a stage, and up to 48 more on sm_100; and
 # 16 more a stage between groups of warps.
@@ -58,7 +58,7 @@ def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> b
 
     genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles
     are alive (num_stages - 1 where the tile is too small for them); the TMA epilogue stages the tile of C besides.
-    What a bias adds on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is left to limits.py.
+    What a bias adds on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is left to occupancy.py.
     """
     buffers = config.num_stages if _warpgroup_mma(config) else max(1, config.num_stages - 1)
     return _shared_bytes(problem, config, buffers) > gpu.shared_bytes_per_block
@@ -74,7 +74,7 @@ def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) 
     """
     if not config.specialized:
         return False
-    if gpu.arch != "sm_100" or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
+    if not gpu.has.tcgen05 or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
         return True
     types = {operand.dtype for operand in operands_of(problem)[:2] if operand.is_plain}
     return "fp32" in types or ("int8" in types and triton_release() < _TCGEN05_INT8_FROM)

@@ -155,6 +155,6 @@ def swapped_instruction(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     if gpu.vendor == "amd" and config.BLOCK_SIZE_M < 16:
         return True
-    if gpu.arch in ("sm_90", "sm_100") and (config.BLOCK_SIZE_N < 64 or config.num_warps % 4 != 0):
+    if config.BLOCK_SIZE_N < gpu.has.matrix_rows or config.num_warps % gpu.has.matrix_warps != 0:
         return True
     return config.BLOCK_SIZE_N < 16 * config.num_warps

@@ -18,7 +18,7 @@ from genkern.kernels.catalogue import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan, main_variant
 from genkern.ops.op import get_op
 
@@ -27,11 +27,11 @@ PLAIN = GemmProblem(4096, 6144, 4096)
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 BLOCKS = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
 INT8 = {"dtype_a": "int8", "dtype_b": "int8"}
-PING_PONG = Config("cute_ping_pong_2x1", 128, 168, 64, 8, 1, 8, 5)
-SWAPPED = Config("cute_cooperative_swapped_2x1", 224, 128, 64, 8, 1, 8, 4)
+PING_PONG = Config("cute_wgmma", 128, 168, 64, 8, 1, 8, 5, schedule="ping_pong", cluster="2x1")
+SWAPPED = Config("cute_wgmma", 224, 128, 64, 8, 1, 8, 4, swapped=1, cluster="2x1")
 
-SPLIT = Config("cute_split_1x4", 128, 96, 64, 1, 4, 8, 4)
-PROMOTED = Config("cute_cooperative_2x1", 256, 128, 128, 8, 1, 8, 4)
+SPLIT = Config("cute_wgmma", 128, 96, 64, 1, 4, 8, 4, store="direct", cluster="1x4")
+PROMOTED = Config("cute_wgmma", 256, 128, 128, 8, 1, 8, 4, cluster="2x1")
 
 
 def problem(m: int = 4096, n: int = 6144, k: int = 4096, **fields: object) -> GemmProblem:
@@ -44,7 +44,7 @@ def spec_of(of: GemmProblem, config: Config) -> KernelSpec:
     return spec
 
 
-def launch_of(of: GemmProblem, config: Config) -> Launch:
+def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
     (launch,) = launch_plan(product_of(of, get_op(of.op), "sm_90"), config, H200).launches
     return launch
 
@@ -98,8 +98,8 @@ CASES = [
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=200), "more than 192 accumulators"),
     (problem(**BLOCKS, own=(("block_n", 64),)), PROMOTED, "or 1x128 and 128x128 blocks"),
     (problem(**BLOCKS | INT8), PROMOTED, "multiplies bf16, fp16 or fp8"),
-    (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 4, 4), ""),
-    (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 8, 4), ""),
+    (PLAIN, Config("cute_wgmma", 64, 256, 64, 8, 1, 4, 4), ""),
+    (PLAIN, Config("cute_wgmma", 64, 256, 64, 8, 1, 8, 4), ""),
     (PLAIN, SWAPPED, ""),
     (PLAIN, replace(SWAPPED, num_stages=5), "take more than the 232,448 bytes of shared memory"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=8), ""),
@@ -122,8 +122,16 @@ CASES = [
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=64, num_warps=16), "num_warps is 4"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=208, BLOCK_SIZE_N=256, num_stages=2), "more than 200 accumulators"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=192, BLOCK_SIZE_N=256, num_stages=3), ""),
-    (PLAIN, Config("cute_ping_pong_swapped", 32, 256, 64, 8, 1, 8, 4), "64 or 128 columns for each warpgroup"),
-    (PLAIN, Config("cute_ping_pong_swapped", 32, 192, 64, 8, 1, 12, 4), "64 or 128 columns for each warpgroup"),
+    (
+        PLAIN,
+        Config("cute_wgmma", 32, 256, 64, 8, 1, 8, 4, schedule="ping_pong", swapped=1),
+        "64 or 128 columns for each warpgroup",
+    ),
+    (
+        PLAIN,
+        Config("cute_wgmma", 32, 192, 64, 8, 1, 12, 4, schedule="ping_pong", swapped=1),
+        "64 or 128 columns for each warpgroup",
+    ),
     (problem(row_major_a=False), SWAPPED, ""),
     (problem(row_major_a=False, row_major_b=True), replace(SWAPPED, BLOCK_SIZE_M=192), ""),
     (problem(n=513), SWAPPED, "rows of C do not start at multiples of 16 bytes"),
@@ -166,7 +174,7 @@ def test_sums_go_out_in_pairs(of: GemmProblem, family: str, pairs: bool) -> None
 
 def test_other_architectures_are_refused() -> None:
     """wgmma is Hopper's."""
-    assert "sm_90 alone" in legal(PLAIN, PING_PONG, gpu_for_arch("sm_100"))
+    assert "wgmma, which sm_100 does not have" in legal(PLAIN, PING_PONG, gpu_for_arch("sm_100"))
 
 
 def test_shared_memory_is_said_once() -> None:
@@ -229,7 +237,7 @@ def test_the_plan_of_a_swapped_kernel() -> None:
 
 def test_the_plan_of_other_layouts_and_stores() -> None:
     """Operands that do not run along K come 64 wide, here with half of K; C from registers needs address and pitch."""
-    config = Config("cute_cooperative_2x2_direct", 256, 128, 64, 4, 1, 8, 4)
+    config = Config("cute_wgmma", 256, 128, 64, 4, 1, 8, 4, cluster="2x2", store="direct")
     launch = launch_of(problem(row_major_a=False, row_major_b=True), config)
     a, b, c, *_, pitch = [each for each in launch.arguments if type(each).__name__ != "Constant"]
     assert a == Map("a_desc", "a", (32, 64), True, 3)

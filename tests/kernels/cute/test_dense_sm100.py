@@ -17,7 +17,7 @@ from genkern.kernels.cute.tile import SHARED_BYTES
 from genkern.kernels.families.product import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
-from genkern.kernels.plan import Launch, LaunchPlan
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan, main_variant
 from genkern.ops.op import get_op
 
@@ -25,7 +25,7 @@ B200 = gpu_for_arch("sm_100")
 PLAIN = GemmProblem(4096, 6144, 4096)
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 ONE = Config("cute_tcgen05", 128, 128, 64, 8, 1, 4, 6)
-TWO = Config("cute_tcgen05_2cta_2x1", 256, 192, 64, 8, 1, 4, 6)
+TWO = Config("cute_tcgen05", 256, 192, 64, 8, 1, 4, 6, ctas=2, cluster="2x1")
 
 
 def problem(m: int = 4096, n: int = 6144, k: int = 4096, **fields: object) -> GemmProblem:
@@ -37,7 +37,7 @@ def spec_of(of: GemmProblem, config: Config) -> KernelSpec:
     return spec
 
 
-def launch_of(of: GemmProblem, config: Config) -> Launch:
+def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
     (launch,) = launch_plan(product_of(of, get_op(of.op), "sm_100"), config, B200).launches
     return launch
 
@@ -93,7 +93,7 @@ def test_legality(of: GemmProblem, config: Config, why: str) -> None:
 def test_other_architectures_are_refused() -> None:
     """tcgen05 is Blackwell's, and of the data center's."""
     for arch in ("sm_90", "sm_120"):
-        assert "sm_100 alone" in legal(PLAIN, ONE, gpu_for_arch(arch))
+        assert f"tcgen05, which {arch} does not have" in legal(PLAIN, ONE, gpu_for_arch(arch))
 
 
 def test_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_the_plan() -> None:
 def test_the_plan_of_other_layouts_and_stores() -> None:
     """Operands that do not run along K come in squares; C from registers needs its address and pitch."""
     fields = {"row_major_a": False, "row_major_b": True}
-    config = Config("cute_tcgen05_2cta_2x2_direct", 256, 256, 128, 4, 1, 4, 4)
+    config = Config("cute_tcgen05", 256, 256, 128, 4, 1, 4, 4, ctas=2, cluster="2x2", store="direct")
     a, b, c, *_, pitch = [
         each for each in launch_of(problem(**FP8, **fields), config).arguments if type(each).__name__ != "Constant"
     ]

@@ -51,14 +51,14 @@ def test_no_false_alarm(interpreter: Interpreter, config: Config, problem: GemmP
     assert "layout" in verdict["rounds"] or config.family == "gemv"
 
 
-def test_scratch_is_what_the_module_says(tmp_path: Path) -> None:
+def test_buffers_are_what_the_module_says(tmp_path: Path) -> None:
     """Its sizes and types, from no device; only counters begin at zero."""
     problem = GemmProblem(48, 96, 512)
     _, module = make_module(tmp_path, problem, [SEMAPHORE, TILED], "sm_90")
     elements, counters = module.workspace_elements(module.CONFIGS[SEMAPHORE.name], 8)
-    scratch = {x.name: x for x in module_subject(module, SEMAPHORE.name, 8).scratch}
-    assert scratch["workspace"].elements == elements
+    buffers = {x.name: x for x in module_subject(module, SEMAPHORE.name, 8).buffers}
+    assert buffers["workspace"].elements == elements
     # A kernel that takes counters has 16 bytes of them at least.
-    assert scratch["counters"].elements == max(counters, 4)
-    assert [name for name, x in scratch.items() if x.zero] == ["counters"]
-    assert {x.elements for x in module_subject(module, TILED.name, 8).scratch} == {4}
+    assert buffers["counters"].elements == max(counters, 4)
+    assert [name for name, x in buffers.items() if x.zero] == ["counters"]
+    assert {x.elements for x in module_subject(module, TILED.name, 8).buffers} == {4}

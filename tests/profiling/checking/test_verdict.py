@@ -11,7 +11,7 @@ from long_tests import repeats
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
-from genkern.profiling.checking.verdict import Checking, Scratch, Subject, Verdict
+from genkern.profiling.checking.verdict import Checking, Subject, Verdict, WorkBuffer
 
 torch = pytest.importorskip("torch")
 
@@ -270,8 +270,8 @@ def test_reads_outside_that_matter_are_found(types: tuple[str, str, str, str]) -
     assert not check(problem, later).passed
 
 
-WORK = Scratch("workspace", 64, torch.float32)
-COUNTERS = Scratch("counters", 4, torch.int32, zero=True)
+WORK = WorkBuffer("workspace", 64, torch.float32)
+COUNTERS = WorkBuffer("counters", 4, torch.int32, zero=True)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from genkern.profiling.cuda.native_binary import NativeBinary
 
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(300, 512, 256)
-CONFIG = Config("cute_ping_pong_1x2", 128, 128, 64, 4, 1, 8, 5)
+CONFIG = Config("cute_wgmma", 128, 128, 64, 4, 1, 8, 5, schedule="ping_pong", cluster="1x2")
 
 
 def loaded(folder: Path, driver: FakeDriver) -> NativeBinary:

@@ -13,7 +13,8 @@ import pytest
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Measurement, Resources
-from genkern.gemm.session import VENDOR, Budget, Session
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget, Session
 
 
 def make_candidate(number: int, split_k: int = 1) -> Candidate:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Dispatch
-from genkern.profiling.rocm.dispatch_match import LaunchEntry, match_dispatches, parse_clock, parse_launch_log
+from genkern.profiling.rocm.dispatch_match import LogEntry, match_dispatches, parse_clock, parse_launch_log
 
 
-def _entry(number: int, symbols: Sequence[str], calls: int) -> LaunchEntry:
-    return LaunchEntry(f"config{number}", tuple(symbols), calls, finished=True)
+def _entry(number: int, symbols: Sequence[str], calls: int) -> LogEntry:
+    return LogEntry(f"config{number}", tuple(symbols), calls, finished=True)
 
 
-def _execute(entries: Sequence[LaunchEntry]) -> tuple[list[Dispatch], list[tuple[float, ...]]]:
+def _execute(entries: Sequence[LogEntry]) -> tuple[list[Dispatch], list[tuple[float, ...]]]:
     """Run the log: every dispatch, each with a duration of its own, and the true time of each call."""
     dispatches: list[Dispatch] = []
     truth = []
@@ -40,7 +40,7 @@ _ENTRIES = st.lists(
 
 
 @given(_ENTRIES)
-def test_a_whole_trace_gives_every_config_its_own_times(entries: list[LaunchEntry]) -> None:
+def test_a_whole_trace_gives_every_config_its_own_times(entries: list[LogEntry]) -> None:
     """Without losses nothing is uncertain, also where neighbours share their symbol."""
     dispatches, truth = _execute(entries)
     assert match_dispatches(entries, dispatches) == truth
@@ -48,9 +48,7 @@ def test_a_whole_trace_gives_every_config_its_own_times(entries: list[LaunchEntr
 
 @given(_ENTRIES, st.data())
 @settings(max_examples=400)
-def test_lost_dispatches_never_give_a_config_the_times_of_another(
-    entries: list[LaunchEntry], data: st.DataObject
-) -> None:
+def test_lost_dispatches_never_give_a_config_the_times_of_another(entries: list[LogEntry], data: st.DataObject) -> None:
     """Whatever is dropped: each entry has exactly its own times, or None."""
     dispatches, truth = _execute(entries)
     kept = data.draw(st.lists(st.booleans(), min_size=len(dispatches), max_size=len(dispatches)))
@@ -120,10 +118,10 @@ def test_a_dispatch_that_the_log_cannot_explain_makes_all_uncertain() -> None:
 
 def test_what_a_crashed_config_launched_is_not_anothers() -> None:
     """The interrupted entry's dispatches stay its own, and it has no times itself."""
-    finished, crashed = _entry(0, "A", 2), LaunchEntry("crashed", ("B",), 2)
+    finished, crashed = _entry(0, "A", 2), LogEntry("crashed", ("B",), 2)
     dispatches, truth = _execute([finished, crashed])
     assert match_dispatches([finished, crashed], dispatches[:3]) == [truth[0], None]
-    same_symbol = LaunchEntry("crashed", ("A",), 2)
+    same_symbol = LogEntry("crashed", ("A",), 2)
     dispatches, _ = _execute([finished, same_symbol])
     assert match_dispatches([finished, same_symbol], dispatches[:3]) == [None, None]
 
@@ -142,9 +140,9 @@ def test_the_log_becomes_one_entry_per_turn() -> None:
         {"config": "a", "start": True, "symbols": ["k"], "calls": 2},
     )
     a, b, again = parse_launch_log(text)
-    assert a == LaunchEntry("a", ("k", "r"), 3, finished=True)
-    assert b == LaunchEntry("b", error="out of LDS")
-    assert again == LaunchEntry("a", ("k",), 2)
+    assert a == LogEntry("a", ("k", "r"), 3, finished=True)
+    assert b == LogEntry("b", error="out of LDS")
+    assert again == LogEntry("a", ("k",), 2)
     assert [entry.interrupted for entry in (a, b, again)] == [False, False, True]
 
 
@@ -153,7 +151,7 @@ def test_readings_of_the_clock_are_no_turns() -> None:
     turn = [{"config": "a", "start": True}, {"config": "a", "symbols": ["k"], "calls": 3}]
     readings = [{"clock_mhz": mhz, "round": number} for number, mhz in enumerate((2100, None, 1999.5, 0))]
     text = _log(*(line for reading in readings for line in (reading, *turn)))
-    assert parse_launch_log(text) == [LaunchEntry("a", ("k",), 3, finished=True)] * 4
+    assert parse_launch_log(text) == [LogEntry("a", ("k",), 3, finished=True)] * 4
     assert parse_clock(text) == {0: 2100.0, 2: 1999.5}
     assert parse_clock(text[: text.index('"round": 2') + 3]) == {0: 2100.0}
     assert parse_clock(_log(*turn)) == {}
@@ -163,7 +161,7 @@ def test_a_half_written_last_line_is_left_out() -> None:
     """Cut anywhere in its last line, the log says that this turn was interrupted."""
     text = _log({"config": "a", "start": True}, {"config": "a", "symbols": ["k"], "calls": 3})
     for length in range(text.index("\n") + 1, len(text)):
-        assert parse_launch_log(text[:length]) == [LaunchEntry("a")]
+        assert parse_launch_log(text[:length]) == [LogEntry("a")]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from triton.compiler import ASTSource
 from triton.runtime import driver
 
 from genkern.gemm.gpus import gpu_for_arch, triton_target
-from genkern.gemm.session import VENDOR
-from genkern.profiling.rocm.dispatch_match import LaunchEntry
+from genkern.profiling.rocm.dispatch_match import LogEntry
 from genkern.profiling.rocm.fence import fenced, genkern_fence
 from genkern.profiling.rocm.kernel_trace import KernelTrace
 from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.rocm.vendor_trace import vendor_times
+from genkern.timing.libraries import VENDOR
 
 
 class _Kernel:
@@ -119,7 +119,7 @@ def test_real_kernels_of_the_library_lie_between_real_fences() -> None:
             for copy in range(2):
                 call(copy)
         torch.cuda.synchronize()
-        entries = [LaunchEntry(VENDOR, (FENCE, FENCE), 2, finished=True)] * 5
+        entries = [LogEntry(VENDOR, (FENCE, FENCE), 2, finished=True)] * 5
         times = vendor_times(entries, KernelTrace(tuple(trace.collect())))
     finally:
         trace.close()

@@ -23,9 +23,10 @@ from trace_formats import ROCPROF, ROCPROFV3
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate, Measurement, Outcome
-from genkern.gemm.session import VENDOR, Budget, Session
 from genkern.profiling.rocm.launch_job import LaunchLogWatch, screen_calls, spread_symbols
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
+from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget, Session
 
 pytestmark = pytest.mark.usefixtures("profilers")
 

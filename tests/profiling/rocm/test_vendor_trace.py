@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from trace_formats import HEADERS, csv_text, write_rocpd
 
 from genkern.gemm.records import Dispatch
-from genkern.gemm.session import VENDOR
-from genkern.profiling.rocm.dispatch_match import LaunchEntry, match_dispatches
+from genkern.profiling.rocm.dispatch_match import LogEntry, match_dispatches
 from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
 from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.vendor_trace import VendorTimes, vendor_times
+from genkern.timing.libraries import VENDOR
 
 _CALL = ("__amd_rocclr_fillBufferAligned", "Cijk_Ailk_Bljk_MT256x128", "Cijk_PostGSU")
 _SET_UP = ("at::native::distribution_normal", *_CALL, "__amd_rocclr_copyBuffer")
@@ -30,7 +30,7 @@ class _Device:
 
     def __init__(self, call: Sequence[str] = _CALL) -> None:
         self.call = tuple(call)
-        self.entries: list[LaunchEntry] = []
+        self.entries: list[LogEntry] = []
         self.dispatches: list[Dispatch] = []
         self.truth: list[float | None] = []
 
@@ -47,7 +47,7 @@ class _Device:
     def config(self, symbol: str) -> None:
         for _ in range(_CALLS):
             self.launch(symbol)
-        self.entries.append(LaunchEntry(f"config_{symbol}", (symbol,), _CALLS, finished=True))
+        self.entries.append(LogEntry(f"config_{symbol}", (symbol,), _CALLS, finished=True))
         self.truth.append(None)
 
     def vendor(self) -> None:
@@ -55,7 +55,7 @@ class _Device:
             self.launch(FENCE)
             time_ns = self.launch(*self.call)
             self.launch(FENCE)
-        self.entries.append(LaunchEntry(VENDOR, (FENCE, FENCE), _CALLS, finished=True))
+        self.entries.append(LogEntry(VENDOR, (FENCE, FENCE), _CALLS, finished=True))
         self.truth.append(time_ns / 1000)
 
     def places(self, symbol: str) -> list[int]:

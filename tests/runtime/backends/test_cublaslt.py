@@ -10,11 +10,11 @@ import pytest
 import torch
 from lt_problems import WORKSPACE_BYTES, expected_of, operands_of, pointers_of, variable
 
-from genkern.gemm.libraries import KeptAlgorithm, kept_algorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt, cublaslt_library
 from genkern.runtime.backends.cublaslt_api import Api
 from genkern.runtime.backends.cublaslt_matmul import Algorithm
+from genkern.timing.libraries import KeptAlgorithm, kept_algorithm
 
 PLAIN = GemmProblem(5, 7, 9)
 

@@ -14,14 +14,14 @@ from small_gemms import make_module, write_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch
-from genkern.gemm.libraries import kept_algorithm
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.session import Budget, Session
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms
 from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.loaded_gemm import LoadedGemm
 from genkern.runtime.backends import cublaslt
+from genkern.timing.libraries import kept_algorithm
+from genkern.timing.session import Budget, Session
 
 pytestmark = pytest.mark.gpu
 

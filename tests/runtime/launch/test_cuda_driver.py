@@ -14,7 +14,7 @@ from genkern.runtime.launch import launcher
 from genkern.runtime.launch.cuda_driver import CudaDriver
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, TensorMap
-from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import Encoding
 
 triton_cuda = pytest.importorskip("triton.backends.nvidia")
@@ -65,13 +65,13 @@ def test_a_kernel_is_loaded_once(fake: FakeLibrary) -> None:
     assert fake.lines == [*loaded, "global"]
 
 
-def test_scratch_is_zeroed_beside_any_capture(fake: FakeLibrary) -> None:
+def test_workspace_is_zeroed_beside_any_capture(fake: FakeLibrary) -> None:
     """By a stream of its own that waits for no other, in a mode in which a graph may be captured."""
     assert fake.driver.memory(4096) == 0x500
     made = ["memory 4096", "stream, waits for none 1", "0 in 4096 at 0x500 by 0x70", "wait for 0x70", "end of 0x70"]
     assert fake.lines == ["relaxed", *made, "global"]
     fake.reset(failing=True)
-    with pytest.raises(LaunchError, match="4096 bytes of scratch: what the driver says"):
+    with pytest.raises(LaunchError, match="4096 bytes of workspace: what the driver says"):
         fake.driver.memory(4096)
     assert fake.lines[-1] == "global"
 
@@ -90,8 +90,8 @@ def test_a_thread_without_a_context_gets_the_devices(fake: FakeLibrary) -> None:
 @pytest.mark.parametrize("how", MAKERS)
 def test_a_launch_is_the_drivers(fake: FakeLibrary, how: str) -> None:
     """Grid, block, shared memory, stream, attributes and parameters come as cuda.h has them."""
-    plain = Launch(LaunchShape(0x30, (4, 3, 2), 256, 1000), (Address("a"),))
-    cluster = Launch(LaunchShape(0x40, (5, 1, 1), 128, 0, cluster=2, starts_early=True), (Address("b"),))
+    plain = PreparedLaunch(LaunchShape(0x30, (4, 3, 2), 256, 1000), (Address("a"),))
+    cluster = PreparedLaunch(LaunchShape(0x40, (5, 1, 1), 128, 0, cluster=2, starts_early=True), (Address("b"),))
     launches = MAKERS[how](fake.driver, [plain, cluster], {"a": 0, "b": 1}, 2)
     assert launches.launch(0x77, (160, 320))
     assert fake.lines == [
@@ -103,7 +103,7 @@ def test_a_launch_is_the_drivers(fake: FakeLibrary, how: str) -> None:
 @pytest.mark.parametrize("how", MAKERS)
 def test_a_map_is_the_drivers(fake: FakeLibrary, how: str) -> None:
     """The contiguous dimension first, pitch in bytes, and room at a multiple of 64."""
-    launch = Launch(LaunchShape(0x30, (1, 1, 1), 128, 0), (MAP,))
+    launch = PreparedLaunch(LaunchShape(0x30, (1, 1, 1), 128, 0), (MAP,))
     MAKERS[how](fake.driver, [launch], {"a": 0}, 1).launch(0, (4096,))
     assert fake.lines[0] == (
         "map bf16 1 rank 2 at 0x1000, 512x300 by 1040, box 64x128, steps 1x1, plain 1, swizzle128 1, l2_128 1, "
@@ -132,7 +132,9 @@ def test_refusals_have_the_drivers_words(fake: FakeLibrary, how: str) -> None:
     with pytest.raises(LaunchError, match=said + "1"):
         fake.driver.tensor_map(MAP, 4096)
     for parameter, number in ((Address("a"), 719), (MAP, 1)):
-        launches = MAKERS[how](fake.driver, [Launch(LaunchShape(1, (1, 1, 1), 128, 0), (parameter,))], {"a": 0}, 1)
+        launches = MAKERS[how](
+            fake.driver, [PreparedLaunch(LaunchShape(1, (1, 1, 1), 128, 0), (parameter,))], {"a": 0}, 1
+        )
         with pytest.raises(LaunchError, match=f"{said}{number}"):
             launches.launch(0, (4096,))
 

@@ -10,7 +10,7 @@ from cute_stand_in import cubin
 
 from genkern.errors import ResultsError
 from genkern.kernels.argument import Descriptor, Integer, Map
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.launch.described import described
 from genkern.runtime.packed import Encoding
 
@@ -25,8 +25,8 @@ def entry(folder: Path, said: dict[str, object]) -> Path:
     return folder
 
 
-def launch(*arguments: object, symbol: str = "k") -> Launch:
-    return Launch(symbol, (1, 1, 1), 1, False, arguments)  # type: ignore[arg-type]
+def launch(*arguments: object, symbol: str = "k") -> PlannedLaunch:
+    return PlannedLaunch(symbol, (1, 1, 1), 1, False, arguments)  # type: ignore[arg-type]
 
 
 def test_maps_say_themselves_how_they_are_encoded(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_triton_says_it_of_descriptors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "arguments", "message"),
     [
-        ({**SAID, "global_scratch_size": 8}, (), "needs scratch memory"),
+        ({**SAID, "global_scratch_size": 8}, (), "needs scratch memory of Triton"),
         (SAID, (Descriptor("a_desc", "a", (128, 64), False),), "fewer descriptors than its plan"),
         ({**SAID, "tensordesc_meta": [{"block_size": [64, 32], "swizzle": 2}]}, (), "1 descriptors more than its plan"),
     ],

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from recording_gpu import FakeGpu
+from small_bundle import winners_for
 
 from genkern.errors import LaunchError
 from genkern.runtime.bundle import Bundle
@@ -15,7 +16,7 @@ from genkern.runtime.launch import launcher
 from genkern.runtime.launch.hip_driver import HipDriver
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, Number, TensorMap
-from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import Encoding
 
 CC = shutil.which("cc")
@@ -73,7 +74,7 @@ def test_a_launch_is_hips(driver: HipDriver, how: str) -> None:
     """Sizes, LDS, stream and parameters in the order of hipModuleLaunchKernel."""
     driver.library.fake_reset(0)
     function = driver.function(0, "aa", b"\x7fELF", "kernel", 1000)
-    launch = Launch(LaunchShape(function, (4, 3, 2), 256, 1000), (Address("a"), Number(5, 4)))
+    launch = PreparedLaunch(LaunchShape(function, (4, 3, 2), 256, 1000), (Address("a"), Number(5, 4)))
     assert MAKERS[how](driver, [launch], {"a": 0}, 1).launch(0x77, (160,))
     assert driver.library.fake_log() == b"0x20 4x3x2 of 256x1x1, 1000 bytes, stream 0x77: 160 5, (nil)"
     driver.library.fake_reset(1)
@@ -92,20 +93,20 @@ def test_there_are_no_tensor_maps(driver: HipDriver) -> None:
     assert [driver.capture(stream) for stream in (0, 5)] == [0, 7]
 
 
-def test_scratch_is_zeroed_beside_any_capture(driver: HipDriver) -> None:
+def test_workspace_is_zeroed_beside_any_capture(driver: HipDriver) -> None:
     """By a stream of its own, in a mode in which a graph may be captured; what HIP says is said."""
     driver.library.fake_reset(0)
     assert driver.memory(4096) == 0x500
     assert driver.library.fake_log() == b"mode 2, 0 in 4096 at 0x500 by 0x70, waits, mode 0, "
     assert driver.current() == 3
     driver.library.fake_reset(1)
-    with pytest.raises(LaunchError, match="4096 bytes of scratch: what HIP says"):
+    with pytest.raises(LaunchError, match="4096 bytes of workspace: what HIP says"):
         driver.memory(4096)
 
 
 def test_plans_for_amd_are_launched(bundle: Bundle) -> None:
     """Those of gfx942 have as many threads as their warps of 64 have, and the sizes that their code object declares."""
-    for winner in bundle.of_arch("gfx942"):
+    for winner in winners_for(bundle, "gfx942"):
         for sha256 in winner.calls[0].binaries:
             binary = bundle.contents.binaries[sha256]
             assert binary.threads % 64 == 0

@@ -17,7 +17,7 @@ from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch import launcher
-from genkern.runtime.launch.gpu import TorchGpu
+from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.torch_ops import define
 
 pytestmark = pytest.mark.gpu

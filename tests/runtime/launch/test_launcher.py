@@ -16,7 +16,7 @@ from genkern.errors import LaunchError
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.launcher import Launches, PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, Number, Parameter, TensorMap
-from genkern.runtime.launch.shape import Launch, LaunchShape
+from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import Encoding
 
 NAMES = ("a", "b", "c", "workspace")
@@ -26,7 +26,7 @@ needs_native = pytest.mark.skipif(launcher._native is None, reason="the C extens
 BOTH = [pytest.param("native", marks=needs_native), "ctypes"]
 
 
-def driver_of(launches: list[Launch]) -> FakeDriver:
+def driver_of(launches: list[PreparedLaunch]) -> FakeDriver:
     """A driver that knows the parameters of these launches."""
     driver = FakeDriver()
     for launch in launches:
@@ -62,7 +62,7 @@ def test_both_launch_the_same(
 ) -> None:
     """Whatever is launched, at whatever addresses, in whatever order: the driver sees the same."""
     launches = [
-        Launch(LaunchShape(number + 1, grid, 128, 1000, cluster, early), tuple(given))
+        PreparedLaunch(LaunchShape(number + 1, grid, 128, 1000, cluster, early), tuple(given))
         for number, (grid, cluster, early, given) in enumerate(made)
     ]
     seen: list[list[Launched]] = []
@@ -78,13 +78,13 @@ def test_both_launch_the_same(
     assert len(seen[0]) == len(calls) * len(launches)
 
 
-def one_launch(*given: Parameter) -> list[Launch]:
-    return [Launch(LaunchShape(1, (2, 1, 1), 128, 0), given)]
+def one_launch(*given: Parameter) -> list[PreparedLaunch]:
+    return [PreparedLaunch(LaunchShape(1, (2, 1, 1), 128, 0), given)]
 
 
 @pytest.mark.parametrize("how", BOTH)
 def test_operands_off_16_bytes_launch_nothing(how: str) -> None:
-    """Only operands count: scratch is the runtime's own."""
+    """Only operands count: a workspace is the runtime's own."""
     launches = one_launch(Address("a"), Address("workspace"))
     driver = driver_of(launches)
     found = MAKERS[how](driver, launches, SLOTS, 3)

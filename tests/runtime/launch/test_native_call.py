@@ -14,9 +14,9 @@ from fake_cublaslt import build
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_gpu import RELAXED, FakeGpu, Launched
+from small_bundle import winners_for
 
 from genkern.errors import GenkernError
-from genkern.gemm.libraries import KeptAlgorithm
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.bundle import Bundle
@@ -27,6 +27,7 @@ from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import PreparedCall
 from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
+from genkern.timing.libraries import KeptAlgorithm
 
 pytestmark = pytest.mark.skipif(launcher._native is None, reason="the C extension was not built: no compiler")
 K = 512
@@ -58,7 +59,7 @@ class Case:
 
 
 def winner_of(bundle: Bundle, family: str) -> PackedWinner:
-    return next(winner for winner in bundle.of_arch("sm_90") if winner.config.startswith(f"{family}_BM"))
+    return next(winner for winner in winners_for(bundle, "sm_90") if winner.config.startswith(f"{family}_BM"))
 
 
 def case_of(bundle: Bundle, winner: PackedWinner, gpu: FakeGpu | None = None) -> Case:
@@ -74,8 +75,8 @@ def tensors_of(winner: PackedWinner) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_it_launches_what_python_launches(bundle: Bundle) -> None:
-    """Of every family: the same kernels with the same parameters, operands, output and scratch alike."""
-    for winner in bundle.of_arch("sm_90"):
+    """Of every family: the same kernels with the same parameters, operands, output and workspaces alike."""
+    for winner in winners_for(bundle, "sm_90"):
         if not winner.calls:
             continue
         case, tensors = case_of(bundle, winner), tensors_of(winner)
@@ -95,7 +96,7 @@ def test_it_launches_what_python_launches(bundle: Bundle) -> None:
 def test_what_is_otherwise_is_handed_on(
     bundle: Bundle, family: str, offsets: tuple[int, int], other: bool, capturing: bool
 ) -> None:
-    """Operands off 16 bytes, another device, and a capture that needs scratch of its own; then nothing is launched."""
+    """Operands off 16 bytes, another device, a capture that needs workspace of its own: then nothing is launched."""
     winner = winner_of(bundle, family)
     case = case_of(bundle, winner)
     rooms = [torch.zeros(tensor.numel() + 16).bfloat16() for tensor in tensors_of(winner)]
@@ -104,7 +105,7 @@ def test_what_is_otherwise_is_handed_on(
         case.gpu.driver.context += 1
     case.gpu.driver.capturing = 5 * capturing
     aligned = all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
-    expected = aligned and not other and not (capturing and any(case.prepared.scratch_bytes))
+    expected = aligned and not other and not (capturing and any(case.prepared.memory_bytes))
     found = case.call(*tensors)
     assert bool(case.gpu.driver.launched) == expected
     assert case.handed_on == ([] if expected else [tensors])
@@ -134,7 +135,7 @@ def test_a_failure_is_told_once(bundle: Bundle) -> None:
     assert case.failures == ["a launch failed: CUDA error 719"]
     neighbour.call(*tensors)
     before, after = (set(launched.parameters) for launched in gpu.driver.launched)
-    _, counters = gpu.scratch.take(7, *case.prepared.scratch_bytes)
+    _, counters = gpu.workspaces.take(7, *case.prepared.memory_bytes)
     assert counters.to_bytes(8, "little") in after - before
 
 
@@ -150,7 +151,7 @@ def test_it_stops_when_it_is_told_to(bundle: Bundle) -> None:
     assert len(case.gpu.driver.launched) == launched
 
 
-def test_threads_have_scratch_of_their_own(bundle: Bundle) -> None:
+def test_threads_have_workspaces_of_their_own(bundle: Bundle) -> None:
     """On one stream; a thread's second call has what its first had."""
     winner = winner_of(bundle, "tiled_semaphore")
     case, tensors = case_of(bundle, winner), tensors_of(winner)
@@ -160,7 +161,7 @@ def test_threads_have_scratch_of_their_own(bundle: Bundle) -> None:
     def work() -> None:
         for _ in range(2):
             case.call(*tensors)
-        found.append(case.gpu.scratch.take(7, *case.prepared.scratch_bytes))
+        found.append(case.gpu.workspaces.take(7, *case.prepared.memory_bytes))
         barrier.wait(30)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -178,7 +179,7 @@ def test_without_memory_it_is_handed_on(bundle: Bundle) -> None:
     """Whoever makes the call otherwise says why."""
     winner = winner_of(bundle, "tiled_semaphore")
     case = case_of(bundle, winner)
-    case.gpu.scratch._memory = lambda size: (_ for _ in ()).throw(GenkernError("no memory"))
+    case.gpu.workspaces._memory = lambda size: (_ for _ in ()).throw(GenkernError("no memory"))
     assert case.call(*tensors_of(winner)) == "otherwise"
     assert not case.gpu.driver.launched
 

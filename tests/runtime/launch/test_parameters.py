@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from recording_gpu import FakeGpu
+from small_bundle import winners_for
 
 from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Constant, Descriptor, Integer, Leading, Stride
 from genkern.kernels.expression import evaluate
-from genkern.kernels.plan import Launch
+from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import get_op
 from genkern.profiling.loaded_gemm import arguments_of
 from genkern.runtime.bundle import Bundle
@@ -29,7 +30,7 @@ BFLOAT16 = 9
 
 @dataclass(frozen=True)
 class Piece:
-    """Scratch that kernels are passed the address of."""
+    """Memory that kernels are passed the address of."""
 
     address: int
 
@@ -46,11 +47,11 @@ def tensors_of(winner: PackedWinner) -> dict[str, torch.Tensor]:
     return made
 
 
-def given_by_triton(launch: Launch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> list[object]:
+def given_by_triton(launch: PlannedLaunch, tensors: Mapping[str, Any], known: Mapping[str, int]) -> list[object]:
     """What the measured process gives Triton's launcher, as that passes it on: maps, then sizes and strides."""
     passed: list[object] = []
     plain = [argument for argument in launch.arguments if not isinstance(argument, (Constant, Descriptor))]
-    values = iter(arguments_of(Launch("", (1, 1, 1), 1, False, tuple(plain)), tensors, known))
+    values = iter(arguments_of(PlannedLaunch("", (1, 1, 1), 1, False, tuple(plain)), tensors, known))
     for argument in launch.arguments:
         if isinstance(argument, Descriptor):
             tensor = tensors[argument.operand]
@@ -64,7 +65,7 @@ def given_by_triton(launch: Launch, tensors: Mapping[str, Any], known: Mapping[s
 
 def test_an_operand_that_the_format_has_no_more(bundle: Bundle) -> None:
     """A bundle may be older than a format of someone's own: the library serves then."""
-    winner = bundle.of_arch("sm_90")[0]
+    winner = winners_for(bundle, "sm_90")[0]
     launch, binary = winner.calls[0].plan.launches[0], bundle.contents.binaries[winner.calls[0].binaries[0]]
     with pytest.raises(ResultsError, match="has an operand a,"):
         parameters_of(launch, binary, {}, {"units": 132, "M": 1})
@@ -85,11 +86,11 @@ def test_every_launch_passes_what_was_measured(bundle: Bundle) -> None:
             }
             prepared = PreparedCall(gpu, Choice("tuned", winner, call, bundle), layouts, m)
             assert prepared(tuple(tensor.data_ptr() for tensor in tensors.values()))
-            workspace, counters = gpu.scratch.take(7, *prepared.scratch_bytes)
-            scratch = {"workspace": Piece(workspace), "counters": Piece(counters)}
+            workspace, counters = gpu.workspaces.take(7, *prepared.memory_bytes)
+            own = {"workspace": Piece(workspace), "counters": Piece(counters)}
             assert len(gpu.driver.launched) == len(call.plan.launches)
             for launch, launched in zip(call.plan.launches, gpu.driver.launched, strict=True):
-                wanted = given_by_triton(launch, {**tensors, **scratch}, known)
+                wanted = given_by_triton(launch, {**tensors, **own}, known)
                 for value, parameter in zip(wanted, launched.parameters, strict=False):
                     if isinstance(value, tuple):
                         assert gpu.driver.map_in(parameter).address == value[1]
@@ -118,7 +119,7 @@ def test_boxes_fit_their_swizzle(bundle: Bundle) -> None:
     """A map's box has the argument's rows, and at most as many bytes in a row as its swizzle spans."""
     spans = {0: 512, 1: 32, 2: 64, 3: 128}
     seen = set()
-    for winner in bundle.of_arch("sm_90"):
+    for winner in winners_for(bundle, "sm_90"):
         for call in winner.calls:
             for launch, sha256 in zip(call.plan.launches, call.binaries, strict=True):
                 encodings = bundle.contents.binaries[sha256].encodings
@@ -133,7 +134,7 @@ def test_boxes_fit_their_swizzle(bundle: Bundle) -> None:
 
 def test_a_format_that_stores_an_operand_in_another_way_is_refused(bundle: Bundle) -> None:
     """In one line that says how it is now: its kernels would misread it, whatever its name."""
-    winner = bundle.of_arch("sm_90")[0]
+    winner = winners_for(bundle, "sm_90")[0]
     a, b, c = winner.operands
     layouts = {name: Layout(100, 512, 512, 2) for name in "abc"}
     for operands in ((a, replace(b, row_major=True), c), (a, replace(b, dtype="fp16"), c), (a, b), ()):
@@ -144,7 +145,7 @@ def test_a_format_that_stores_an_operand_in_another_way_is_refused(bundle: Bundl
 
 def test_a_binary_with_other_parameters_is_refused(bundle: Bundle) -> None:
     """A plan and a binary that do not belong together are never launched."""
-    first, second = bundle.of_arch("sm_90")[:2]
+    first, second = winners_for(bundle, "sm_90")[:2]
     binary = bundle.contents.binaries[second.calls[0].binaries[-1]]
     layouts = {name: Layout(100, 512, 512, 2) for name in "abc"}
     with pytest.raises(ResultsError, match="takes parameters of"):

@@ -56,13 +56,21 @@ def test_formats_that_are_not_there_are_said(name: str) -> None:
 def test_switches(text: str, meant: bool, of: str) -> None:
     """genkern's names and AITER's are the same switches."""
     found = configuration({f"{of}_TUNE_GEMM": text, f"{of}_LOG_TUNED_CONFIG": text})
-    assert (found.capture, found.log_choices, found.notes) == (meant, meant, ())
+    assert (found.record, found.log_choices, found.notes) == (meant, meant, ())
 
 
 def test_own_name_is_the_stronger_word() -> None:
     """What genkern's own variable says holds, 0 too."""
-    assert not configuration({"GENKERN_TUNE_GEMM": "0", "AITER_TUNE_GEMM": "1"}).capture
-    assert configuration({"GENKERN_TUNE_GEMM": "1", "AITER_TUNE_GEMM": "0"}).capture
+    assert not configuration({"GENKERN_TUNE_GEMM": "0", "AITER_TUNE_GEMM": "1"}).record
+    assert configuration({"GENKERN_TUNE_GEMM": "1", "AITER_TUNE_GEMM": "0"}).record
+
+
+def test_the_folder_has_a_name_of_earlier_releases() -> None:
+    """Today's name is the stronger word; an empty one says nothing."""
+    assert configuration({"GENKERN_CAPTURE_DIR": "old"}).record_dir == "old"
+    assert configuration({"GENKERN_RECORD_DIR": "new", "GENKERN_CAPTURE_DIR": "old"}).record_dir == "new"
+    assert configuration({"GENKERN_RECORD_DIR": "", "GENKERN_CAPTURE_DIR": "old"}).record_dir == "old"
+    assert configuration({}).record_dir == ""
 
 
 def test_what_makes_no_sense_is_said() -> None:

@@ -27,6 +27,7 @@ from genkern.runtime.dispatch import Gemm
 from genkern.runtime.process import online as module
 from genkern.runtime.process.online import Online
 from genkern.runtime.process.ranks import Ranks, of_first, ranks
+from genkern.runtime.process.recorded_sizes import PREFIXES
 from genkern.runtime.table import Choice
 
 MISS = Choice("not tuned")
@@ -106,7 +107,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def online(tuner: Tuner, said: list[str], tmp_path: Path) -> Iterator[Online]:
-    made = Online(tmp_path / "captured", said.append, ["--space", "x"], {}, tuner)
+    made = Online(tmp_path / "recorded", said.append, ["--space", "x"], {}, tuner)
     yield made
     made.close()
 
@@ -146,7 +147,7 @@ def test_a_miss_is_tuned_and_served(
     asked, packed = tuner.arguments
     assert asked[4:] == ["--gpu_ids", "-1", "--jobs", asked[7], "--space", "x"]
     assert packed[0] == "pack"
-    later = Online(tmp_path / "captured", said.append, (), {}, tuner)
+    later = Online(tmp_path / "recorded", said.append, (), {}, tuner)
     assert [each.problem for bundle in later.bundles() for each in bundle.winners] == [problem(3)]
     later.context = Context(lambda op: later.bundles(), {-1: card}.get, watches=[later])  # type: ignore[arg-type]
     call(Gemm("a16w16", later.context), 3)
@@ -157,7 +158,7 @@ def test_a_miss_is_tuned_and_served(
 
 def test_one_at_a_time(online: Online, context: Context, card: Card, tuner: Tuner, tmp_path: Path) -> None:
     """Two processes with one folder take turns, and the second does not tune again what the first has tuned."""
-    other = Online(tmp_path / "captured", pytest.fail, (), {}, tuner)
+    other = Online(tmp_path / "recorded", pytest.fail, (), {}, tuner)
     other.context = Context(lambda op: other.bundles(), {-1: card}.get, watches=[other])  # type: ignore[arg-type]
     for each in (online, other):
         each(card, problem(3), MISS)  # type: ignore[arg-type]
@@ -240,8 +241,8 @@ def test_close_ends_what_goes_on(online: Online, card: Card, tuner: Tuner, said:
 
 
 def test_folder_in_a_package(tmp_path: Path) -> None:
-    """As captures, it is never inside an installed package."""
-    with pytest.raises(InputError, match="GENKERN_CAPTURE_DIR"):
+    """As recorded sizes, it is never inside an installed package."""
+    with pytest.raises(InputError, match="GENKERN_RECORD_DIR"):
         Online(tmp_path / "site-packages" / "x", pytest.fail)
 
 
@@ -380,5 +381,5 @@ def test_nothing_outlives_the_program(does: str, tmp_path: Path, cache_dir: Path
 
 
 def test_module_names() -> None:
-    """What is tuned online is not taken for a capture by `genkern merge`."""
-    assert not module._PREFIX.startswith("capture")
+    """What is tuned online is not taken for recorded sizes by `genkern merge`."""
+    assert not module._PREFIX.startswith(PREFIXES)

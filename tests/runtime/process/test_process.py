@@ -41,7 +41,7 @@ def test_nothing_said_is_a_context_that_finds_nothing() -> None:
 def test_what_is_wrong_is_said_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """A warning for each variable and file that makes no sense; the rest works."""
     environ = {"GENKERN_CONFIG_A9W9": "x", "GENKERN_CONFIG": str(tmp_path / "none"), "GENKERN_TUNE_GEMM": "1"}
-    process = Process({**environ, "GENKERN_CAPTURE_DIR": str(tmp_path / "site-packages")}, nowhere)
+    process = Process({**environ, "GENKERN_RECORD_DIR": str(tmp_path / "site-packages")}, nowhere)
     for _ in range(2):
         assert process.context._bundles_of("a16w16") == []
         process.renew()
@@ -114,7 +114,7 @@ with genkern.patch(model):
 """
 
 
-def test_a_patched_model_is_captured(tmp_path: Path) -> None:
+def test_a_patched_model_is_recorded(tmp_path: Path) -> None:
     """Its layers have no winner yet: that is what is to be found out. What serves them is logged, where the program has
     set up no logging too.
     """
@@ -122,8 +122,8 @@ def test_a_patched_model_is_captured(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("[genkern] 5x") == 2, done.stderr
-    (captured,) = (tmp_path / "genkern_capture").iterdir()
-    assert [line.partition("'rowMajorA'")[0] for line in captured.read_text().splitlines()[1:]] == [
+    (recorded,) = (tmp_path / "genkern_recorded").iterdir()
+    assert [line.partition("'rowMajorA'")[0] for line in recorded.read_text().splitlines()[1:]] == [
         "- {'M': 5, 'N': 32, 'K': 64, ",
         "- {'M': 5, 'N': 16, 'K': 32, ",
     ]

@@ -31,7 +31,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     """Winners for few tokens and for many, compiled for this GPU."""
     import torch
 
-    from genkern.runtime.launch.gpu import TorchGpu
+    from genkern.runtime.launch.torch_gpu import TorchGpu
 
     if detect_arch() != "sm_90":
         pytest.skip("the bundle is of sm_90")

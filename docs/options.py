@@ -1,0 +1,53 @@
+"""Write docs/options.md, every option of every command, from the argument parsers: `make docs`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from genkern.__main__ import COMMANDS
+from genkern.arguments import shown_names
+from genkern.command.options import parser
+
+PAGE = Path(__file__).with_name("options.md")
+_HEAD = """# Options
+
+`make docs` writes this page from the argument parsers: change the help texts in the code. `genkern --help`,
+`genkern pack --help` and so on print the same. Underscores in names may be written as dashes. The first word after
+`genkern` is the command; without one, genkern tunes.
+
+Exit status: 0 when all went well; 1 when a size has no winner, or a config is wrong or cannot be checked; 2 for what
+you must put right (one line says what); 3 for a bug in genkern; 130 when stopped.
+"""
+
+
+def parsers() -> Iterator[argparse.ArgumentParser]:
+    """The parser of tuning, and that of each command."""
+    yield parser()
+    for word, module in COMMANDS.items():
+        yield getattr(importlib.import_module(module), f"{word}_parser")()
+
+
+def page() -> str:
+    """The page as Markdown."""
+    return _HEAD + "".join(f"\n## {each.prog}\n{_section(each)}" for each in parsers())
+
+
+def _section(of: argparse.ArgumentParser) -> str:
+    text = f"\n{' '.join((of.description or '').split())}\n"
+    for group in of._action_groups:
+        rows = [_row(action) for action in group._group_actions if action.dest not in ("help", "version")]
+        if rows:
+            text += f"\n{(group.title or '').capitalize()}:\n\n" + "".join(rows)
+    return text
+
+
+def _row(action: argparse.Action) -> str:
+    shown = ", ".join(f"`{name}`" for name in shown_names(action)) or f"`{action.metavar}`"
+    return f"- {shown}: {action.help}\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,138 @@
+"""One GPU: its figures, and what it can do. Code asks for a capability, never for an architecture's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from genkern.errors import InputError
+
+VENDORS = ("amd", "nvidia")
+# The encodings of fp8: OCP's, and those without negative zeros and infinities of AMD's CDNA 3.
+FP8_ENCODINGS = ("ocp", "fnuz")
+# What peaks are known by.
+PEAKS = ("fp16", "bf16", "fp8", "int8", "fp32")
+# Significant bits of float32.
+_FLOAT32_BITS = 24
+# Figures of a GPU that may be 0.
+_MAY_BE_ZERO = ("shared_reserved_bytes",)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What kernels may use, and how much of it. What is not said is not there.
+
+    `async_copies`: from memory to shared memory past registers (cp.async; on CDNA 4 loads to LDS).
+    `tma`: the copy engine that reads tensor maps. `wgmma`, `tcgen05`: matrix instructions of a warpgroup.
+    `dependent_launches`: CUDA's programmatic dependent launch.
+    `tf32`: float32 may be multiplied as tf32 (AMD: xf32). `dot_scaled`: Triton's tl.dot_scaled takes two operands with
+    exponents. `atomic_adds`: memory adds float32 by itself, rather than a loop around compare-and-swap.
+    `matrix_rows` and `matrix_columns`: the fewest rows and the most columns of a matrix instruction for 16 bits that
+    reaches the peak; `matrix_warps` issue it together.
+    `tensor_memory_columns`: of 32 bits in each of 128 rows, for accumulators.
+    `cluster_programs_max`: programs that a cluster may have on any such device; 1 where there are no clusters.
+    `fp8`: the encoding. `fp8_sum_bits`: significant bits that matrix units keep of a sum of fp8 products.
+    `pipelined_bytes`: the fewest bytes that a lane loads at a time where Triton pipelines a loop.
+    `kpack_max`: the largest kpack that changes a kernel.
+    `scalar_registers_per_simd`: of a file that waves share by what they need; 0 where each has all that it can name.
+    """
+
+    async_copies: bool = False
+    tma: bool = False
+    wgmma: bool = False
+    tcgen05: bool = False
+    dependent_launches: bool = False
+    tf32: bool = False
+    dot_scaled: bool = False
+    atomic_adds: bool = False
+    matrix_rows: int = 16
+    matrix_columns: int = 16
+    matrix_warps: int = 1
+    tensor_memory_columns: int = 0
+    cluster_programs_max: int = 1
+    fp8: str = "ocp"
+    fp8_sum_bits: int = _FLOAT32_BITS
+    pipelined_bytes: int = 4
+    kpack_max: int = 1
+    scalar_registers_per_simd: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what contradicts itself."""
+        if self.fp8 not in FP8_ENCODINGS:
+            raise InputError(f"fp8 = {self.fp8!r} is not one of {', '.join(FP8_ENCODINGS)}")
+        if self.wgmma and self.tcgen05:
+            raise InputError("wgmma and tcgen05 are of different architectures: say one of them")
+        if self.of_warpgroups and not (self.tma and self.matrix_warps > 1):
+            raise InputError("wgmma and tcgen05 need tma, and matrix_warps of a warpgroup (4)")
+        if self.tcgen05 != (self.tensor_memory_columns > 0):
+            raise InputError("tcgen05 and tensor_memory_columns belong together")
+        if not 1 < self.fp8_sum_bits <= _FLOAT32_BITS:
+            raise InputError(f"fp8_sum_bits = {self.fp8_sum_bits} is not from 2 to the {_FLOAT32_BITS} of float32")
+        for name in ("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} = {getattr(self, name)} is below 1")
+
+    @property
+    def of_warpgroups(self) -> bool:
+        """Whether matrix instructions are a warpgroup's, and asynchronous: wgmma or tcgen05."""
+        return self.wgmma or self.tcgen05
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device. A unit is a compute unit (AMD) or streaming multiprocessor (NVIDIA).
+
+    `clock_mhz` is the clock at which the vendor states the matrix peak. `peak_tflops` is dense, with 32-bit
+    accumulation, by fp16, bf16, fp8, int8, fp32; a type without matrix instructions has no key. Registers are
+    32 bits wide. `shared_*` is LDS or shared memory; `shared_bytes_per_block` is the most that one workgroup may
+    ask for, `shared_reserved_bytes` what the driver takes on top. `last_level_cache_mib` is L2, or MALL on AMD.
+    `sources` names the documents the figures are from. `has` is what the device can do. `like`
+    is the architecture whose spaces are taken where there is none for its own; "" where there is no such.
+    """
+
+    name: str
+    arch: str
+    vendor: str
+    compute_units: int
+    clock_mhz: int
+    warp_size: int
+    simds_per_unit: int
+    shared_bytes_per_block: int
+    shared_bytes_per_unit: int
+    shared_granule_bytes: int
+    shared_reserved_bytes: int
+    registers_per_unit: int
+    registers_per_thread_max: int
+    register_granule: int
+    threads_per_block_max: int
+    threads_per_unit_max: int
+    blocks_per_unit_max: int
+    l2_mib: float
+    last_level_cache_mib: float
+    memory_gb: float
+    memory_tb_per_s: float
+    xcds: int
+    sources: tuple[str, ...]
+    has: Capabilities
+    peak_tflops: Mapping[str, float] = field(hash=False)
+    like: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises InputError for figures that no device has."""
+        if self.vendor not in VENDORS or self.vendor != arch_vendor(self.arch):
+            raise InputError(f"vendor = {self.vendor!r}: that of {self.arch} is {arch_vendor(self.arch)}")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, (int, float)) and (value < 0 or (value == 0 and each.name not in _MAY_BE_ZERO)):
+                raise InputError(f"{each.name} = {value} is no figure of a device")
+        if self.compute_units % self.xcds:
+            raise InputError(f"{self.compute_units} compute units are not the same number in each of {self.xcds} XCDs")
+        if unknown := set(self.peak_tflops) - set(PEAKS):
+            raise InputError(f"flops_per_clock: {min(unknown)} is not one of {', '.join(PEAKS)}")
+        if "fp16" not in self.peak_tflops:
+            raise InputError("flops_per_clock has no fp16, by which types without a peak of their own are judged")
+
+
+def arch_vendor(arch: str) -> str:
+    """Whose architecture that is, by its name: "amd" for gfx942, "nvidia" for sm_90."""
+    return "amd" if arch.startswith("gfx") else "nvidia"

@@ -1,0 +1,166 @@
+"""Reading the table of GPUs: gpus.yaml, then files of someone's own in the same form, which add to it.
+
+A file of one's own is known to this process and, through the environment, to those that it starts. Its entries are new
+architectures, whole or `like` one that is known, and new devices of known ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import InputError
+from genkern.gemm.gpu import Capabilities, Gpu
+
+# Files, separated as in PATH.
+ENVIRONMENT = "GENKERN_GPU_FILES"
+ARCH = re.compile(r"gfx[0-9a-f]+|sm_[0-9]+")
+NO_ARCH = "is not an architecture such as gfx942 or sm_90"
+_KINDS = {"int": int, "float": (int, float), "str": str, "bool": bool}
+# Keys of an entry, or of its devices, that are no field of Gpu, and fields that are no key.
+_ONLY_IN_FILES = ("match", "flops_per_clock")
+_ONLY_IN_RECORDS = ("arch", "peak_tflops")
+_KEYS = frozenset({each.name for each in fields(Gpu)} - {*_ONLY_IN_RECORDS}) | {*_ONLY_IN_FILES}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What all devices of it have in common, by the keys of its entry; and its devices, the default first.
+
+    Of a device there are the words of a driver's name for it, and its figures.
+    """
+
+    common: Mapping[str, Any]
+    devices: tuple[tuple[frozenset[str], Gpu], ...]
+
+
+def read_table() -> dict[str, Architecture]:
+    """Every architecture, by name. Raises InputError, one line, for a file of one's own that cannot be used."""
+    shipped = resources.files("genkern.gemm").joinpath("gpus.yaml").read_text(encoding="utf-8")
+    table = added({}, shipped)
+    for name in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{ENVIRONMENT}: cannot read {name}: {_one_line(error)}") from None
+        try:
+            table = added(table, text)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    return table
+
+
+def added(table: Mapping[str, Architecture], text: str) -> dict[str, Architecture]:
+    """The table with the entries of a file besides. Raises InputError, one line that says where."""
+    # Programs that only call kernels import this module and read no table.
+    import yaml
+
+    try:
+        # Every process reads the table: the parser in C takes a tenth of the time. PyYAML may be built without it.
+        entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"not valid YAML: {_one_line(error)}") from None
+    if not isinstance(entries, dict) or not entries:
+        raise InputError("expected a mapping of architectures to their entries (docs/your_own_gpu.md)")
+    found = dict(table)
+    for arch, entry in entries.items():
+        if not isinstance(arch, str) or not ARCH.fullmatch(arch):
+            raise InputError(f"{str(arch)[:40]!r} {NO_ARCH}")
+        try:
+            found[arch] = _architecture(arch, entry, found)
+        except InputError as error:
+            raise InputError(f"{arch}: {error}") from None
+    return found
+
+
+def _architecture(arch: str, entry: object, table: Mapping[str, Architecture]) -> Architecture:
+    own = _mapping("the entry", entry)
+    devices, like = own.pop("devices", None), own.get("like", "")
+    if not isinstance(devices, list) or not devices:
+        raise InputError("devices is not a list of devices")
+    if like and like not in table:
+        raise InputError(f"like = {str(like)[:40]!r} is none of the architectures before it: {', '.join(table)}")
+    if like and arch in table:
+        raise InputError("like is for an architecture that is not known yet")
+    known = table.get(arch) or table.get(str(like)) or Architecture({}, ())
+    common = _merged(known.common, own)
+    made = tuple(_device(arch, _merged(common, _mapping("a device", device))) for device in devices)
+    names = {gpu.name for _, gpu in made}
+    before = () if like else tuple(device for device in known.devices if device[1].name not in names)
+    return Architecture(known.common if arch in table else common, (*before, *made))
+
+
+def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What `own` says, and of the rest what is common; sources are those of both, capabilities one by one."""
+    if unknown := set(own) - _KEYS:
+        raise InputError(f"there is no key {str(min(unknown, key=str))[:40]!r}")
+    sources = (*common.get("sources", ()), *_listed(own.get("sources", ())))
+    has = {**common.get("has", {}), **_mapping("has", own.get("has", {}))}
+    return {**common, **own, "sources": sources, "has": has}
+
+
+def _device(arch: str, values: dict[str, Any]) -> tuple[frozenset[str], Gpu]:
+    for key in sorted(_KEYS - {"like"}):
+        if key not in values:
+            raise InputError(f"{values.get('name', 'a device')} has no {key}")
+    match, flops_per_clock = values.pop("match"), _mapping("flops_per_clock", values.pop("flops_per_clock"))
+    if not isinstance(match, str) or not match.split():
+        raise InputError(f"match = {str(match)[:40]!r} is no words of a driver's name of the device")
+    if not values["sources"]:
+        raise InputError("sources names no document")
+    has = Capabilities(**_typed(Capabilities, values.pop("has")))
+    figures = _typed(Gpu, values)
+    if not all(isinstance(flops, (int, float)) and flops > 0 for flops in flops_per_clock.values()):
+        raise InputError("flops_per_clock has something that is no positive number")
+    rate = figures["compute_units"] * figures["clock_mhz"] * 1e-6
+    peaks = {dtype: rate * flops for dtype, flops in flops_per_clock.items()}
+    gpu = Gpu(**figures, arch=arch, has=has, peak_tflops=peaks)
+    _require_consistent(gpu)
+    return frozenset(match.lower().split()), gpu
+
+
+def _require_consistent(gpu: Gpu) -> None:
+    if gpu.shared_bytes_per_block + gpu.shared_reserved_bytes > gpu.shared_bytes_per_unit:
+        raise InputError(f"{gpu.name}: a block may have more shared memory than a unit has")
+    if gpu.threads_per_block_max > gpu.threads_per_unit_max:
+        raise InputError(f"{gpu.name}: a block may have more threads than a unit has")
+    if gpu.threads_per_unit_max % (gpu.warp_size * gpu.simds_per_unit):
+        raise InputError(f"{gpu.name}: a unit's threads are no whole warps of each of its SIMDs")
+    if gpu.last_level_cache_mib < gpu.l2_mib:
+        raise InputError(f"{gpu.name}: the last-level cache is smaller than L2")
+
+
+def _typed(record: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by the fields of a record. Raises InputError for an unknown one, and for one of another type."""
+    types = {each.name: str(each.type) for each in fields(record)}
+    required = {each.name for each in fields(record) if each.default is MISSING} - {*_ONLY_IN_RECORDS, "has"}
+    if lacking := required - set(values):
+        raise InputError(f"{min(lacking)} is missing")
+    for key, value in values.items():
+        if key not in types:
+            raise InputError(f"there is no key {str(key)[:40]!r}: use some of {', '.join(types)}")
+        kind = types[key]
+        if kind in _KINDS and (not isinstance(value, _KINDS[kind]) or (kind != "bool" and isinstance(value, bool))):  # type: ignore[arg-type]
+            raise InputError(f"{key} = {str(value)[:40]!r} is no {kind}")
+    return dict(values)
+
+
+def _mapping(what: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{what} is not a mapping")
+    return dict(value)
+
+
+def _listed(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        raise InputError("sources is not a list of documents")
+    return tuple(value)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,30 @@
+"""Profiler: one way to get kernel times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from genkern.gemm.records import Candidate, Measurement
+from genkern.timing.session import Session
+
+
+class Profiler(Protocol):
+    """One way to get kernel times. `time_source` labels every number that it returns."""
+
+    time_source: str
+
+    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+        """Yield one Measurement per candidate, in any order; `candidates` may still be growing (a farm)."""
+
+    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
+        """Time the finalists, and the vendor library if it can, against each other, round-robin in shuffled order.
+
+        PyTorch's own call of it is named VENDOR, another call of it as results name it (genkern.timing.libraries).
+        """
+
+    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
+        """Names of the `most` fastest under load, as far as that can be told; else of the first of them."""
+
+    def close(self) -> None:
+        """Stop every process that this profiler started."""

@@ -1,0 +1,312 @@
+"""autotune_gemm: NVIDIA's guide to autotuning CuTe DSL GEMMs, as a function of three tensors.
+
+The guide (docs.nvidia.com/cutlass, "Guidance for Auto-Tuning") loops over mma_tiler_mn, cluster_shape_mn,
+use_2cta_instrs and use_tma_store, and keeps winners by (m, n, k), or by each rounded up to a power of two. Here its
+lists are arguments, and the loop is genkern's own command, in processes of its own: what does not compile, hangs or
+lies costs its config only, finals are interleaved with the library's calls, and the winner is proved right before it is
+called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from genkern.errors import InputError, ResultsError
+from genkern.files import cache_folder, write_whole
+from genkern.formats.kind import read_results
+from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import archs_with, capabilities_of
+from genkern.gemm.problem import DEFAULT_OP, GemmProblem
+from genkern.runtime.bundle import read_bundle
+from genkern.runtime.launch.parameters import Layout
+from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
+from genkern.runtime.process.own_command import OwnCommand, pack_arguments
+from genkern.runtime.table import Table
+from genkern.space.guide_names import TCGEN05, WGMMA, in_guide_names
+
+KEYS = ("exact", "power_of_two")
+# By what they multiply with, of which tcgen05 is what the guide is about: the family, and its schedules.
+_PING_PONG = "ping_pong"
+_SCHEDULES = {"wgmma": (WGMMA, (_PING_PONG, "cooperative")), "tcgen05": (TCGEN05, ("",))}
+# By what the caller's tensors are called in PyTorch.
+_TYPES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items() if name in ("bf16", "fp16")}
+# Runs genkern's command with arguments, its output in a file; raises ResultsError where it fails.
+Run = Callable[[Sequence[str], Path], None]
+
+
+@dataclass
+class Autotuned:
+    """The kernel that won for `problem`, called with tensors of its sizes: `tuned(a, b, c)` writes c.
+
+    `time_us` is of one call, `torch_us` of PyTorch's own in the same rounds. With the key "power_of_two",
+    `power_of_two_loss` is how much longer this config takes than the one that wins for the exact sizes (0.05: 5 %),
+    None where it was not asked for. `folder` has results, bundle and logs.
+    """
+
+    problem: GemmProblem
+    config: Config
+    key: str
+    time_us: float
+    torch_us: float | None
+    power_of_two_loss: float | None
+    folder: Path
+    _calls: dict[object, PreparedCall] = field(default_factory=dict, repr=False)
+
+    def __call__(self, a: Any, b: Any, c: Any, gpu: LiveGpu | None = None) -> Any:
+        """Compute c = a @ b.T on the current stream, and return it. Raises InputError for tensors of other sizes."""
+        if (problem := problem_of(a, b, c)) != self.problem:
+            raise InputError(f"these are {problem.name}, the kernel was tuned for {self.problem.name}: tune it too")
+        tensors = {"a": a, "b": b.T, "c": c}
+        lie = tuple(tensor.stride() for tensor in tensors.values())
+        if (a.device, lie) not in self._calls:
+            self._calls[a.device, lie] = self._prepared(tensors, gpu or _gpu_of(a))
+        if not self._calls[a.device, lie](tuple(tensor.data_ptr() for tensor in tensors.values())):
+            raise InputError("a, b and c must begin at multiples of 16 bytes")
+        return c
+
+    def _prepared(self, tensors: dict[str, Any], gpu: LiveGpu) -> PreparedCall:
+        bundle = read_bundle(str(self.folder / "winner.genkern"))
+        choice = Table([bundle], gpu.identity).find(self.problem)
+        if choice.call is None:
+            raise ResultsError(f"{choice.why}: nothing of the bundle in {self.folder} serves it (pack.log says why)")
+        row_major = {"a": self.problem.row_major_a, "b": self.problem.row_major_b, "c": True}
+        layouts = {
+            name: Layout.of(tensor.shape, tensor.stride(), row_major[name], tensor.element_size())
+            for name, tensor in tensors.items()
+        }
+        return PreparedCall(gpu, choice, layouts, self.problem.M)
+
+
+def autotune_gemm(
+    a: Any,
+    b: Any,
+    c: Any,
+    *,
+    mma_tiler_mn_list: Sequence[tuple[int, int]] = ((128, 128), (128, 192), (128, 256), (256, 128)),
+    cluster_shape_mn_list: Sequence[tuple[int, int]] = ((1, 1), (2, 1), (1, 2)),
+    use_2cta_instrs_list: Sequence[bool] = (False,),
+    use_tma_store_list: Sequence[bool] = (True,),
+    warmup_iterations: int = 5,
+    iterations: int = 100,
+    key: str = "exact",
+    measure_loss: bool = True,
+    options: Sequence[str] = (),
+    cache_dir: str | Path | None = None,
+    folder: str | Path | None = None,
+    run: Run | None = None,
+) -> Autotuned:
+    """Tune c [M, N] = a [M, K] @ b [N, K].T over these lists, and return the winner, ready to be called.
+
+    a, b and c are PyTorch tensors of one 16-bit type; a and b may be contiguous along either side, c along N. Each
+    config is launched `warmup_iterations` times before it is sampled (5 to 10 in the guide), the best are timed in up
+    to `iterations` rounds (100 to 1,000). `key`: "exact" tunes these sizes; "power_of_two" those rounded up, whose
+    winner then serves all sizes that round to them: unless `measure_loss` is False the exact sizes are tuned as well,
+    and what is lost is in the result and in loss.json beside it. What was tuned before is taken from `folder` (by
+    default in genkern's cache). `options` are more of the command's; compiled kernels are in `cache_dir`, by default in
+    genkern's cache too. Raises InputError for tensors and lists that do not fit, ResultsError with the command's own
+    line where nothing was found.
+    """
+    if key not in KEYS:
+        raise InputError(f"key is {key!r}, none of {', '.join(KEYS)}")
+    problem = problem_of(a, b, c)
+    arch = _arch_of(a)
+    space = _space(arch, mma_tiler_mn_list, cluster_shape_mn_list, use_2cta_instrs_list, use_tma_store_list)
+    asked = ["--warmup", str(_count("warmup_iterations", warmup_iterations))]
+    asked += ["--iters", str(_count("iterations", iterations)), *options]
+    if any(option.replace("-", "_").startswith("__cache_dir") for option in options):
+        raise InputError("options: --cache_dir is an argument of its own here, cache_dir")
+    cache = cache_folder(str(cache_dir) if cache_dir else None).absolute()
+    bench = _Bench(Path(folder) if folder else cache / "autotune", cache, asked, run or _run)
+    if key == "exact":
+        at, row = bench.tuned(problem, space, "exact")
+        return _autotuned(bench, at, row, key, None)
+    _, rounded = bench.tuned(rounded_up(problem), space, "exact")
+    assert rounded.config is not None
+    at, row = bench.tuned(problem, _only(arch, rounded.config), "power_of_two")
+    loss = None
+    if measure_loss:
+        _, best = bench.tuned(problem, space, "exact")
+        loss = _loss(row, best)
+        write_whole(str(at / "loss.json"), json.dumps({"power_of_two_loss": loss, **asdict(rounded_up(problem))}))
+    return _autotuned(bench, at, row, key, loss)
+
+
+def problem_of(a: Any, b: Any, c: Any) -> GemmProblem:
+    """What a [M, K], b [N, K] and c [M, N] are. Raises InputError where they do not belong together."""
+    shapes = f"a {tuple(a.shape)}, b {tuple(b.shape)}, c {tuple(c.shape)}"
+    if not all(x.dim() == 2 for x in (a, b, c)):
+        raise InputError(f"{shapes}: each must have two dimensions")
+    (m, k), (n, k_of_b) = a.shape, b.shape
+    if k_of_b != k or tuple(c.shape) != (m, n):
+        raise InputError(f"{shapes}: they must be [M, K], [N, K] and [M, N]")
+    types = {str(x.dtype) for x in (a, b, c)}
+    if len(types) > 1 or not types <= set(_TYPES):
+        raise InputError(f"a, b and c are {', '.join(sorted(types))}: they must be of one type, bfloat16 or float16")
+    name = _TYPES[types.pop()]
+    if c.stride(1) != 1 and n > 1:
+        raise InputError("c must be contiguous along N")
+    along_k = _along_second("a", a), _along_second("b", b)
+    return GemmProblem(
+        m, n, k, dtype_a=name, dtype_b=name, dtype_c=name, row_major_a=along_k[0], row_major_b=not along_k[1]
+    )
+
+
+def _along_second(name: str, x: Any) -> bool:
+    """Whether memory runs along the second dimension, rather than along the first."""
+    if x.stride(1) == 1:
+        return True
+    if x.stride(0) == 1:
+        return False
+    raise InputError(f"{name} has strides {x.stride()}: it must be contiguous along one side")
+
+
+def _count(name: str, value: int) -> int:
+    if type(value) is not int or value < 1:
+        raise InputError(f"{name} is {value!r}, no whole number from 1 on")
+    return value
+
+
+def _arch_of(tensor: Any) -> str:
+    """Of the device that it lies on, the first with wgmma where that is none.
+
+    Raises InputError for one without such families.
+    """
+    if not tensor.is_cuda:
+        return archs_with("wgmma")[0]
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(tensor.device)
+    arch = f"sm_{major}{minor}"
+    if not capabilities_of(arch).of_warpgroups:
+        raise InputError(f"a lies on {arch}: these families are for GPUs with {' or '.join(_SCHEDULES)}")
+    return arch
+
+
+def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: object) -> dict[str, Any]:
+    """A space file of these lists, for every schedule, with every number of stages that fits."""
+
+    def listed(value: Any) -> list[Any]:
+        return [list(item) if isinstance(item, tuple) else item for item in value]
+
+    entry = {
+        "mma_tiler_mn": listed(tilers),
+        "cluster_shape_mn": listed(clusters),
+        "use_2cta_instrs": listed(pairs),
+        "use_tma_store": listed(stores),
+        "num_stages": [3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
+        "GROUP_SIZE_M": [1, 4, 8],
+    }
+    families: list[dict[str, Any]] = []
+    family, schedules = _SCHEDULES["wgmma" if capabilities_of(arch).wgmma else "tcgen05"]
+    for schedule in schedules:
+        # Tiles of 256 rows are no ping-pong's.
+        fit = [pair for pair in entry["mma_tiler_mn"] if schedule != _PING_PONG or pair[:1] < [256]]
+        if fit:
+            said = {"schedule": [schedule]} if schedule else {}
+            families.append({"family": family, **said, **entry, "mma_tiler_mn": fit})
+    return _file(arch, families, ["cute_stages", "cute_cluster_empty", "group_m_redundant"])
+
+
+def _only(arch: str, config: Config) -> dict[str, Any]:
+    """A space file of one config."""
+    return _file(arch, [in_guide_names(config)], [])
+
+
+def _file(arch: str, families: list[dict[str, Any]], rules: list[str]) -> dict[str, Any]:
+    return {"archs": [arch], "ops": [DEFAULT_OP], "families": families, "rules": rules}
+
+
+def rounded_up(problem: GemmProblem) -> GemmProblem:
+    """What the key "power_of_two" tunes for `problem`: M, N and K each the next power of two that is no less."""
+    m, n, k = (1 << (size - 1).bit_length() for size in (problem.M, problem.N, problem.K))
+    return replace(problem, M=m, N=n, K=k)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Runs of genkern's command, each with its files in a folder of its own."""
+
+    root: Path
+    cache: Path
+    asked: Sequence[str]
+    run: Run
+
+    def tuned(self, problem: GemmProblem, space: dict[str, Any], key: str) -> tuple[Path, TunedRow]:
+        """Where the run's files are, and the winner's row: an earlier run's where that was the same."""
+        at = self.root / f"{problem.name}_{key}"
+        at.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump({**space, "default": False}, sort_keys=False)
+        results, place = at / "results.yaml", at / "space.yaml"
+        same = place.exists() and place.read_text() == text
+        if not (same and results.exists()):
+            results.unlink(missing_ok=True)
+            write_whole(str(place), text)
+            flags = [*(["--col_a"] * (not problem.row_major_a)), *(["--row_b"] * problem.row_major_b)]
+            size = ["-m", str(problem.M), "-n", str(problem.N), "-k", str(problem.K), "--dtype_a", problem.dtype_a]
+            given = [
+                *size,
+                *flags,
+                "--space",
+                str(place),
+                "--libtype",
+                "cute",
+                "-o",
+                str(results),
+                "--cache_dir",
+                str(self.cache),
+            ]
+            self.run([*given, *self.asked], at / "tune.log")
+        rows = [row for row in read_results(str(results)) if row.problem == problem and row.config is not None]
+        if not rows or rows[0].duration_us is None:
+            raise ResultsError(f"no config of these lists won for {problem.name} ({at / 'tune.log'})")
+        return at, rows[0]
+
+    def packed(self, at: Path) -> None:
+        """The bundle beside the results."""
+        bundle = at / "winner.genkern"
+        older = not bundle.exists() or bundle.stat().st_mtime < (at / "results.yaml").stat().st_mtime
+        # Without its kernels it is of a run that could not compile them: this one may have what was missing.
+        if older or not any(winner.calls for winner in read_bundle(str(bundle)).winners):
+            self.run(pack_arguments(at / "results.yaml", bundle, self.cache), at / "pack.log")
+
+
+def _autotuned(bench: _Bench, at: Path, row: TunedRow, key: str, loss: float | None) -> Autotuned:
+    bench.packed(at)
+    assert row.config is not None
+    assert row.duration_us is not None
+    return Autotuned(row.problem, row.config, key, row.duration_us, row.torch_us, loss, at)
+
+
+def _loss(row: TunedRow, best: TunedRow) -> float:
+    """By PyTorch's own call, which both runs have timed in the rounds of their finals: clocks differ between runs."""
+    assert row.duration_us is not None
+    assert best.duration_us is not None
+    ratio = row.duration_us / best.duration_us
+    if row.torch_us and best.torch_us:
+        ratio *= best.torch_us / row.torch_us
+    return round(max(0.0, ratio - 1.0), 4)
+
+
+def _run(arguments: Sequence[str], log: Path) -> None:
+    command = OwnCommand(arguments, log)
+    try:
+        status = command.wait()
+    except BaseException:
+        command.end()
+        raise
+    if status not in (0, 1):
+        raise ResultsError(f"{command.last_line or f'genkern ended with {status}'} ({log})")
+
+
+def _gpu_of(tensor: Any) -> LiveGpu:
+    from genkern.runtime.launch.torch_gpu import TorchGpu
+
+    return TorchGpu(tensor.get_device())

@@ -1,0 +1,371 @@
+"""SupervisedProfiler: candidates timed and checked in one long-lived supervised process, by CUDA graphs or CUPTI.
+
+A config that hangs, faults or ends the process costs itself and a restart, at every stage; what else was under way
+is asked for again. The stages differ in how the culprit is known: in screening it is the first request without an
+answer, in the finals the name last said to be running, if it also fails alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import ProfilerError
+from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
+from genkern.profiling.feed import Feed
+from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
+from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
+from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
+from genkern.timing.session import Session
+
+HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
+# Requests under way: enough that the measured process never waits for this one.
+_WINDOW = 16
+# After so many losses in a row the device has to prove, with the vendor library, that it is not the one at fault.
+_LOSSES_IN_A_ROW = 5
+_ROUNDS_ALONE = 3
+# A finalist that ends the process among others but not alone gets so many chances, and semi-finals as many.
+_CHANCES = 2
+# The reference product is computed once per problem, in float32.
+_REFERENCE_S = 60.0
+
+
+class _Fault(Exception):
+    """The process was lost in the finals while `suspect` was running; empty when it was nobody yet."""
+
+    def __init__(self, suspect: str, error: SupervisorError) -> None:
+        super().__init__(str(error))
+        self.suspect = suspect
+        self.outcome, self.message = loss(error)
+
+
+class SupervisedProfiler:
+    """`time_source` is "cudagraph" or "cupti". One instance serves one device, problem after problem.
+
+    `visible` is the variable that shows the process its one device: CUDA_VISIBLE_DEVICES, or
+    HIP_VISIBLE_DEVICES on AMD, where this serves for checks only. Methods raise ProfilerError when the
+    device itself cannot be used any more; then it is left alone.
+    """
+
+    def __init__(
+        self,
+        time_source: str,
+        device_index: int,
+        cache_dir: str,
+        log_dir: str,
+        visible: str = "CUDA_VISIBLE_DEVICES",
+        *,
+        harness: Sequence[str] = HARNESS,
+    ) -> None:
+        self.time_source = time_source
+        self._device_index = device_index
+        environment = _environment(visible, device_index, cache_dir)
+        log_stem = str(Path(log_dir) / f"harness_{device_index}")
+        self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index)
+        self._losses = 0
+
+    @property
+    def device(self) -> str:
+        """The device's name, once a session was open."""
+        return self._process.device
+
+    @property
+    def torch_version(self) -> str:
+        return self._process.torch_version
+
+    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+        """One Measurement per candidate, in the order in which they come; faults cost their candidate only."""
+        # Before the process is open, which takes seconds: the farm has work meanwhile.
+        feed = Feed(candidates)
+        try:
+            try:
+                self._process.open(session)
+            except SessionRefused as error:
+                while (candidate := feed.next(wait=True)) is not None:
+                    name, message = candidate.config.name, str(error)
+                    yield Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=message)
+                return
+            yield from self._screen(session, feed)
+        finally:
+            feed.close()
+
+    def _screen(self, session: Session, feed: Feed) -> Iterator[Measurement]:
+        under_way: deque[Candidate] = deque()
+        best_us = session.best_us
+        while True:
+            while len(under_way) < _WINDOW and (candidate := feed.next(wait=not under_way)) is not None:
+                sent = self._process.send(_screen_request(candidate, best_us))
+                if not sent and not under_way:
+                    # It died while nothing was asked of it: not this candidate's fault.
+                    self._process.lost()
+                    self._process.open(session)
+                    self._process.send(_screen_request(candidate, best_us))
+                under_way.append(candidate)
+            if not under_way:
+                return
+            name = under_way[0].config.name
+            try:
+                measurement = self._screened(name, self._process.receive(session.budget.timeout_s))
+                self._losses = 0
+                under_way.popleft()
+            except SupervisorError as error:
+                outcome, message = loss(error)
+                measurement = Measurement(name, outcome, self.time_source, message=message)
+                under_way.popleft()
+                yield measurement
+                self._count_loss(session)
+                self._process.open(session)
+                for candidate in under_way:
+                    self._process.send(_screen_request(candidate, best_us))
+            else:
+                if measurement.duration_us is not None:
+                    best_us = min(best_us or measurement.duration_us, measurement.duration_us)
+                yield measurement
+
+    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
+        """The finalists and the vendor library, in rounds until it is clear who won.
+
+        The library's measurements are named VENDOR, for PyTorch's own call of it, and after the best algorithms of
+        cuBLASLt. They are missing when it does not support the problem.
+        When one of them ends the process, the others are all timed again without it, so that their times compare; one
+        of the library's algorithms takes all of them along.
+        """
+        left = {candidate.config.name: candidate for candidate in finalists}
+        libraries = {TORCH, CUBLASLT} if session.budget.may_win(CUBLASLT) else {TORCH}
+        lost: list[Measurement] = []
+        chances = Counter(dict.fromkeys(("", TORCH, CUBLASLT, *left), _CHANCES))
+        while left:
+            try:
+                rounds = session.budget.min_rounds, session.budget.final_rounds
+                return [*self._finals(session, list(left.values()), libraries, rounds), *lost]
+            except SessionRefused as error:
+                return [self._final_failure(name, Outcome.LAUNCH_FAILED, str(error)) for name in left] + lost
+            except _Fault as fault:
+                self._count_loss(session)
+                library = library_of(fault.suspect)
+                name = fault.suspect if library in OURS else library
+                chances[name] -= 1
+                if chances[name] > 0 and not self._faults_alone(session, left.get(name), libraries & {name}):
+                    continue
+                if name in libraries:
+                    libraries.remove(name)
+                elif name in left:
+                    del left[name]
+                    lost.append(self._final_failure(name, fault.outcome, fault.message))
+                else:
+                    raise ProfilerError(f"GPU {self._device_index}: re-timing fails: {fault.message}") from None
+        return lost
+
+    def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
+        """Names of the `most` fastest under load, without those that lose the process.
+
+        Where that happens again and again they are the first of the others, as without semi-finals.
+        """
+        left = {candidate.config.name: candidate for candidate in candidates}
+        fastest: list[str] = []
+        for _ in range(_CHANCES):
+            suspect = ""
+            try:
+                self._process.open(session)
+                names = [_names(candidate) for candidate in left.values()]
+                self._process.send({"command": "semifinal", "candidates": names, "most": most})
+                while "running" in (answer := self._process.receive(session.budget.timeout_s)):
+                    suspect = str(answer["running"])
+                fastest = [name for name in answer["fastest"] if name in left]
+                self._losses = 0
+                break
+            except SessionRefused:
+                break
+            except (SupervisorError, KeyError, TypeError):
+                left.pop(suspect, None)
+                self._count_loss(session)
+        return fastest or list(left)[:most]
+
+    def check(self, session: Session, candidate: Candidate) -> Check:
+        """Check the candidate's binaries on the device (profiling/checking).
+
+        NOT_CHECKED when the process is lost twice, or hangs: that does not make the output wrong.
+        """
+        return self._check(session, candidate.config.name, _names(candidate))
+
+    def check_call(self, session: Session, name: str) -> Check:
+        """The same for the call of a library that the finals had under this name."""
+        return self._check(session, name, {"config": name, "binaries": []})
+
+    def _check(self, session: Session, name: str, names: dict[str, Any]) -> Check:
+        size = session.problem.size
+        request = {"command": "check", **names}
+        lost, message = Outcome.LAUNCH_FAILED, ""
+        # Twice, since whatever killed the process may have had nothing to do with this config.
+        for _ in range(2):
+            try:
+                self._process.open(session)
+                self._process.send(request)
+                answer = self._process.receive(session.budget.timeout_s + _REFERENCE_S)
+                self._losses = 0
+                if "error" in answer:
+                    return Check(name, False, 1.0, math.inf, size, "gpu", str(answer["error"]))
+                return check_of_answer(name, size, "gpu", answer)
+            except SessionRefused as error:
+                message = str(error)
+                break
+            except SupervisorError as error:
+                lost, message = loss(error)
+                self._count_loss(session)
+                if not isinstance(error, ChildDied):
+                    break
+        return Check(name, False, 1.0, math.inf, size, NOT_CHECKED, message, lost)
+
+    def close(self) -> None:
+        self._process.close()
+
+    def _finals(
+        self, session: Session, candidates: Sequence[Candidate], libraries: Collection[str], rounds: tuple[int, int]
+    ) -> list[Measurement]:
+        """Finals among these and the calls of these libraries. Raises _Fault when the process is lost."""
+        self._process.open(session)
+        request = {
+            "command": "retime",
+            "candidates": [_names(candidate) for candidate in candidates],
+            "min_rounds": min(rounds),
+            "max_rounds": rounds[1],
+            "vendor": TORCH in libraries,
+            "cublaslt": CUBLASLT in libraries,
+            "seed": session.seed,
+        }
+        suspect = ""
+        try:
+            self._process.send(request)
+            while "running" in (answer := self._process.receive(session.budget.timeout_s)):
+                suspect = str(answer["running"])
+            finals = self._finals_of(answer)
+        except SupervisorError as error:
+            raise _Fault(suspect, error) from None
+        self._losses = 0
+        return finals
+
+    def _finals_of(self, answer: dict[str, Any]) -> list[Measurement]:
+        try:
+            errors = {str(name): str(message) for name, message in answer["errors"].items()}
+            discarded = {str(name): int(count) for name, count in answer["discarded"].items()}
+            all_samples = dict(answer["samples_us"])
+            usual_mhz, watts = (
+                None if answer.get(name) is None else float(answer[name]) for name in ("usual_mhz", "watts")
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
+        finals = []
+        for name, values in all_samples.items():
+            try:
+                samples = _samples(values)
+            except (TypeError, ValueError) as error:
+                errors[name] = str(error)
+                continue
+            measured = self._measured(name, "final", samples)
+            finals.append(replace(measured, discarded=discarded.get(name, 0), usual_mhz=usual_mhz, watts=watts))
+        refused = ((name, message) for name, message in errors.items() if library_of(name) in OURS)
+        return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
+
+    def _faults_alone(self, session: Session, candidate: Candidate | None, library: Collection[str]) -> bool:
+        """Whether this candidate, or the one library, loses the process with nobody else there."""
+        try:
+            self._finals(session, [candidate] if candidate else [], library, (_ROUNDS_ALONE, _ROUNDS_ALONE))
+        except _Fault:
+            self._count_loss(session)
+            return True
+        return False
+
+    def _count_loss(self, session: Session) -> None:
+        """Replace the process; after several in a row without a result, only if the device still works.
+
+        Raises ProfilerError when it does not.
+        """
+        self._process.lost()
+        self._losses += 1
+        if self._losses < _LOSSES_IN_A_ROW:
+            return
+        losses = self._losses
+        try:
+            self._finals(session, [], {TORCH}, (1, 1))
+        except _Fault as fault:
+            self._process.close()
+            raise ProfilerError(
+                f"GPU {self._device_index} is broken: {losses} measured processes in a row were lost, and the vendor "
+                f"library's own call fails too: {fault.message}; try another --gpu_ids"
+            ) from None
+
+    def _screened(self, name: str, answer: dict[str, Any]) -> Measurement:
+        if answer.get("config") != name:
+            raise ChildGarbled(f"the measured process answered for {str(answer.get('config'))[:100]!r}, not {name}")
+        if "error" in answer:
+            return Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=str(answer["error"]))
+        if "left_out" in answer:
+            return Measurement(name, Outcome.PREDICTED_OUT, self.time_source, message=str(answer["left_out"]))
+        try:
+            samples = _samples(answer["samples_us"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
+        note = "one launch, far beyond the best" if answer.get("hopeless") else ""
+        return self._measured(name, "screen", samples, note)
+
+    def _measured(self, name: str, stage: str, samples: tuple[float, ...], note: str = "") -> Measurement:
+        median_us = statistics.median(samples)
+        return Measurement(name, Outcome.MEASURED, self.time_source, stage, median_us, samples, note)
+
+    def _final_failure(self, name: str, outcome: Outcome, message: str) -> Measurement:
+        return Measurement(name, outcome, self.time_source, "final", message=message)
+
+
+def _environment(visible: str, device_index: int, cache_dir: str) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.pop("TRITON_INTERPRET", None)
+    shown = environment.get(visible)
+    devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []
+    environment[visible] = devices[device_index] if device_index < len(devices) else str(device_index)
+    # As nvidia-smi counts, whose numbers genkern's are; CUDA's own order is by speed.
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    environment["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton_launchers")
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return environment
+
+
+def _samples(values: Any) -> tuple[float, ...]:
+    """Times in microseconds, at least one. Raises TypeError or ValueError for anything else."""
+    samples = tuple(float(value) for value in values)
+    if not samples or not all(math.isfinite(sample) and sample > 0 for sample in samples):
+        raise ValueError(f"not a list of times: {values}")
+    return samples
+
+
+def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -> Check:
+    """The verdict that a process gave as JSON. Raises ChildGarbled for anything else."""
+    passed, message, rounds = answer.get("passed"), answer.get("message"), answer.get("rounds")
+    ratio, row = answer.get("error_ratio"), answer.get("worst_row_error")
+    if (
+        not isinstance(passed, bool)
+        or not isinstance(message, str)
+        or not isinstance(rounds, list)
+        or not isinstance(ratio, int | float)
+        or not isinstance(row, int | float)
+    ):
+        raise ChildGarbled(f"the check's answer has no sense: {str(answer)[:200]}")
+    return Check(name, passed, float(ratio), float(row), size, method, message, rounds=tuple(map(str, rounds)))
+
+
+def _names(candidate: Candidate) -> dict[str, Any]:
+    paths = [binary.path for binary in candidate.binaries]
+    run_time = dict(candidate.run_time)
+    return {"config": candidate.config.name, "binaries": paths, "plan": candidate.plan, "run_time": run_time}
+
+
+def _screen_request(candidate: Candidate, best_us: float | None) -> dict[str, Any]:
+    """With the best time so far, which a process that was started anew has not seen."""
+    known = {} if best_us is None else {"best_us": best_us}
+    return {"command": "screen", **_names(candidate), **known}

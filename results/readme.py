@@ -1,0 +1,167 @@
+"""Write results/<device>/README.md from the result files, provenance.yaml and figures.yaml: `make docs`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).parent
+DEVICE = "nvidia_h200"
+PAGE = FOLDER / DEVICE / "README.md"
+# Result rows as their files have them.
+Row = Mapping[str, Any]
+# What makes two rows the same problem: all that is not said of the config, the device or the times.
+_PROBLEM = ("M", "N", "K", "op", "rowMajorA", "rowMajorB", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
+
+
+def page() -> str:
+    """The page as Markdown."""
+    said = _loaded(FOLDER / "provenance.yaml")[DEVICE]
+    figures = _loaded(FOLDER / "figures.yaml")["figures"]
+    rows = {name: _loaded(FOLDER / DEVICE / name) for name in said["files"]}
+    return "\n".join(
+        [
+            *_head(said, [row for of_file in rows.values() for row in of_file]),
+            *_files(said, rows),
+            *_by_rows([row for name, of_file in rows.items() if "_tp" in name for row in of_file]),
+            *_tables(said["tables"], figures),
+            *_commands(said),
+            "",
+        ]
+    )
+
+
+def ratios(rows: Iterable[Row]) -> dict[str, list[float]]:
+    """Times of the library and of PyTorch over genkern's, and over those of what is called, where rows have both."""
+    found: dict[str, list[float]] = {"library / genkern": [], "library / called": [], "torch / called": []}
+    for row in rows:
+        genkern, library = row["time_us"], row.get("vendor_us")
+        if not library:
+            continue
+        called = genkern if row["choice"] == "config" else library
+        found["library / genkern"].append(library / genkern)
+        found["library / called"].append(library / called)
+        if row.get("torch_us"):
+            found["torch / called"].append(row["torch_us"] / called)
+    return found
+
+
+def _loaded(path: Path) -> Any:
+    # Three times as fast as yaml.SafeLoader, where libyaml is there.
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _head(said: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    devices = sorted({row["device"] for row in rows})
+    versions: dict[str, set[str]] = {}
+    for row in rows:
+        for name, version in row["versions"].items():
+            versions.setdefault(name, set()).add(version)
+    listed = ", ".join(f"{name} {' and '.join(sorted(versions[name]))}" for name in sorted(versions))
+    return [
+        f"# {said['title']}",
+        "",
+        "`make docs` writes this page from the files in this folder, [provenance.yaml](../provenance.yaml) (commands,",
+        "commits, conditions and remarks for each file) and [figures.yaml](../figures.yaml).",
+        "[docs/results.md](../../docs/results.md) has the keys of a row.",
+        "",
+        f"{len(rows):,} rows, all measured on {' and '.join(devices)} with {listed}. Conditions:",
+        "",
+        *(f"- {line}" for line in said["conditions"]),
+        "",
+        "Each ratio is one time over another, the geometric mean over the sizes of a file; over 1, what stands behind",
+        "the slash is faster. *Least* is the smallest ratio to its left. The *library* is the fastest of cuBLASLt's",
+        "algorithms and PyTorch's call. *Called* is what a program gets through the dispatcher: genkern's kernel, or",
+        "the library's algorithm where no kernel was faster. Rows without a library call that computes the same have",
+        "no ratio; where a file has such rows, the number of the others stands in brackets.",
+    ]
+
+
+def _files(said: Mapping[str, Any], rows: Mapping[str, Sequence[Row]]) -> list[str]:
+    cells = [
+        [
+            f"[{Path(name).stem}]({name})",
+            facts["what"],
+            _count(rows[name]),
+            *_means(rows[name]),
+            facts["command"],
+            facts["commits"][0],
+        ]
+        for name, facts in said["files"].items()
+    ]
+    return ["", "## Files", "", *_table(["file", "sizes of", "rows", *_COLUMNS, "command", "first commit"], cells)]
+
+
+def _by_rows(rows: Iterable[Row]) -> list[str]:
+    distinct = {tuple(row.get(name) for name in _PROBLEM): row for row in rows}
+    groups: dict[object, list[Row]] = {}
+    for row in distinct.values():
+        groups.setdefault(row["M"], []).append(row)
+    groups["all"] = list(distinct.values())
+    order = sorted(groups, key=lambda m: m if isinstance(m, int) else math.inf)
+    cells = [[m, len(groups[m]), *_means(groups[m])] for m in order]
+    title = (
+        "The models' sizes by M, each once (`python benchmarks/vs_vendor.py --brief results/nvidia_h200/*_tp*.yaml`):"
+    )
+    return ["", title, "", *_table(["M", "sizes", *_COLUMNS], cells)]
+
+
+_COLUMNS = ("library / genkern", "least", "library / called", "torch / called")
+
+
+def _count(rows: Sequence[Row]) -> str:
+    compared = len(ratios(rows)["library / genkern"])
+    return f"{len(rows)}" if compared in (0, len(rows)) else f"{len(rows)} ({compared})"
+
+
+def _means(rows: Iterable[Row]) -> list[str]:
+    found = ratios(rows)
+    means = {
+        name: f"{math.exp(math.fsum(map(math.log, of)) / len(of)):.3f}" if of else "" for name, of in found.items()
+    }
+    least = min(found["library / genkern"], default=None)
+    return [
+        means["library / genkern"],
+        "" if least is None else f"{least:.3f}",
+        means["library / called"],
+        means["torch / called"],
+    ]
+
+
+def _tables(tables: Mapping[str, Mapping[str, Any]], figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = [
+        "",
+        "## Beside other programs",
+        "",
+        "Times that are no rows of genkern's, each table with its own columns:",
+        "",
+    ]
+    for name, facts in tables.items():
+        key = facts.get("key")
+        quoted = f" {figures[key]['value']}<!-- {key} -->, {_first_clause(figures[key]['unit'])};" if key else ""
+        lines.append(
+            f"- [{name}](tables/{name}): {facts['what']};{quoted} `{facts['command']}` ({facts['commits'][0]})"
+        )
+    return lines
+
+
+def _first_clause(unit: str) -> str:
+    return re.split(r", (?:geometric|the worst)|;| \(", unit)[0]
+
+
+def _commands(said: Mapping[str, Any]) -> list[str]:
+    return ["", "## Commands", "", *(f"- {name}: `{command}`" for name, command in said["commands"].items())]
+
+
+def _table(columns: Sequence[str], cells: Iterable[Sequence[object]]) -> list[str]:
+    rows = [columns, ["---"] * len(columns), *cells]
+    return [f"|{'|'.join(str(cell) for cell in row)}|" for row in rows]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

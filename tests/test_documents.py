@@ -1,0 +1,83 @@
+"""The documents: how long they are, and that those which a command writes are what it would write today."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+# What a newcomer has to read before the project is known, in words as wc -w counts them.
+MOST_WORDS = {"README.md": 900, "ARCHITECTURE.md": 2200, "docs/kernels.md": 3000, "docs/history.md": 3000}
+MOST_WORDS_IN_ALL = 24_000
+WRITERS = {"docs/options.py": "docs/options.md", "results/readme.py": "results/nvidia_h200/README.md"}
+
+
+def documents() -> list[Path]:
+    """The documents of the project."""
+    return [*ROOT.glob("*.md"), *(path for path in ROOT.glob("*/**/*.md") if ".venv" not in path.parts)]
+
+
+def words(path: Path) -> int:
+    """How many words `wc -w` counts."""
+    return len(path.read_text(encoding="utf-8").split())
+
+
+def loaded(script: str) -> ModuleType:
+    """A script that is in no package."""
+    spec = importlib.util.spec_from_file_location(f"written_by_{Path(script).stem}", ROOT / script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("document", "most"), MOST_WORDS.items())
+def test_a_document_is_short(document: str, most: int) -> None:
+    """What one reads first can be read at once."""
+    assert words(ROOT / document) <= most
+
+
+def test_all_documents_together_are_short() -> None:
+    """All of them can be read in two hours."""
+    counted = {str(path.relative_to(ROOT)): words(path) for path in documents()}
+    assert "docs/options.md" in counted
+    assert sum(counted.values()) <= MOST_WORDS_IN_ALL, counted
+
+
+@pytest.mark.parametrize(("script", "document"), WRITERS.items())
+def test_a_written_document_is_up_to_date(script: str, document: str) -> None:
+    """`make docs` would change nothing."""
+    assert loaded(script).page() == (ROOT / document).read_text(encoding="utf-8"), "run make docs"
+
+
+def test_every_option_is_documented() -> None:
+    """docs/options.md has a line for each option and argument of each command."""
+    options = loaded("docs/options.py")
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    names = [
+        options.shown_names(action) or [action.metavar]
+        for parser in options.parsers()
+        for action in parser._actions
+        if action.dest not in ("help", "version")
+    ]
+    assert len(names) > 70
+    assert not [shown for shown in names if f"- {', '.join(f'`{name}`' for name in shown)}: " not in text]
+
+
+def test_every_result_file_says_where_it_comes_from() -> None:
+    """results/provenance.yaml has what each file of a device's folder holds, its command and its commits."""
+    for device, said in yaml.safe_load((ROOT / "results" / "provenance.yaml").read_text(encoding="utf-8")).items():
+        folder = ROOT / "results" / device
+        assert {path.name for path in folder.glob("*.yaml")} == set(said["files"])
+        assert {path.name for path in folder.glob("tables/*.csv")} == set(said["tables"])
+        for name, facts in {**said["files"], **said["tables"]}.items():
+            assert set(facts) - {"remark", "key"} == {"what", "command", "commits"}, name
+            assert facts["commits"], name
+            assert all(re.fullmatch(r"[0-9a-f]{7}", commit) for commit in facts["commits"]), name
+        assert all(facts["command"] in said["commands"] for facts in said["files"].values())

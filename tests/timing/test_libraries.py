@@ -1,0 +1,58 @@
+"""Tests of timing/libraries.py: names of libraries and of their calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from genkern.errors import InputError
+from genkern.timing.libraries import KeptAlgorithm, call_name, is_call, kept_algorithm, library_of, parse_libraries
+
+KEPT = KeptAlgorithm(131000, bytes(range(64)))
+
+
+def test_an_algorithm_goes_through_its_name() -> None:
+    """The 64 bytes and the version come back; a name is one line without what YAML or CSV would quote."""
+    assert kept_algorithm(KEPT.name) == KEPT
+    assert KEPT.name.startswith("cublaslt 131000 000102")
+    assert is_call(KEPT.name)
+    assert is_call("torch")
+
+
+@pytest.mark.parametrize(
+    "name", ["cublaslt", KEPT.name[:-1], KEPT.name + "0", KEPT.name.upper(), "cublaslt 0 " + "00" * 64, "", "vendor"]
+)
+def test_other_names_are_no_algorithm(name: str) -> None:
+    """A cut or changed one is not taken for another algorithm."""
+    assert kept_algorithm(name) is None
+    assert not is_call(name)
+
+
+def test_whose_call_it_is() -> None:
+    """Names of configs are genkern's own; PyTorch's call has another name among the finals than in results."""
+    assert library_of(KEPT.name) == library_of("cublaslt") == "cublaslt"
+    assert library_of("vendor") == library_of("torch") == "torch"
+    assert library_of("tiled_BM16_BN16_BK16_GM1_SK1_nW4_nS2") == "triton"
+    assert library_of("cute_ping_pong_BM128_BN168_BK64_GM8_SK1_nW8_nS4") == "cute"
+    assert (call_name("vendor"), call_name(KEPT.name)) == ("torch", KEPT.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("all", "triton,cute,torch,cublaslt"),
+        ("cublaslt,triton", "triton,cublaslt"),
+        ("cublaslt,cute", "cute,cublaslt"),
+        (" Torch , torch", "torch"),
+        ("torch,all", "triton,cute,torch,cublaslt"),
+    ],
+)
+def test_libraries_by_name(text: str, names: str) -> None:
+    """Each once and in one order, however it is written."""
+    assert parse_libraries(text) == names
+
+
+@pytest.mark.parametrize("text", ["", "asm", "torch,", "torch;triton"])
+def test_an_unknown_library_is_refused(text: str) -> None:
+    """In one line that has all names."""
+    with pytest.raises(InputError, match=r"--libtype: .* is none of all, triton, cute, torch, cublaslt"):
+        parse_libraries(text)
