@@ -18,9 +18,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
+from genkern.kernels.catalogue import FAMILIES, add_file
 from genkern.kernels.cute import own
 from genkern.kernels.cute.source_file import sha256_of
-from genkern.kernels.catalogue import FAMILIES, add_file
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
 from genkern.kernels.specs import kernel_specs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from genkern.gemm.config import Config
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of
 from genkern.kernels.catalogue import FAMILIES, GLUON, block_problem, sides
+from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of
 
 WIDTHS = range(8, 257, 8)
 

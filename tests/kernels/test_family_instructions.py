@@ -21,8 +21,8 @@ from genkern.farm.occupancy import fits
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.gluon_tile import buffer_bytes
 from genkern.kernels.catalogue import FAMILIES, sides
+from genkern.kernels.families.gluon_tile import buffer_bytes
 from genkern.kernels.legality import legal
 from genkern.kernels.refusal import said_by_compiler
 from genkern.kernels.source import ast_source

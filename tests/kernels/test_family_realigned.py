@@ -15,9 +15,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Copied, Descriptor
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.families.product import product_of
 from genkern.kernels.families.realigned import REALIGNED, copied_operands
-from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan

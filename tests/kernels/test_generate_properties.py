@@ -18,8 +18,8 @@ from small_gemms import needs_interpreter
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.catalogue import FAMILIES, block_problem
+from genkern.kernels.families.realigned import copied_operands
 from genkern.ops.op import get_op
 
 pytestmark = needs_interpreter

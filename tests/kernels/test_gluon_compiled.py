@@ -13,8 +13,8 @@ from small_gemms import specs_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of
 from genkern.kernels.catalogue import FAMILIES, GLUON, sides, together
+from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import ast_source, load_module
 

@@ -24,8 +24,8 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.gemm.triton_release import triton_release
-from genkern.kernels.families.limits import tiles
 from genkern.kernels.catalogue import CUTE, FAMILIES, GLUON
+from genkern.kernels.families.limits import tiles
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 

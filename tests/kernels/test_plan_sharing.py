@@ -13,9 +13,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, expanded, passed
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.expression import fold
 from genkern.kernels.families.call import Product, product_of
-from genkern.kernels.family import FAMILIES
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import RUN_TIME, LaunchPlan
 from genkern.kernels.specs import binary_name, call_of, known_of, launch_plan, open_plan, plan_text, run_time_values

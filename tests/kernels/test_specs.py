@@ -21,11 +21,10 @@ from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.product import product_of
 from genkern.kernels.argument import constants_of
-from genkern.kernels.families.product import product_of
-from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes
 from genkern.kernels.catalogue import FAMILIES, GLUON, sides, together
+from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes
+from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.source import load_module

@@ -15,9 +15,9 @@ from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, n
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import CUTE, FAMILIES, GLUON
 from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.catalogue import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune

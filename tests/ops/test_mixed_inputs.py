@@ -16,8 +16,8 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.realigned import REALIGNED
 from genkern.kernels.catalogue import CUTE, FAMILIES, GLUON
+from genkern.kernels.families.realigned import REALIGNED
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal_problem
 from genkern.ops.op import get_op

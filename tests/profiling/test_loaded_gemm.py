@@ -10,8 +10,6 @@ from small_gemms import taking
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Copied
-from genkern.kernels.families.product import product_of
 from genkern.kernels.argument import Copied, passed
 from genkern.kernels.families.product import product_of
 from genkern.kernels.plan import LaunchPlan

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_gpus
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Binary, Candidate, Outcome, Resources
-from genkern.kernels.catalogue import FAMILIES
-from genkern.search.predict import PredictProfiler, predict_us, promising_first, roofline_us
 from genkern.gemm.records import Resources
+from genkern.kernels.catalogue import FAMILIES
 from genkern.search.predict import predict_us, promising_first, roofline_us
 
 H200 = gpu_for_arch("sm_90")

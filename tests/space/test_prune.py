@@ -17,8 +17,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.catalogue import FAMILIES, GLUON, sides, together
+from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune

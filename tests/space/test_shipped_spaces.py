@@ -13,10 +13,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import FAMILIES, GLUON
 from genkern.kernels.cute import dense_sm100
 from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.catalogue import FAMILIES, GLUON
 from genkern.kernels.legality import legal_compiled, legal_problem, legal_run_time
 from genkern.ops.op import get_op
 from genkern.space.rules.registry import rule_for

@@ -11,10 +11,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Leading, Map, Pointer
+from genkern.kernels.catalogue import CUTE, FAMILIES
 from genkern.kernels.cute.dense import FORMS, shared_bytes
 from genkern.kernels.cute.tile import SHARED_BYTES
 from genkern.kernels.families.product import product_of
-from genkern.kernels.catalogue import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal

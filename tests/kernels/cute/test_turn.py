@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from genkern.kernels.cute.turn import FAMILIES, Turn, shared_bytes, turn_of, units_in_clusters
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute import dense, dense_sm100
-from genkern.kernels.cute.turn import FAMILIES, Turn, shared_bytes, turn_of, units_in_clusters
 from genkern.kernels.catalogue import CUTE
+from genkern.kernels.cute import dense, dense_sm100
 
 
 @pytest.mark.parametrize(
