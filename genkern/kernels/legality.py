@@ -131,21 +131,9 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
 
 
 def legal_stages(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """As `legal`, for num_stages of kernels that say how many fit (Form.fits, Form.deepest)."""
-    form = form_of(config)
-    if form.deepest is None:
-        return form.fits(problem, config, gpu)
-    most = None if gpu is None else form.deepest(problem, config, gpu)
-    return stages_problem(config.num_stages, most, gpu)
-
-
-def stages_problem(stages: int, most: int | None, gpu: Gpu | None) -> str:
-    """Why a ring cannot have so many stages, of which `most` fit, in one line; "" when it can."""
-    if stages < 2:
-        return "a ring needs a stage to fill besides the one that is read"
-    if gpu is None or most is None or stages <= most:
-        return ""
-    return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
+    """As `legal`, for num_stages of kernels that say what fits before they are compiled (Form.stages)."""
+    stages = form_of(config).stages
+    return stages(problem, config, gpu)(config.num_stages) if stages else ""
 
 
 def legal_run_time(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:

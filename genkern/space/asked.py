@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from genkern.gemm.config import Config
@@ -29,40 +29,47 @@ class _Unknown(BaseException):
 
 
 class _Watched:
-    """A config of which some is known, in the place of a Config; `reads` has what was read of it, in order."""
+    """A config of which some is known, in the place of a Config; `_reads` gets what is read of it, in order.
 
-    def __init__(
-        self, known: Mapping[str, Any], varying: Collection[str], reads: list[str], changed: Mapping[str, Any]
-    ) -> None:
-        self._known, self._varying, self._reads, self._changed = known, varying, reads, changed
+    What all configs have in common that a question is asked of are attributes of its class (`watching`).
+    """
+
+    def __init__(self, known: Mapping[str, Any], reads: list[str]) -> None:
+        self._known, self._reads = known, reads
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._changed:
-            return self._changed[name]
-        is_known = name in self._known
-        if (name in self._varying or not is_known) and name not in self._reads:
+        # The first time only: then it is an attribute.
+        if name not in self._reads:
             self._reads.append(name)
-        if not is_known:
+        if name not in self._known:
             raise _Unknown(name)
-        return self._known[name]
+        self.__dict__[name] = value = self._known[name]
+        return value
 
     def having(self, **changes: Any) -> _Watched:
         """As Config.having."""
-        return _Watched(self._known, self._varying, self._reads, {**self._changed, **changes})
+        other = type(self)(self._known, self._reads)
+        other.__dict__.update(changes)
+        return other
+
+
+Watching = type[_Watched]
+
+
+def watching(same: Mapping[str, Any]) -> Watching:
+    """How configs are watched that have all this in common, by parameter ("family" and "others" too)."""
+    return type("_Watched", (_Watched,), dict(same))
 
 
 class Asked(Generic[Answer]):
-    """A question, with the answers that it gave, by what it read of configs to give them.
+    """A question, with the answers that it gave, by what it read of configs to give them."""
 
-    `varying` are the parameters ("others" too) in which the configs differ that it is asked of.
-    """
-
-    def __init__(self, question: Callable[[Config], Answer], varying: Collection[str]) -> None:
-        self._question, self._varying = question, varying
+    def __init__(self, question: Callable[[Config], Answer], watched: Watching) -> None:
+        self._question, self._watched = question, watched
         self._tree: Any = _MISSING
 
     def of(self, known: Mapping[str, Any]) -> Answer:
-        """The answer for configs of which so much is known, by parameter ("family" and "others" too), or PENDING."""
+        """The answer for configs of which so much is known, besides what all have in common, or PENDING."""
         node = self._tree
         while node.__class__ is _Node:
             value = known.get(node.name, _MISSING)
@@ -74,7 +81,7 @@ class Asked(Generic[Answer]):
     def _found(self, known: Mapping[str, Any]) -> Answer:
         reads: list[str] = []
         try:
-            answer = self._question(cast(Config, _Watched(known, self._varying, reads, {})))
+            answer = self._question(cast(Config, self._watched(known, reads)))
         except _Unknown:
             # What was read last: whoever comes by with it known goes on from there.
             answer = PENDING

@@ -9,7 +9,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,16 +18,14 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import PARAMETERS, Value
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, formed
-from genkern.kernels.families.form import Form, any_config
+from genkern.kernels.families.form import Form
 from genkern.kernels.legality import (
     legal_compiled,
     legal_group,
     legal_problem,
     legal_split,
-    legal_stages,
-    stages_problem,
 )
-from genkern.space.asked import PENDING, Asked
+from genkern.space.asked import PENDING, Asked, watching
 from genkern.space.rules.registry import is_for, reason, rule_for
 from genkern.space.space import Part, Space
 
@@ -90,17 +88,24 @@ class _Pruning:
             return
         form = formed(part.family, part.chosen)
         assert isinstance(form, Form)
-        same = {**PARAMETERS.neutral, "family": part.family}
-        beside: list[dict[str, Any]] = [{**same, **dict(others), "others": others} for others in part.others()]
         ranges = dict(part.ranges)
-        varying = frozenset(name for name, values in ranges.items() if len(values) > 1)
-        if len(beside) > 1:
-            varying |= {"others"}
-        asking = _Asking(self, self._problem, self._gpu, form, varying, ranges, names)
+        asking = _Asking(self, self._problem, self._gpu, form, _same(part), ranges, names)
+        beside: list[dict[str, Any]] = [{**dict(others), "others": others} for others in part.others()]
         for sides in itertools.product(*(ranges[name] for name in _TILE)):
             for known in beside:
                 known.update(zip(_TILE, sides, strict=True))
                 asking.tile(known)
+
+
+def _same(part: Part) -> dict[str, Any]:
+    """What all configs of the part have in common."""
+    others = tuple(part.others())
+    differ = {name for name, values in part.ranges if len(values) > 1}
+    same: dict[str, Any] = {name: values[0] for name, values in part.ranges}
+    same = {**PARAMETERS.neutral, **dict(part.chosen), **same, "family": part.family, "others": others[0]}
+    return {
+        name: value for name, value in same.items() if name not in differ and (name != "others" or len(others) == 1)
+    }
 
 
 class _Asking:
@@ -117,21 +122,21 @@ class _Asking:
         problem: GemmProblem,
         gpu: Gpu,
         form: Form,
-        varying: Collection[str],
+        same: Mapping[str, Any],
         ranges: Mapping[str, tuple[Value, ...]],
         names: Sequence[str],
     ) -> None:
-        def asked(question: Callable[[GemmProblem, Config, Gpu], Answer]) -> Asked[Answer]:
-            return Asked(lambda config: question(problem, config, gpu), varying)
+        watched = watching(same)
 
-        self._result = result
+        def asked(question: Callable[[GemmProblem, Config, Gpu], Answer]) -> Asked[Answer]:
+            return Asked(lambda config: question(problem, config, gpu), watched)
+
+        self._result, self._same = result, same
         self._stages_of: Sequence[Value] = ranges["num_stages"]
         self._splits_of: Sequence[Value] = ranges["SPLIT_K"]
         self._group_sizes_of: Sequence[Value] = ranges["GROUP_SIZE_M"]
-        self._gpu, self._has_fits = gpu, form.fits is not any_config
-        self._deepest = form.deepest and asked(form.deepest)
-        self._compiled, self._stages = asked(legal_compiled), asked(legal_stages)
-        self._split, self._group = asked(legal_split), asked(legal_group)
+        self._stages = form.stages and asked(form.stages)
+        self._compiled, self._split, self._group = asked(legal_compiled), asked(legal_split), asked(legal_group)
         group_sizes = tuple(size for size in ranges["GROUP_SIZE_M"] if isinstance(size, int))
         self._rules = [(name, asked(rule_for(name, group_sizes))) for name in names if is_for(name, form)]
 
@@ -144,11 +149,8 @@ class _Asking:
         elif why:
             self._result.illegal[why] += len(stages) * each
             return
-        if self._deepest is not None:
-            deepest = self._deepest.of(known)
-            stages = self._that_fit(stages, deepest, each)
-        elif self._has_fits:
-            stages = self._legal(self._stages, known, "num_stages", stages, each)
+        if self._stages is not None:
+            stages = self._that_fit(self._stages.of(known), stages, each)
         # What is legal for the least and the largest is so for those between.
         if any(self._at(self._split, known, "SPLIT_K", end(splits)) for end in (min, max)):
             splits = self._legal(self._split, known, "SPLIT_K", splits, len(stages) * len(group_sizes))
@@ -157,11 +159,11 @@ class _Asking:
         if stages and splits and group_sizes:
             self._ask(self._rules, known, (("num_stages", stages), ("SPLIT_K", splits), ("GROUP_SIZE_M", group_sizes)))
 
-    def _that_fit(self, stages: Sequence[Value], deepest: int, each: int) -> Sequence[Value]:
-        """Those of a ring of which so many fit."""
+    def _that_fit(self, problem_of: Callable[[int], str], stages: Sequence[Value], each: int) -> Sequence[Value]:
+        """Those numbers of stages that fit."""
         kept = []
         for value in stages:
-            if why := stages_problem(int(value), deepest, self._gpu):
+            if why := problem_of(int(value)):
                 self._result.illegal[why] += each
             else:
                 kept.append(value)
@@ -215,11 +217,11 @@ class _Asking:
     def _keep(self, known: Mapping[str, Any], is_open: _Open) -> None:
         names = [name for name, _ in is_open]
         for values in itertools.product(*(values for _, values in is_open)):
-            said = {**known, **dict(zip(names, values, strict=True))}
+            said = {**self._same, **known, **dict(zip(names, values, strict=True))}
             self._result.kept.append(Config(**{name: said[name] for name in CONFIG_FIELDS}))
 
 
-_SETTLED: Asked[bool] = Asked(lambda config: True, ())
+_SETTLED: Asked[bool] = Asked(lambda config: True, watching({}))
 
 
 def explain(pruned: Pruned) -> str:

@@ -12,6 +12,7 @@ mma_tiler_mn.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TypeVar
@@ -25,11 +26,11 @@ from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, 
 from genkern.kernels.cute import tile
 from genkern.kernels.cute.dense_product import (
     BLOCKS,
-    deepest_ring,
     dense_form,
     finish_limit,
     operands_limit,
     product_constants,
+    ring_limit,
     scales_of,
 )
 from genkern.kernels.expression import Value, cdiv, least, most, name, where
@@ -286,22 +287,26 @@ def _shares(shape: Shape, problem: GemmProblem, config: Config) -> tuple[tuple[i
     return of_a, (config.BLOCK_SIZE_N, not problem.row_major_b, shape.cluster_m)
 
 
-def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config, stages: int) -> int:
-    """Shared memory of one program with so many stages, in bytes, as the constant of that name in its kernel has it."""
+def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callable[[int], int]:
+    """Shared memory of one program, in bytes, by its stages; the constant of that name in its kernel says the same."""
     height, width = shape.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     groups = config.num_warps // tile.GROUP_WARPS
     parts = groups * tile.ROWS * shape.part(problem, config) * DTYPES[problem.dtype_c].size_bytes
     columns_turned = turned(problem, shape.swapped)[1]
     row_bytes = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     stage_bytes = buffer_bytes(height, width, columns_turned) // tile.BLOCK_BYTES * row_bytes
-    before_parts = tile.BARRIER_BYTES + stages * stage_bytes
-    buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
-    return before_parts + buffers * parts
+
+    def taken(stages: int) -> int:
+        before_parts = tile.BARRIER_BYTES + stages * stage_bytes
+        buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
+        return before_parts + buffers * parts
+
+    return taken
 
 
-def _deepest(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu) -> int:
-    """The most stages with which one program's shared memory is no more than it may have."""
-    return deepest_ring(tile.MOST_STAGES, gpu, lambda stages: _shared_bytes(shape, problem, config, stages))
+def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
+    """Why a ring of so many stages does not fit beside parts of C."""
+    return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
 
 
 @lru_cache(maxsize=64)
@@ -326,7 +331,7 @@ def _form_of(shape: Shape) -> Form:
         turn,
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
-        deepest=partial(_deepest, shape),
+        stages=partial(_stages, shape),
         shares=_shares_of_k if splits else any_config,
         # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.
         promotes=not shape.ping_pong and not shape.swapped,

@@ -26,8 +26,6 @@ _OUTPUTS = ("bf16", "fp16", "fp32")
 # How a product is scaled that has a scale for each row and 128 of K of A, and for each 128 columns and 128 of K of B.
 BLOCKS = "blocks"
 _BLOCK = 128
-# Stages from which a program's shared memory is reckoned on.
-_FEW = 2
 
 
 @lru_cache(maxsize=64)
@@ -104,7 +102,7 @@ def dense_form(
     *,
     takes: Callable[[GemmProblem, Gpu | None], str],
     legal: Callable[[GemmProblem, Config, Gpu | None], str],
-    deepest: Callable[[GemmProblem, Config, Gpu], int],
+    stages: Callable[[GemmProblem, Config, Gpu | None], Callable[[int], str]],
     widest: int = WIDEST,
     height_step: int = 0,
     block_m: tuple[int, int],
@@ -124,7 +122,7 @@ def dense_form(
         call,
         takes=takes,
         legal=legal,
-        deepest=deepest,
+        stages=stages,
         shares=shares,
         cost=Cost(turn=turn),
         sides=Sides(block_m[0], block_m[1], width_step=turn.width_step, widest=widest, height_step=height_step),
@@ -141,16 +139,17 @@ def dense_form(
     )
 
 
-def deepest_ring(most: int, gpu: Gpu, shared_bytes: Callable[[int], int]) -> int:
-    """The most stages, of at most so many, with which a program takes no more than it may have, in bytes.
+def ring_limit(most: int, gpu: Gpu | None, shared_bytes: Callable[[int], int]) -> Callable[[int], str]:
+    """Why a ring cannot have a number of stages, or "": it has two at least, and at most so many.
 
-    One, too few for a ring, where two are too many.
+    `shared_bytes` is what a program takes of shared memory with so many stages.
     """
-    few, more = shared_bytes(_FEW), shared_bytes(_FEW + 1)
-    stages = min(most, _FEW + (gpu.shared_bytes_per_block - few) // (more - few)) if more > few else most
-    # Parts of C have two buffers only where there is room.
-    while stages < most and shared_bytes(stages + 1) <= gpu.shared_bytes_per_block:
-        stages += 1
-    while stages > 1 and shared_bytes(stages) > gpu.shared_bytes_per_block:
-        stages -= 1
-    return max(1, stages)
+
+    def problem_of(stages: int) -> str:
+        if not 2 <= stages <= most:
+            return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
+        if gpu is not None and shared_bytes(stages) > gpu.shared_bytes_per_block:
+            return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
+        return ""
+
+    return problem_of

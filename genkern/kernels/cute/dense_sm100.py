@@ -21,7 +21,7 @@ from genkern.gemm.parameter import CLUSTER, CTAS, STORE, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.cute import tile_sm100 as tile
-from genkern.kernels.cute.dense_product import deepest_ring, dense_form, finish_limit, operands_limit, product_constants
+from genkern.kernels.cute.dense_product import dense_form, finish_limit, operands_limit, product_constants, ring_limit
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
 from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.families.call import Call, Kernel
@@ -225,17 +225,16 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
     return next((reason for limit in LIMITS if (reason := limit(shape, problem, config, gpu))), "")
 
 
-def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config, stages: int) -> int:
-    """Shared memory of one program with so many stages, in bytes, as the constant of that name in its kernel has it."""
+def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callable[[int], int]:
+    """Shared memory of one program, in bytes, by its stages; the constant of that name in its kernel says the same."""
     sides = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, shape.ctas
-    element_bytes = DTYPES[problem.dtype_c].size_bytes
-    _, used = tile.buffers_and_bytes(*sides, stages, _part(shape, problem, config), element_bytes)
-    return max(used, tile.ALONE_BYTES)
+    element_bytes, part = DTYPES[problem.dtype_c].size_bytes, _part(shape, problem, config)
+    return lambda stages: max(tile.buffers_and_bytes(*sides, stages, part, element_bytes)[1], tile.ALONE_BYTES)
 
 
-def _deepest(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu) -> int:
-    """The most stages with which one program's shared memory is no more than it may have."""
-    return deepest_ring(tile.MOST_STAGES, gpu, lambda stages: _shared_bytes(shape, problem, config, stages))
+def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
+    """Why a ring of so many stages does not fit beside parts of C."""
+    return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
 
 
 @lru_cache(maxsize=64)
@@ -261,7 +260,7 @@ def _form_of(shape: Shape) -> Form | str:
         turn,
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
-        deepest=partial(_deepest, shape),
+        stages=partial(_stages, shape),
         block_m=tile.ROWS[shape.ctas],
         helper_warps=tile.HELPER_WARPS,
     )

@@ -52,8 +52,8 @@ class Form:
     `legal`: configs, and of these reads neither GROUP_SIZE_M nor SPLIT_K. `shares`: a SPLIT_K, and then all larger
     ones; of the other parameters this reads BLOCK_SIZE_M, _N and _K.
 
-    `fits`: as `legal`, what of it hangs on num_stages. `deepest`: in its place, the most stages that fit, of rings of
-    two stages at least; it reads no num_stages.
+    `stages`: of kernels that know it before they are compiled, why a number of stages is none for a config, whose own
+    it does not read: so it is asked once for all of them.
 
     `cost`: terms of what it costs, which the predictor adds up. `sides`: of its tiles.
     `reads`: what its steps over K read besides plain A and B: "steps", whatever the format's step reads; "converted",
@@ -85,8 +85,7 @@ class Form:
     takes: Callable[[GemmProblem, Gpu | None], str] = takes_any
     legal: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
     shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
-    fits: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
-    deepest: Callable[[GemmProblem, Config, Gpu], int] | None = None
+    stages: Callable[[GemmProblem, Config, Gpu | None], Callable[[int], str]] | None = None
     cost: Cost = field(default_factory=Cost)
     sides: Sides = field(default_factory=Sides)
     reads: str = "steps"

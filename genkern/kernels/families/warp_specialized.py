@@ -7,6 +7,7 @@ other. Rows in groups are taken without either, in a kernel of its own that find
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -123,7 +124,8 @@ def _variant(shape: _Shape, problem: GemmProblem, config: Config) -> Variant:
     width = config.BLOCK_SIZE_M if shape.swapped else config.BLOCK_SIZE_N
     down, across = shape.down_across
     column_boxes = 1 if turned(problem, shape.swapped)[1] else len(powers_of(width // down))
-    c_parts = len(parts_of(width, shape.cluster_k, _stored(shape, problem, config)))
+    stored = _stored(shape, problem, tuple(getattr(config, name) for name in _SHAPE))
+    c_parts = len(parts_of(width, shape.cluster_k, stored))
     name = f"matmul_{shape.stem}_b{column_boxes}" + (
         f"_c{c_parts}" if shape.cluster_k > 1 or c_parts != column_boxes else ""
     )
@@ -184,11 +186,11 @@ def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
     return where(ring + column * width > _SHARED_BYTES, where(in_turns > _SHARED_BYTES, few, some), WIDEST)
 
 
-def _stored(shape: _Shape, problem: GemmProblem, config: Config) -> int:
-    """_most_stored of a config; programs without neighbours store all that they have."""
+def _stored(shape: _Shape, problem: GemmProblem, of_tile: tuple[int, ...]) -> int:
+    """_most_stored of a tile and its stages (_SHAPE); programs without neighbours store all that they have."""
     if shape.cluster == (1, 1):
         return WIDEST
-    return _stored_in_tile(problem, shape.swapped, tuple(getattr(config, name) for name in _SHAPE))
+    return _stored_in_tile(problem, shape.swapped, of_tile)
 
 
 # Once for all forms, group sizes and copies of a tile: a space asks for each of its tiles many times.
@@ -287,7 +289,7 @@ def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None)
     return ""
 
 
-def _fits(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _stages(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
     """Ring and C fit shared memory, with the sums of other programs in a cluster."""
     tile = _tile(shape, problem, config)
     assert isinstance(tile, Tile)
@@ -295,21 +297,27 @@ def _fits(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
     scales = 0
     if (op := get_op(problem.op)).promoted(problem):
         scales = scale_bytes(rows, width, shape.swapped, op.shared_scale(problem)[1])
-    buffers = config.num_stages * tile.together
-    if buffers <= tile.together:
-        return "a ring needs a buffer to read besides those that are filled together"
-    if buffers > MOST_BUFFERS:
-        return "the barriers of so many buffers do not fit their block"
-    ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
-    # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
-    if tile.part_bytes >= ring:
-        return "the ring must be larger than what C takes of shared memory"
-    c_bytes, stored = tile.c_bytes, _stored(shape, problem, config)
-    if stored < width:
-        c_bytes = c_bytes // width * (width % stored + 2 * stored)
-    if gpu is not None and ring + c_bytes > gpu.shared_bytes_per_block:
-        return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
-    return ""
+    together, most_bytes = tile.together, None if gpu is None else gpu.shared_bytes_per_block
+    blocks = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
+
+    def problem_of(stages: int) -> str:
+        buffers = stages * together
+        if buffers <= together:
+            return "a ring needs a buffer to read besides those that are filled together"
+        if buffers > MOST_BUFFERS:
+            return "the barriers of so many buffers do not fit their block"
+        ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
+        # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
+        if tile.part_bytes >= ring:
+            return "the ring must be larger than what C takes of shared memory"
+        c_bytes, stored = tile.c_bytes, _stored(shape, problem, (*blocks, stages))
+        if stored < width:
+            c_bytes = c_bytes // width * (width % stored + 2 * stored)
+        if most_bytes is not None and ring + c_bytes > most_bytes:
+            return f"ring and C take more than the {most_bytes:,} bytes of shared memory"
+        return ""
+
+    return problem_of
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -331,7 +339,7 @@ def _formed(shape: _Shape) -> Form:
         _call,
         takes=_takes,
         legal=partial(_legal, shape),
-        fits=partial(_fits, shape),
+        stages=partial(_stages, shape),
         shares=_shares if shape.is_alone else any_config,
         cost=Cost(SWAPPED_EDGES if shape.swapped else EDGES, reduces="shares"),
         sides=Sides(least_m=8 if shape.swapped else 16, width_step=step),

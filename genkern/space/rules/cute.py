@@ -79,8 +79,10 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: stages hide the latency of memory, and shared memory is of no other use to a program that has its SM alone.
     """
-    deepest = form_of(config).deepest
-    return deepest is not None and config.num_stages < min(_DEEP_RING, deepest(problem, config, gpu))
+    form = form_of(config)
+    if form.cost.turn is None or form.stages is None or config.num_stages >= _DEEP_RING:
+        return False
+    return not form.stages(problem, config, gpu)(config.num_stages + 1)
 
 
 def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
