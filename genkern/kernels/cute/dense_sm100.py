@@ -1,4 +1,4 @@
-"""cute_tcgen05, in CuTe DSL for sm_100 (templates/cute/dense_sm100.py): a persistent GEMM by TMA and tcgen05.mma.
+"""cute_tcgen05, in CuTe DSL for sm_100 (templates/cute/compiled_only/dense_sm100.py): a persistent GEMM by TMA and tcgen05.mma.
 
 Compiled only: nothing of genkern has run on such a GPU.
 
@@ -34,7 +34,7 @@ from genkern.kernels.families.product import Product
 from genkern.kernels.families.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, UNITS, K, M, N
 from genkern.kernels.families.variant import Variant
 
-TEMPLATE = "cute/dense_sm100.py"
+TEMPLATE = "cute/compiled_only/dense_sm100.py"
 NAME = "cute_tcgen05"
 # Clusters of one program a tile, and of two. The guide tries (4, 4) as well: clusters of more than eight are launched
 # only by those that ask for it (cudaFuncAttributeNonPortableClusterSizeAllowed), which genkern's launch does not.

@@ -20,7 +20,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
-from genkern.templates.cute.protocol_sm100 import Sharing
+from genkern.templates.cute.compiled_only.protocol_sm100 import Sharing
 
 pytestmark = needs_dsl
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
