@@ -25,7 +25,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_arch, gpu_for_device, triton_target
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.gemm.records import Resources
 from genkern.journal.run_folder import run_folder
-from genkern.kernels.catalogue import FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.kernel import Target
 from genkern.kernels.legality import legal
 from genkern.packing.any_m import reach
@@ -61,7 +61,7 @@ def fitted(problem: GemmProblem, tuned: Iterable[Config], gpu: Gpu) -> list[Conf
 
     for config in tuned:
         add(config)
-        if config.family.startswith("warp_specialized_swapped"):
+        if config.family == "warp_specialized" and config.swapped:
             most = -(-problem.M // config.BLOCK_SIZE_M)
             for tiles in {1, max(most - 1, 1), most}:
                 add(replace(config, BLOCK_SIZE_M=rows_of_a_tile(problem.M, tiles)))
@@ -80,7 +80,7 @@ def fitted(problem: GemmProblem, tuned: Iterable[Config], gpu: Gpu) -> list[Conf
 def spare(problem: GemmProblem, config: Config) -> bool:
     """Whether TMA would fill most of the last tile with zeros, which is slow (genkern.runtime.untuned)."""
     beyond = -problem.M % config.BLOCK_SIZE_M
-    return FAMILIES[config.family].uses_tma and beyond > max(config.BLOCK_SIZE_M / 2, STEP)
+    return form_of(config).uses_tma and beyond > max(config.BLOCK_SIZE_M / 2, STEP)
 
 
 def rows_of_a_tile(size: int, tiles: int) -> int:

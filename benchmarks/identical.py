@@ -27,8 +27,10 @@ from genkern.farm.workshop import Job, Workshop
 from genkern.files import cache_folder
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
+from genkern.kernels.catalogue import form_of
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 from genkern.timing.session import Budget
@@ -44,7 +46,7 @@ def sampled(configs: Sequence[Config], binaries: int) -> list[Config]:
     tiles: dict[tuple[object, ...], list[Config]] = defaultdict(list)
     for config in configs:
         blocks = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
-        tiles[(config.family, *blocks, config.num_warps)].append(config)
+        tiles[(form_of(config).stem, *blocks, config.num_warps)].append(config)
     order = sorted(tiles)
     random.Random(0).shuffle(order)
     chosen: set[Config] = set()
@@ -84,7 +86,8 @@ def reasons(job: Job) -> str:
     for name, unfit in job.unfit.items():
         if unfit.outcome is Outcome.IDENTICAL:
             one, other = Config.parse(name), Config.parse(unfit.message.rpartition(" ")[2])
-            found[" and ".join(f for f in Config.__slots__ if getattr(one, f) != getattr(other, f))] += 1
+            fields = ("family", *PARAMETERS.by_name)
+            found[" and ".join(field for field in fields if getattr(one, field) != getattr(other, field))] += 1
     return ", ".join(f"{fields} {count}" for fields, count in found.most_common(5)) or "-"
 
 

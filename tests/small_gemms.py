@@ -31,10 +31,8 @@ TILED_TMA = Config("tiled_tma", 64, 32, 64, 4, 1, 4, 3)
 TILED_TMA_SPLIT = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3)
 SPLIT_TMA = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3, reduce="kernel")
 SEMAPHORE = Config("tiled", 64, 32, 32, 4, 3, 4, 2, reduce="semaphore")
-ATOMIC = Config("tiled_atomic", 64, 32, 32, 4, 3, 4, 2)
 SWAPPED = Config("tiled", 16, 64, 32, 4, 3, 4, 2, reduce="semaphore", swapped=1)
 TMA_SWAPPED = Config("tiled_tma", 16, 64, 64, 4, 3, 4, 3, swapped=1)
-STREAM_K = Config("stream_k", 32, 32, 32, 4, 1, 4, 2)
 FEW_ROWS = Config("skinny", 4, 4, 128, 1, 3, 4, 1)
 GEMV = Config("gemv", 16, 16, 128, 1, 1, 4, 1)
 WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
@@ -55,8 +53,8 @@ XCD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, xcd_remap=1)
 def taking(problem: GemmProblem) -> list[Config]:
     """The configs above, one or two of each family, that take this problem on sm_90, which has all families."""
     gpu = gpu_for_arch("sm_90")
-    configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC]
-    configs += [FEW_ROWS, SWAPPED, STREAM_K]
+    configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1)]
+    configs += [FEW_ROWS, SWAPPED]
     configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, SPLIT_TMA, TMA_SWAPPED]
     configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT]
     configs += [ON_COPIES, WARP_SPECIALIZED_ON_COPIES]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import operator
 import os
 import threading
 from collections import defaultdict
@@ -19,13 +18,13 @@ from genkern.farm.occupancy import fits
 from genkern.files import write_whole
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.parameter import CORE, PARAMETERS
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
 from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.specs import kernel_specs, main_binary, plan_text, run_time_values
+from genkern.kernels.specs import compiled_in, kernel_specs, main_binary, plan_text, run_time_values
 from genkern.ops.op import get_op
 from genkern.timing.session import Budget, Session
 
@@ -232,12 +231,7 @@ def _digest(text: str) -> str:
 
 def compiled_of(config: Config) -> Hashable:
     """What `kernel_specs` looks at: equal for configs that share their binaries."""
-    return _COMPILED_IN(config), config.SPLIT_K > 1
-
-
-_COMPILED_IN = operator.attrgetter(
-    "family", *(parameter.name for parameter in CORE if not parameter.at_run_time), "others"
-)
+    return compiled_in(config)
 
 
 def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:

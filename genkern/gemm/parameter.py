@@ -255,6 +255,8 @@ class Vocabulary:
         self.neutral: dict[str, Value] = {
             each.name: each.neutral for each in self.all if each not in CORE and each.neutral is not None
         }
+        # Those that binaries are told when they are launched.
+        self.run_time = tuple(each.name for each in self.all if each.at_run_time)
         self.place = {name: number for number, name in enumerate(self.by_name)}
         core = "".join(each.pattern for each in CORE)
         rest = "".join(f"(?:{each.pattern})?" for each in self.all if each not in CORE and not each.together)

@@ -24,7 +24,7 @@ from genkern.kernels.families.product import Product, product_of
 from genkern.kernels.families.several import for_batch, for_groups
 from genkern.kernels.families.variant import Variant
 from genkern.kernels.kernel import KernelSpec, symbol_of
-from genkern.kernels.plan import RUN_TIME, LaunchPlan, PlannedLaunch
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.ops.op import Op, get_op
 
 
@@ -99,9 +99,8 @@ def _written(kernel: Kernel, config: Config) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=8192)
-def _specs(product: Product, one: Config, split: bool, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
+def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
     source = dict(hashes)
-    config = replace(one, SPLIT_K=2) if split else one
     known, operands, binary = known_of(product.problem, config), product.by_name, binary_name(config)
     specs = []
     for kernel in call_of(product, config).kernels:
@@ -126,15 +125,20 @@ def kernel_specs(
 ) -> tuple[KernelSpec, ...]:
     """What to compile for one call of `config` on `arch`; `source_sha256` is by kernel name.
 
-    GROUP_SIZE_M and SPLIT_K are run-time arguments, so configs that differ only there share their specs.
+    Configs that differ in run-time arguments only share their specs.
     """
-    one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
-    return _specs(product_of(problem, op, arch), one, config.SPLIT_K > 1, tuple(source_sha256.items()))
+    return _specs(product_of(problem, op, arch), compiled_in(config), tuple(source_sha256.items()))
+
+
+def compiled_in(config: Config) -> Config:
+    """One config for all that have its binaries: with the run-time arguments 1, or neutral; a SPLIT_K of 2, or 1."""
+    others = tuple(other for other in config.others if not PARAMETERS.by_name[other[0]].at_run_time)
+    return replace(config, GROUP_SIZE_M=1, SPLIT_K=2 if config.SPLIT_K > 1 else 1, others=others)
 
 
 def run_time_values(config: Config) -> dict[str, int]:
     """What `config` sets at run time: what is left open in a plan that it shares."""
-    return {field: getattr(config, field) for field in RUN_TIME}
+    return {field: getattr(config, field) for field in PARAMETERS.run_time}
 
 
 def launch_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False) -> LaunchPlan:
@@ -150,7 +154,7 @@ def open_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False
     call, known = call_of(product, config), known_of(product.problem, config)
     if any_m:
         del known["M"]
-    for field in RUN_TIME:
+    for field in PARAMETERS.run_time:
         # Where K is not split, SPLIT_K is compiled in.
         if field != "SPLIT_K" or config.SPLIT_K > 1:
             del known[field]
@@ -176,7 +180,7 @@ def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
 
     It is one object for all configs with the same binaries, and for all binaries that are launched alike.
     """
-    return _plan_text(product, replace(config, GROUP_SIZE_M=1, SPLIT_K=2 if config.SPLIT_K > 1 else 1), gpu)
+    return _plan_text(product, compiled_in(config), gpu)
 
 
 def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str, language: str) -> LaunchPlan:

@@ -12,8 +12,9 @@ from typing import Any
 from genkern.errors import InputError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.kernels.plan import RUN_TIME, LaunchPlan
+from genkern.kernels.plan import LaunchPlan
 from genkern.timing.libraries import is_call
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -204,7 +205,7 @@ def _call(data: object) -> PackedCall:
     least = _number(values["least_m"], 1, INT32)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
     plan = LaunchPlan.from_json(json.dumps(values["plan"]))
-    if open_names := plan.hangs_on.intersection(RUN_TIME):
+    if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
         raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
     return PackedCall(least, _number(values["most_m"], least, INT32), plan, binaries, _text(values["code"]))
 

@@ -90,7 +90,8 @@ class _Pruning:
         assert isinstance(form, Form)
         ranges = dict(part.ranges)
         asking = _Asking(self, self._problem, self._gpu, form, _same(part), ranges, names)
-        beside: list[dict[str, Any]] = [{**dict(others), "others": others} for others in part.others()]
+        neutral = {name: PARAMETERS.neutral[name] for name in ranges if name in PARAMETERS.neutral}
+        beside: list[dict[str, Any]] = [{**neutral, **dict(others), "others": others} for others in part.others()]
         for sides in itertools.product(*(ranges[name] for name in _TILE)):
             for known in beside:
                 known.update(zip(_TILE, sides, strict=True))

@@ -8,13 +8,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from forms import CUTE_FORMS, FORMS, made
 from interpreted import fitted, takes
 from small_gemms import make_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.kernels.catalogue import CUTE, FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.ops.op import get_op
 from genkern.profiling.checking.accuracy import worst_row_error
 from genkern.profiling.checking.subjects import module_subject
@@ -96,9 +97,6 @@ CONFIGS = [
     Config("gemv", 1, 1, 8192, 1, 1, 8, 1),
     Config("tiled", 64, 64, 64, 4, 3, 4, 3, reduce="semaphore"),
     Config("tiled", 128, 128, 64, 8, 1, 8, 3, reduce="semaphore"),
-    Config("tiled_atomic", 64, 64, 64, 4, 3, 4, 3),
-    Config("stream_k", 128, 128, 64, 8, 1, 8, 3),
-    Config("stream_k", 64, 64, 64, 4, 1, 4, 3),
     Config("tiled", 16, 128, 64, 1, 4, 4, 3, reduce="semaphore", swapped=1),
     Config("tiled", 8, 64, 128, 1, 1, 4, 3, reduce="semaphore", swapped=1),
     Config("tiled_tma", 16, 128, 64, 1, 4, 4, 3, swapped=1),
@@ -106,12 +104,12 @@ CONFIGS = [
     Config("skinny", 1, 4, 1024, 1, 2, 4, 1),
     Config("skinny", 16, 2, 1024, 1, 1, 4, 1),
 ]
-# A family that has no config above still has one here, but for skinny_dot, whose weights have fewer bits than A
+# A form that has no config above still has one here, but for skinny_dot, whose weights have fewer bits than A
 # (tests/kernels/test_skinny_dot.py).
-HERE = {*CUTE, *(config.family for config in CONFIGS), "skinny_dot"}
-CONFIGS += [Config(name, 64, 64, 64, 4, 1, 4, 3) for name in FAMILIES if name not in HERE]
+HERE = {*CUTE_FORMS, *(form_of(config).stem for config in CONFIGS), "skinny_dot"}
+CONFIGS += [made(name, 64, 64, 64, 4, 1, 4, 3) for name in FORMS if name not in HERE]
 # Those of which several programs make one tile.
-SHARING = [config for config in CONFIGS if config.SPLIT_K > 1 or config.family == "stream_k"]
+SHARING = [config for config in CONFIGS if config.SPLIT_K > 1]
 LARGE_K = 262_144
 SMALL_K = 256
 SHORT_SUMS = GemmProblem(64, 128, SMALL_K, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32")
@@ -249,7 +247,7 @@ def test_slices_of_larger_matrices(tmp_path: Path, config: Config) -> None:
         pytest.skip(f"not on {arch()}")
     module, operands = on_gpu(tmp_path, problem, config)
     row_major = {"a": problem.row_major_a, "b": problem.row_major_b, "c": True}
-    for extra in (16, 64) if FAMILIES[config.family].uses_tma else (1, 3, 64):
+    for extra in (16, 64) if form_of(config).uses_tma else (1, 3, 64):
         sliced = {**operands, **{name: _slice(operands[name], row_major[name], extra) for name in "abc"}}
         module.check([config.name], sliced)
 
@@ -321,7 +319,7 @@ def test_runs_repeat_to_the_bit(tmp_path: Path, config: Config) -> None:
     """A hundred calls on the same operands give the same bits, for every family that is not marked otherwise."""
     import torch
 
-    if not FAMILIES[config.family].deterministic:
+    if not form_of(config).deterministic:
         pytest.skip(f"{config.family} adds in the order in which programs arrive")
     problem = fitted(GemmProblem(100, 2112, 8192, dtype_c="fp32", bias=True, activation="gelu"), config)
     if not takes(problem, config, arch()):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from forms import RINGS
 
 from genkern.gemm.config import Config
-from genkern.kernels.catalogue import FAMILIES, GLUON, block_problem, sides
+from genkern.kernels.catalogue import block_problem, sides
 from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of
 
 WIDTHS = range(8, 257, 8)
@@ -95,4 +96,4 @@ def test_names() -> None:
     upright, swapped = "warp_specialized", "warp_specialized_swapped"
     clusters = {f"{swapped}_cluster{size}" for size in (2, 3, 4, 5, 8)}
     side_by_side = {f"{name}_{shape}" for name in (upright, swapped) for shape in ("2x1", "1x2")}
-    assert set(GLUON) == {upright, swapped} | clusters | side_by_side
+    assert set(RINGS) == {upright, swapped} | clusters | side_by_side

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forms import FORMS
 from gluon_cases import assert_exact, fp16_problem, product
 from interpreted import Interpreter
 from small_gemms import make_module, needs_interpreter, specs_of
@@ -15,7 +16,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Copied, Descriptor
-from genkern.kernels.catalogue import FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.families.product import product_of
 from genkern.kernels.families.realigned import REALIGNED, copied_operands
 from genkern.kernels.generate import generate
@@ -111,7 +112,7 @@ def test_refusals() -> None:
         batch = replace(off, op="batched_a16w16", own=(("batch_size", 3),))
         assert "batch" in legal_problem(batch, family, H200)
         refused = legal_problem(rows_of_c, family, H200)
-        assert ("rows of C" in refused) is FAMILIES[family].stores_tma
+        assert ("rows of C" in refused) is FORMS[family].stores_tma
         huge = GemmProblem(2**20, 64, 2**12 - 1)
         assert "32 bits" in legal_problem(huge, family, H200)
     assert "does not split K" in legal(off, replace(TILED, SPLIT_K=2), H200)
@@ -128,7 +129,7 @@ def test_the_kernel_is_the_bases_own(config: Config) -> None:
     """To the letter, so that a binary of one is the other's."""
     off = GemmProblem(128, 192, 130)
     aligned = replace(off, K=136)
-    base = replace(config, family=FAMILIES[config.family].realigns)
+    base = replace(config, family=form_of(config).realigned)
     variant = main_variant(off, config)
     assert variant == main_variant(aligned, base)
     found = generate(off, [config], "sm_90").source_sha256

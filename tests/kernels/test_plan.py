@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from small_gemms import SEMAPHORE, SPLIT, STREAM_K, TILED, TMA, WARP_SPECIALIZED_SPLIT
+from small_gemms import SEMAPHORE, SPLIT, TILED, TMA, WARP_SPECIALIZED_SPLIT
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
@@ -39,12 +39,6 @@ def test_units_decide_grid_and_workspace() -> None:
     """What hangs on the device is left open, and follows from the number of its units alone."""
     (launch,) = plan_of(TMA).launches
     assert [launch.programs({"units": units}) for units in (1, 2, 132)] == [(1, 1, 1), (2, 1, 1), (2, 1, 1)]
-    # Four by two tiles: with three units the last wave has two of them.
-    assert plan_of(STREAM_K).launches[0].programs({"units": 3}) == (3, 1, 1)
-    assert [plan_of(STREAM_K).workspace_elements({"units": units}) for units in (3, 4)] == [
-        ((3 + 2) * 32 * 32, 2),
-        (0, 0),
-    ]
     assert plan_of(SEMAPHORE).workspace_elements({}) == (4 * 3 * 64 * 32, 4)
     # One tile, which is beyond the last full wave: three programs share it.
     (shared,) = plan_of(WARP_SPECIALIZED_SPLIT).launches

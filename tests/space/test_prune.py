@@ -9,21 +9,23 @@ import time
 from collections import Counter
 
 import pytest
+from forms import FORMS, RINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_tests import LONG, spread
+from space_configs import configs_of, configs_of_family
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import FAMILIES, GLUON, sides, together
+from genkern.kernels.catalogue import form_of, sides, together
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune
-from genkern.space.rules.registry import rule_for
-from genkern.space.space import SHIPPED_SPACES, Space, enumerate_configs, load_space, read_space, shipped_names
+from genkern.space.rules.registry import is_for, rule_for
+from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space, shipped_names
 
 # tune_gemm v3.4's prune_configs, run for fp16 and 64 KiB LDS, fp16 and 160 KiB, fp8 and 64 KiB.
 # 1152 for 8192^3 on gfx950 is also in the log of ROCm/triton issue 888.
@@ -39,7 +41,7 @@ PUBLISHED = {
     (512, 512, 512): (5112, 6128, 5856),
     (2, 4096, 1792): (568, 600, 592),
 }
-ALONE = {name for name in GLUON if not FAMILIES[name].in_clusters}
+ALONE = {name for name in RINGS if not FORMS[name].in_clusters}
 H200 = gpu_for_arch("sm_90")
 LARGE = [(4096, 6144, 4096), (4096, 4096, 14336), (1024, 6144, 4096)]
 
@@ -56,6 +58,11 @@ def main_kernels(configs: list[Config]) -> int:
     return len({dataclasses.replace(config, GROUP_SIZE_M=1, SPLIT_K=1) for config in configs})
 
 
+def stems(configs: list[Config]) -> set[str]:
+    """What the kernels of these configs are called after."""
+    return {form_of(config).stem for config in configs}
+
+
 def naive(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
     """The definition of pruning: legality, then every rule, in order, asked of every config."""
     kept = []
@@ -64,16 +71,16 @@ def naive(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
     for family in space.families:
         names = space.rules if family.rules is None else family.rules
         rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in names]
-        for block in family.blocks():
-            for config in block.configs():
-                if why := legal(problem, config, gpu):
-                    illegal[why] += 1
-                    continue
-                name = next((name for name, drop in rules if drop(problem, config, gpu)), None)
-                if name is None:
-                    kept.append(config)
-                else:
-                    dropped[name] += 1
+        for config in configs_of_family(family):
+            if why := legal(problem, config, gpu):
+                illegal[why] += 1
+                continue
+            form = form_of(config)
+            name = next((name for name, drop in rules if is_for(name, form) and drop(problem, config, gpu)), None)
+            if name is None:
+                kept.append(config)
+            else:
+                dropped[name] += 1
     return Pruned(kept, dropped, space.size, dict(illegal))
 
 
@@ -146,7 +153,7 @@ def test_counts_add_up(name: str) -> None:
     assert left_out + len(result.kept) == result.total == space.size
     assert set(result.dropped) == set(space.rules).union(*(family.rules or () for family in space.families))
     if LONG or space.size <= 40_000:
-        order = enumerate_configs(space)
+        order = configs_of(space)
         assert all(config in order for config in result.kept)
 
 
@@ -171,10 +178,9 @@ def test_sm90_large_sizes(size: tuple[int, int, int]) -> None:
     result = pruned(size, "sm_90")
     assert len(result.kept) >= 7_000
     assert 300 <= main_kernels(result.kept) <= result.binaries < 600
-    assert {config.family for config in result.kept} == {"persistent_tma", *ALONE}
-    swaps = {name: facts.swaps_operands for name, facts in FAMILIES.items()}
-    assert min(config.BLOCK_SIZE_M for config in result.kept if not swaps[config.family]) == 64
-    assert min(config.BLOCK_SIZE_N for config in result.kept if swaps[config.family]) == 64
+    assert stems(result.kept) == {"persistent_tma", *ALONE}
+    assert min(config.BLOCK_SIZE_M for config in result.kept if not config.swapped) == 64
+    assert min(config.BLOCK_SIZE_N for config in result.kept if config.swapped) == 64
 
 
 def test_sm90_one_row_needs_no_dot() -> None:
@@ -191,13 +197,13 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
     """For two to 16 rows and K >= 4096 there are many ways to split K, and rows are not padded past 64."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert len({config.SPLIT_K for config in result.kept}) >= 8
-    upright = [config for config in result.kept if config.family in ("tiled", "tiled_tma", "persistent_tma")]
+    upright = [config for config in result.kept if form_of(config).stem in ("tiled", "tiled_tma", "persistent_tma")]
     assert {config.BLOCK_SIZE_M for config in upright} == {16, 64}
     assert {config.GROUP_SIZE_M for config in result.kept} == {1}
-    families = {config.family for config in result.kept}
-    assert families >= {"tiled_swapped", "tiled_tma_swapped", "warp_specialized_swapped", "skinny"}
-    assert "warp_specialized" not in families
-    assert "gemv" not in families
+    kept = stems(result.kept)
+    assert kept >= {"tiled_swapped", "tiled_tma_swapped", "warp_specialized_swapped", "skinny"}
+    assert "warp_specialized" not in kept
+    assert "gemv" not in kept
 
 
 @pytest.mark.parametrize(("m", "clusters"), [(64, [2, 3]), (256, [2])])
@@ -205,10 +211,10 @@ def test_sm90_medium_m(m: int, clusters: list[int]) -> None:
     """Medium M keeps the families that multiply tiles, and clusters that fit the SMs; and a choice of tiles for M."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert 1_000 < len(result.kept) < 25_000
-    families = {"tiled_tma", "split_tma", "persistent_tma", *ALONE} | ({"tiled"} if m == 64 else set())
-    families |= {f"warp_specialized_swapped_cluster{size}" for size in clusters}
+    wanted = {"tiled_tma", "split_tma", "persistent_tma", *ALONE} | ({"tiled"} if m == 64 else set())
+    wanted |= {f"warp_specialized_swapped_cluster{size}" for size in clusters}
     swapped = {"tiled_swapped", "tiled_tma_swapped"} if m == 64 else set()
-    assert {config.family for config in result.kept} == families | swapped
+    assert stems(result.kept) == wanted | swapped
     assert max(config.BLOCK_SIZE_M for config in result.kept) == m
     assert main_kernels(result.kept) <= 1_700
 
@@ -219,8 +225,9 @@ def test_gluon_configs_that_are_kept_compile(size: tuple[int, int, int], dtype_c
     """A Gluon kernel's ring is its largest allocation, as the kernel asserts, and its rows are those of its warps."""
     problem = GemmProblem(*size, dtype_c=dtype_c)
     space = load_space(None, "sm_90", "a16w16")
-    in_gluon = tuple(family for family in space.families if family.family in GLUON)
+    in_gluon = tuple(family for family in space.families if family.family == "warp_specialized")
     kept = prune(dataclasses.replace(space, families=in_gluon), problem, H200).kept
+    kept = [config for config in kept if not config.realigned]
     assert kept
     for config in kept:
         rows, width = sides(config)
@@ -239,11 +246,11 @@ def test_odd_sizes_keep_something(size: tuple[int, int, int], op: str, arch: str
     """Every default space has configs for sizes that no block divides and no descriptor aligns, but on copies."""
     kept = pruned(size, arch, op=op).kept
     assert kept
-    families = [FAMILIES[config.family] for config in kept]
-    assert not any(family.uses_tma and not family.realigns for family in families)
+    forms = [form_of(config) for config in kept]
+    assert not any(form.uses_tma and not form.realigned for form in forms)
     # Not for one row of 16 bits, which has no dot.
     copies = (arch, op) == ("sm_90", "a16w16") and size[0] > 1
-    assert any(family.realigns for family in families) is copies
+    assert any(form.realigned for form in forms) is copies
 
 
 @pytest.mark.parametrize(
@@ -264,9 +271,6 @@ def test_8_bit_types_keep_something(dtype: str, arch: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arch"),
     [
-        ("nvidia_sm80_wide", "sm_80"),
-        ("nvidia_sm90_wide", "sm_90"),
-        ("nvidia_sm100_wide", "sm_100"),
         ("amd_wide", "gfx942"),
         ("amd_rdna4_wide", "gfx1201"),
     ],
@@ -276,10 +280,9 @@ def test_wide_spaces_can_be_measured(name: str, arch: str, size: tuple[int, int,
     pruned = prune(load_space(name, arch, "a16w16"), GemmProblem(*size), gpu_for_arch(arch))
     assert 500 < len(pruned.kept) <= 40_000
     assert pruned.binaries <= 3_000
-    kept = {config.family for config in pruned.kept}
+    kept = stems(pruned.kept)
     assert ("tiled_swapped" in kept) == (size[0] <= 64)
     assert ("skinny" in kept) == (size[0] <= 16)
-    assert "stream_k" in kept or size[0] == 1 or arch == "gfx1201"
 
 
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (16, 8192, 8192)], ids=str)
@@ -289,7 +292,8 @@ def test_amd_wide_has_the_parameters_of_amd_tuned(size: tuple[int, int, int]) ->
     fields = ("num_stages", "matrix_instr_nonkdim", "kpack", "schedule_hint", "xcd_remap", "cache_modifier")
     for field in (*fields, "waves_per_eu"):
         of_wide, of_tuned = (
-            {getattr(config, field) for config in result.kept if config.family == "tiled"} for result in (wide, tuned)
+            {getattr(config, field) for config in result.kept if form_of(config).stem == "tiled"}
+            for result in (wide, tuned)
         )
         assert of_wide >= of_tuned, field
     # Where Triton has no schedule hints any more, amd_tuned is small itself.
@@ -303,7 +307,7 @@ def test_defaults_of_targets_never_run_can_be_measured(arch: str, size: tuple[in
     result = pruned(size, arch)
     assert 1_000 <= len(result.kept) <= 15_000
     assert 300 <= result.binaries <= 1_500
-    assert any(config.family == "persistent_tma_specialized" for config in result.kept) is (arch == "sm_100")
+    assert any(config.specialized for config in result.kept) is (arch == "sm_100")
 
 
 @pytest.mark.parametrize(

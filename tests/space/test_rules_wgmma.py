@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pytest
+from forms import made
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
@@ -42,12 +43,12 @@ def joint(k: int, m: int = 64, n: int = 64, **fields: int) -> Config:
 
 def cluster(size: int, m: int = 64, n: int = 64, **fields: int) -> Config:
     """The same, of which a cluster of so many programs makes one tile."""
-    return Config(f"warp_specialized_swapped_cluster{size}", m, n, 64, **fields)
+    return made(f"warp_specialized_swapped_cluster{size}", m, n, 64, **fields)
 
 
 def pair(shape: str, m: int = 64, n: int = 64, **fields: int) -> Config:
     """An upright config of clusters whose tiles lie side by side."""
-    return Config(f"warp_specialized_{shape}", m, n, 64, **fields)
+    return made(f"warp_specialized_{shape}", m, n, 64, **fields)
 
 
 # rule, GPU, (problem, config) that it drops, (problem, config) nearby that it keeps
@@ -149,10 +150,10 @@ def test_every_rule_is_tested() -> None:
     }
 
 
-@pytest.mark.parametrize("family", ["tiled", "tiled_swapped", "tiled_tma", "persistent_tma", "stream_k"])
+@pytest.mark.parametrize("family", ["tiled", "tiled_swapped", "tiled_tma", "persistent_tma", "tiled_semaphore"])
 def test_other_families_are_left_alone(family: str) -> None:
     """No rule of the Gluon families says anything of another family, whatever the config."""
-    for config in (Config(family, 16, 256, 128, 4, 16, 8, 2), Config(family, 256, 256, 32, 1, 1, 4, 8)):
+    for config in (made(family, 16, 256, 128, 4, 16, 8, 2), made(family, 256, 256, 32, 1, 1, 4, 8)):
         for name, rule in RULES.items():
             if rule.__module__ == "genkern.space.rules.wgmma":
                 assert not rule(problem(1, 16, 64, row_major_a=False), config, B200), name

@@ -1,4 +1,4 @@
-"""cute_tcgen05, in CuTe DSL for sm_100 (templates/cute/compiled_only/dense_sm100.py): a persistent GEMM by TMA and tcgen05.mma.
+"""cute_tcgen05, in CuTe DSL for sm_100: a persistent GEMM by TMA and tcgen05.mma (templates/cute/compiled_only).
 
 Compiled only: nothing of genkern has run on such a GPU.
 

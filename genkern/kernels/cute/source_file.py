@@ -9,7 +9,6 @@ from pathlib import Path
 import genkern.templates
 from genkern.errors import InputError
 
-
 # What all kernels of genkern's in CuTe DSL may import.
 _SHARED = Path(genkern.templates.__path__[0]) / "cute"
 
