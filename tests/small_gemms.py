@@ -15,11 +15,13 @@ from genkern.farm.compiler import CompileJob
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.families.product import product_of
+from genkern.kernels.families.variant import Variant
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.legality import legal
 from genkern.kernels.source import load_module
-from genkern.kernels.specs import kernel_specs
+from genkern.kernels.specs import call_of, kernel_specs
 from genkern.ops.op import get_op
 
 TRITON_VERSION = importlib.metadata.version("triton")
@@ -79,6 +81,12 @@ def make_module(
 def specs_of(module: GeneratedModule, config: Config) -> tuple[KernelSpec, ...]:
     """What the farm compiles for one config."""
     return kernel_specs(module.problem, config, get_op(module.problem.op), module.source_sha256, module.arch)
+
+
+def variants_of(problem: GemmProblem, config: Config) -> list[Variant]:
+    """The kernels of one call, in the order in which they are launched."""
+    of = product_of(problem, get_op(problem.op), "sm_90")
+    return [kernel.variant for kernel in call_of(of, config).kernels]
 
 
 def target_of(arch: str) -> Target:

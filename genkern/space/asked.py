@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from genkern.gemm.config import Config
+from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.gemm.parameter import CORE, PARAMETERS
 
 Answer = TypeVar("Answer")
 # That an answer hangs on something that is not known yet.
 PENDING: Any = object()
 _MISSING = object()
+_CORE = {parameter.name for parameter in CORE}
 
 
 class _Node:
@@ -38,6 +40,8 @@ class _Watched:
         self._known, self._reads = known, reads
 
     def __getattr__(self, name: str) -> Any:
+        if name not in PARAMETERS.by_name and name not in CONFIG_FIELDS:
+            return getattr(self._whole(), name)
         # The first time only: then it is an attribute.
         if name not in self._reads:
             self._reads.append(name)
@@ -46,11 +50,17 @@ class _Watched:
         self.__dict__[name] = value = self._known[name]
         return value
 
-    def having(self, **changes: Any) -> _Watched:
+    def having(self, **changes: Any) -> _Watched | Config:
         """As Config.having."""
+        if not {*changes} <= _CORE:
+            return self._whole().having(**changes)
         other = type(self)(self._known, self._reads)
-        other.__dict__.update(changes)
+        other.__dict__.update({**self.__dict__, **changes})
         return other
+
+    def _whole(self) -> Config:
+        """The config itself, for what is read of all of it: its name, say."""
+        return Config(**{field: getattr(self, field) for field in CONFIG_FIELDS})
 
 
 Watching = type[_Watched]

@@ -26,7 +26,7 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.former_names import FORMER
 from genkern.gemm.parameter import pair_of
-from genkern.kernels.catalogue import CUTE
+from genkern.kernels.catalogue import CUTE, parameters_of
 from genkern.kernels.cute.tile import GROUP_WARPS, groups_of
 from genkern.kernels.cute.tile_sm100 import ROWS, STORING_WARPS
 
@@ -90,7 +90,7 @@ def _today(entry: dict[str, Any]) -> dict[str, Any]:
 
 def in_guide_names(config: Config) -> dict[str, Any]:
     """The entry that stands for one config of these families, a SPLIT_K of 1 left out."""
-    sides = {} if config.family == TCGEN05 else {"schedule": [config.schedule], "swapped": [config.swapped]}
+    sides = {name: [getattr(config, name)] for name in _SIDES if name in parameters_of(config.family)}
     return {
         "family": config.family,
         **sides,

@@ -186,6 +186,8 @@ class _Asking:
         known[name] = value
         answer = question.of(known)
         del known[name]
+        # Each part of legality reads what genkern.kernels.legality says, and nothing else is open.
+        assert answer is not PENDING, f"what is legal reads more than the tile and {name}"
         return answer
 
     def _ask(self, rules: Sequence[_Question], known: dict[str, Any], is_open: _Open) -> None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import fitted, takes
 from long_tests import spread
-from small_gemms import AMD, TILED, make_module, specs_of, taking, write_module
+from small_gemms import AMD, TILED, make_module, specs_of, taking, variants_of, write_module
 from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 
 from genkern.gemm.config import Config
@@ -35,7 +35,6 @@ from genkern.kernels.specs import (
     compile_options,
     kernel_specs,
     launch_plan,
-    variants_of,
     wide_operands,
 )
 from genkern.ops.op import get_op

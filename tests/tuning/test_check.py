@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_gemms import TILED, needs_interpreter
+from small_gemms import TILED, needs_interpreter, variants_of
 
 import genkern.tuning.check
 from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.kernels.generate import generate
-from genkern.kernels.specs import variants_of
 from genkern.timing.session import Budget, Session
 from genkern.tuning.check import DeviceChecker, InterpreterChecker, reduced
 

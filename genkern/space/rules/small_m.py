@@ -86,7 +86,7 @@ def skinny_dot_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: they wait in registers, and so does A of the next step, two registers for each row; more are spilled
     (Triton 3.6.0).
     """
-    if config.family != "skinny_dot" or config.num_stages == 1:
+    if form_of(config).reads != "registers" or config.num_stages == 1:
         return False
     waiting = _step_bytes(problem, config) * (config.num_stages + 1)
     return config.BLOCK_SIZE_M > _SKINNY_DOT_WAITING_ROWS or waiting > _SKINNY_DOT_WAITING_BYTES
