@@ -49,7 +49,7 @@ format: $(DEV)
 	$(PY) -m ruff format .
 
 bench: $(DEV)
-	$(PY) benchmarks/farm.py $(ARGS)
+	$(PY) -m benchmarks.farm.rate $(ARGS)
 
 golden: $(DEV)
 	$(PY) tests/golden/update.py

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.farm.cache import read_spec
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import DTYPES, dtype_of
 from genkern.kernels.argument import (
     Argument,
     Copied,
@@ -230,8 +230,8 @@ def _descriptor(argument: Descriptor, tensor: Any) -> Any:
         return TensorDescriptor.from_tensor(matrix, [outer, inner])
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
-    (dtype,) = (each.triton for each in DTYPES.values() if f"torch.{each.torch}" == str(tensor.dtype))
-    return GluonDescriptor.from_tensor(matrix, [outer, inner], gluon_layout(dtype, (outer, inner)))
+    layout = gluon_layout(dtype_of(tensor.dtype).triton, (outer, inner))
+    return GluonDescriptor.from_tensor(matrix, [outer, inner], layout)
 
 
 @lru_cache(maxsize=4096)

@@ -105,9 +105,8 @@ def _by_rows(rows: Iterable[Row]) -> list[str]:
     groups["all"] = list(distinct.values())
     order = sorted(groups, key=lambda m: m if isinstance(m, int) else math.inf)
     cells = [[m, len(groups[m]), *_means(groups[m])] for m in order]
-    title = (
-        "The models' sizes by M, each once (`python benchmarks/vs_vendor.py --brief results/nvidia_h200/*_tp*.yaml`):"
-    )
+    command = "python -m benchmarks.kernels.vs_vendor --brief results/nvidia_h200/*_tp*.yaml"
+    title = f"The models' sizes by M, each once (`{command}`):"
     return ["", title, "", *_table(["M", "sizes", *_COLUMNS], cells)]
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Winner
@@ -23,8 +24,7 @@ _LEFT_ALIGNED = ("size", "vendor", "format", "check", "source", "deterministic",
 
 def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
     """Share of the device's dense matrix peak for the operands' type, in percent; None without such a peak."""
-    kind = "fp8" if winner.problem.dtype_a.startswith("fp8") else winner.problem.dtype_a
-    peak = gpu.peak_tflops.get(kind)
+    peak = gpu.peak_tflops.get(DTYPES[winner.problem.dtype_a].peak)
     return None if peak is None else 100 * winner.problem.tflops(winner.duration_us) / peak
 
 

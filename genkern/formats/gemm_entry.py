@@ -22,8 +22,6 @@ from genkern.ops.op import Op, get_op, op_by_type, op_names
 
 SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
 
-_OWN_FLOAT8 = {"fp8e4m3fn": "fp8", "fp8e4m3fnuz": "fp8", "fp8e5m2": "bf8", "fp8e5m2fnuz": "bf8"}
-
 
 @dataclass(frozen=True)
 class GemmDefaults:
@@ -97,7 +95,7 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
     if arch is not None:
         types.notes += _unused(types.op, defaults.own)
     # Results keep the encoding that was measured, on whatever target it was.
-    fnuz = "uz" in problem.dtype_a + problem.dtype_b
+    fnuz = "fnuz" in (DTYPES[problem.dtype_a].encoding, DTYPES[problem.dtype_b].encoding)
     if reason := types.op.refuse(problem, (arch_with_fp8("fnuz") if fnuz else "") if arch is None else arch):
         raise InputError(reason)
     return Resolved(problem, tuple(types.notes))
@@ -197,9 +195,9 @@ class _Types:
             name = parse_dtype(text, self._arch or "").name
         except InputError as exc:
             raise InputError(f"{key}: {exc}") from None
-        if self._arch is None or name not in _OWN_FLOAT8:
+        if self._arch is None or not DTYPES[name].targets_own:
             return name
-        own = parse_dtype(_OWN_FLOAT8[name], self._arch).name
+        own = parse_dtype(DTYPES[name].targets_own[0], self._arch).name
         if own != name:
             note = f"{self._arch} does not compute in {name}: its own {own} is tuned instead"
             if note not in self.notes:

@@ -1,74 +1,169 @@
-"""Element types by genkern's names, with the names that Triton, PyTorch, tune_gemm and AITER use."""
+"""Element types: a row each, with all that anybody must know of one. A new type is a new row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from genkern.errors import InputError
-from genkern.gemm.gpus import capabilities_of
+from genkern.gemm.gpu import FP8_ENCODINGS, PEAKS
+
+KINDS = ("float", "integer")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DType:
     """One element type.
 
-    `triton` is the type in a kernel signature (`*bf16`), `torch` the attribute of the torch module.
+    Its numbers: `bits` of storage, `kind` "float" or "integer", `exact` up to which it has all integers, and the
+    `largest`. `encoding`: of 8-bit floats, "ocp" or "fnuz". `peak`: by which of a GPU's peaks its products are judged.
+
+    Its names: `triton` in a kernel's signature (`*bf16`), `language` in triton.language and Gluon's, `torch` in torch,
+    `aten` in PyTorch's C++, `cutlass` in CuTe DSL ("": it has none). `aliases` are more that users write, `targets_own`
+    are words for whichever such type the target computes in (tune_gemm's fp8 and bf8). `codes`: PyTorch's types whose
+    bytes it may hold, where a format says what they mean (Op.encodes).
+
+    Its codes: `tensor_map` is CUtensorMapDataType (cuda.h; 8-bit types are moved as bytes), `cuda` cudaDataType
+    (library_types.h; None: cuBLASLt has no such type). `outputs`: what C may be where A has it, from the table of
+    supported types of cublasLtMatmul().
+    `ptx`: wgmma's name of it ("": wgmma does not multiply it), and `ptx_flags` its operands behind the predicate (PTX
+    ISA, "wgmma.mma_async"): neither matrix is negated, where floating-point ones could be, nor transposed, where 16-bit
+    ones could be.
+
+    `guard`: the bits around tensors while outputs are checked, a NaN or a number so outlandish that it is seen.
+    `interpreted_as`: what stands for it under Triton's interpreter, where that cannot compute in it.
     """
 
     name: str
-    size_bytes: int
+    bits: int
+    kind: str
+    exact: int
+    largest: float
     triton: str
+    language: str
     torch: str
+    peak: str
+    guard: int
+    aten: str = ""
+    cutlass: str = ""
+    aliases: tuple[str, ...] = ()
+    targets_own: tuple[str, ...] = ()
+    encoding: str = ""
+    codes: tuple[str, ...] = ()
+    tensor_map: int = 0
+    cuda: int | None = None
+    outputs: tuple[str, ...] = ()
+    ptx: str = ""
+    ptx_flags: str = ""
+    interpreted_as: str = ""
+
+    def __post_init__(self) -> None:
+        """Whoever adds a row sees at once what is wrong with it."""
+        assert self.bits in (8, 16, 32), f"{self.name}: elements of {self.bits} bits"
+        assert self.kind in KINDS, f"{self.name}: kind {self.kind}"
+        assert self.peak in PEAKS, f"{self.name}: no GPU has a peak {self.peak}"
+        assert 0 < self.exact <= self.largest, f"{self.name}: integers beyond its largest number"
+        assert 0 < self.guard < 1 << self.bits, f"{self.name}: guard of more bits than an element"
+        assert self.is_float8 == (self.encoding in FP8_ENCODINGS), f"{self.name}: encoding {self.encoding!r}"
+        assert self.is_float8 or not self.targets_own, f"{self.name}: the target's own is for 8-bit floats"
+        assert self.bits == 8 or self.tensor_map, f"{self.name}: no code for tensor maps"
+        assert not self.outputs or self.cuda is not None, f"{self.name}: outputs of a product that cuBLASLt has not"
+        assert self.ptx or not self.ptx_flags, f"{self.name}: flags without a name in PTX"
+        assert all((self.triton, self.language, self.torch)), f"{self.name}: a name is missing"
+
+    @property
+    def words(self) -> frozenset[str]:
+        """What users may call it, in lower case, without `torch.`; PyTorch's float8_ is fp8 here."""
+        return frozenset((self.name, self.triton, self.torch.replace("float8_", "fp8"), *self.aliases))
+
+    @property
+    def size_bytes(self) -> int:
+        return self.bits // 8
 
     @property
     def is_float8(self) -> bool:
-        return self.name.startswith("fp8")
+        return self.kind == "float" and self.bits == 8
 
     @property
     def is_integer(self) -> bool:
-        return self.name.startswith("int")
+        return self.kind == "integer"
+
+    @property
+    def ptx_may_turn(self) -> bool:
+        """Whether wgmma takes a matrix of it that runs along M or N."""
+        return bool(self.ptx) and self.bits == 16
 
 
-DTYPES = {
-    dtype.name: dtype
-    for dtype in (
-        DType("fp32", 4, "fp32", "float32"),
-        DType("fp16", 2, "fp16", "float16"),
-        DType("bf16", 2, "bf16", "bfloat16"),
-        DType("int8", 1, "i8", "int8"),
-        DType("int32", 4, "i32", "int32"),
-        DType("fp8e4m3fn", 1, "fp8e4nv", "float8_e4m3fn"),
-        DType("fp8e5m2", 1, "fp8e5", "float8_e5m2"),
-        DType("fp8e4m3fnuz", 1, "fp8e4b8", "float8_e4m3fnuz"),
-        DType("fp8e5m2fnuz", 1, "fp8e5b16", "float8_e5m2fnuz"),
-    )
-}
+DTYPES: dict[str, DType] = {}
+# By what PyTorch calls them, `torch.bfloat16`: types, and those whose bytes are codes of one.
+BY_TORCH: dict[str, str] = {}
+CODES: dict[str, str] = {}
 
-# Triton's interpreter multiplies bf16 as if it were integers, and that of 3.7 does not know the fnuz encodings.
-INTERPRETED_AS = {"bf16": "fp16", "fp8e4m3fnuz": "fp8e4m3fn", "fp8e5m2fnuz": "fp8e5m2"}
-_ALIASES = {
-    "float16": "fp16",
-    "half": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float": "fp32",
-    "i8": "int8",
-    "i32": "int32",
-    "fp8e5": "fp8e5m2",
-    "fp8e4nv": "fp8e4m3fn",
-    "fp8e4b8": "fp8e4m3fnuz",
-    "fp8e5b16": "fp8e5m2fnuz",
-    "e4m3fn": "fp8e4m3fn",
-    "e5m2": "fp8e5m2",
-    "e4m3fnuz": "fp8e4m3fnuz",
-    "e5m2fnuz": "fp8e5m2fnuz",
-}
-# tune_gemm's fp8 and bf8 mean "the target's own" e4m3 and e5m2.
-_TARGET_ALIASES = {
-    "fp8": ("fp8e4m3fn", "fp8e4m3fnuz"),
-    "fp8e4m3": ("fp8e4m3fn", "fp8e4m3fnuz"),
-    "bf8": ("fp8e5m2", "fp8e5m2fnuz"),
-}
+
+def add_dtype(row: DType) -> None:
+    """Make a type known. Every name must be new."""
+    tensors = {f"torch.{name}" for name in (row.torch, *row.codes)}
+    assert not tensors & {*BY_TORCH, *CODES}, f"{row.name}: {tensors & {*BY_TORCH, *CODES}} is another type's"
+    for other in DTYPES.values():
+        assert not row.words & other.words, f"{row.name}: {row.words & other.words} is {other.name}'s"
+        own = {*row.targets_own} & {*other.targets_own}
+        assert not own or row.encoding != other.encoding, f"{row.name}: {own} is {other.name}'s"
+    assert not row.interpreted_as or DTYPES[row.interpreted_as].kind == row.kind, f"{row.name}: {row.interpreted_as}"
+    DTYPES[row.name] = row
+    BY_TORCH[f"torch.{row.torch}"] = row.name
+    CODES.update({f"torch.{name}": row.name for name in row.codes})
+
+
+_FLOATS = ("bf16", "fp16", "fp32")
+for _row in (
+    DType(
+        name="fp32", bits=32, kind="float", exact=2**24, largest=2.0**128 - 2.0**104, peak="fp32", guard=0xFFA5A5A5,
+        triton="fp32", language="float32", torch="float32", aten="float", cutlass="Float32", aliases=("float",),
+        tensor_map=7, cuda=0, outputs=("fp32",),
+    ),
+    DType(
+        name="fp16", bits=16, kind="float", exact=2**11, largest=65504.0, peak="fp16", guard=0xFFA5,
+        triton="fp16", language="float16", torch="float16", aten="Half", cutlass="Float16", aliases=("half",),
+        tensor_map=6, cuda=2, outputs=("fp16", "fp32"), ptx="f16", ptx_flags=", 1, 1, 0, 0",
+    ),
+    # Triton's interpreter multiplies bf16 as if it were integers.
+    DType(
+        name="bf16", bits=16, kind="float", exact=2**8, largest=2.0**128 - 2.0**120, peak="bf16", guard=0xFFA5,
+        triton="bf16", language="bfloat16", torch="bfloat16", aten="BFloat16", cutlass="BFloat16",
+        tensor_map=9, cuda=14, outputs=("bf16", "fp32"), ptx="bf16", ptx_flags=", 1, 1, 0, 0", interpreted_as="fp16",
+    ),
+    DType(
+        name="int8", bits=8, kind="integer", exact=127, largest=127.0, peak="int8", guard=0x7D,
+        triton="i8", language="int8", torch="int8", codes=("uint8", "float8_e8m0fnu", "float4_e2m1fn_x2"),
+        cuda=3, outputs=("int32",), ptx="s8",
+    ),
+    # Its guard is a number of which two add up to no small one; float32's would be no outlandish one.
+    DType(
+        name="int32", bits=32, kind="integer", exact=2**31 - 1, largest=2.0**31 - 1, peak="int8", guard=0x35A5A5A5,
+        triton="i32", language="int32", torch="int32", tensor_map=3, cuda=10,
+    ),
+    DType(
+        name="fp8e4m3fn", bits=8, kind="float", exact=2**4, largest=448.0, encoding="ocp", peak="fp8", guard=0x7F,
+        triton="fp8e4nv", language="float8e4nv", torch="float8_e4m3fn", aten="Float8_e4m3fn", cutlass="Float8E4M3FN",
+        aliases=("e4m3fn",), targets_own=("fp8", "fp8e4m3"), cuda=28, outputs=_FLOATS, ptx="e4m3", ptx_flags=", 1, 1",
+    ),
+    DType(
+        name="fp8e5m2", bits=8, kind="float", exact=2**3, largest=57344.0, encoding="ocp", peak="fp8", guard=0x7F,
+        triton="fp8e5", language="float8e5", torch="float8_e5m2", aten="Float8_e5m2", cutlass="Float8E5M2",
+        aliases=("e5m2",), targets_own=("bf8",), cuda=29, outputs=_FLOATS, ptx="e5m2", ptx_flags=", 1, 1",
+    ),
+    # Triton 3.7's interpreter does not know these; their one NaN is the guard.
+    DType(
+        name="fp8e4m3fnuz", bits=8, kind="float", exact=2**4, largest=240.0, encoding="fnuz", peak="fp8", guard=0x80,
+        triton="fp8e4b8", language="float8e4b8", torch="float8_e4m3fnuz", aten="Float8_e4m3fnuz",
+        aliases=("e4m3fnuz",), targets_own=("fp8", "fp8e4m3"), interpreted_as="fp8e4m3fn",
+    ),
+    DType(
+        name="fp8e5m2fnuz", bits=8, kind="float", exact=2**3, largest=57344.0, encoding="fnuz", peak="fp8", guard=0x80,
+        triton="fp8e5b16", language="float8e5b16", torch="float8_e5m2fnuz", aten="Float8_e5m2fnuz",
+        aliases=("e5m2fnuz",), targets_own=("bf8",), interpreted_as="fp8e5m2",
+    ),
+):  # fmt: skip
+    add_dtype(_row)
 
 
 def parse_dtype(text: str, arch: str) -> DType:
@@ -78,10 +173,18 @@ def parse_dtype(text: str, arch: str) -> DType:
     `fp8` and `bf8`, which follow the target. Raises InputError for anything else.
     """
     name = str(text).strip().lower().removeprefix("torch.").replace("float8_", "fp8").replace("fp8_", "fp8")
-    if name in _TARGET_ALIASES:
-        ocp, fnuz = _TARGET_ALIASES[name]
-        name = fnuz if capabilities_of(arch).fp8 == "fnuz" else ocp
-    name = _ALIASES.get(name, name)
-    if name not in DTYPES:
-        raise InputError(f"unknown dtype {text!r}: use one of {', '.join(DTYPES)} (or fp8, bf8: the target's own)")
-    return DTYPES[name]
+    for row in DTYPES.values():
+        if name in row.words:
+            return row
+    # Programs that call kernels import this module, and need no table of GPUs.
+    from genkern.gemm.gpus import capabilities_of
+
+    for row in DTYPES.values():
+        if name in row.targets_own and row.encoding == capabilities_of(arch).fp8:
+            return row
+    raise InputError(f"unknown dtype {text!r}: use one of {', '.join(DTYPES)} (or fp8, bf8: the target's own)")
+
+
+def dtype_of(tensor_type: object) -> DType:
+    """The row of PyTorch's type of a tensor. Raises KeyError for one that no kernel takes."""
+    return DTYPES[BY_TORCH[str(tensor_type)]]

@@ -14,7 +14,7 @@ from typing import Any
 from genkern import __version__
 from genkern.errors import InputError
 from genkern.gemm.config import Config, has_options
-from genkern.gemm.dtypes import DTYPES, INTERPRETED_AS
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
@@ -121,8 +121,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "epilogue": op.finishes(problem),
         "ieee": problem.dtype_a == "fp32" and not op.as_tf32(problem),
         "as_tf32": op.as_tf32(problem),
-        "acc_dtype": f"tl.{'float32' if accumulator == 'fp32' else accumulator}",
-        "workspace_dtype": f"torch.{'float32' if accumulator == 'fp32' else accumulator}",
+        "acc_dtype": f"tl.{DTYPES[accumulator].language}",
+        "workspace_dtype": f"torch.{DTYPES[accumulator].torch}",
         "poison": 'float("nan")',
         "zero": "0" if DTYPES[problem.dtype_a].is_integer else "0.0",
         "batched": op.batched,
@@ -288,24 +288,24 @@ def _names(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
     """What the kernels in Gluon must know of the operands' types."""
+    a = DTYPES[problem.dtype_a]
+    narrow = a.bits == 8
     return {
-        "ring_k": ring_k(DTYPES[problem.dtype_a].size_bytes),
+        "ring_k": ring_k(a.size_bytes),
         "functions_of_parts": [source_of(function) for function in (powers_of, parts_of)],
         # What wgmma adds up in, which is not what formats that promote do.
-        "product_dtype": "tl.int32" if DTYPES[problem.dtype_a].is_integer else "tl.float32",
-        "acc_gl": f"gl.{'int32' if accumulator == 'int32' else 'float32'}",
-        "ptx_a": _PTX_TYPES.get(problem.dtype_a, ""),
-        "ptx_b": _PTX_TYPES.get(problem.dtype_b, ""),
-        "wgmma_may_turn": problem.dtype_a in ("bf16", "fp16"),
-        "wgmma_flags": _WGMMA_FLAGS[problem.dtype_a] if problem.dtype_a in _PTX_TYPES else "",
+        "product_dtype": "tl.int32" if a.is_integer else "tl.float32",
+        "acc_gl": f"gl.{DTYPES[accumulator].language}",
+        # In descriptors: what wgmma multiplies, and C of 32 bits.
+        "descriptor_types": sorted(
+            (row for row in DTYPES.values() if (row.ptx or row.name == "fp32") and (narrow or row.bits > 8)),
+            key=lambda row: (row.bits == 8, row.torch),
+        ),
+        "ptx_a": a.ptx,
+        "ptx_b": DTYPES[problem.dtype_b].ptx,
+        "wgmma_may_turn": a.ptx_may_turn,
+        "wgmma_flags": a.ptx_flags,
     }
-
-
-# wgmma's names of the types that it multiplies.
-_PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp8e4m3fn": "e4m3", "fp8e5m2": "e5m2", "int8": "s8"}
-# Its operands behind the predicate (PTX ISA, "wgmma.mma_async"): neither matrix is negated, where floating-point ones
-# could be, nor transposed, where 16-bit ones could be.
-_WGMMA_FLAGS = {"bf16": ", 1, 1, 0, 0", "fp16": ", 1, 1, 0, 0", "fp8e4m3fn": ", 1, 1", "fp8e5m2": ", 1, 1", "int8": ""}
 
 
 def _sha256(texts: Sequence[str]) -> str:
@@ -315,8 +315,8 @@ def _sha256(texts: Sequence[str]) -> str:
 
 def _stand_ins(operands: Iterable[Operand]) -> dict[str, str]:
     """Of PyTorch's types that inputs have, those that the interpreter lacks, and what stands for them."""
-    inputs = {operand.dtype for operand in operands if operand.role in ("activation", "weight")}
-    return {DTYPES[name].torch: DTYPES[other].torch for name, other in INTERPRETED_AS.items() if name in inputs}
+    inputs = {DTYPES[operand.dtype] for operand in operands if operand.role in ("activation", "weight")}
+    return {row.torch: DTYPES[row.interpreted_as].torch for row in inputs if row.interpreted_as}
 
 
 def _dict_text(items: Iterable[tuple[str, int | str]]) -> str:

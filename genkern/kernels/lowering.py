@@ -8,12 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from genkern.gemm.dtypes import DTYPES
+
 # For every compile, whatever the user has set: no file of Triton's but the binary, and no place of the source in it.
 SETTINGS = {"TRITON_STORE_BINARY_ONLY": "1", "TRITON_DISABLE_LINE_INFO": "1"}
 # Where the user has set nothing. Triton 3.9 warns that the default of this will change; so it is in 3.6 to 3.9.
 DEFAULT_SETTINGS = {"TRITON_DEFAULT_FP_FUSION": "1"}
-# Integers have another name in signatures than among Triton's types.
-_TYPES = {"i8": "int8", "i32": "int32"}
 
 
 def digest_of(files: Iterable[Path]) -> str:
@@ -30,7 +30,8 @@ def gluon_layout(dtype: str, box: tuple[int, int]) -> Any:
     """How a box of elements of this type (Triton's name) lies in shared memory for wgmma, as this Triton says it."""
     from triton.experimental.gluon import language as gl
 
-    return gl.NVMMASharedLayout.get_default_for(list(box), gl.dtype(_TYPES.get(dtype, dtype)))
+    (language,) = (row.language for row in DTYPES.values() if row.triton == dtype)
+    return gl.NVMMASharedLayout.get_default_for(list(box), getattr(gl, language))
 
 
 @lru_cache(maxsize=1024)

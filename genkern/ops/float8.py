@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.dtypes import DType, parse_dtype
-from genkern.gemm.gpus import gpu_for_arch, known_archs
+from genkern.gemm.gpus import capabilities_of, gpu_for_arch, known_archs
 
 
 def has_fp8(arch: str) -> bool:
@@ -17,7 +17,7 @@ def fp8_refusal(dtype: DType, arch: str) -> str:
         return ""
     if not has_fp8(arch):
         return f"{arch} has no fp8 matrix instructions: use int8, or another --arch"
-    if parse_dtype("bf8" if "e5m2" in dtype.name else "fp8", arch) is not dtype:
+    if dtype.encoding != capabilities_of(arch).fp8:
         native = parse_dtype("fp8", arch).name
         return f"{arch} does not compute in {dtype.name}: use {native} (or fp8, the target's own)"
     return ""

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import BY_TORCH, CODES, DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem, Own
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op
 
-# Types whose bytes are codes as int8's may be, where a format says what they mean (Op.encodes).
-_CODES = dict.fromkeys(("torch.uint8", "torch.float8_e8m0fnu", "torch.float4_e2m1fn_x2"), "int8")
-# Types by what PyTorch calls them.
-BY_TORCH = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items()}
 # How a call names the operands besides A, B and C, by their role and by what they scale.
 _NAMES = {("bias", ""): "bias", ("scale", "a"): "scale_a", ("scale", "b"): "scale_b"}
 # In which types C is where nobody says; else that of x.
@@ -74,7 +70,7 @@ class Given:
         if op.batched:
             own = {**own, "batch_size": int(lead[0])}
             m = int(lead[1])
-        a, b = (_CODES.get(str(each.dtype)) or _name_of(each, name) for each, name in ((x, "x"), (weight, "weight")))
+        a, b = (CODES.get(str(each.dtype)) or _name_of(each, name) for each, name in ((x, "x"), (weight, "weight")))
         c = (_OUT_OF_BYTES if DTYPES[a].size_bytes == 1 else a) if out_dtype is None else _name(out_dtype, "out_dtype")
         given = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
         problem = None
@@ -124,7 +120,7 @@ def _require_k(op: Op, problem: GemmProblem, x: Any, weight: Any) -> int:
     """K, of which rows of x and weight have so many elements as the format packs in one; InputError if they differ."""
     a, b, *_ = op.operands(problem)
     for name, tensor, operand in (("x", x, a), ("weight", weight, b)):
-        if str(tensor.dtype) in _CODES and not _has_type(tensor, operand, op):
+        if str(tensor.dtype) in CODES and not _has_type(tensor, operand, op):
             raise InputError(f"{name} is {tensor.dtype}: use one of {', '.join(sorted(BY_TORCH))}")
     k = int(x.shape[-1]) * a.packed
     if -(-k // b.packed) != weight.shape[-1]:
@@ -141,8 +137,8 @@ def _apart(x: Any, weight: Any, op: Op, packed_a: int = 1, packed_b: int = 1) ->
 
 
 def _has_type(tensor: Any, operand: Operand, op: Op) -> bool:
-    if str(tensor.dtype) in _CODES:
-        return op.encodes(operand) and _CODES[str(tensor.dtype)] == operand.dtype
+    if str(tensor.dtype) in CODES:
+        return op.encodes(operand) and CODES[str(tensor.dtype)] == operand.dtype
     return _name_of(tensor, operand.name) == operand.dtype
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from genkern.gemm.dtypes import BY_TORCH
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
-from genkern.runtime.given import BY_TORCH
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from genkern.runtime.packed import PackedCall, PackedWinner
 
 # Share of a tile's rows that may lie beyond M where TMA loads A: it is slower at filling rows with zeros than at
 # loading them. A call took up to 1.6 times its winner's own time where nearly all of a tile was such (H200,
-# benchmarks/untuned_m.py; https://github.com/deepseek-ai/DeepGEMM/issues/35 says the same). A few rows do no harm.
+# benchmarks/serving/untuned_m.py; https://github.com/deepseek-ai/DeepGEMM/issues/35 says the same). A few rows do no
+# harm.
 _MOST_OVERHANG, _FEW_BEYOND = 0.5, 16
 # In tiles that have room for more rows than were measured, these take up to so much longer (there).
 _MORE_ROWS = 1.04

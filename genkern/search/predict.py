@@ -186,5 +186,4 @@ def _peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
     """Dense peak of the type in which tl.dot multiplies: the wider of A's and B's, fp16 for an fp8 not in hardware."""
     dtype_a, dtype_b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     dtype = dtype_a if dtype_a.size_bytes >= dtype_b.size_bytes else dtype_b
-    name = "fp8" if dtype.is_float8 else "int8" if dtype.is_integer else dtype.name
-    return gpu.peak_tflops.get(name) or gpu.peak_tflops["fp16"]
+    return gpu.peak_tflops.get(dtype.peak) or gpu.peak_tflops["fp16"]

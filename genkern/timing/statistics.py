@@ -3,7 +3,7 @@
 Medians, since minima choose worse on devices whose clock moves. Intervals are percentile bootstrap intervals
 of the median. The rules for stopping follow NVBench's `stdrel` criterion (noise is low, or has stopped falling);
 its `compare` calls two times the same when their centres are within 0.5 %. Its `entropy` criterion is left out: on
-recorded races it ends none earlier (docs/measurement.md; benchmarks/entropy_stop.py replays it).
+recorded races it ends none earlier (docs/history.md).
 """
 
 from __future__ import annotations

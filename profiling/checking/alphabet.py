@@ -20,8 +20,6 @@ LARGEST = 7
 _FLOAT32_SUM = 2**23
 # Of fp8 products: so many bits are kept by the matrix units that keep fewest (genkern/gemm/gpus.yaml, fp8_sum_bits).
 FLOAT8_BITS = 14
-# Integers that the output's type holds: a sum of this size and its neighbours differ in their bits.
-_OUTPUT = {"bf16": 2**8, "fp16": 2**11}
 # A sum of random signs stays within 2.5 standard deviations 99 times of 100.
 _DEVIATIONS = 2.5
 # More rounds than this only make every single product visible in outputs of few bits, where many of them are anyway.
@@ -84,8 +82,9 @@ def choose_alphabet(operands: Sequence[Operand], largest: int = LARGEST, float8_
     square = (sum(4**exponent for exponent in INNER_EXPONENTS) / len(INNER_EXPONENTS)) ** inside
     limit = sum_limit(operands, float8_bits)
     together = _with_one_scale(operands) if _is_float8(operands) else 1
-    shown = _OUTPUT.get(operands[2].dtype, 2**24)
-    integers = range(1, min(largest, LARGEST) + 1)
+    # A sum of this size and its neighbours differ in their bits.
+    shown = min(DTYPES[operands[2].dtype].exact, 2 * _FLOAT32_SUM)
+    integers = range(1, min(largest, LARGEST, *(DTYPES[operand.dtype].exact for operand in operands[:2])) + 1)
 
     def exact(largest: int) -> bool:
         return K * largest**2 * gain <= limit and together * largest**2 <= max(1 << (float8_bits - 1), together)

@@ -9,15 +9,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from genkern.gemm.dtypes import dtype_of
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import INT32
 
-# Bits around a tensor, by element size; a NaN in float32, float16 and bfloat16.
-_BITS = {1: 0x7F, 2: 0xFFA5, 4: 0xFFA5A5A5}
-# float32's are no number that would be seen at once in integers: this is, and two of them add up to no small one.
-_INTEGER_BITS = {1: 0x7D, 4: 0x35A5A5A5}
-# The one NaN of fp8 types with "fnuz" in their name.
-_FNUZ_BITS = 0x80
 _LEAST_BYTES = 2**16
 _MOST_BYTES = 2**22
 # Of any buffer that PyTorch makes.
@@ -112,8 +107,5 @@ def _in_buffer(rows: int, columns: int, pitch: int, shift: int, dtype: Any, devi
 
 def _pattern(dtype: Any) -> int:
     """The guard's bits for elements of a type, as a signed integer."""
-    item = dtype.itemsize
-    bits = _BITS.get(item, 0x35A5A5A5) if dtype.is_floating_point else _INTEGER_BITS.get(item, 0x35A5)
-    if "fnuz" in str(dtype):
-        bits = _FNUZ_BITS
-    return bits - (1 << 8 * item) if bits >= 1 << (8 * item - 1) else bits
+    row = dtype_of(dtype)
+    return row.guard - (1 << row.bits) if row.guard >= 1 << (row.bits - 1) else row.guard

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.profiling.checking.alphabet import INNER_EXPONENTS, OUTER_EXPONENTS, Alphabet, scales_inside
 
@@ -152,7 +153,7 @@ def _deviates(device: Any, operand: Operand, alphabet: Alphabet, round_: Round, 
     import torch
 
     values = torch.randn(operand.stored_shape, device=device, generator=generator)
-    if operand.dtype == "int8" and operand.is_plain:
+    if DTYPES[operand.dtype].is_integer and operand.is_plain:
         values.mul_(_RANDOM_INT8).round_().clamp_(-127, 127)
     return values
 
@@ -168,7 +169,7 @@ def _factor(operand: Operand, operands: Sequence[Operand], few: bool) -> float:
     K = activation.shape[-1]
     deviation = math.sqrt(min(K, FEW_PRODUCTS) if few else K)
     for each in (activation, weight):
-        deviation *= _RANDOM_INT8 if each.dtype == "int8" and each.is_plain else 1
+        deviation *= _RANDOM_INT8 if DTYPES[each.dtype].is_integer and each.is_plain else 1
         deviation *= _RANDOM_SCALE if each.name in scaled else 1
     return float(2.0 ** -round(math.log2(deviation)))
 

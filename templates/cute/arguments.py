@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from cutlass import BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Int32, cute
+import cutlass
+from cutlass import Float32, Int32, cute
 from cutlass.cute import runtime
 
-TYPES = {"bf16": BFloat16, "fp16": Float16, "fp8e4m3fn": Float8E4M3FN, "fp8e5m2": Float8E5M2, "fp32": Float32}
+from genkern.gemm.dtypes import DTYPES
+
+TYPES = {name: getattr(cutlass, row.cutlass) for name, row in DTYPES.items() if row.cutlass}
 
 
 def arguments_of(kernel):

@@ -25,13 +25,36 @@ def test_pytorch_and_triton_know_the_type(dtype: DType) -> None:
     torch = pytest.importorskip("torch")
     language = pytest.importorskip("triton.language")
     assert getattr(torch, dtype.torch).itemsize == dtype.size_bytes
-    names = {"i8": "int8", "i32": "int32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-    names |= {"fp8e4nv": "float8e4nv", "fp8e4b8": "float8e4b8", "fp8e5": "float8e5", "fp8e5b16": "float8e5b16"}
-    triton_type = getattr(language, names[dtype.triton])
-    assert str(triton_type) in (dtype.triton, names[dtype.triton])
-    assert triton_type.primitive_bitwidth == 8 * dtype.size_bytes
+    triton_type = getattr(language, dtype.language)
+    assert str(triton_type) in (dtype.triton, dtype.language)
+    assert triton_type.primitive_bitwidth == dtype.bits
     assert dtype.is_float8 == triton_type.is_fp8()
     assert dtype.is_integer == triton_type.is_int()
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda dtype: dtype.name)
+def test_its_numbers_are_pytorchs(dtype: DType) -> None:
+    """The largest, the integers that it has all of, and a guard that is no number where it has such bits."""
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype.torch)
+    limits = torch.iinfo(kind) if dtype.is_integer else torch.finfo(kind)
+    assert dtype.largest == limits.max
+    if dtype.is_integer:
+        assert dtype.exact == limits.max
+        return
+    assert all(torch.tensor(float(n)).to(kind).item() == n for n in (1, 3, dtype.exact - 1, dtype.exact))
+    assert torch.tensor(dtype.exact + 1.0, dtype=torch.float64).to(kind).item() != dtype.exact + 1
+    signed = dtype.guard - (1 << dtype.bits) if dtype.guard >> (dtype.bits - 1) else dtype.guard
+    bits = torch.tensor([signed], dtype={8: torch.int8, 16: torch.int16, 32: torch.int32}[dtype.bits])
+    assert bits.view(kind).float().isnan().item()
+
+
+def test_its_codes_are_the_headers() -> None:
+    """CUtensorMapDataType of cuda.h (bytes are UINT8), and cudaDataType of library_types.h."""
+    maps = {"fp32": 7, "fp16": 6, "bf16": 9, "int32": 3}
+    assert {name: row.tensor_map for name, row in DTYPES.items() if row.tensor_map} == maps
+    cuda = {"fp32": 0, "fp16": 2, "bf16": 14, "int8": 3, "int32": 10, "fp8e4m3fn": 28, "fp8e5m2": 29}
+    assert {name: row.cuda for name, row in DTYPES.items() if row.cuda is not None} == cuda
 
 
 @pytest.mark.parametrize("arch", known_archs())

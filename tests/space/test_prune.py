@@ -6,26 +6,20 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections import Counter
 
 import pytest
 from forms import FORMS, RINGS
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from long_tests import LONG, spread
-from space_configs import configs_of, configs_of_family
+from long_tests import spread
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
+from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, sides, together
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
-from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune
-from genkern.space.rules.registry import is_for, rule_for
-from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space, shipped_names
+from genkern.space.space import load_space
 
 # tune_gemm v3.4's prune_configs, run for fp16 and 64 KiB LDS, fp16 and 160 KiB, fp8 and 64 KiB.
 # 1152 for 8192^3 on gfx950 is also in the log of ROCm/triton issue 888.
@@ -63,27 +57,6 @@ def stems(configs: list[Config]) -> set[str]:
     return {form_of(config).stem for config in configs}
 
 
-def naive(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
-    """The definition of pruning: legality, then every rule, in order, asked of every config."""
-    kept = []
-    illegal: Counter[str] = Counter()
-    dropped = dict.fromkeys((*space.rules, *(name for family in space.families for name in family.rules or ())), 0)
-    for family in space.families:
-        names = space.rules if family.rules is None else family.rules
-        rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in names]
-        for config in configs_of_family(family):
-            if why := legal(problem, config, gpu):
-                illegal[why] += 1
-                continue
-            form = form_of(config)
-            name = next((name for name, drop in rules if is_for(name, form) and drop(problem, config, gpu)), None)
-            if name is None:
-                kept.append(config)
-            else:
-                dropped[name] += 1
-    return Pruned(kept, dropped, space.size, dict(illegal))
-
-
 @pytest.mark.parametrize("size", PUBLISHED, ids=str)
 def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
     """The default AMD space leaves exactly as many configs as tune_gemm v3.4, for three kinds of target."""
@@ -96,65 +69,6 @@ def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
         len(prune(space, fp8, gpu_for_arch("gfx942")).kept),
     )
     assert counts == PUBLISHED[size]
-
-
-def thinned(space: Space) -> Space:
-    """Every other value of each range: one in many, of every family and for every rule."""
-    families = (
-        dataclasses.replace(family, ranges=tuple((field, values[::2]) for field, values in family.ranges))
-        for family in space.families
-    )
-    return space if LONG or space.size < 100_000 else dataclasses.replace(space, families=tuple(families))
-
-
-@pytest.mark.parametrize(
-    ("size", "gpu_arch", "space"),
-    [
-        ((8192, 8192, 8192), "gfx942", "amd"),
-        ((17, 5120, 5120), "gfx942", "amd"),
-        ((64, 8192, 8192), "gfx950", "amd_v2"),
-        ((512, 4096, 4096), "gfx1201", "amd_rdna4"),
-        ((1, 4097, 4096), "sm_90", "nvidia_quick"),
-        ((128, 512, 512), "sm_80", "nvidia_quick"),
-        ((300, 1000, 4097), "sm_80", "nvidia_sm80"),
-    ],
-)
-def test_equals_the_definition(size: tuple[int, int, int], gpu_arch: str, space: str) -> None:
-    """Asking the rules only where answers differ changes neither the configs, nor their order, nor any count."""
-    problem, gpu = GemmProblem(*size), gpu_for_arch(gpu_arch)
-    loaded = thinned(load_space(space, gpu_arch, "a16w16"))
-    assert prune(loaded, problem, gpu) == naive(loaded, problem, gpu)
-
-
-@given(
-    st.tuples(*[st.integers(1, 9000)] * 3),
-    st.sampled_from([("sm_90", "nvidia_quick"), ("sm_80", "nvidia_quick"), ("gfx942", "amd_quick")]),
-    st.randoms(use_true_random=False),
-)
-@settings(max_examples=60, deadline=None)
-def test_first_rule_gets_the_count(size: tuple[int, int, int], target: tuple[str, str], random: object) -> None:
-    """For any size and any order of the rules, the result is that of the definition."""
-    arch, name = target
-    space = load_space(name, arch, "a16w16")
-    rules = list(space.rules)
-    random.shuffle(rules)  # type: ignore[attr-defined]
-    shuffled = dataclasses.replace(space, rules=tuple(rules))
-    result = prune(shuffled, GemmProblem(*size), gpu_for_arch(arch))
-    assert result == naive(shuffled, GemmProblem(*size), gpu_for_arch(arch))
-    assert set(result.kept) == set(prune(space, GemmProblem(*size), gpu_for_arch(arch)).kept)
-
-
-@pytest.mark.parametrize("name", shipped_names())
-def test_counts_add_up(name: str) -> None:
-    """Every config is either kept or counted for one rule; of small spaces, those kept keep the order of the space."""
-    space = read_space(SHIPPED_SPACES / f"{name}.yaml")
-    result = prune(space, GemmProblem(256, 6144, 4096), gpu_for_arch(space.archs[0]))
-    left_out = sum(result.illegal.values()) + sum(result.dropped.values())
-    assert left_out + len(result.kept) == result.total == space.size
-    assert set(result.dropped) == set(space.rules).union(*(family.rules or () for family in space.families))
-    if LONG or space.size <= 40_000:
-        order = configs_of(space)
-        assert all(config in order for config in result.kept)
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])

@@ -57,7 +57,8 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
         a, b, c = (str(values[key]) for key in ("dtype_a", "dtype_b", "dtype_c"))
         m, n, k = (int(str(values[key])) for key in "MNK")
         problem = GemmProblem(m, n, k, OP, a, b, c, activation=str(values["activation"]), own=own)
-        if reason := get_op(OP).refuse(problem, arch_with_fp8("fnuz") if "uz" in problem.dtype_a else arch or ""):
+        fnuz = DTYPES[problem.dtype_a].encoding == "fnuz"
+        if reason := get_op(OP).refuse(problem, arch_with_fp8("fnuz") if fnuz else arch or ""):
             imported.left_out[reason] += 1
         else:
             imported.candidates.append(Candidate(problem))

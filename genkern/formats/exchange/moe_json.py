@@ -20,6 +20,7 @@ from genkern.formats.exchange.flat_json import read_object
 from genkern.formats.exchange.peer_config import NotTaken, parsed, plain_values
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import NOT_PRESENT
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.ops.fields import own_values
@@ -109,7 +110,7 @@ def _file_name(size: TimedSize, own: Any) -> str:
     if not device or not re.fullmatch(r"[\w .()+-]+", device):
         raise InputError(f"{problem.size} does not say on which device it was tuned; its file's name needs that")
     width = problem.N if own.stage == "gate_up" else problem.K
-    kind = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8" if problem.dtype_a.startswith("fp8") else ""
+    kind = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8" if DTYPES[problem.dtype_a].is_float8 else ""
     dtype = f",dtype={kind}" if kind else ""
     block = ",block_shape=[128,128]" if kind and own.scales == "blocks" else ""
     return f"E={own.experts},N={width},device_name={device.replace(' ', '_')}{dtype}{block}.json"

@@ -15,19 +15,15 @@ from genkern.errors import InputError
 from genkern.formats.exchange.peer_config import Candidate, Imported
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import own_values
 from genkern.ops.op import get_op
 
 NAME = "tunableop"
 IS_FOLDER = False
-_TYPES = {"fp32": "float", "bf16": "BFloat16", "fp16": "Half"}
-_SCALED = {
-    "fp8e4m3fn": "Float8_e4m3fn",
-    "fp8e5m2": "Float8_e5m2",
-    "fp8e4m3fnuz": "Float8_e4m3fnuz",
-    "fp8e5m2fnuz": "Float8_e5m2fnuz",
-}
+_TYPES = {name: row.aten for name, row in DTYPES.items() if row.aten and not row.is_float8}
+_SCALED = {name: row.aten for name, row in DTYPES.items() if row.aten and row.is_float8}
 _NAMES = {theirs: ours for ours, theirs in (_TYPES | _SCALED).items()} | {"tf32": "fp32"}
 _OPERATOR = re.compile(r"(?P<op>\w*?)TunableOp_(?P<types>[\w:<>]+)_(?P<trans>[NT]{2})")
 _SIGNATURE = re.compile(

@@ -20,9 +20,6 @@ from genkern.kernels.families.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_S
 from genkern.kernels.families.variant import Variant
 from genkern.ops.op import get_op
 
-# Types that the instructions take, by the bytes of their elements.
-_TYPES = {2: ("bf16", "fp16"), 1: ("fp8e4m3fn", "fp8e5m2")}
-_OUTPUTS = ("bf16", "fp16", "fp32")
 # How a product is scaled that has a scale for each row and 128 of K of A, and for each 128 columns and 128 of K of B.
 BLOCKS = "blocks"
 _BLOCK = 128
@@ -57,8 +54,8 @@ def _are_blocks(problem: GemmProblem, steps: tuple[Operand, ...]) -> bool:
 
 def operands_limit(problem: GemmProblem) -> str:
     """For the types of A and B."""
-    types = _TYPES.get(DTYPES[problem.dtype_a].size_bytes, ())
-    if problem.dtype_a not in types or problem.dtype_b not in types:
+    a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
+    if not (a.cutlass and b.cutlass and a.bits == b.bits <= 16):
         return "this family multiplies bf16, fp16 or fp8 operands"
     if problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1:
         return "an instruction of this family multiplies operands of one type"
@@ -67,8 +64,8 @@ def operands_limit(problem: GemmProblem) -> str:
 
 def finish_limit(problem: GemmProblem) -> str:
     """For the type of C and what is done to sums before."""
-    if problem.dtype_c not in _OUTPUTS:
-        return f"this family writes {', '.join(_OUTPUTS)}"
+    if not DTYPES[problem.dtype_c].cutlass or DTYPES[problem.dtype_c].bits == 8:
+        return "this family writes bf16, fp16, fp32"
     if not get_op(problem.op).plain_finish or scales_of(problem) is None:
         return "this family scales by tensors, rows and columns, or 1x128 and 128x128 blocks; then bias and activation"
     return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import AMD_OPTIONS
 from genkern.gemm.problem import GemmProblem
@@ -206,8 +207,8 @@ def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         return "this family multiplies weights of fewer bits than A's"
     if not problem.row_major_a or problem.row_major_b:
         return "this family loads operands whose rows run along K (rowMajorA: T, rowMajorB: N)"
-    if problem.dtype_b == "fp8e4m3fnuz":
-        return "this family knows the bits of e4m3, not of fp8e4m3fnuz"
+    if DTYPES[problem.dtype_b].encoding == "fnuz":
+        return f"this family knows the bits of e4m3, not of {problem.dtype_b}"
     _, bytes_b = element_bytes(problem)
     if problem.K * bytes_b % _LOAD_BYTES:
         return "rows of B do not start at multiples of 16 bytes, which a thread loads"

@@ -130,7 +130,7 @@ def tile_of(
     if rows > _MOST_BOX:
         return f"the rows that wgmma goes along are more than the {_MOST_BOX} of a box of TMA"
     step, narrow = _INT8_WIDTHS
-    if dtype_a == "int8" and width > narrow and width % step:
+    if DTYPES[dtype_a].is_integer and width > narrow and width % step:
         return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
     down, across = neighbours
     rows_turned, columns_turned = are_turned

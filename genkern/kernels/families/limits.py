@@ -108,7 +108,7 @@ def dot_limit(
             return "a thread has fewer registers than one wgmma of this tile needs, which ptxas refuses"
         return ""
     # With more warps, and for int8 before Triton 3.9, it is mma.sync. Packed bytes are no integers.
-    if config.num_warps > 8 or (problem.dtype_a == "int8" and operands_of(problem)[0].is_plain):
+    if config.num_warps > 8 or (DTYPES[problem.dtype_a].is_integer and operands_of(problem)[0].is_plain):
         return ""
     columns_there = gpu.has.tensor_memory_columns
     # A tile of 64 rows takes half of them. Triton puts exponents of operands beside accumulators, and then holds fewer.

@@ -34,7 +34,7 @@ class A8W8:
 
 def _refuse(problem: GemmProblem, arch: str) -> str:
     a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
-    if not ((a.is_float8 and b.is_float8) or (a.name == b.name == "int8")):
+    if not ((a.is_float8 and b.is_float8) or (a is b and a.is_integer and a.bits == 8)):
         return f"dtype_a = {a.name} and dtype_b = {b.name} must both be int8 or both fp8"
     if problem.dtype_c not in _OUT:
         return f"dtype_c = {problem.dtype_c} is not one of {', '.join(_OUT)}"
@@ -59,7 +59,7 @@ OP = Op(
     fields=A8W8,
     default_dtypes=lambda arch: ("fp8", "fp8", "bf16") if has_fp8(arch) else ("int8", "int8", "bf16"),
     refuse=_refuse,
-    accumulator=lambda problem: "int32" if problem.dtype_a == "int8" else "fp32",
+    accumulator=lambda problem: "int32" if DTYPES[problem.dtype_a].is_integer else "fp32",
     operands=_operands,
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
     plain_finish=True,

@@ -11,7 +11,7 @@ from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_uint64, 
 from typing import Any
 
 # cudaDataType_t (library_types.h).
-R_32F, R_16F, R_8I, R_32I, R_16BF, R_8F_E4M3, R_8F_E5M2 = 0, 2, 3, 10, 14, 28, 29
+R_32F, R_32I = 0, 10
 # cublasComputeType_t.
 COMPUTE_32F, COMPUTE_32I, COMPUTE_32F_FAST_TF32 = 68, 72, 77
 # cublasOperation_t.

@@ -11,29 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
 from genkern.runtime.backends import cublaslt_api as api
-
-_TYPES = {
-    "fp32": api.R_32F,
-    "fp16": api.R_16F,
-    "bf16": api.R_16BF,
-    "int8": api.R_8I,
-    "int32": api.R_32I,
-    "fp8e4m3fn": api.R_8F_E4M3,
-    "fp8e5m2": api.R_8F_E5M2,
-}
-# From the table of supported types of cublasLtMatmul(): of A and B, then what C may be.
-_OUTPUTS = {
-    "fp16": ("fp16", "fp32"),
-    "bf16": ("bf16", "fp32"),
-    "fp32": ("fp32",),
-    "int8": ("int32",),
-    "fp8e4m3fn": ("bf16", "fp16", "fp32"),
-    "fp8e5m2": ("bf16", "fp16", "fp32"),
-}
-_FP8 = ("fp8e4m3fn", "fp8e5m2")
 
 
 class NotCovered(api.CublasLtError):
@@ -99,14 +80,14 @@ def operation_of(problem: GemmProblem, leading: Mapping[str, int] | None = None)
     given = leading or {}
     of_a, of_b, of_d = (
         # As stored, row by row: to the library, which has columns, rows and columns change places.
-        Layout(_TYPES[dtype], columns, rows, given.get(name, columns))
+        Layout(_code(dtype), columns, rows, given.get(name, columns))
         for name, dtype, (rows, columns) in (
             ("a", problem.dtype_a, _stored(problem.M, problem.K, problem.row_major_a)),
             ("b", problem.dtype_b, _stored(problem.K, problem.N, problem.row_major_b)),
             ("c", problem.dtype_c, (problem.M, problem.N)),
         )
     )
-    integer = problem.dtype_a == "int8"
+    integer = DTYPES[problem.dtype_a].is_integer
     of_floats = api.COMPUTE_32F_FAST_TF32 if get_op(problem.op).as_tf32(problem) else api.COMPUTE_32F
     return Operation(
         compute=api.COMPUTE_32I if integer else of_floats,
@@ -121,6 +102,12 @@ def operation_of(problem: GemmProblem, leading: Mapping[str, int] | None = None)
     )
 
 
+def _code(dtype: str) -> int:
+    code = DTYPES[dtype].cuda
+    assert code is not None
+    return code
+
+
 def refusal(problem: GemmProblem) -> str:
     """Why the library does not compute the whole problem in one call, or ""."""
     op = get_op(problem.op)
@@ -131,24 +118,24 @@ def refusal(problem: GemmProblem) -> str:
     if op.groups is not None:
         return "it has no product of rows in groups"
     a, b, c = problem.dtype_a, problem.dtype_b, problem.dtype_c
-    if c not in _OUTPUTS.get(a, ()) or b not in _TYPES:
-        more = "; scales and cast of integer sums are not its" if a == "int8" else ""
+    if c not in DTYPES[a].outputs or DTYPES[b].cuda is None:
+        more = "; scales and cast of integer sums are not its" if DTYPES[a].is_integer else ""
         return f"the library has no product of {a} and {b} to {c}{more}"
     if problem.activation not in ("none", "relu"):
         return f"the library has no {problem.activation} epilogue" + (
             " (its gelu is the tanh form)" if problem.activation == "gelu" else ""
         )
-    if a in _FP8:
+    if DTYPES[a].is_float8:
         return _fp8_refusal(problem)
     if a != b:
         return f"the library has no product of {a} and {b}"
-    if a == "int8" and (problem.bias or problem.activation != "none" or _scale_modes(problem) is not None):
+    if DTYPES[a].is_integer and (problem.bias or problem.activation != "none" or _scale_modes(problem) is not None):
         return "the library's integer product has no scales and no epilogue"
     return ""
 
 
 def _fp8_refusal(problem: GemmProblem) -> str:
-    if problem.dtype_b not in _FP8 or problem.dtype_a == problem.dtype_b == "fp8e5m2":
+    if not DTYPES[problem.dtype_b].is_float8 or problem.dtype_a == problem.dtype_b == "fp8e5m2":
         return f"the library has no product of {problem.dtype_a} and {problem.dtype_b}"
     if not problem.row_major_a or problem.row_major_b:
         return "the library multiplies fp8 with K contiguous in both operands only"

@@ -14,9 +14,6 @@ from genkern.kernels.argument import Descriptor, Map
 from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import Encoding, PackedBinary
 
-# CUtensorMapDataType of cuda.h by genkern's names; types of 8 bits are moved as bytes.
-_TENSOR_MAP_TYPES = {"fp32": 7, "fp16": 6, "bf16": 9, "int32": 3}
-
 
 def described(
     folder: str | Path, launch: PlannedLaunch, dtypes: Mapping[str, str], backend: str, warp_size: int
@@ -60,8 +57,8 @@ def _encodings(
             swizzle = int(str(form["swizzle"]))
         else:
             continue
-        dtype = dtypes[argument.operand]
-        found.append(Encoding(_TENSOR_MAP_TYPES.get(dtype, 0), DTYPES[dtype].size_bytes, (rows, columns), swizzle))
+        dtype = DTYPES[dtypes[argument.operand]]
+        found.append(Encoding(dtype.tensor_map, dtype.size_bytes, (rows, columns), swizzle))
     if by_triton:
         raise ResultsError(f"{launch.symbol} has {len(by_triton)} descriptors more than its plan")
     return tuple(found)

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from genkern.errors import InputError
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import groups_of, operands_of
 from genkern.runtime.dispatch import Calls, is_traced
-from genkern.runtime.given import BY_TORCH
 from genkern.runtime.routed.product import by_library, is_row_major_b, name_of, product_of, require_one_device
 from genkern.runtime.served import Function, Served
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op
-from genkern.runtime.given import BY_TORCH
 from genkern.runtime.routed.product import is_row_major_b, name_of, require_one_device
 
 # In which type the result is where x has 8 bits and nobody says.

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN
-from genkern.runtime.given import BY_TORCH
 from genkern.runtime.linear import LayerReport, Patch, has_own_forward
 from genkern.runtime.routed.experts import Experts
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.operand import Operand, contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import check_problem, library_of, operands_of
 from genkern.runtime.context import Context
-from genkern.runtime.given import BY_TORCH
 from genkern.runtime.launch.native_call import Form
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall

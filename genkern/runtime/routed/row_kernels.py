@@ -31,8 +31,6 @@ FILE = "rows/kernels.py"
 BLOCK = 128
 # Blocks of a program.
 BLOCKS = 8
-# The largest numbers of the types that rows are quantised to; others are left to PyTorch.
-_LARGEST = {"fp8e4m3fn": 448, "fp8e4m3fnuz": 240, "fp8e5m2": 57344, "fp8e5m2fnuz": 57344}
 # Of ids, by PyTorch's name of their type.
 _IDS = {"torch.int32": "int32", "torch.int64": "int64"}
 
@@ -84,12 +82,12 @@ def _ordering(dtype: str) -> RowKernel:
 
 def quantizing(wide: str, narrow: str, scales: str) -> RowKernel | None:
     """Rows of one type in another by genkern's names, with a scale of each row, or of each block; None for others."""
-    if narrow not in _LARGEST or scales not in ("per_token", "blocks") or DTYPES[wide].size_bytes != 2:
+    if not DTYPES[narrow].is_float8 or scales not in ("per_token", "blocks") or DTYPES[wide].size_bytes != 2:
         return None
     types = DTYPES[wide].triton, DTYPES[narrow].triton
     pointers = ("x_ptr", f"*{types[0]}"), ("found_ptr", f"*{types[1]}"), ("scale_ptr", "*fp32")
     promised = (*(name for name, _ in pointers), "columns")
-    most = ("MOST", _LARGEST[narrow])
+    most = ("MOST", int(DTYPES[narrow].largest))
     name = f"quantize_{scales}_{wide}_{narrow}"
     rows, columns = ("rows", "i32"), ("columns", "i32")
     if scales == "per_token":

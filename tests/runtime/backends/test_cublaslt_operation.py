@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt_api as api
 from genkern.runtime.backends.cublaslt_operation import Layout, NotCovered, Operation, operation_of, refusal
@@ -80,9 +81,9 @@ def test_contiguous_matrices_need_no_leading_dimensions() -> None:
     """The weight of a linear layer, [N, K] in memory, is what the library calls its transposed A."""
     found = operation_of(GemmProblem(16, 4096, 1024))
     assert (found.transposed_a, found.transposed_b) == (True, False)
-    assert found.a == Layout(api.R_16BF, 1024, 4096, 1024)
-    assert found.b == Layout(api.R_16BF, 1024, 16, 1024)
-    assert found.d == Layout(api.R_16BF, 4096, 16, 4096)
+    assert found.a == Layout(DTYPES["bf16"].cuda, 1024, 4096, 1024)
+    assert found.b == Layout(DTYPES["bf16"].cuda, 1024, 16, 1024)
+    assert found.d == Layout(DTYPES["bf16"].cuda, 4096, 16, 4096)
     assert (found.compute, found.scale_type) == (api.COMPUTE_32F, api.R_32F)
 
 

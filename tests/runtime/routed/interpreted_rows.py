@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
-from moe_layer import narrowed_by, ordered_by
-
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from benchmarks.kernels.moe_layer import narrowed_by, ordered_by
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.source import load_module
@@ -50,7 +49,7 @@ def narrowed(scales: str, rows: int, columns: int) -> None:
 
 
 def timed_alone() -> None:
-    """As benchmarks/moe_layer.py launches them, with the constants that they are compiled with."""
+    """As benchmarks/kernels/moe_layer.py launches them, with the constants that they are compiled with."""
     ids, ends, slots = (
         torch.randint(0, 8, (40, 2)),
         torch.empty(8, dtype=torch.int32),

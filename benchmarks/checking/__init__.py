@@ -1,0 +1,1 @@
+"""Whether the check finds faults."""

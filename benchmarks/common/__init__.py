@@ -1,0 +1,1 @@
+"""What benchmarks share: figures and tables, what is kept, rounds, the workbench."""

@@ -1,0 +1,1 @@
+"""How fast kernels compile, on one machine and beside several GPUs."""

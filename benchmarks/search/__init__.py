@@ -1,0 +1,1 @@
+"""What the order of trying costs, and what coarser keys lose."""

@@ -1,0 +1,1 @@
+"""Whether times can be trusted."""
