@@ -42,7 +42,7 @@ def _tcgen05() -> dict[str, Former]:
     found: dict[str, Former] = {}
     for ctas in (1, 2):
         for cluster in _CLUSTERS:
-            if ctas == 2 and cluster in ("1x1", "1x2", "1x4"):
+            if cluster in (("1x1", "1x2", "1x4") if ctas == 2 else ("4x2", "2x4")):
                 continue
             pair: tuple[tuple[str, int | str], ...] = (("ctas", 2),) if ctas == 2 else ()
             name, parameters = _with_cluster("cute_tcgen05" + "_2cta" * (ctas == 2), cluster, *pair)

@@ -174,9 +174,9 @@ class JournalFacts:
         elif fact == "retimed":
             facts.finals = [*map(_today, measurements_of(value))]
         elif fact == "checked":
-            facts.checks[name_today(value["config"])] = check_of(value)
+            facts.checks |= _by_config(check_of(value))
         elif fact == "unchecked":
-            facts.unchecked[name_today(value["config"])] = check_of(value)
+            facts.unchecked |= _by_config(check_of(value))
         elif fact == "won":
             self._note_winner(winner_of(value, problem))
         elif fact == "began":
@@ -188,6 +188,10 @@ class JournalFacts:
                 facts.screened.pop(name_today(config), None)
         else:
             raise ValueError(fact)
+
+
+def _by_config(check: Check) -> dict[str, Check]:
+    return {check.config: check}
 
 
 def _today(measurement: Measurement) -> Measurement:

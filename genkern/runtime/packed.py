@@ -12,6 +12,7 @@ from typing import Any
 from genkern.errors import InputError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
+from genkern.gemm.config import name_today
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.plan import LaunchPlan
@@ -217,6 +218,8 @@ def _winner(data: object) -> PackedWinner:
         raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, neither config nor vendor")
     calls = tuple(map(_call, _list(values["calls"])))
     texts = {name: _text(values[name]) for name in _TEXTS}
+    # Bundles from before say what the config was called then.
+    texts["config"] = name_today(texts["config"])
     if texts["vendor"] and not is_call(texts["vendor"]):
         raise ResultsError(f"{texts['vendor'][:40]!r} is no call of a library")
     return PackedWinner(

@@ -19,7 +19,7 @@ from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpu_table import ARCH, NO_ARCH
 from genkern.gemm.gpus import archs_for_spaces
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter, Value
-from genkern.kernels.catalogue import FAMILIES, block_problem, formed, parameters_of, warps_problem
+from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of, parameters_of, warps_problem
 from genkern.kernels.families.form import Form
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
@@ -31,6 +31,7 @@ _KEYS = ("archs", "ops", "default", "families", "rules")
 _CORE = tuple(parameter.name for parameter in CORE)
 # More than enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
+_NOT_ON_AMD = "family {!r} needs TMA, which AMD targets do not have: use 'tiled'"
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,8 @@ def _family(number: int, entry: object, amd: bool) -> FamilySpace:
     family = entry["family"]
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown("family", family, FAMILIES)
+    if amd and not any(form.runs_on_amd for form in forms_of(family).values()):
+        raise InputError(_NOT_ON_AMD.format(family))
     parameters = parameters_of(family)
     vendor = "amd" if amd else "nvidia"
     wanted = {name: each for name, each in parameters.items() if each.vendor in ("", vendor)}
@@ -292,8 +295,12 @@ def _family(number: int, entry: object, amd: bool) -> FamilySpace:
     for field in entry:
         if field in PARAMETERS.by_name and PARAMETERS.by_name[field].vendor not in ("", vendor):
             raise InputError(f"{family}: field {field!r} is for AMD targets only")
-        if field not in wanted and field not in ("family", "rules"):
+        if field in wanted or field in ("family", "rules"):
+            continue
+        if (known := PARAMETERS.by_name.get(field)) is None:
             raise _unknown("field", field, tuple(wanted))
+        if entry[field] != [known.neutral]:
+            raise InputError(f"{family}: {field} must be [{known.neutral}]: this family does not take it")
     for field, parameter in wanted.items():
         if field not in entry and (parameter.neutral is None or parameter.together):
             raise InputError(f"{family}: field {field!r} is missing")
@@ -320,7 +327,7 @@ def _check_part(part: Part, form: Form, amd: bool) -> None:
     """Raise InputError for values that kernels of this form never have."""
     family, language = part.family, FAMILIES[part.family].language
     if amd and not form.runs_on_amd:
-        raise InputError(f"family {family!r} needs TMA, which AMD targets do not have: use 'tiled'")
+        raise InputError(_NOT_ON_AMD.format(family))
     for name, values in part.ranges:
         for value in values:
             problem = ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from forms import FORMS, PLACES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_winners import results_text, write_results
@@ -18,6 +19,7 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import Check, Winner
+from genkern.kernels.catalogue import FAMILIES, block_problem, parameters_of, warps_problem
 from genkern.ops.op import gb_per_s
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tune_gemm"
@@ -238,26 +240,28 @@ def test_newer_schema_is_refused(tmp_path: Path) -> None:
     assert "schema 2" in refusal(tmp_path, results_text([AMD_WINNER]).replace("schema 1", "schema 2"))
 
 
-POWERS = st.integers(4, 10).map(lambda exponent: 2**exponent)
-CONFIGS = st.one_of(
-    st.builds(
-        Config,
-        st.sampled_from(["tiled", "tiled_tma", "persistent_tma", "gemv"]),
-        *(POWERS, POWERS, POWERS, st.integers(1, 64), st.integers(1, 32)),
-        *(st.integers(0, 5).map(lambda exponent: 2**exponent), st.integers(0, 8)),
-    ),
-    st.builds(Config, st.just("warp_specialized"), POWERS, st.integers(1, 16).map(lambda n: 16 * n), st.just(64)),
-    st.builds(
-        Config, st.just("warp_specialized_swapped"), st.integers(1, 32).map(lambda n: 8 * n), POWERS, st.just(64)
-    ),
-    st.builds(
-        Config,
-        st.just("tiled"),
-        *(POWERS, POWERS, POWERS, st.integers(1, 64), st.integers(1, 32), st.sampled_from([1, 2, 4, 8])),
-        *(st.integers(0, 8), st.integers(0, 8), st.sampled_from([16, 32]), st.sampled_from([1, 2])),
-        st.sampled_from(["none", "attention", "iglp0"]),
-    ),
-)
+SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    """Any form of any family, with any values of its parameters that it may have."""
+    stem = draw(st.sampled_from(tuple(FORMS)))
+    family, others = PLACES[stem]
+    language, declared = FAMILIES[family].language, parameters_of(family)
+    chosen = dict(others)
+    for side in SIDES:
+        able = [size for size in range(8, 1025, 8) if not block_problem(FORMS[stem], side, size, language)]
+        chosen[side] = draw(st.sampled_from(able))
+    for name, parameter in declared.items():
+        values = parameter.values or ("none", "attention", "iglp0")
+        if name == "num_warps":
+            values = tuple(value for value in values if not warps_problem(language, int(value)))
+        if name not in SIDES and not parameter.in_text:
+            chosen[name] = draw(st.sampled_from(values))
+    return Config(family, **chosen)  # type: ignore[arg-type]
+
+
 SIZES = st.integers(1, MAX_DIMENSION)
 TIMES = st.floats(0.001, 1e7)
 PROBLEMS = st.builds(
@@ -270,7 +274,7 @@ PROBLEMS = st.builds(
 @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(
     problem=PROBLEMS,
-    config=CONFIGS,
+    config=configs(),
     time_us=TIMES,
     spread_us=TIMES,
     device=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),

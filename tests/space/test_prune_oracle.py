@@ -102,7 +102,7 @@ def parts_of_spaces(draw: st.DrawFn) -> tuple[Space, FamilySpace]:
     )
     rules = space.rules if family.rules is None else family.rules
     others = draw(st.lists(st.sampled_from(RULE_NAMES), max_size=3))
-    asked = tuple(draw(st.permutations(dict.fromkeys((*rules, *others)))))
+    asked = tuple(draw(st.permutations(list(dict.fromkeys((*rules, *others))))))
     return space, dataclasses.replace(family, ranges=ranges, rules=asked)
 
 
