@@ -79,7 +79,7 @@ class Kind:
 
 
 def kinds_of(families: Iterable[str]) -> list[Kind]:
-    """All there are in these families. Kernels in CuTe DSL that split K have little in common with those that do not."""
+    """All there are in these families. Kernels in CuTe DSL that split K share little with those that do not."""
     return [
         Kind(family, others, form, splits)
         for family in families

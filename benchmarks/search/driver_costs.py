@@ -4,7 +4,7 @@
 
 Seconds to prune 4096x4096x4096 (bf16, TN) in the default space of sm_90 with CuTe's families; bytes of all launch plans
 of 64x1280x8192 in the default space; how many families there are and what a record of one says; lines of golden texts;
-words of all documents. No GPU is needed. Seconds are the median of `repeats` runs in one process, after one before them.
+words of all documents. No GPU is needed. Seconds are the median of `repeats` runs in one process, after another one.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from genkern.errors import InputError, ResultsError
+from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
-from genkern.gemm.config import name_today
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.plan import LaunchPlan

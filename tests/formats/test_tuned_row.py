@@ -132,7 +132,10 @@ def test_kernels_of_all_forms_are_read_back(stem: str, tmp_path: Path) -> None:
         ("'cluster': '2x1'", "tiled has no parameter cluster"),
         ("'reduce': 'kernel'", "reduce kernel is not "),
         ("'swaped': 1", "did you mean swapped"),
-        ("'swapped': 1, 'reduce': 'semaphore'", "its values make tiled_BM64_BN64_BK32_GM1_SK1_nW4_nS2_semaphore_swapped"),
+        (
+            "'swapped': 1, 'reduce': 'semaphore'",
+            "its values make tiled_BM64_BN64_BK32_GM1_SK1_nW4_nS2_semaphore_swapped",
+        ),
     ],
 )
 def test_a_parameter_that_there_is_not_is_one_line(keys: str, said: str, tmp_path: Path) -> None:
