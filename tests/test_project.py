@@ -68,6 +68,8 @@ TESTED_ELSEWHERE = {
         )
     },
     "genkern/kernels/families/gluon_tile.py": "tests/kernels/test_gluon_tile.py",
+    **{f"genkern/kernels/families/{name}.py": f"tests/kernels/test_{name}.py" for name in ("cost", "realigned")},
+    **{f"genkern/kernels/families/{name}.py": "tests/kernels/test_catalogue.py" for name in ("family", "form")},
     **{f"genkern/kernels/cute/{name}.py": "tests/command/test_own_family.py" for name in ("own", "command_line")},
     "genkern/kernels/lowering.py": "tests/kernels/test_kernel.py",
     "genkern/kernels/source.py": "tests/farm/test_compiler.py",

@@ -39,7 +39,7 @@ from genkern.formats.tuned_row import (
     vendor_of,
     whole,
 )
-from genkern.gemm.config import Config, has_options
+from genkern.gemm.config import Config, has_options, name_today
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
@@ -190,7 +190,7 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         typed=names_types(values, defaults),
         samples=whole("samples", values),
         discarded=whole("discarded", values),
-        runner_up=text_of("runner_up", values) or "",
+        runner_up=name_today(text_of("runner_up", values) or ""),
         runner_up_us=positive("runner_up_us", values),
         margin=positive("margin", values),
         check=text_of("check", values) or "",

@@ -150,7 +150,7 @@ def _merged(others: Others, named: dict[str, Value]) -> Others:
             raise InputError(f"there is no parameter {name!r}: use one of {', '.join(PARAMETERS.by_name)}")
         # Numbers beyond its values are for legality to refuse, as those of a tile are.
         is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
-        if (parameter.is_word or not is_number) and (problem := parameter.problem(value)):
+        if (parameter.is_word or parameter.is_flag or not is_number) and (problem := parameter.problem(value)):
             raise InputError(f"{name} {str(value)[:60]!r} {problem}")
     off = ((name, value) for name, value in values.items() if value != PARAMETERS.neutral[name])
     return tuple(sorted(off, key=lambda item: PARAMETERS.place[item[0]]))

@@ -16,6 +16,9 @@ Value = int | str
 # Words, as in Triton's memory-bound-attention: "__" stands for "-" in a name, which no Python identifier holds.
 HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+_WORD = re.compile(r"\.?[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*", re.ASCII)
+# What is called so already, where a parameter stands beside it: in a config, a space file, and the values of a call.
+_TAKEN = ("family", "others", "name", "values", "having", "parse", "config", "rules", "M", "N", "K", "BATCH")
 # Without capital letters a family cannot hold a part of the name, so that a name has one reading only.
 FAMILY = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 
@@ -47,6 +50,16 @@ class Parameter:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or not re.fullmatch(r"(?:[A-Za-z][A-Za-z]*)?", self.prefix):
             raise InputError(f"{self.name[:40]!r} is no name of a parameter, or {self.prefix[:40]!r} no prefix")
+        if isinstance(self.values, range):
+            plain = len(self.values) > 0 and self.values.step == 1 and self.values.start >= 0
+        elif self.is_word:
+            plain = all(isinstance(each, str) and _WORD.fullmatch(each) for each in self.values)
+        else:
+            plain = all(type(each) is int and each >= 0 for each in self.values)
+        if not plain:
+            raise InputError(f"parameter {self.name}: values are whole numbers from 0 on, or words without '-'")
+        if not (self.prefix or self.is_word or self.is_flag):
+            raise InputError(f"parameter {self.name} needs a prefix, which stands before its numbers in names")
 
     def of(self, *values: Value) -> Parameter:
         """The same for a family that has these values alone."""
@@ -56,6 +69,11 @@ class Parameter:
     def is_word(self) -> bool:
         """Whether its values are words rather than whole numbers."""
         return isinstance(self.values, tuple) and (not self.values or isinstance(self.values[0], str))
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is 0 or 1."""
+        return isinstance(self.values, tuple) and bool(self.values) and {*self.values} <= {0, 1}
 
     def problem(self, value: object) -> str:
         """Why this is none of its values, or ""."""
@@ -225,6 +243,10 @@ def pair_of(cluster: str) -> tuple[int, int]:
     return int(along_m), int(along_n)
 
 
+# A name that says nothing but what all do.
+_PLAIN = "x" + "".join(f"_{parameter.prefix}1" for parameter in CORE)
+
+
 class Vocabulary:
     """All parameters that there are, by name, in the order in which names and files say them."""
 
@@ -240,11 +262,24 @@ class Vocabulary:
             if replace(parameter, values=known.values) != known:
                 raise InputError(f"there is another parameter {parameter.name} already: take another name")
             return
+        if parameter.name in _TAKEN:
+            raise InputError(f"parameter {parameter.name}: something else is called so: take another name")
         if parameter.neutral is None:
             raise InputError(f"parameter {parameter.name} has no neutral value, which all other configs have")
+        if parameter.problem(parameter.neutral) or not parameter.values:
+            raise InputError(
+                f"parameter {parameter.name}: its values are listed, and {parameter.neutral} is one of them"
+            )
+        if parameter.together or not (parameter.prefix or parameter.is_word or parameter.neutral == 0):
+            raise InputError(f"parameter {parameter.name} is said alone, and a flag without a prefix where it is 1")
         taken = {word for each in self.all for word in each.words} & set(parameter.words)
         if taken:
             raise InputError(f"parameter {parameter.name} is said {min(taken)!r} in names, as another one is")
+        ends = {parameter.values[0], parameter.values[-1]} if isinstance(parameter.values, range) else parameter.values
+        for part in (parameter.part(value) for value in ends if value != parameter.neutral):
+            # From any "_" on, since another value may be said before it.
+            if any(self.pattern.fullmatch(_PLAIN + part[at:]) for at, mark in enumerate(part) if mark == "_"):
+                raise InputError(f"parameter {parameter.name} is said {part!r} in names, which others say already")
         self._own = (*self._own, parameter)
         self._update()
 

@@ -72,7 +72,17 @@ def _columns(configs: Sequence[Config]) -> list[str]:
 
 def _row(kernel: str, stem: str, config: Config, columns: Sequence[str]) -> str:
     values = [config.name, kernel, stem, binary_name(config), *(getattr(config, column) for column in columns)]
-    return "(" + ", ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in values) + "),"
+    return _wrapped("(" + ", ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in values) + "),")
+
+
+def _wrapped(text: str, indent: str = "    ") -> str:
+    """Text in lines of a module, broken at spaces, of which names and numbers have none."""
+    lines, room, inside = [], _LINE - len(indent), " " * text.startswith("(")
+    while len(text) > room:
+        at = text.rfind(" ", 0, room + 1)
+        lines.append(text[:at])
+        text = inside + text[at + 1 :]
+    return "\n".join(indent + line for line in (*lines, text))
 
 
 def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
@@ -109,7 +119,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "version": __version__,
         "arch": arch,
         "amd": amd,
-        "columns": columns,
+        "columns": _wrapped(" ".join(("name", "kernel", "form", "binary", *columns))),
         "amd_neutral": _dict_text((option.name, PARAMETERS.neutral[option.name]) for option in AMD_OPTIONS),
         "has_xcd_remap": xcd_remap,
         "gpu": gpu,
@@ -229,6 +239,8 @@ def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
 
 
 # Functions that kernels call, and one another.
+# Characters of a line of a module.
+_LINE = 120
 _HELPERS = (
     "gemm/order.py.j2",
     "gemm/first_tile.py.j2",

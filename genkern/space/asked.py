@@ -84,9 +84,9 @@ class Asked(Generic[Answer]):
         while node.__class__ is _Node:
             value = known.get(node.name, _MISSING)
             if value is _MISSING:
-                return cast(Answer, PENDING)
+                return PENDING  # type: ignore[no-any-return]
             node = node.children.get(value, _MISSING)
-        return self._found(known) if node is _MISSING else cast(Answer, node)
+        return self._found(known) if node is _MISSING else node
 
     def _found(self, known: Mapping[str, Any]) -> Answer:
         reads: list[str] = []

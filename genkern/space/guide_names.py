@@ -10,10 +10,10 @@
       GROUP_SIZE_M: [4, 8]
 
 They are aliases of parameters: cluster_shape_mn of `cluster`, use_2cta_instrs of `ctas`, use_tma_store of `store`; and
-mma_tiler_mn of BLOCK_SIZE_M and BLOCK_SIZE_N, as pairs, of which num_warps follows. The guide lists tiles as pairs,
-genkern's ranges are a product: so an entry stands for one of each number of rows (of swapped tiles, whose instruction
-has its rows along N, of columns). As in the guide, what of the product of the lists does not go together is left out:
-two programs for a tile of 64 rows, or in a cluster of one along M; one for 256 rows.
+mma_tiler_mn of BLOCK_SIZE_M and BLOCK_SIZE_N, as pairs, of which num_warps follows where an entry has none. The guide
+lists tiles as pairs, genkern's ranges are a product: so an entry stands for one of each number of rows (of swapped
+tiles, whose instruction has its rows along N, of columns). As in the guide, what of the product of the lists does not
+go together is left out: two programs for a tile of 64 rows, or in a cluster of one along M; one for 256 rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEFAULTS: dict[str, list[Any]] = {"BLOCK_SIZE_K": [64, 128], "SPLIT_K": [1]}
 _SIDES: dict[str, list[Any]] = {"schedule": ["cooperative"], "swapped": [0]}
 _BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 # What the guide's names stand for, which an entry says once.
-_STAND_FOR = ("cluster", "ctas", "store", "num_warps")
+_STAND_FOR = ("cluster", "ctas", "store")
 
 
 def in_own_names(entry: object) -> list[object]:
@@ -72,7 +72,8 @@ def in_own_names(entry: object) -> list[object]:
         found = list(_of_wgmma(tiles, clusters, rest))
     if not found:
         raise InputError(f"{family}: none of these tiles goes with any of these clusters (docs/cute.md)")
-    return [{**rest, "store": stores, **each} for each in found]
+    said = {key: value for key, value in rest.items() if key == "num_warps"}
+    return [{**rest, "store": stores, **each, **said} for each in found]
 
 
 def _today(entry: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +100,7 @@ def in_guide_names(config: Config) -> dict[str, Any]:
         "use_2cta_instrs": [config.ctas == 2],
         "use_tma_store": [config.store == "tma"],
         "BLOCK_SIZE_K": [config.BLOCK_SIZE_K],
+        "num_warps": [config.num_warps],
         "num_stages": [config.num_stages],
         "GROUP_SIZE_M": [config.GROUP_SIZE_M],
         **({"SPLIT_K": [config.SPLIT_K]} if config.SPLIT_K > 1 else {}),

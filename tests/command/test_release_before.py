@@ -48,6 +48,7 @@ def line_before(line: bytes) -> bytes:
             group["config"] = shortened(map(name_before, restored(group["config"])))
     value = json.loads(name_before(json.dumps(entry["value"])))
     if entry["fact"] == "header":
+        value["genkern"] = "0.1.0"
         value["space"] = {op: {"name": said["name"], "digest": "0" * 16} for op, said in value["space"].items()}
     if entry["fact"] == "started":
         value["pid"] = 1

@@ -45,6 +45,7 @@ from genkern.farm.compiler import CompileProcess
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import binary_name
@@ -97,9 +98,9 @@ def own_process() -> Iterator[CompileProcess]:
 
 
 def _traits(case: tuple[str, GemmProblem, Config]) -> list[Hashable]:
-    """What a case is there for: its target, its family and what is split, and what differs in the kernel's end."""
+    """What a case is there for: its target, its kernels and what is split, and what differs in the kernel's end."""
     arch, problem, config = case
-    vendor, family = arch[:2], (config.family, config.SPLIT_K > 1)
+    vendor, family = arch[:2], (form_of(config).stem, config.SPLIT_K > 1)
     ends = problem.activation, problem.dtype_c, problem.bias
     return [arch, (vendor, family), (vendor, problem.op), *ends, (problem.row_major_a, problem.M >= 2**27)]
 

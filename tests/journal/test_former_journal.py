@@ -27,8 +27,9 @@ BEFORE = {
     SHARED.name: "warp_specialized_swapped_cluster4_BM16_BN64_BK64_GM1_SK1_nW4_nS2",
 }
 # What was said of a space then is of another text.
-THEN = {**HEADER, "schema": SCHEMA, "space": {"a16w16": {"name": "default", "digest": "0123456789abcdef"}}}
-NOW = {**HEADER, "space": {"a16w16": {"name": "default", "sha256": "fedcba9876543210"}}}
+SPACE_THEN = {"a16w16": {"name": "default", "digest": "0123456789abcdef"}}
+THEN = {**HEADER, "schema": SCHEMA, "genkern": "0.1.0", "space": SPACE_THEN}
+NOW = {**HEADER, "genkern": "0.2.0", "space": {"a16w16": {"name": "default", "sha256": "fedcba9876543210"}}}
 
 
 def screened(name: str, us: float) -> Measurement:
@@ -119,3 +120,12 @@ def test_only_the_name_of_a_space_is_compared(tmp_path: Path) -> None:
         opened(path, {**NOW, "space": {"a16w16": {"name": "wide", "sha256": "fedcba9876543210"}}})
     with pytest.raises(ResultsError, match="triton was '3.7.0', is '3.8.0'"):
         opened(path, {**NOW, "triton": "3.8.0"})
+
+
+def test_other_releases_are_other_runs(tmp_path: Path) -> None:
+    """It is the release before, and no earlier or later one, whose names are read."""
+    for version in ("0.0.9", "0.3.0"):
+        path = tmp_path / version
+        opened(path, {**NOW, "genkern": version}).close()
+        with pytest.raises(ResultsError, match=f"genkern was '{version}', is '0.2.0'"):
+            opened(path, NOW)

@@ -102,7 +102,6 @@ def test_what_changes_no_text_changes_no_form() -> None:
         (Config("gemv", 1, 16, 64, swapped=1), "gemv has no parameter swapped"),
         (Config("tiled", 64, 64, 64, reduce="kernel"), "reduce kernel is not one of usual, semaphore"),
         (Config("tiled", 64, 64, 64, swapped=1), "swapped tiles are added up by a semaphore"),
-        (Config("tiled", 64, 64, 64, swapped=2), "swapped 2 is not one of 0, 1"),
         (Config("tiled_tma", 64, 64, 64, swapped=1, realigned=1), "swapped tiles are neither realigned"),
         (Config("warp_specialized", 64, 64, 64, cluster="4x1"), "cluster 4x1 is not one of"),
         (Config("warp_specialized", 64, 64, 64, cluster_k=6), "cluster_k 6 is not one of"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from forms import FORMS, RINGS
+from forms import made as of_form
 from gluon_cases import made, room_for_stages, text_of
 from gluon_groups import assert_groups_exact, experts, group_product, grouped, said_of_groups
 from hypothesis import assume, given, settings
@@ -250,8 +251,8 @@ BF16 = GemmProblem(4096, 4096, 7168, "grouped_gemm", own=(("groups", 64),))
 OF_BLOCKS = ("experts", 64), BLOCKS, ("top_k", 8)
 DOWN = GemmProblem(512, 7168, 2048, "fused_moe", "fp8e4m3fn", "fp8e4m3fn", "bf16", own=OF_BLOCKS)
 COMPILED = [
-    (BF16, Config(UPRIGHT, 128, 256, 64, 8, 1, 8, 3)),
-    (DOWN, Config(SWAPPED, 40, 128, 128, 1, 1, 4, 8)),
+    (BF16, of_form(UPRIGHT, 128, 256, 64, 8, 1, 8, 3)),
+    (DOWN, of_form(SWAPPED, 40, 128, 128, 1, 1, 4, 8)),
 ]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import spread
 from small_gemms import (
@@ -26,8 +27,7 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem, Own
-from genkern.kernels.catalogue import CUTE, FAMILIES, GLUON
-from genkern.kernels.families.realigned import REALIGNED
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import bytes_moved, element_bytes, get_op
 from genkern.space.prune import prune
@@ -142,8 +142,8 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
 def test_which_families_take_it() -> None:
     """All but those whose steps are their own; through TMA where packed rows start at multiples of 16 bytes."""
     where = gpu_for_arch("sm_90")
-    refused = {name for name in FAMILIES if legal_problem(problem_of(1, 128, 1024), name, where)}
-    assert refused == {*GLUON, *CUTE, *(family.name for family in REALIGNED)}
+    refused = {stem for stem in FORMS if legal_problem(problem_of(1, 128, 1024), *PLACES[stem], where)}
+    assert refused == {*RINGS, *CUTE_FORMS, *REALIGNED}
     for k, said in ((64, ""), (48, "multiples of 16 bytes")):
         reason = legal(problem_of(64, 128, k), replace(TILED_TMA_SPLIT, SPLIT_K=1), where)
         assert said in reason
@@ -177,4 +177,4 @@ def test_its_own_spaces_have_something_for_every_size(arch: str) -> None:
         kept = prune(space, problem_of(*size), gpu_for_arch(arch)).kept
         assert kept
         if size[0] <= 4 and size[1] > 17:
-            assert any(not FAMILIES[config.family].uses_dot for config in kept), size
+            assert any(not form_of(config).uses_dot for config in kept), size

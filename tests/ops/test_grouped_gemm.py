@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import FORMS, PLACES
 from interpreted import Interpreter
 from small_gemms import make_module, needs_interpreter
 
@@ -16,7 +17,6 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.families.product import product_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan
@@ -121,7 +121,7 @@ def test_what_it_is_not(said: dict[str, object], reason: str) -> None:
 def test_which_configs_take_it() -> None:
     """Families that find groups, without a split of K or an order of their own for tiles."""
     problem = problem_of(100, 128, 1024, 4)
-    assert {name for name in FAMILIES if not legal_problem(problem, name, H200)} == {
+    assert {stem for stem in FORMS if not legal_problem(problem, *PLACES[stem], H200)} == {
         "tiled",
         "tiled_tma",
         "persistent_tma",

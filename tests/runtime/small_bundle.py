@@ -102,6 +102,12 @@ def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bo
     return path
 
 
+def with_varying_sums(bundle: Bundle, chosen: PackedWinner) -> Bundle:
+    """The bundle as if the sums of that winner were added by atomics, as families of before and of others' may."""
+    winners = tuple(replace(one, deterministic=one.deterministic and one is not chosen) for one in bundle.winners)
+    return replace(bundle, contents=replace(bundle.contents, winners=winners))
+
+
 def winners_for(bundle: Bundle, arch: str) -> tuple[PackedWinner, ...]:
     """The winners of one architecture."""
     return tuple(winner for winner in bundle.winners if winner.arch == arch)

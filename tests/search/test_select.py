@@ -201,14 +201,14 @@ def test_a_family_of_which_nothing_runs_is_named() -> None:
     failed, late, refused = Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED
     found = [
         *ended("tiled", Outcome.MEASURED, failed),
-        *ended("stream_k", failed, late, failed, message="RuntimeError: PassManager::run\nfailed"),
+        *ended("persistent_tma", failed, late, failed, message="RuntimeError: PassManager::run\nfailed"),
         *ended("gemv", refused, Outcome.CRASHED, Outcome.OVER_RESOURCES, message="no"),
         *ended("tiled_tma", Outcome.OVER_RESOURCES, Outcome.IDENTICAL),
         *ended("skinny", refused, Outcome.WRONG),
     ]
     assert barren_families(found) == [
         "no gemv config ran (launch_failed 1, crashed 1): no",
-        "no stream_k config ran (compile_failed 2, compile_timed_out 1): RuntimeError: PassManager::run failed",
+        "no persistent_tma config ran (compile_failed 2, compile_timed_out 1): RuntimeError: PassManager::run failed",
     ]
 
 

@@ -40,6 +40,9 @@ NOT_SHIPPED = {
         "sm_90": "Triton ignores the option there: it is persistent_tma",
         "sm_120": "mma.sync needs the registers that the extra warps take",
     },
+    "tiled_semaphore": dict.fromkeys(
+        (arch for arch in known_archs() if arch.startswith("sm_")), "on an H200 it won nowhere: it is for AMD"
+    ),
     **dict.fromkeys((*RINGS, *WGMMA_IN_CUTE, *(stem for stem in REALIGNED if FORMS[stem].in_ring)), WGMMA_ONLY),
     **{
         stem: dict.fromkeys(("sm_100", "sm_120"), "nobody has timed the copies there")
