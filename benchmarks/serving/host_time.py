@@ -5,9 +5,9 @@
 For each form of kernels in the bundle and each M of 1, 16, 64 and 4096 that it won, the winner that is fastest on the
 device; for one that won at none of these, the one nearest to them; and sizes that the library serves at these M. A
 time is that of a Python loop of calls, from a device that has nothing to do, so few that its queue never fills; loops
-of all contenders take turns, and medians are compared. No gradients (torch.no_grad). The parts of a call are timed alike:
-what finds who serves it, what serves it (from tensors to the output: of the library's calls, PyTorch's own function),
-and of that the output's memory.
+of all contenders take turns, and medians are compared. No gradients (torch.no_grad). The parts of a call are timed
+alike: what finds who serves it, what serves it (from tensors to the output: of the library's calls, PyTorch's own
+function), and of that the output's memory.
 """
 
 from __future__ import annotations

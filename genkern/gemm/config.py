@@ -137,6 +137,11 @@ def name_of(others: Others) -> str:
     return "".join(parameter.part(value) for parameter, value in said if value is not None)
 
 
+def in_text(config: Config) -> Others:
+    """Of its parameters off their neutral values those that change the text of kernels."""
+    return tuple(other for other in config.others if PARAMETERS.by_name[other[0]].in_text)
+
+
 def has_options(config: Config, group: str = "amd") -> bool:
     """Whether any of the parameters that are said together is off its neutral value."""
     return any(PARAMETERS.by_name[name].together == group for name, _ in config.others)

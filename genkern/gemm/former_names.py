@@ -76,3 +76,8 @@ FORMER: dict[str, Former] = {
     **_wgmma(),
     **_tcgen05(),
 }
+
+
+def is_gone(name: str) -> bool:
+    """Whether a config of that name is of a family that is no more."""
+    return name.partition("_BM")[0] in GONE

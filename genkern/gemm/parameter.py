@@ -272,6 +272,8 @@ class Vocabulary:
             )
         if parameter.together or not (parameter.prefix or parameter.is_word or parameter.neutral == 0):
             raise InputError(f"parameter {parameter.name} is said alone, and a flag without a prefix where it is 1")
+        if parameter.at_run_time and (parameter.is_word or parameter.in_text):
+            raise InputError(f"parameter {parameter.name}: what launches are told is a number, and changes no text")
         taken = {word for each in self.all for word in each.words} & set(parameter.words)
         if taken:
             raise InputError(f"parameter {parameter.name} is said {min(taken)!r} in names, as another one is")

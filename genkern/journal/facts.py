@@ -9,6 +9,7 @@ from typing import Any
 
 from genkern.errors import ResultsError
 from genkern.gemm.config import name_today
+from genkern.gemm.former_names import is_gone
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner
 from genkern.journal.batch import measurements_of, unfit_of
@@ -166,19 +167,20 @@ class JournalFacts:
     def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
         facts = self.of(problem)
         if fact == "screened":
-            facts.screened |= {measurement.config: measurement for measurement in map(_today, measurements_of(value))}
+            facts.screened |= {measurement.config: measurement for measurement in _of_today(value)}
         elif fact == "unfit":
             facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items()}
         elif fact == "compiled":
             facts.compiled = Compiled(**value)
         elif fact == "retimed":
-            facts.finals = [*map(_today, measurements_of(value))]
+            facts.finals = _of_today(value)
         elif fact == "checked":
             facts.checks |= _by_config(check_of(value))
         elif fact == "unchecked":
             facts.unchecked |= _by_config(check_of(value))
         elif fact == "won":
-            self._note_winner(winner_of(value, problem))
+            if not is_gone(value["config"]):
+                self._note_winner(winner_of(value, problem))
         elif fact == "began":
             facts.begun = Begun(**value)
         elif fact == "ended":
@@ -194,10 +196,16 @@ def _by_config(check: Check) -> dict[str, Check]:
     return {check.config: check}
 
 
-def _today(measurement: Measurement) -> Measurement:
-    """With the config's name of today, where a run of an earlier release had another one for it."""
-    name = name_today(measurement.config)
-    return measurement if name == measurement.config else replace(measurement, config=name)
+def _of_today(value: Mapping[str, Any]) -> list[Measurement]:
+    """By names of today, where a run of an earlier release had others; without families that are no more: their sizes
+    are decided again.
+    """
+    found = []
+    for measurement in measurements_of(value):
+        name = name_today(measurement.config)
+        if not is_gone(name):
+            found.append(measurement if name == measurement.config else replace(measurement, config=name))
+    return found
 
 
 def read_ends(path: str | Path) -> JournalFacts:

@@ -31,6 +31,8 @@ FAMILIES = {
 # Those of genkern's in CuTe DSL, which is an optional extra.
 CUTE = (CUTE_WGMMA.name, CUTE_TCGEN05.name)
 _FORMS: dict[tuple[str, Others], Form | str] = {}
+# What is wrong with values of a form's block sizes and warps.
+_CHECKED: dict[tuple[str, Others, tuple[int, int, int], int], str] = {}
 
 
 def add_file(file: str | Path) -> str:
@@ -52,6 +54,7 @@ def add(family: Family) -> None:
     FAMILIES[family.name] = family
     for key in [key for key in _FORMS if key[0] == family.name]:
         del _FORMS[key]
+    _CHECKED.clear()
 
 
 for _file in own.files():
@@ -173,9 +176,6 @@ def values_problem(config: Config) -> str:
         (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K),
         config.num_warps,
     )
-
-
-_CHECKED: dict[tuple[str, Others, tuple[int, int, int], int], str] = {}
 
 
 def _values_problem(family: str, others: Others, blocks: tuple[int, int, int], num_warps: int) -> str:

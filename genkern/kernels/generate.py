@@ -238,9 +238,9 @@ def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
     ).strip()
 
 
-# Functions that kernels call, and one another.
 # Characters of a line of a module.
 _LINE = 120
+# Functions that kernels call, and one another.
 _HELPERS = (
     "gemm/order.py.j2",
     "gemm/first_tile.py.j2",

@@ -89,18 +89,13 @@ class _Pruning:
         form = formed(part.family, part.chosen)
         assert isinstance(form, Form)
         ranges = dict(part.ranges)
-        stages = ranges["num_stages"]
         asking = _Asking(self, self._problem, self._gpu, form, _same(part), ranges, names)
         neutral = {name: PARAMETERS.neutral[name] for name in ranges if name in PARAMETERS.neutral}
         beside: list[dict[str, Any]] = [{**neutral, **dict(others), "others": others} for others in part.others()]
         for sides in itertools.product(*(ranges[name] for name in _TILE)):
-            before = len(self.kept)
             for known in beside:
                 known.update(zip(_TILE, sides, strict=True))
                 asking.tile(known)
-            if len(beside) > 1:
-                # In the order of the space, where stages change more slowly than what is beside the core.
-                self.kept[before:] = sorted(self.kept[before:], key=lambda config: stages.index(config.num_stages))
 
 
 def _same(part: Part) -> dict[str, Any]:

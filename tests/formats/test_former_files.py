@@ -79,6 +79,9 @@ def test_rows_are_read_by_the_names_of_today(path: Path) -> None:
     assert [row.config for row in rows] == ([CSV_CONFIG] if is_csv else CONFIGS)
     assert [row.problem for row in rows] == ([FOUND.problem] if is_csv else PROBLEMS)
     assert [row.duration_us for row in rows] == ([10.0] if is_csv else [29.164, 83.132, 28.8029])
+    if not is_csv:
+        pair = "cute_wgmma_BM128_BN176_BK64_GM16_SK1_nW8_nS5_ping_pong"
+        assert [row.runner_up for row in rows] == ["tiled_BM16_BN64_BK64_GM1_SK4_nW2_nS5", pair, ""]
 
 
 def test_they_are_a_list_of_sizes(path: Path) -> None:

@@ -130,7 +130,7 @@ def test_which_configs_take_it() -> None:
     }
     assert "not split along K" in legal(problem, replace(TILED, SPLIT_K=2), H200)
     assert "own order" in legal(problem, replace(TILED, xcd_remap=1), gpu_for_arch("gfx942"))
-    assert "rowMajorA: T" in legal_problem(replace(problem, row_major_a=False), "tiled", H200)
+    assert "rowMajorA: T" in legal_problem(replace(problem, row_major_a=False), "tiled", (), H200)
     blocks = problem_of(100, 128, 1024, 4, FP8, (("scales", "blocks"),))
     assert "BLOCK_SIZE_K must divide" in legal(blocks, replace(TILED, BLOCK_SIZE_K=256), H200)
 
@@ -158,10 +158,10 @@ def test_tiles_in_gluon_that_fit_groups_come_first() -> None:
     first, second = (Config("warp_specialized", m, 128, 64, 1, 1, 4, 4, swapped=1) for m in (136, 128))
     assert predict_us(many, first, Resources(), H200) < 0.8 * predict_us(many, second, Resources(), H200)
     order = promising_first(many, prune(space, many, H200).kept, H200)
-    assert {config.family for config in order[:20]} <= {"warp_specialized", "warp_specialized_swapped"}
-    kept = [config for config in prune(space, few, H200).kept if config.family.startswith("warp_specialized")]
-    assert {config.BLOCK_SIZE_M for config in kept if config.family == "warp_specialized"} == {64}
-    assert {32, 40, 48} == {config.BLOCK_SIZE_M for config in kept if config.family != "warp_specialized"}
+    assert {config.family for config in order[:20]} == {"warp_specialized"}
+    kept = [config for config in prune(space, few, H200).kept if config.family == "warp_specialized"]
+    assert {config.BLOCK_SIZE_M for config in kept if not config.swapped} == {64}
+    assert {config.BLOCK_SIZE_M for config in kept if config.swapped} == {32, 40, 48}
 
 
 def test_a_plan_serves_every_m() -> None:

@@ -22,7 +22,8 @@ ROW = (
     "'versions': {'triton': '3.6.0'}}\n"
 )
 OF_CUTE = ROW.replace("'BLOCK_SIZE_M': 16", "'BLOCK_SIZE_M': 64").replace(
-    "'num_warps': 4, 'num_stages': 2", "'num_warps': 8, 'num_stages': 4, 'family': 'cute_wgmma', 'schedule': 'ping_pong'"
+    "'num_warps': 4, 'num_stages': 2",
+    "'num_warps': 8, 'num_stages': 4, 'family': 'cute_wgmma', 'schedule': 'ping_pong'",
 )
 H200, MI300X = ("sm_90", "NVIDIA H200"), ("gfx942", "AMD Instinct MI300X")
 
