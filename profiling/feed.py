@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from genkern.gemm.records import Candidate
 
 _CLOSE_WAIT_S = 5.0
+# So many wait here at most: enough that a consumer never waits for this thread, and few, since whoever yields them
+# knows later which are wanted most, or not any more.
+_AHEAD = 4
 
 
 class Feed:
-    """Hands out what an iterable yields, as it comes, and raises what it raises.
+    """Hands out what an iterable yields, candidates that share their binaries, and raises what it raises.
 
-    The iterable is never kept waiting: the farm behind it works for one device at a time, and the others would wait
-    for this one's measurements too. What waits here is held by its job anyway.
-
-    `close` stops the pulling and closes a generator, in the thread in which it runs, so that whatever it holds
-    (a farm's workers, a lock) is given back when the consumer ends early.
+    `close` stops the pulling. What has a `cancel` is told to let go of a thread that waits in it; a generator is closed
+    in the thread in which it runs, so that whatever it holds is given back when the consumer ends early.
     """
 
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
+    def __init__(self, units: Iterable[Sequence[Candidate]]) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_AHEAD)
         self._closed = threading.Event()
         self._ended = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._pull, args=(candidates,), daemon=True)
+        self._units = units
+        self._thread = threading.Thread(target=self._pull, daemon=True)
         self._thread.start()
 
-    def next(self, *, wait: bool) -> Candidate | None:
-        """The next candidate; None at the end, or when there is none yet and `wait` is false.
+    def next(self, *, wait: bool) -> Sequence[Candidate] | None:
+        """The next candidates; None at the end, or when there are none yet and `wait` is false.
 
         The iterable's error is raised to a consumer that waits: it has then dealt with what came before.
         """
@@ -40,8 +42,10 @@ class Feed:
                 item = self._queue.get(block=wait)
             except queue.Empty:
                 return None
-            if isinstance(item, Candidate):
-                return item
+            if item is not None and not isinstance(item, BaseException):
+                self._room.release()
+                candidates: Sequence[Candidate] = item
+                return candidates
             self._ended = True
             self._error = item
         if wait and self._error is not None:
@@ -52,15 +56,19 @@ class Feed:
         """Stop; waits up to 5 s for the iterator to come to rest."""
         self._ended = True
         self._closed.set()
+        self._room.release()
+        if (cancel := getattr(self._units, "cancel", None)) is not None:
+            cancel()
         self._thread.join(_CLOSE_WAIT_S)
 
-    def _pull(self, candidates: Iterable[Candidate]) -> None:
-        iterator = iter(candidates)
+    def _pull(self) -> None:
+        iterator = iter(self._units)
         try:
-            for candidate in iterator:
+            for candidates in iterator:
+                self._queue.put(candidates)
+                self._room.acquire()
                 if self._closed.is_set():
                     break
-                self._queue.put(candidate)
             self._queue.put(None)
         except BaseException as error:  # handed to the consumer, whatever it is
             self._queue.put(error)

@@ -3,9 +3,9 @@
     python -m genkern.profiling.harness JOB.json     launches a schedule under a profiler (rocprofv3, rocprof)
     python -m genkern.profiling.harness --serve T    answers requests, timing with T (cudagraph or cupti)
 
-Serving speaks JSON lines over standard input and output: one answer to each request, in order, and before it any
-number of {"running": NAME}. A request that breaks the device ends the process: the first unanswered request is the
-one that did it, and the name last said to be running is whose fault it was.
+Serving speaks JSON lines over standard input and output: one answer to each request, in order (to "screen" one for each
+of its configs), and before it any number of {"running": NAME}. What breaks the device ends the process: the first
+config without an answer is the one that did it, and the name last said to be running is whose fault it was.
 """
 
 from __future__ import annotations

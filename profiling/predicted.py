@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -26,10 +27,10 @@ class PredictProfiler:
     def __init__(self, device_name: str = "") -> None:
         self.device_name = device_name
 
-    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+    def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """Yield one prediction per candidate, in the order given; OVER_RESOURCES for one that cannot launch."""
         gpu = gpu_for_device(self.device_name, session.arch)
-        for candidate in candidates:
+        for candidate in itertools.chain.from_iterable(units):
             yield self._predict(session.problem, candidate, gpu, "screen")
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:

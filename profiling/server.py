@@ -37,7 +37,8 @@ _ENOUGH_US = 1000.0
 _FLUSHED_CALLS = 8
 
 Answer = dict[str, Any]
-# Says something before the answer: {"running": NAME} ahead of whatever may hang or fault.
+# Says something before the answer: {"running": NAME} ahead of whatever may hang or fault, and the answers for all but
+# the last of several configs.
 Tell = Callable[[Answer], None]
 
 
@@ -74,7 +75,7 @@ class Server:
             raise ValueError("no session is open")
         if command == "screen":
             self._best_us = min(self._best_us, request.get("best_us", math.inf))
-            return self._screen(self._gemm, self._timer, Launchable.of(request))
+            return self._screen_unit(self._gemm, self._timer, request, tell)
         if command == "retime":
             return self._retime(self._gemm, self._timer, request, tell)
         if command == "semifinal":
@@ -102,6 +103,18 @@ class Server:
             return self._failed("", error)
         self._gemm = gemm
         return {"device": torch.cuda.get_device_name(0), "copies": gemm.copies, "torch": torch.__version__}
+
+    def _screen_unit(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
+        """An answer for each config that shares these binaries, all but the last told beforehand."""
+        import torch
+
+        *before, last = _launchables(request)
+        for launchable in before:
+            answer = self._screen(gemm, timer, launchable)
+            # An asynchronous fault shows here, and is this one's.
+            torch.cuda.synchronize()
+            tell(answer)
+        return self._screen(gemm, timer, last)
 
     def _screen(self, gemm: LoadedGemm, timer: Timer, launchable: Launchable) -> Answer:
         name = launchable.name
@@ -321,6 +334,13 @@ class Server:
         """The next `count` copies of the weights, in rotation over all that this process launches."""
         first, self._next_copy = self._next_copy, self._next_copy + count
         return list(range(first, first + count))
+
+
+def _launchables(request: dict[str, Any]) -> list[Launchable]:
+    """The configs of a request to screen, which share binaries and plan and have each what the plan leaves to it."""
+    names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
+    run_times = request.get("run_times") or [{}] * len(names)
+    return [Launchable(name, binaries, plan, given) for name, given in zip(names, run_times, strict=True)]
 
 
 def _told(name: str, sampler: Sampler, tell: Tell) -> Sampler:

@@ -26,7 +26,7 @@ from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
 from genkern.timing.session import Session
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
-# Requests under way: enough that the measured process never waits for this one.
+# Candidates that are asked for and have no answer yet: enough that the measured process never waits for this one.
 _WINDOW = 16
 # After so many losses in a row the device has to prove, with the vendor library, that it is not the one at fault.
 _LOSSES_IN_A_ROW = 5
@@ -80,50 +80,51 @@ class SupervisedProfiler:
     def torch_version(self) -> str:
         return self._process.torch_version
 
-    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+    def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """One Measurement per candidate, in the order in which they come; faults cost their candidate only."""
         # Before the process is open, which takes seconds: the farm has work meanwhile.
-        feed = Feed(candidates)
+        feed = Feed(units)
         try:
             try:
                 self._process.open(session)
             except SessionRefused as error:
-                while (candidate := feed.next(wait=True)) is not None:
-                    name, message = candidate.config.name, str(error)
-                    yield Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=message)
+                while (candidates := feed.next(wait=True)) is not None:
+                    for candidate in candidates:
+                        name, message = candidate.config.name, str(error)
+                        yield Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=message)
                 return
             yield from self._screen(session, feed)
         finally:
             feed.close()
 
     def _screen(self, session: Session, feed: Feed) -> Iterator[Measurement]:
-        under_way: deque[Candidate] = deque()
+        # Those without an answer, by the request that they are part of.
+        under_way: deque[list[Candidate]] = deque()
         best_us = session.best_us
         while True:
-            while len(under_way) < _WINDOW and (candidate := feed.next(wait=not under_way)) is not None:
-                sent = self._process.send(_screen_request(candidate, best_us))
+            while sum(map(len, under_way)) < _WINDOW and (more := feed.next(wait=not under_way)) is not None:
+                sent = self._process.send(_screen_request(more, best_us))
                 if not sent and not under_way:
                     # It died while nothing was asked of it: not this candidate's fault.
                     self._process.lost()
                     self._process.open(session)
-                    self._process.send(_screen_request(candidate, best_us))
-                under_way.append(candidate)
+                    self._process.send(_screen_request(more, best_us))
+                under_way.append(list(more))
             if not under_way:
                 return
-            name = under_way[0].config.name
+            name = under_way[0].pop(0).config.name
+            if not under_way[0]:
+                under_way.popleft()
             try:
                 measurement = self._screened(name, self._process.receive(session.budget.timeout_s))
                 self._losses = 0
-                under_way.popleft()
             except SupervisorError as error:
                 outcome, message = loss(error)
-                measurement = Measurement(name, outcome, self.time_source, message=message)
-                under_way.popleft()
-                yield measurement
+                yield Measurement(name, outcome, self.time_source, message=message)
                 self._count_loss(session)
                 self._process.open(session)
-                for candidate in under_way:
-                    self._process.send(_screen_request(candidate, best_us))
+                for candidates in under_way:
+                    self._process.send(_screen_request(candidates, best_us))
             else:
                 if measurement.duration_us is not None:
                     best_us = min(best_us or measurement.duration_us, measurement.duration_us)
@@ -365,7 +366,15 @@ def _names(candidate: Candidate) -> dict[str, Any]:
     return {"config": candidate.config.name, "binaries": paths, "plan": candidate.plan, "run_time": run_time}
 
 
-def _screen_request(candidate: Candidate, best_us: float | None) -> dict[str, Any]:
-    """With the best time so far, which a process that was started anew has not seen."""
-    known = {} if best_us is None else {"best_us": best_us}
-    return {"command": "screen", **_names(candidate), **known}
+def _screen_request(candidates: Sequence[Candidate], best_us: float | None) -> dict[str, Any]:
+    """Candidates that share their binaries and their plan, which are said once, with the best time so far, which a
+    process that was started anew has not seen."""
+    shared = _names(candidates[0])
+    return {
+        "command": "screen",
+        "configs": [candidate.config.name for candidate in candidates],
+        "binaries": shared["binaries"],
+        "plan": shared["plan"],
+        "run_times": [dict(candidate.run_time) for candidate in candidates],
+        **({} if best_us is None else {"best_us": best_us}),
+    }

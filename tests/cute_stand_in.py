@@ -15,7 +15,7 @@ import pytest
 
 from genkern.farm.cache import BinaryCache
 from genkern.farm.code_object import read_resources
-from genkern.farm.farm import Farm, never
+from genkern.farm.farm import Farm
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, Map, Pointer, Workspace
 from genkern.kernels.kernel import KernelSpec, Target, symbol_of
@@ -95,6 +95,6 @@ class StandInFarm(Farm):
     def __init__(self, cache: BinaryCache) -> None:
         super().__init__(cache, Target("cuda", 90, 32), "3.7.1", jobs=1, timeout_s=60)
 
-    def compile_jobs(self, missing, enough=never):  # type: ignore[no-untyped-def]
-        for job in missing:
-            yield put(self.cache, job.key, job.spec)
+    def order(self, owner, jobs, tell):  # type: ignore[no-untyped-def]
+        for _, job in jobs:
+            tell(job.key, put(self.cache, job.key, job.spec))

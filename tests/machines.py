@@ -1,4 +1,4 @@
-"""Machines that are not here: with GPUs that answer as the real ones would, or without a package."""
+"""Machines that are not here: with GPUs that answer as the real ones would, or without a package; and all GPUs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 from pathlib import Path
+
+from genkern.gemm.gpu_table import read_table
+from genkern.gemm.gpus import Gpu
 
 _FAKE = Path(__file__).parent / "fake_machine"
 
@@ -26,6 +29,11 @@ def machine(
         if not (programs / name).exists():
             (programs / name).symlink_to(shutil.which(name) or name)
     return {"PATH": str(programs), "PYTHONPATH": str(_FAKE), "MACHINE": json.dumps(what)}
+
+
+def known_gpus() -> tuple[Gpu, ...]:
+    """Every device of the table."""
+    return tuple(gpu for known in read_table().values() for _, gpu in known.devices)
 
 
 def _script(path: Path, text: str) -> None:

@@ -137,8 +137,9 @@ class Workbench:
         """The bench of `problem`; configs that do not compile or fit are left out, and said. Once per problem."""
         import torch
 
-        with self.workshop.open(problem, list(dict.fromkeys(configs)), self._index) as job:
-            candidates = {candidate.config.name: candidate for candidate in job.candidates}
+        with self.workshop.open(problem, list(dict.fromkeys(configs)), self._index) as opened:
+            job, made = opened.job, opened.candidates(list(dict.fromkeys(configs)))
+            candidates = {candidate.config.name: candidate for candidate in made}
             for name, unfit in job.unfit.items():
                 say(f"{problem.size} {name}: {unfit.message}")
             bench = Bench(problem, LoadedGemm(job.session), candidates, self.timer, self.guard)

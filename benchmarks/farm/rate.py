@@ -198,8 +198,8 @@ def rerun(jobs: int, folder: Path) -> None:
         kernel_specs_cold()
         started = time.perf_counter()
         kept = prune(space, problem, gpu).kept
-        with workshop.open(problem, kept, 0) as job:
-            candidates = sum(1 for _ in job.candidates)
+        with workshop.open(problem, kept, 0) as bench:
+            candidates = sum(1 for _ in bench.candidates(kept))
         took = time.perf_counter() - started
         assert candidates == len(kept)
         print(

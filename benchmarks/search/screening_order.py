@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from benchmarks.common.figures import geomean, table
 from benchmarks.common.workbench import errors_end
 from genkern.errors import ResultsError
-from genkern.farm.workshop import compiled_of
+from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem

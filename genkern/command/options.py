@@ -20,6 +20,7 @@ from genkern.gemm.problem import ACTIVATIONS
 from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
+from genkern.search.command_line import add_strategy
 from genkern.space.space import shipped_names
 from genkern.timing.libraries import ALL, LIBRARIES
 from genkern.timing.session import TOLERANCE
@@ -258,21 +259,7 @@ def _search(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="where compiled kernels are kept (default: $GENKERN_CACHE_DIR, else ~/.cache/genkern)",
     )
-    group.add_argument(
-        "--exhaustive",
-        action="store_true",
-        help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over 1.5 times the best "
-        "(predicted_out; on NVIDIA only), and all but one of the configs that compile to the same machine code "
-        "(identical), are left out",
-    )
-    group.add_argument(
-        "--patience",
-        type=_positive,
-        metavar="N",
-        help="compile and measure a size's kernels, the first four of each family and then the most promising first, "
-        "until N in a row brought nothing faster; the rest is predicted_out; a run that is resumed counts anew "
-        "(default: all)",
-    )
+    add_strategy(group)
     group.add_argument(
         "--deterministic",
         action="store_true",

@@ -182,6 +182,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         tuners = own = [
             Tuner(
                 *(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget),
+                strategy=setting.strategy,
                 device_index=index,
                 incumbents=incumbents,
                 check_all=setting.checks == "all",

@@ -21,6 +21,7 @@ from genkern.formats.gemm_entry import GemmDefaults, check_defaults
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.cute.release import cute_installed
 from genkern.ops.command_line import said_fields
+from genkern.search.strategies import STRATEGIES, ChosenStrategy, chosen_strategy
 from genkern.space.space import Space
 from genkern.timing.libraries import CUTE, parse_libraries
 from genkern.timing.profiler import Profiler
@@ -39,6 +40,7 @@ class Setting:
     defaults: GemmDefaults
     budget: Budget
     versions: Mapping[str, str]
+    strategy: ChosenStrategy
 
     @property
     def results_path(self) -> str:
@@ -108,6 +110,7 @@ class Setting:
             "space": {op: {"name": space.name, "sha256": _digest(space)} for op, space in sorted(spaces.items())},
             "budget": {name: value for name, value in budget.items() if name not in ("timeout_s", *since)},
             **{name: budget[name] for name, usual in since.items() if budget[name] != usual},
+            **({} if self.strategy.name in STRATEGIES else {"strategy": self.strategy.name}),
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
             "checks": self.checks,
@@ -126,7 +129,8 @@ def make_setting(options: argparse.Namespace) -> Setting:
     """The setting that the options mean on this machine. Raises InputError or ProfilerError."""
     target = choose_target(options)
     found = versions() | ({"driver": target.driver} if target.driver else {})
-    return Setting(options, target, make_defaults(options, target.arch), make_budget(options, target), found)
+    defaults, budget = make_defaults(options, target.arch), make_budget(options, target)
+    return Setting(options, target, defaults, budget, found, chosen_strategy(options.strategy, budget.patience))
 
 
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:

@@ -288,8 +288,8 @@ def _device_checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop
 
 
 def _device_check(claim: Claim, workshop: Workshop, checker: DeviceChecker, index: int) -> Check:
-    with workshop.open(claim.problem, [claim.config], index) as job:
-        candidates = list(job.candidates)
+    with workshop.open(claim.problem, [claim.config], index) as bench:
+        job, candidates = bench.job, list(bench.candidates([claim.config]))
         if candidates:
             return checker.check(job.session, candidates[0])
         why = "; ".join(unfit.message for unfit in job.unfit.values())
@@ -300,8 +300,8 @@ def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> d
     problem = claim.problem
     final = vendor = torch = None
     if not (message := legal(problem, claim.config, workshop.gpu)):
-        with workshop.open(problem, [claim.config], index) as job:
-            candidates = list(job.candidates)
+        with workshop.open(problem, [claim.config], index) as bench:
+            job, candidates = bench.job, list(bench.candidates([claim.config]))
             finals = {m.config: m for m in profiler.retime(job.session, candidates)} if candidates else {}
             final, torch = finals.get(claim.config.name), finals.get(VENDOR)
             vendor = next(iter(library_calls(finals.values(), workshop.budget)), None)

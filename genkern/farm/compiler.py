@@ -131,6 +131,7 @@ class CompileProcess:
     def __init__(self) -> None:
         ours, theirs = multiprocessing.Pipe()
         self._connection = ours
+        self._killing = threading.Lock()
         # Forked: it has Triton imported already. Nothing else of the worker is used in it.
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_serve, args=(theirs, ours, os.getpid()), daemon=True)
@@ -174,12 +175,15 @@ class CompileProcess:
         return self._process.is_alive()
 
     def kill(self) -> None:
-        """End the process and the assembler that it may be running."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid or 0, signal.SIGKILL)
-        self._process.kill()
-        self._process.join()
-        self._connection.close()
+        """End the process and the assembler that it may be running; any thread may, also while one waits for it."""
+        with self._killing:
+            if self._connection.closed:
+                return
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid or 0, signal.SIGKILL)
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
 
 
 def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> None:

@@ -1,28 +1,29 @@
-"""The compile farm: a joblib pool that turns kernel specs into binaries, as they come, without a GPU or PyTorch."""
+"""The compile farm: a joblib pool that turns kernel specs into binaries, as they come, without a GPU or PyTorch.
+
+Jobs are ordered at any time, by any number of owners (the sizes that devices work on), each job with a rank; the pool
+takes them in that order, and what is not begun can be dropped again. Nobody waits for another's list.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+import queue
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from genkern.errors import GenkernError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob, end_own_process
+from genkern.farm.orders import Orders, Tell
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target, compile_environment
 
 # A pool that loses a worker is started anew; one that keeps losing them without finishing a single kernel
 # in between (a machine out of memory, say) is given up after this many times.
 _FRUITLESS_RESTARTS = 3
-
-
-def never() -> bool:
-    """For a farm that is to compile everything."""
-    return False
 
 
 class FarmClosedError(GenkernError):
@@ -46,6 +47,8 @@ class Farm:
     """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
 
     What a compile needs on the way lies in `temporary_dir` (none: TMPDIR), from where a killed one does not remove it.
+    A thread, which is there while there is something to do, hands jobs to the pool: as many as it has workers and a
+    few, so that what is ordered later but wanted more need not wait for the rest.
     """
 
     def __init__(
@@ -67,108 +70,194 @@ class Farm:
         # Read once: it is the same for all kernels of a run.
         self._environment = compile_environment()
         self.counts = FarmCounts()
+        self._orders = Orders()
+        # Held for as long as it takes to change what is counted, ordered or made.
+        self._changed = threading.Condition()
+        self._made: set[str] = set()
+        self._thread: threading.Thread | None = None
+        # A worker that dies takes all jobs of its pool along: which pool it was, and how many died without a result.
+        self._pool_number = self._fruitless = 0
+        self._busy_since_s = 0.0
         self._pooled = False
         self._closed = False
 
     def key(self, spec: KernelSpec) -> str:
         return spec.key(self.target, self.triton_version, self._environment)
 
-    def compile(
-        self,
-        module_path: str,
-        specs: Iterable[KernelSpec],
-        enough: Callable[[], bool] = never,
-        *,
-        in_turn: bool = False,
-    ) -> Iterator[Binary | Failure]:
-        """Yield one result per distinct spec, what the cache has first, then the rest in any order.
+    def job(self, key: str, module_path: str, spec: KernelSpec) -> CompileJob:
+        """What it takes to compile the spec, whose key this is, of a module."""
+        folders = str(self.cache.folder), self.timeout_s, self.temporary_dir
+        return CompileJob(key, module_path, spec, self.target, *folders)
 
-        With `in_turn` what the cache has comes no sooner than if it were compiled: behind as many results of compiles
-        as there are specs before it that must be compiled. Once `enough`, which any thread may ask, nothing is begun
-        any more; what was under way still comes.
-        Raises OutputError when the cache cannot be written, BugError as `compile_kernel` does.
+    def count(self, *, wanted: int = 0, cached: int = 0) -> None:
+        """Count what somebody wanted, and found in the cache."""
+        with self._changed:
+            self.counts.wanted += wanted
+            self.counts.cached += cached
+
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+        """Have jobs done, each with its rank: among those of an owner the lowest comes first, among owners the one for
+        whom the least is being done.
+
+        `tell` is called for each, from a thread of the farm's or at once, with its key and what came of it: the binary,
+        the failure, or what ended it: OutputError where the cache cannot be written, BugError as `compile_kernel` has
+        it, FarmClosedError. A job that others have ordered too is done once.
+        """
+        told: list[tuple[str, Binary | Failure | Exception]] = []
+        with self._changed:
+            for rank, job in jobs:
+                if self._closed:
+                    told.append((job.key, FarmClosedError("the compile farm is closed")))
+                elif job.key in self._made and (made := self.cache.get(job.key)) is not None:
+                    # Since its owner looked for it.
+                    self.counts.cached += 1
+                    told.append((job.key, made))
+                else:
+                    self._orders.add(owner, job, rank, tell)
+            if len(self._orders) and self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._busy_since_s = time.monotonic()
+                self._thread.start()
+            self._changed.notify_all()
+        for key, result in told:
+            tell(key, result)
+
+    def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
+        """The owner wants these keys no more (None: nothing at all), and is told of none of them from now on.
+
+        What is not begun is not compiled, unless others want it too.
+        """
+        with self._changed:
+            self._orders.drop(owner, keys)
+            self._changed.notify_all()
+
+    def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
+        """Yield one result per distinct spec of a module, what the cache has first, then the rest in any order.
+
+        Raises OutputError when the cache cannot be written, BugError as `compile_kernel` does, FarmClosedError.
         """
         missing: list[CompileJob] = []
-        # What the cache has, with how many results of compiles come before it.
-        behind: deque[tuple[int, Binary | Failure]] = deque()
-        seen: set[str] = set()
-        for spec in specs:
-            if enough():
-                break
-            key = self.key(spec)
-            if key in seen:
-                continue
-            seen.add(key)
-            self.counts.wanted += 1
-            if (known := self.cache.get(key)) is not None:
-                if in_turn and missing:
-                    behind.append((len(missing), known))
-                else:
-                    self.counts.cached += 1
-                    yield known
+        for key, spec in {self.key(spec): spec for spec in specs}.items():
+            known = self.cache.get(key)
+            self.count(wanted=1, cached=int(known is not None))
+            if known is not None:
+                yield known
             else:
-                folders = str(self.cache.folder), self.timeout_s, self.temporary_dir
-                missing.append(CompileJob(key, module_path, spec, self.target, *folders))
-        if missing:
-            with contextlib.closing(self.compile_jobs(missing, enough)) as results:
-                for made, result in enumerate(results, 1):
-                    yield result
-                    while behind and behind[0][0] <= made and not enough():
-                        self.counts.cached += 1
-                        yield behind.popleft()[1]
+                missing.append(self.job(key, module_path, spec))
+        yield from self.compile_jobs(missing)
 
-    def compile_jobs(
-        self, missing: Sequence[CompileJob], enough: Callable[[], bool] = never
-    ) -> Generator[Binary | Failure, None, None]:
-        """Yield the result of each job in any order, without a look into the cache."""
-        # joblib, which takes as long to import as genkern: a run whose binaries are all in the cache does without.
-        from genkern.farm.pool import WorkerDiedError
-
-        started, before_s = time.monotonic(), self.counts.compile_s
-        pending = {job.key: job for job in missing}
-        fruitless = 0
-        while pending and not enough():
-            before = len(pending)
-            try:
-                with contextlib.closing(self._pool(list(pending.values()), enough)) as results:
-                    for result in results:
-                        del pending[result.key]
-                        self._count(result)
-                        self.counts.compile_s = before_s + time.monotonic() - started
-                        yield result
-            except WorkerDiedError:
-                if self._closed:
-                    raise FarmClosedError("the compile farm is closed") from None
-                # A worker was killed from outside (its compile process would not take it along).
-                self.counts.restarts += 1
-                fruitless = 0 if len(pending) < before else fruitless + 1
-                if fruitless < _FRUITLESS_RESTARTS:
-                    continue
-                for key in list(pending):
-                    message = "compile workers keep dying; try fewer --jobs"
-                    failure = Failure(key, Outcome.COMPILE_FAILED, message, from_outside=True)
-                    del pending[key]
-                    self._count(failure)
-                    yield failure
-
-    def _pool(self, jobs: Sequence[CompileJob], enough: Callable[[], bool]) -> Generator[Binary | Failure, None, None]:
-        from genkern.farm.pool import results_of
-
-        self._pooled = True
-        return results_of(itertools.takewhile(lambda _: not enough(), jobs), self.jobs)
+    def compile_jobs(self, jobs: Sequence[CompileJob]) -> Iterator[Binary | Failure]:
+        """Yield the result of each job in any order, without a look into the cache. Raises as `compile`."""
+        owner, results = object(), queue.SimpleQueue[Binary | Failure | Exception]()
+        self.order(owner, list(enumerate(jobs)), lambda _, result: results.put(result))
+        try:
+            for _ in jobs:
+                if isinstance(result := results.get(), Exception):
+                    raise result
+                yield result
+        finally:
+            self.drop(owner)
 
     def close(self) -> None:
         """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go."""
-        self._closed = True
+        with self._changed:
+            self._closed = True
+            left = list(self._orders.all())
+            self._changed.notify_all()
+        for key, tell in left:
+            tell(key, FarmClosedError("the compile farm is closed"))
         end_own_process()
         if self._pooled:
             from genkern.farm.pool import end
 
             end()
 
-    def _count(self, result: Binary | Failure) -> None:
+    def _work(self) -> None:
+        """Hand jobs to the pool as it has room, until there are none."""
+        # joblib, which takes as long to import as genkern: a run whose binaries are all in the cache does without.
+        from genkern.farm.pool import WorkerDiedError, begin
+
+        room = self.jobs + max(2, self.jobs // 4) if self.jobs > 1 else 1
+        while True:
+            with self._changed:
+                while (job := self._orders.take() if self._orders.under_way < room else None) is None:
+                    if self._closed or not len(self._orders):
+                        self._thread = None
+                        return
+                    self._changed.wait()
+                self._pooled, number = True, self._pool_number
+            try:
+                future = begin(job, self.jobs)
+            except WorkerDiedError:
+                self._lost(job, number)
+            except Exception as error:
+                self._ended(job, error)
+            else:
+                future.add_done_callback(partial(self._returned, job, number))
+
+    def _returned(self, job: CompileJob, number: int, future: Future[Binary | Failure]) -> None:
+        from genkern.farm.pool import WorkerDiedError
+
+        error = future.exception()
+        if error is None:
+            self._ended(job, future.result())
+        elif isinstance(error, WorkerDiedError):
+            self._lost(job, number)
+        else:
+            self._ended(job, error if isinstance(error, Exception) else GenkernError(str(error)))
+
+    def _ended(self, job: CompileJob, result: Binary | Failure | Exception) -> None:
+        """Count what came of a job, and tell whoever wants to know."""
+        with self._changed:
+            if self._closed:
+                return
+            if isinstance(result, Exception) and self._orders.is_for_others(job.key):
+                # Its owner took the module away, say.
+                self._orders.again(job.key)
+                told = []
+            else:
+                told = self._orders.done(job.key)
+                self._count(result, len(told))
+            self._changed.notify_all()
+        for tell in told:
+            tell(job.key, result)
+
+    def _lost(self, job: CompileJob, number: int) -> None:
+        """A worker was killed from outside (its compile process would not take it along): do its jobs once more."""
+        failed: list[tuple[str, Tell]] = []
+        with self._changed:
+            if self._closed:
+                return
+            if number == self._pool_number:
+                self._pool_number += 1
+                self.counts.restarts += 1
+                self._fruitless += 1
+            self._orders.again(job.key)
+            if self._fruitless >= _FRUITLESS_RESTARTS:
+                self._fruitless = 0
+                failed = list(self._orders.all())
+            failures = {key: _given_up(key) for key, _ in failed}
+            for failure in failures.values():
+                self._count(failure, 1)
+            self._changed.notify_all()
+        for key, tell in failed:
+            tell(key, failures[key])
+
+    def _count(self, result: Binary | Failure | Exception, wanted_by: int) -> None:
+        now_s = time.monotonic()
+        self.counts.compile_s += now_s - self._busy_since_s
+        self._busy_since_s = now_s
+        self._fruitless = 0
         if isinstance(result, Failure):
             self.counts.failed += 1
             self.counts.failures[result.key] = result.message
-        else:
+        elif isinstance(result, Binary):
+            self._made.add(result.key)
             self.counts.compiled += 1
+        # To the others it is as if the cache had it.
+        self.counts.cached += max(0, wanted_by - 1)
+
+
+def _given_up(key: str) -> Failure:
+    message = "compile workers keep dying; try fewer --jobs"
+    return Failure(key, Outcome.COMPILE_FAILED, message, from_outside=True)

@@ -8,34 +8,43 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from multiprocessing import resource_tracker as multiprocessing_tracker
 from pathlib import Path
 from typing import Any
 
-import joblib
 from joblib.externals.loky import get_reusable_executor, process_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
-from joblib.externals.loky.process_executor import TerminatedWorkerError
+from joblib.externals.loky.process_executor import ShutdownExecutorError, TerminatedWorkerError
 
 from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob, run_job
 from genkern.gemm.records import Binary
 
 # A worker was killed from outside, or the pool was ended.
-WorkerDiedError = TerminatedWorkerError
+WorkerDiedError = (TerminatedWorkerError, ShutdownExecutorError)
+# Workers without work end after so many seconds, as joblib has it.
+_IDLE_S = 300
 
 
-def results_of(jobs: Iterable[CompileJob], workers: int) -> Generator[Binary | Failure, None, None]:
-    """The result of each job as it comes, from so many processes; jobs are taken some ahead.
+def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
+    """Have one of so many processes do the job; its result raises one of WorkerDiedError where a process is gone.
 
-    Raises WorkerDiedError where a process is gone.
+    Raises that itself where it was known before; the next job has new processes then. A single one is this process,
+    in the thread that calls: the result is there then.
     """
-    parallel = joblib.Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="4*n_jobs")
+    future: Future[Binary | Failure]
+    if workers == 1:
+        future = Future()
+        try:
+            future.set_result(run_job(job, os.getpid()))
+        except Exception as error:
+            future.set_exception(error)
+        return future
     with _children_ignore_interrupts():
-        results: Generator[Binary | Failure, None, None]
-        results = parallel(joblib.delayed(run_job)(job, os.getpid()) for job in jobs)
-        return results
+        future = get_reusable_executor(max_workers=workers, timeout=_IDLE_S).submit(run_job, job, os.getpid())
+        return future
 
 
 def end() -> None:

@@ -143,7 +143,7 @@ def config_of(values: Mapping[str, object]) -> Config:
     """
     family = _word("family", values.get("family", "tiled"))
     if family in GONE:
-        raise InputError(f"family {family} is no part of genkern any more; tune this size again")
+        raise InputError(f"family {family} is no part of genkern any more; remove this line and tune its size again")
     if family not in FAMILIES and family not in FORMER:
         raise InputError(f"family {shown(family)} is unknown; use one of {', '.join(FAMILIES)}")
     given = {**values, "schedule_hint": values.get("schedule_hint", values.get("instruction_sched_variant"))}

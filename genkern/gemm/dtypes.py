@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from genkern.errors import InputError
 from genkern.gemm.gpu import FP8_ENCODINGS, PEAKS
@@ -70,7 +71,7 @@ class DType:
         assert self.ptx or not self.ptx_flags, f"{self.name}: flags without a name in PTX"
         assert all((self.triton, self.language, self.torch)), f"{self.name}: a name is missing"
 
-    @property
+    @cached_property
     def words(self) -> frozenset[str]:
         """What users may call it, in lower case, without `torch.`; PyTorch's float8_ is fp8 here."""
         return frozenset((self.name, self.triton, self.torch.replace("float8_", "fp8"), *self.aliases))

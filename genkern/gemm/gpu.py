@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -123,12 +124,14 @@ class Gpu:
             raise InputError(f"vendor = {self.vendor!r}: that of {self.arch} is {arch_vendor(self.arch)}")
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, (int, float)) and (value < 0 or (value == 0 and each.name not in _MAY_BE_ZERO)):
+            if not isinstance(value, (int, float)):
+                continue
+            if not math.isfinite(value) or value < 0 or (value == 0 and each.name not in _MAY_BE_ZERO):
                 raise InputError(f"{each.name} = {value} is no figure of a device")
         if self.compute_units % self.xcds:
             raise InputError(f"{self.compute_units} compute units are not the same number in each of {self.xcds} XCDs")
         if unknown := set(self.peak_tflops) - set(PEAKS):
-            raise InputError(f"flops_per_clock: {min(unknown)} is not one of {', '.join(PEAKS)}")
+            raise InputError(f"flops_per_clock: {min(unknown, key=str)} is not one of {', '.join(PEAKS)}")
         if "fp16" not in self.peak_tflops:
             raise InputError("flops_per_clock has no fp16, by which types without a peak of their own are judged")
 

@@ -83,16 +83,18 @@ def _architecture(arch: str, entry: object, table: Mapping[str, Architecture]) -
     devices, like = own.pop("devices", None), own.get("like", "")
     if not isinstance(devices, list) or not devices:
         raise InputError("devices is not a list of devices")
-    if like and like not in table:
+    if not isinstance(like, str) or (like and like not in table):
         raise InputError(f"like = {str(like)[:40]!r} is none of the architectures before it: {', '.join(table)}")
     if like and arch in table:
         raise InputError("like is for an architecture that is not known yet")
-    known = table.get(arch) or table.get(str(like)) or Architecture({}, ())
+    known = table.get(arch) or table.get(like) or Architecture({}, ())
     common = _merged(known.common, own)
     made = tuple(_device(arch, _merged(common, _mapping("a device", device))) for device in devices)
-    names = {gpu.name for _, gpu in made}
-    before = () if like else tuple(device for device in known.devices if device[1].name not in names)
-    return Architecture(known.common if arch in table else common, (*before, *made))
+    if arch not in table:
+        return Architecture(common, made)
+    # One that is known by its name stays where it is: the first is the default.
+    found = {device[1].name: device for device in (*known.devices, *made)}
+    return Architecture(known.common, tuple(found.values()))
 
 
 def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,11 +57,6 @@ def known_archs() -> tuple[str, ...]:
     return tuple(_table())
 
 
-def known_gpus() -> tuple[Gpu, ...]:
-    """Every device of the table."""
-    return tuple(gpu for known in _table().values() for _, gpu in known.devices)
-
-
 def gpu_for_arch(arch: str) -> Gpu:
     """Return the default device of `arch`. Raises InputError, with the nearest known arch, when there is none.
 

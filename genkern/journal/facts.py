@@ -16,9 +16,10 @@ from genkern.journal.batch import measurements_of, unfit_of
 from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences
 from genkern.journal.line import check_of, entry_of, unsealed_header, winner_of
 from genkern.journal.neighbour_wins import NeighbourWins
+from genkern.journal.searched import Searched, searched_of
 
 # How the lines begin that are nearly all of a journal.
-_OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"retimed"))
+_OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"retimed"))
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,13 @@ class ProblemFacts:
     """What a journal knows of one problem. `begun`, `compiled` and `ended` are of the last start of the run.
 
     `unfit` are configs that never became candidates, by name (without those that are copies of others).
-    `unchecked` are checks whose process was lost: no more than a record, for nothing follows from them.
+    `searched` is how the last start searched that came to the end of it. `unchecked` are checks whose process was lost:
+    no more than a record, for nothing follows from them.
     """
 
     unfit: dict[str, Unfit] = field(default_factory=dict)
     screened: dict[str, Measurement] = field(default_factory=dict)
+    searched: Searched | None = None
     finals: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
     unchecked: dict[str, Check] = field(default_factory=dict)
@@ -170,6 +173,8 @@ class JournalFacts:
             facts.screened |= {measurement.config: measurement for measurement in _of_today(value)}
         elif fact == "unfit":
             facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items()}
+        elif fact == "searched":
+            facts.searched = searched_of(value, facts.screened)
         elif fact == "compiled":
             facts.compiled = Compiled(**value)
         elif fact == "retimed":

@@ -18,6 +18,7 @@ from genkern.journal.batch import columns, unfit_columns
 from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, Start
 from genkern.journal.header import SCHEMA
 from genkern.journal.line import journal_line, values_of
+from genkern.journal.searched import Searched, value_of
 
 # So many facts of one kind wait for each other at most, and none waits longer: what a killed process takes along.
 BATCH_FACTS = 512
@@ -58,6 +59,11 @@ class Facts(JournalFacts, ABC):
         with self._lock:
             self._group(problem)[0].append(measurement)
             self._wait(problem)
+
+    def searched(self, problem: GemmProblem, searched: Searched) -> None:
+        """Record how what was screened came to be: what the strategy asked and was told."""
+        self.of(problem).searched = searched
+        self._append("searched", value_of(searched), problem)
 
     def retimed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
         """All finals of a problem are one fact: half of them would not be comparable."""

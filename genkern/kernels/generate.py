@@ -6,9 +6,9 @@ import ast
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 from genkern import __version__
@@ -43,19 +43,42 @@ class GeneratedModule:
     Of configs whose kernels are not Triton's it has the operands, reference, library call and the kernels around these
     alone: they lie in files of their own (`source_file`), and all are launched by their plans.
 
-    `kernels_text` is the module without its table of configs and what launches them: all that a compile worker needs.
-    Importing 20,000 configs takes half a second, in each of the workers and for each size.
+    `kernels_text` is the module without its table of configs and what launches them, `measured_text` that with the
+    operands, the reference and the library's call: all that compile workers and measured processes need. Importing
+    20,000 configs takes half a second, in each of them and for each size. `text`, the whole, is made when it is asked
+    for.
     """
 
     problem: GemmProblem
     arch: str
-    text: str
     kernels_text: str
+    measured_text: str
     source_sha256: dict[str, str]
+    render: Callable[[], str] = field(repr=False, compare=False)
+
+    @cached_property
+    def text(self) -> str:
+        """The module as people keep it."""
+        return self.render()
 
     @property
     def file_name(self) -> str:
         return f"gemm_{self.problem.name}.py"
+
+
+class _Rows:
+    """The table of a module, a row for each config; its texts are made as they are read."""
+
+    def __init__(self, kernels: Sequence[str], configs: Sequence[Config]) -> None:
+        self._kernels, self._configs = kernels, configs
+        self.columns = _columns(configs)
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def __iter__(self) -> Iterator[str]:
+        for kernel, config in zip(self._kernels, self._configs, strict=True):
+            yield _row(kernel, form_of(config).stem, config, self.columns)
 
 
 def _columns(configs: Sequence[Config]) -> list[str]:
@@ -113,13 +136,11 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     xcd_remap = any(config.xcd_remap for config in configs)
     if xcd_remap and gpu is None:
         raise InputError(f"xcd_remap needs the number of XCDs, which {arch!r} does not tell: give the GPU")
-    columns = _columns(configs)
     context: dict[str, Any] = {
         "problem": problem,
         "version": __version__,
         "arch": arch,
         "amd": amd,
-        "columns": _wrapped(" ".join(("name", "kernel", "form", "binary", *columns))),
         "amd_neutral": _dict_text((option.name, PARAMETERS.neutral[option.name]) for option in AMD_OPTIONS),
         "has_xcd_remap": xcd_remap,
         "gpu": gpu,
@@ -178,7 +199,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     }
     stacked = frozenset(operand.name for operand in product.operands if len(operand.shape) == 3)
     made_of = {name: kernel for name, kernel in others.items() if name not in files}
-    rows = []
+    mains: list[str] = []
     # How calls are launched by form, and the form by the kernel that multiplies.
     forms: dict[str, CallText] = {}
     launched_by: dict[str, str] = {}
@@ -186,11 +207,12 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         call = call_of(product, config)
         facts = form_of(config)
         main = call.kernels[facts.kernels_before].variant
-        rows.append(_row(main.name, facts.stem, config, columns))
+        mains.append(main.name)
         if main.name not in launched_by:
             made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
             launched_by[main.name] = form = facts.stem + "_split" * main.split + "_xcd" * main.xcd
             forms.setdefault(form, call_text(form, call, main, stacked))
+    rows = _Rows(mains, configs)
     environment = environment_of(tuple(op_folders().items()))
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(made_of, key=lambda name: (name in (REDUCE.name, SUM_SLOTS.name), name))
@@ -205,6 +227,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "helpers": used,
         "kernels": kernels,
         "rows": rows,
+        "columns": _wrapped(" ".join(("name", "kernel", "form", "binary", *rows.columns))),
         "forms": [forms[form] for form in sorted(forms)],
         "form_of": dict(sorted(launched_by.items())),
         "with_workspace": [form for form in forms if forms[form].has_workspace],
@@ -212,12 +235,15 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     }
     module = environment.get_template(f"{op.folder}/module.py.j2")
     whole = module.new_context(whole_context)
-    text = "".join(module.root_render_func(whole))
-    # Rendering the whole has found the blocks of the template that it extends.
-    kernels_text = "".join(whole.blocks["kernels"][0](whole))
+    # Beginning to render the whole finds the blocks of the template that it extends.
+    next(iter(module.root_render_func(whole)), None)
+    kernels_text, operands_text = ("".join(whole.blocks[name][0](whole)) for name in ("kernels", "around"))
     hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
     hashes |= {name: sha256_of(file) for name, file in files.items()}
-    return GeneratedModule(problem, arch, text, kernels_text, hashes)
+    measured_text = f"{kernels_text.rstrip()}\n\n\n{operands_text.strip()}\n"
+    return GeneratedModule(
+        problem, arch, kernels_text, measured_text, hashes, lambda: "".join(module.root_render_func(whole))
+    )
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""A kernel of a generated module as Triton's compiler takes it; who compiles and who launches use the very same."""
+"""A kernel of a generated module as Triton's compiler takes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_module(path: str) -> ModuleType:
 
 
 def ast_source(module: ModuleType, spec: KernelSpec) -> Any:
-    """Triton's description of what to compile; the measured process launches with the very same."""
+    """Triton's description of what to compile."""
     from triton.compiler import ASTSource
 
     function = getattr(module, spec.function)

@@ -1,14 +1,16 @@
-"""When a search by predicted order has seen enough."""
+"""The strategy of --patience: the most promising first, until so many binaries in a row brought nothing faster."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 
-from genkern.farm.workshop import compiled_of
+from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.kernels.catalogue import form_of
+from genkern.search.predict import promising_first
+from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit, units_of
 
 # So many binaries of each form of a family are tried before all others: the predictor may be wrong about a form as a
 # whole.
@@ -51,3 +53,67 @@ class Patience:
         else:
             self._in_vain.add(binary)
         return 0 < self._most <= len(self._in_vain)
+
+
+class PatientSearch(Strategy):
+    """Asks in the order of promise, and for nothing once it has been patient for long enough.
+
+    What the cache has comes no sooner than if it were compiled: behind as many results of compiles as there are units
+    before it that must be compiled. In the cache may be the least promising, which would use the patience up.
+    """
+
+    left_out = "so many in a row that promised more brought nothing faster (--patience)"
+
+    def __init__(self, task: Task) -> None:
+        self._is_cached = task.is_cached
+        self._left = deque(units_of(forms_first(promising_first(task.problem, task.configs, task.gpu))))
+        self._patience = Patience(task.patience, task.best_us)
+        # What the cache has, with how many results of compiles come before it.
+        self._behind: deque[tuple[int, Unit]] = deque()
+        self._missing = self._made = 0
+        self._under_way: set[Hashable] = set()
+        self._binary: dict[Hashable, str] = {}
+        # Those of which no config was measured yet, of all that were asked for.
+        self._waiting: dict[Hashable, Unit] = {}
+        self._is_over = False
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        asked: list[Unit] = []
+        while len(asked) < n and not self._is_over:
+            if self._behind and self._behind[0][0] <= self._made:
+                asked.append(self._behind.popleft()[1])
+            elif not self._left:
+                break
+            else:
+                unit = self._left.popleft()
+                if self._is_cached(unit) and self._missing:
+                    self._behind.append((self._missing, unit))
+                    continue
+                asked.append(unit)
+                if not self._is_cached(unit):
+                    self._missing += 1
+                    self._under_way.add(unit.compiled)
+        self._waiting |= {unit.compiled: unit for unit in asked}
+        return asked
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Compiled | Refused):
+            if isinstance(event, Compiled):
+                self._binary[event.unit.compiled] = event.binary
+            if event.unit.compiled in self._under_way:
+                self._under_way.remove(event.unit.compiled)
+                self._made += 1
+        else:
+            compiled = compiled_of(event.config)
+            self._waiting.pop(compiled, None)
+            duration_us = event.duration_us if isinstance(event, Measured) else None
+            self._is_over |= self._patience.ends(self._binary[compiled], duration_us)
+
+    def drop(self) -> Sequence[Unit]:
+        if not self._is_over:
+            return ()
+        dropped, self._waiting = list(self._waiting.values()), {}
+        return dropped
+
+
+strategy = PatientSearch

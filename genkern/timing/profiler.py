@@ -14,8 +14,9 @@ class Profiler(Protocol):
 
     time_source: str
 
-    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
-        """Yield one Measurement per candidate, in any order; `candidates` may still be growing (a farm)."""
+    def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
+        """Yield one Measurement per candidate, in any order. `units` are candidates that share their binaries; they
+        come as a farm makes them, and may depend on what was yielded before."""
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
         """Time the finalists, and the vendor library if it can, against each other, round-robin in shuffled order.

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -25,7 +25,8 @@ from typing import Any
 from genkern.errors import BugError, GenkernError, ProfilerError
 from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob
-from genkern.farm.farm import Farm, FarmClosedError, FarmCounts, never
+from genkern.farm.farm import Farm, FarmClosedError, FarmCounts
+from genkern.farm.orders import Tell
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.journal.copy import JournalCopy
@@ -40,13 +41,12 @@ _END_S = 15.0
 _SIGNAL_S = 0.05
 
 Condensed = Callable[[Report], Report]
-Results = Generator[Binary | Failure, None, None]
-Asked = Callable[[Sequence[CompileJob], Callable[[], bool]], Results]
+Ranked = Sequence[tuple[int, CompileJob]]
 
 
 @dataclass
 class Shared:
-    """What the processes of one run share in the parent: at most one of them has the farm at a time.
+    """What the processes of one run share in the parent.
 
     `news` are lines of the journal that a process may need and has not read: winners, and the facts of sizes that
     were begun on a device that is lost.
@@ -55,8 +55,6 @@ class Shared:
     farm: Farm
     journal: Journal
     progress: Progress
-    compiling: threading.Lock = field(default_factory=threading.Lock)
-    counting: threading.Lock = field(default_factory=threading.Lock)
     news: list[bytes] = field(default_factory=list)
 
 
@@ -79,8 +77,6 @@ class DriverProcess:
         self._shared = shared
         self.pipe, theirs = get_context("fork").Pipe()
         self._sending = threading.Lock()
-        # Compiles that it wants nothing more of, by their numbers, and how it said so.
-        self._no_more: dict[str, set[int]] = {"abandoned": set(), "enough": set()}
         self._told = 0
         self._looked_up = (0, 0)
         self._at_rest = threading.Event()
@@ -110,10 +106,10 @@ class DriverProcess:
                         data, decides = values
                         shared.journal.take_over(data, decides=decides)
                         (shared.news if decides else lines).append(data)
-                    elif kind == "compile":
-                        threading.Thread(target=self._compile, args=values, daemon=True).start()
-                    elif kind in self._no_more:
-                        self._no_more[kind].add(values[0])
+                    elif kind == "order":
+                        shared.farm.order(self, values[0], self._compiled)
+                    elif kind == "drop":
+                        shared.farm.drop(self, values[0])
                     elif kind == "progress":
                         name, total, done, looked_up = values
                         self._count(looked_up)
@@ -131,6 +127,7 @@ class DriverProcess:
             shared.news.extend(lines)
             raise
         finally:
+            shared.farm.drop(self)
             self._at_rest.set()
 
     def end(self) -> None:
@@ -146,39 +143,15 @@ class DriverProcess:
         self._process.join()
         self._at_rest.wait(_END_S)
 
-    def _compile(self, number: int, jobs: Sequence[CompileJob]) -> None:
-        """Compile what the process asked for, when no other one compiles; each result goes there as it comes."""
+    def _compiled(self, key: str, result: Binary | Failure | Exception) -> None:
+        """Hand on what became of a job that the process ordered."""
         with contextlib.suppress(OSError):
-            try:
-                with self._shared.compiling, contextlib.closing(self._results(number, jobs)) as results:
-                    for result in results:
-                        if number in self._no_more["abandoned"]:
-                            return
-                        self._send("compiled", number, result)
-                self._send("compiled", number, None)
-            except Exception as error:
-                self._send("compiled", number, _portable(error))
-
-    def _results(self, number: int, jobs: Sequence[CompileJob]) -> Results:
-        farm = self._shared.farm
-        missing = []
-        for job in jobs:
-            # Another process may have had it compiled while this one waited.
-            if (known := farm.cache.get(job.key)) is not None:
-                with self._shared.counting:
-                    farm.counts.cached += 1
-                yield known
-            else:
-                missing.append(job)
-        if missing:
-            yield from farm.compile_jobs(missing, lambda: number in self._no_more["enough"])
+            self._send("compiled", key, _portable(result) if isinstance(result, Exception) else result)
 
     def _count(self, looked_up: tuple[int, int]) -> None:
         """Add to the farm's counts what the process has looked up by itself since it last said how much that is."""
-        counts = self._shared.farm.counts
-        with self._shared.counting:
-            counts.wanted += looked_up[0] - self._looked_up[0]
-            counts.cached += looked_up[1] - self._looked_up[1]
+        wanted, cached = (now - before for now, before in zip(looked_up, self._looked_up, strict=True))
+        self._shared.farm.count(wanted=wanted, cached=cached)
         self._looked_up = looked_up
 
     def _send(self, *message: Any) -> None:
@@ -270,13 +243,11 @@ class _Driver:
         self._to_send: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send_all, daemon=True)
         self._asked: queue.SimpleQueue[tuple[GemmProblem, list[bytes]]] = queue.SimpleQueue()
-        self._compiled: dict[int, queue.SimpleQueue[Any]] = {}
-        self._parent_gone = threading.Event()
         self._journal = JournalCopy(tuner.journal, self._send_facts)
         self._flushing = threading.Lock()
         self._counted = _Counted()
         self._said: tuple[Any, ...] = ()
-        self._farm = _AskingFarm(tuner.workshop.farm, self._ask)
+        self._farm = _AskingFarm(tuner.workshop.farm, self._send)
         tuner.workshop.farm = self._farm
         self._tuner = replace(tuner, journal=self._journal, progress=self._counted)
 
@@ -309,13 +280,11 @@ class _Driver:
                 kind, *values = self._pipe.recv()
                 if kind == "tune":
                     self._asked.put((values[0], values[1]))
-                elif values[0] in self._compiled:
-                    self._compiled[values[0]].put(values[1])
+                else:
+                    self._farm.receive(*values)
         except (EOFError, OSError):
-            self._parent_gone.set()
             # Whoever closes a feed waits for the thread in which it asks the farm.
-            for results in list(self._compiled.values()):
-                results.put(_NoFarmError())
+            self._farm.lose()
             # Again and again: a signal that comes just before the main thread goes to sleep does not wake it.
             for _ in range(int(_END_S / _SIGNAL_S)):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
@@ -354,33 +323,54 @@ class _Driver:
             while (message := self._to_send.get()) is not None:
                 self._pipe.send(message)
 
-    def _ask(self, jobs: Sequence[CompileJob], enough: Callable[[], bool]) -> Results:
-        number = len(self._compiled)
-        results = self._compiled[number] = queue.SimpleQueue()
-        if self._parent_gone.is_set():
-            results.put(_NoFarmError())
-        self._send("compile", number, jobs)
-        try:
-            while (result := results.get()) is not None:
-                if isinstance(result, BaseException):
-                    raise result
-                yield result
-                if enough():
-                    self._send("enough", number)
-        finally:
-            self._send("abandoned", number)
-
 
 class _AskingFarm(Farm):
-    """Looks binaries up by itself; the parent compiles what is missing."""
+    """Looks binaries up by itself; the parent compiles what is missing, and `receive` has what comes of it."""
 
-    def __init__(self, farm: Farm, ask: Asked) -> None:
+    def __init__(self, farm: Farm, send: Callable[..., None]) -> None:
         what = farm.cache, farm.target, farm.triton_version
         super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, temporary_dir=farm.temporary_dir)
-        self._ask = ask
+        self._send = send
+        self._asking = threading.Lock()
+        # Who waits for a key, by owner; None where there is nobody any more to ask.
+        self._tells: dict[str, dict[Hashable, Tell]] | None = {}
 
-    def compile_jobs(self, missing: Sequence[CompileJob], enough: Callable[[], bool] = never) -> Results:
-        return self._ask(missing, enough)
+    def order(self, owner: Hashable, jobs: Ranked, tell: Tell) -> None:
+        with self._asking:
+            new = [] if self._tells is None else [each for each in jobs if each[1].key not in self._tells]
+            if self._tells is not None:
+                for _, job in jobs:
+                    self._tells.setdefault(job.key, {})[owner] = tell
+            if new:
+                self._send("order", new)
+        if self._tells is None:
+            for _, job in jobs:
+                tell(job.key, _NoFarmError())
+
+    def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
+        with self._asking:
+            tells = self._tells or {}
+            gone = []
+            for key in list(tells) if keys is None else keys:
+                if key in tells and tells[key].pop(owner, None) is not None and not tells[key]:
+                    del tells[key]
+                    gone.append(key)
+            if gone:
+                self._send("drop", gone)
+
+    def receive(self, key: str, result: Binary | Failure | Exception) -> None:
+        with self._asking:
+            tells = (self._tells or {}).pop(key, {})
+        for tell in tells.values():
+            tell(key, result)
+
+    def lose(self) -> None:
+        """There is no parent any more: whoever waits is told, and whoever comes."""
+        with self._asking:
+            tells, self._tells = self._tells or {}, None
+        for key, waiting in tells.items():
+            for tell in waiting.values():
+                tell(key, _NoFarmError())
 
 
 class _Counted(Progress):

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from genkern.errors import BugError, ProfilerError, bugs_told
-from genkern.farm.workshop import Job, Workshop
+from genkern.farm.bench import Bench, Job
+from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, Binary, Candidate, Check, Measurement, Outcome, Unfit, Winner, code_digest
+from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
-from genkern.search.patience import Patience, forms_first
-from genkern.search.predict import promising_first
 from genkern.search.screening import screening_for
 from genkern.search.select import (
     barren_families,
@@ -30,6 +30,8 @@ from genkern.search.select import (
     semifinalists,
     spread_us,
 )
+from genkern.search.strategies import ChosenStrategy, chosen_strategy
+from genkern.search.strategy import Lost, Task
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
 from genkern.timing.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
@@ -37,10 +39,9 @@ from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget
 from genkern.tuning.check import Checker
 from genkern.tuning.progress import Progress
+from genkern.tuning.search import Search
 
 _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
-# Significant digits of times that only tell who is timed again.
-_SCREEN_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Report:
 class Tuner:
     """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
 
+    `strategy` says what is compiled and measured, and when that is enough (None: as `budget.patience` has it).
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
     `check_all` has every finalist checked, not only those that would win, or be the runner-up.
@@ -110,6 +112,7 @@ class Tuner:
     progress: Progress
     provenance: Provenance
     budget: Budget
+    strategy: ChosenStrategy | None = None
     device_index: int = 0
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
@@ -132,9 +135,7 @@ class Tuner:
         report, facts = Report(problem), self.journal.of(problem)
         with report.stage("prune"):
             report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
-            configs = promising_first(problem, report.pruned.kept, self.workshop.gpu)
-            if self.budget.patience:
-                configs = forms_first(configs)
+            configs = list(report.pruned.kept)
         report.outcomes[Outcome.ILLEGAL] = sum(report.pruned.illegal.values())
         report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
         incumbent = self.incumbents.get(problem)
@@ -150,16 +151,19 @@ class Tuner:
             return report
         # What an earlier run measured, or found best, is measured rather than a copy of it.
         first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
-        with self.workshop.open(problem, configs, self.device_index, first) as job:
-            self._keep_unfit(job, facts, configs)
+        with self.workshop.open(problem, configs, self.device_index, first) as bench:
+            search = self._search(bench, facts, configs, first)
             bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
             self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
             with report.stage("compile and screen"), bar as advance:
-                for measurement in self._screen(job, facts):
+                for measurement in self._screen(bench, search, facts):
                     report.candidates[measurement.config] = measurement
                     advance(1)
-            report.binaries = job.binaries
-            report.winner = self._choose(job, facts, report)
+            report.binaries = bench.job.binaries
+            report.winner = self._choose(bench.job, facts, report)
+            for name, found in report.candidates.items():
+                if found.outcome is Outcome.WRONG:
+                    search.tell(Lost(Config.parse(name), found.outcome))
         if facts.winner is not None:
             # Decided by an earlier run, whose neighbours were others: a file that says so may be in use.
             report.winner = facts.winner
@@ -172,40 +176,38 @@ class Tuner:
         self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
         return report
 
-    def _keep_unfit(self, job: Job, facts: ProblemFacts, configs: Sequence[Config]) -> None:
-        """What was found unfit stays so in a run that goes on: the others have been screened, or timed, without it."""
-        problem = job.session.problem
+    def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], first: Collection[str]) -> Search:
+        """The search of what an earlier start did not find unfit.
+
+        That stays so in a run that goes on: the others have been screened, or timed, without it.
+        """
+        problem = bench.job.session.problem
 
         def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
             # One that is screened was fit, and is tried again by the next run that goes on.
             if new := [name for name in names if name not in facts.screened]:
                 self.journal.unfit(problem, new, unfit)
 
-        job.leave_out({config.name: facts.unfit[config.name] for config in configs if config.name in facts.unfit})
-        job.on_unfit = on_unfit
-        job.on_compiled = lambda *numbers: self.journal.compiled(problem, Compiled(*numbers))
-
-    def _screen(self, job: Job, facts: ProblemFacts) -> Iterator[Measurement]:
-        """Every candidate's first measurement, from the journal where it is known."""
-        problem = job.session.problem
-        known = dict(facts.screened)
-        times_us = [measurement.duration_us for measurement in known.values() if measurement.duration_us is not None]
+        bench.on_unfit = on_unfit
+        if facts.unfit:
+            bench.leave_out({c.name: facts.unfit[c.name] for c in configs if c.name in facts.unfit})
+        times_us = [measurement.duration_us for measurement in facts.screened.values()]
         # The measured process tells by it what is hopeless, and the best were measured first.
-        best_us, screening = min(times_us, default=None), screening_for(self.budget)
-        job.session = replace(job.session, best_us=best_us, screening=screening)
+        best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
+        bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
+        make_task = functools.partial(Task, problem, self.workshop.gpu, patience=self.budget.patience, best_us=best_us)
+        strategy = self.strategy or chosen_strategy(None, self.budget.patience)
+        return Search(bench, bench.worth_making(configs), strategy, make_task, dict(facts.screened), first)
 
-        def unknown() -> Iterator[Candidate]:
-            # Whoever pulls, in whichever thread, ends the compiling there when it ends early.
-            with contextlib.closing(job.candidates) as candidates:
-                yield from (candidate for candidate in candidates if candidate.config.name not in known)
-
+    def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
+        """Every candidate's first measurement, from the journal where it is known."""
+        problem, job = bench.job.session.problem, bench.job
+        known = dict(facts.screened)
+        search.on_made = lambda: self.journal.compiled(problem, Compiled(*bench.counts))
         in_a_row: list[str] = []
-        patience = Patience(self.budget.patience, best_us)
         try:
-            for measurement in map(_brief, self.profiler.screen(job.session, unknown())):
+            for measurement in search.measurements(self.profiler):
                 self.journal.screened(problem, measurement)
-                if patience.ends(job.binaries[measurement.config].key, measurement.duration_us):
-                    job.enough = True
                 in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
                 yield measurement
         except ProfilerError:
@@ -213,6 +215,8 @@ class Tuner:
             # device to run on.
             self.journal.retracted(problem, in_a_row[1:])
             raise
+        self.journal.searched(problem, search.searched())
+        job.unfit |= {name: unfit for name, unfit in search.left_out().items() if name not in job.unfit}
         yield from (measurement for name, measurement in known.items() if name in job.ready)
         for name, unfit in job.unfit.items():
             yield Measurement(name, unfit.outcome, self.profiler.time_source, message=unfit.message)
@@ -345,18 +349,6 @@ class Tuner:
             torch_us=torch.duration_us if torch else None,
             code=code_digest(job.ready[final.config].binaries) if final.config in job.ready else "",
         )
-
-
-def _brief(measurement: Measurement) -> Measurement:
-    """Without the digits that say nothing: a screening's noise is some percent, and its record is most of a journal."""
-    if measurement.duration_us is None:
-        return measurement
-    samples_us = tuple(_rounded(us) for us in measurement.samples_us)
-    return replace(measurement, duration_us=_rounded(measurement.duration_us), samples_us=samples_us)
-
-
-def _rounded(us: float) -> float:
-    return float(f"{us:.{_SCREEN_DIGITS}g}")
 
 
 def _wrong(check: Check) -> str:

@@ -122,10 +122,10 @@ class _LaunchProfiler(ABC):
         self._edge_s = edge_s
         self._grace_s = grace_s
 
-    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+    def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """Yield one Measurement per candidate. Raises ProfilerError when nothing can be measured at all."""
         calls = screen_calls(session.budget)
-        waiting = iter(candidates)
+        waiting = itertools.chain.from_iterable(units)
         barren = 0
         while chunk := list(itertools.islice(waiting, self._chunk_size)):
             queue = deque([[Visit(candidate, calls) for candidate in spread_symbols(chunk)]])

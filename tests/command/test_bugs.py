@@ -34,7 +34,8 @@ SIZES = "- {'M': 64, 'N': 128, 'K': 256}\n- {'M': 64, 'N': 256, 'K': 256}\n"
 
 def changed(module: GeneratedModule, change: Callable[[str], str]) -> GeneratedModule:
     """With other texts."""
-    return dataclasses.replace(module, text=change(module.text), kernels_text=change(module.kernels_text))
+    texts = {"kernels_text": change(module.kernels_text), "measured_text": change(module.measured_text)}
+    return dataclasses.replace(module, render=lambda: change(module.text), **texts)
 
 
 def wrong_text(module: GeneratedModule) -> GeneratedModule:

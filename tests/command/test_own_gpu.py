@@ -75,3 +75,13 @@ def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
     bad.write_text("sm_103: {like: sm_100, devices: [{name: B300}]}\n")
     ran = run(*SIZE, "--explain", env={**os.environ, ENVIRONMENT: str(bad)})
     assert (ran.status, ran.err) == (2, f"genkern: {bad}: sm_103: B300 has no clock_mhz\n")
+
+
+def test_what_is_compiled_for_it_is_in_the_table_of_formats(files: dict[str, str]) -> None:
+    """As for what it is like."""
+    ran = run("ops", env={**os.environ, **files})
+    head, *rows = (re.split("  +", line) for line in ran.out.splitlines())
+    new, like = head.index("sm_103"), head.index("sm_100")
+    states = [(row[new], row[like]) for row in rows if len(row) == len(head)]
+    assert ("compiled", "compiled") in states
+    assert all(one == other for one, other in states)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -12,7 +11,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob
 from genkern.farm.farm import Farm
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Binary, Outcome
+from genkern.gemm.records import Binary, Outcome, Resources
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 
@@ -79,58 +79,129 @@ def test_one_result_for_each_distinct_spec(make_farm: Callable[..., Farm], troub
     assert farm.counts.compile_s > 0
 
     again = make_farm()
-    again._pool = None  # type: ignore[assignment]  # would raise if it were used
+    again._work = None  # type: ignore[assignment,method-assign]  # would raise if it were used
     assert compiled(again, trouble, PLAIN) == results
     assert (again.counts.wanted, again.counts.cached, again.counts.compiled) == (4, 4, 0)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4])
-def test_nothing_is_begun_once_it_is_enough(
-    make_farm: Callable[..., Farm], trouble: Path, monkeypatch: pytest.MonkeyPatch, most: int
+class HeldPool:
+    """A pool of workers that begin what they are given and end it when they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: dict[str, Future[Binary | Failure]] = {}
+        monkeypatch.setattr("genkern.farm.pool.begin", self._begin)
+
+    def _begin(self, job: CompileJob, workers: int) -> Future[Binary | Failure]:
+        self.begun[job.spec.function] = Future()
+        return self.begun[job.spec.function]
+
+    def wait_for(self, *names: str) -> None:
+        """Wait until these are begun, and no others are."""
+        deadline = time.monotonic() + 20
+        while list(self.begun) != list(names):
+            assert time.monotonic() < deadline, (list(self.begun), names)
+            time.sleep(0.005)
+
+    def end(self, farm: Farm, name: str) -> None:
+        key = farm.key(trouble_spec(name))
+        self.begun.pop(name).set_result(Binary(key, "/entry", name, Resources()))
+
+
+class Owner:
+    """Orders jobs of a farm by name, each with a rank, and keeps what it is told."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = farm
+        self.told: list[str] = []
+
+    def order(self, *named: tuple[int, str]) -> None:
+        specs = [(rank, trouble_spec(name)) for rank, name in named]
+        jobs = [(rank, self._farm.job(self._farm.key(spec), "/module.py", spec)) for rank, spec in specs]
+        self._farm.order(self, jobs, self._tell)
+
+    def drop(self, *names: str) -> None:
+        self._farm.drop(self, [self._farm.key(trouble_spec(name)) for name in names])
+
+    def _tell(self, key: str, result: Binary | Failure | Exception) -> None:
+        self.told.append(result.symbol if isinstance(result, Binary) else type(result).__name__)
+
+
+def test_what_is_wanted_most_is_begun_next(make_farm: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late it was ordered; what is dropped is not begun, and of what was begun before nobody is told."""
+    pool, farm = HeldPool(monkeypatch), make_farm()
+    owner = Owner(farm)
+    owner.order(*((rank, f"k{rank}") for rank in range(10)))
+    # Two workers, and two jobs that wait for them.
+    pool.wait_for("k0", "k1", "k2", "k3")
+    owner.order((-1, "late"))
+    owner.drop("k1", "k4", "k5")
+    pool.end(farm, "k0")
+    pool.wait_for("k1", "k2", "k3", "late")
+    pool.end(farm, "k1")
+    pool.wait_for("k2", "k3", "late", "k6")
+    assert owner.told == ["k0"]
+    pool.end(farm, "late")
+    assert owner.told == ["k0", "late"]
+    farm.drop(owner)
+    for name in ("k2", "k3", "k6", "k7"):
+        if name in pool.begun:
+            pool.end(farm, name)
+    assert owner.told == ["k0", "late"]
+
+
+def test_owners_share_the_pool_evenly(make_farm: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that is long and was there first lets the other one's begin; each its own most wanted first."""
+    pool, farm = HeldPool(monkeypatch), make_farm()
+    one, other = Owner(farm), Owner(farm)
+    one.order(*((rank, f"a{rank}") for rank in range(10)))
+    pool.wait_for("a0", "a1", "a2", "a3")
+    other.order((7, "b7"), (5, "b5"), (6, "b6"))
+    pool.end(farm, "a0")
+    pool.wait_for("a1", "a2", "a3", "b5")
+    pool.end(farm, "a1")
+    pool.wait_for("a2", "a3", "b5", "b6")
+    pool.end(farm, "b5")
+    pool.wait_for("a2", "a3", "b6", "b7")
+    pool.end(farm, "a2")
+    pool.wait_for("a3", "b6", "b7", "a4")
+    assert (one.told, other.told) == (["a0", "a1", "a2"], ["b5"])
+
+
+def test_what_several_want_is_done_once(make_farm: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are told; it goes on where the one who was first wants it no more; to the others it was cached."""
+    pool, farm = HeldPool(monkeypatch), make_farm()
+    one, other, third = Owner(farm), Owner(farm), Owner(farm)
+    one.order((0, "x"), (1, "y"))
+    other.order((0, "x"), (1, "y"))
+    pool.wait_for("x", "y")
+    one.drop("y")
+    pool.end(farm, "x")
+    pool.end(farm, "y")
+    assert (one.told, other.told) == (["x"], ["x", "y"])
+    # Where the cache has lost what was made, or it was damaged, it is made again.
+    third.order((0, "y"))
+    pool.wait_for("y")
+    made = Binary("key", "/entry", "x", Resources())
+    monkeypatch.setattr(farm.cache, "get", lambda key: made)
+    third.order((0, "x"))
+    assert (third.told, farm.counts.compiled, farm.counts.cached) == (["x"], 2, 2)
+    pool.end(farm, "y")
+
+
+def test_an_owner_that_leaves_takes_no_other_ones_result(
+    make_farm: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is taken from the list before that still has a result; nothing else has, nor is the pool started again."""
-    pools = []
-
-    def results_of(jobs: Iterable[CompileJob], workers: int) -> Iterator[Failure]:
-        pools.append(workers)
-        taken = iter(jobs)
-        while some := list(itertools.islice(taken, 2)):
-            yield from (Failure(job.key, Outcome.COMPILE_FAILED, "no") for job in some)
-
-    monkeypatch.setattr("genkern.farm.pool.results_of", results_of)
-    found: list[Binary | Failure] = []
-    for result in make_farm().compile(str(trouble), map(trouble_spec, PLAIN), lambda: len(found) >= most):
-        found.append(result)
-    assert len(found) == (most + 1) // 2 * 2
-    assert len(pools) == 1
-
-
-def test_what_the_cache_has_waits_for_its_turn(
-    make_farm: Callable[..., Farm], trouble: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes first, or in turn, behind what promised more; what is left at the end is neither begun nor counted."""
-    compiled(make_farm(), trouble, cached := [PLAIN[0], PLAIN[2], PLAIN[3]])
-    names = [PLAIN[0], "a", PLAIN[2], "b", "c", PLAIN[3], "d"]
-
-    def results_of(jobs: Iterable[CompileJob], workers: int) -> Iterator[Failure]:
-        yield from (Failure(job.key, Outcome.COMPILE_FAILED, "no") for job in jobs)
-
-    monkeypatch.setattr("genkern.farm.pool.results_of", results_of)
-    key_of = make_farm().key
-    name_of = {key_of(trouble_spec(name)): name for name in names}
-
-    def order(most: int = len(names), **options: bool) -> list[str]:
-        farm, found = make_farm(), list[str]()
-        specs = map(trouble_spec, names)
-        for result in farm.compile(str(trouble), specs, lambda: len(found) >= most, **options):
-            found.append(name_of[result.key])
-        assert farm.counts.cached == len({*found} & {*cached})
-        return found
-
-    assert order() == [*cached, "a", "b", "c", "d"]
-    assert order(in_turn=True) == names
-    assert order(4, in_turn=True) == names[:4]
-    assert order(5, in_turn=True) == names[:5]
+    """An error of a job whose owner is gone, with its module say, is not the other one's: that one's job is done."""
+    pool, farm = HeldPool(monkeypatch), make_farm()
+    one, other = Owner(farm), Owner(farm)
+    one.order((0, "x"))
+    other.order((0, "x"))
+    pool.wait_for("x")
+    farm.drop(one)
+    pool.begun.pop("x").set_exception(BugError("no such module"))
+    pool.wait_for("x")
+    pool.begun.pop("x").set_exception(BugError("a bug"))
+    assert (one.told, other.told) == ([], ["BugError"])
 
 
 def test_sizes_share_binaries(make_farm: Callable[..., Farm], hostile_path: Path) -> None:

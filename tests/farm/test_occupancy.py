@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machines import known_gpus
 
 from genkern.farm.occupancy import fits, occupancy
-from genkern.gemm.gpus import Gpu, gpu_for_arch, known_gpus
+from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.records import Resources
 
 resources_of = st.builds(

@@ -15,7 +15,7 @@ from trouble_kernels import trouble_spec
 from genkern.farm.cache import BinaryCache
 from genkern.farm.compiler import CompileJob
 from genkern.farm.farm import Farm
-from genkern.farm.pool import WorkerDiedError, end, results_of
+from genkern.farm.pool import WorkerDiedError, begin, end
 
 
 def jobs_for(trouble: Path, cache: Path, *names: str) -> list[CompileJob]:
@@ -34,7 +34,7 @@ def test_a_killed_worker_is_told(trouble: Path, hostile_path: Path) -> None:
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with pytest.raises(WorkerDiedError):
-        list(results_of(jobs_for(trouble, hostile_path / "cache", "kill_worker"), 2))
+        begin(*jobs_for(trouble, hostile_path / "cache", "kill_worker"), 2).result()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     end()
 

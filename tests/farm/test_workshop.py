@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,9 @@ from small_gemms import (
 )
 
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.farm import Farm, never
+from genkern.farm.compiler import CompileJob
+from genkern.farm.farm import Farm
+from genkern.farm.orders import Tell
 from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
@@ -47,30 +49,27 @@ class ScriptedFarm(Farm):
     def __init__(
         self,
         folder: Path,
-        order: Callable[[list[KernelSpec]], list[KernelSpec]],
+        arranged: Callable[[list[KernelSpec]], list[KernelSpec]],
         refused: str = "",
         code: Callable[[KernelSpec], str | None] = lambda spec: None,
     ) -> None:
         super().__init__(BinaryCache(folder), target_of("gfx942"), "3.6.0", jobs=1, timeout_s=1.0)
-        self.order = order
+        self.arranged = arranged
+        self.arrived: list[str] = []
         self.refused = refused
         self.code = code
         self.modules: list[str] = []
         self.from_outside = False
 
-    def compile(
-        self, module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool] = never, **options: bool
-    ) -> Iterator[Binary | Failure]:
-        self.options = options
-        self.modules.append(Path(module_path).read_text())
-        for spec in self.order(list(specs)):
-            if enough():
-                return
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+        self.modules.extend({Path(job.module_path).read_text() for _, job in jobs})
+        for spec in self.arranged([job.spec for _, job in jobs]):
+            self.arrived.append(key := self.key(spec))
             if spec.function == self.refused:
-                yield Failure(self.key(spec), Outcome.COMPILE_TIMED_OUT, "no result after 1 s", self.from_outside)
+                tell(key, Failure(key, Outcome.COMPILE_TIMED_OUT, "no result after 1 s", self.from_outside))
             else:
                 resources = Resources(registers=64, shared_bytes=16384, code_sha256=self.code(spec))
-                yield Binary(self.key(spec), "/entry", spec.function, resources)
+                tell(key, Binary(key, "/entry", spec.function, resources))
 
 
 @pytest.fixture
@@ -96,18 +95,19 @@ def test_real_binaries_become_candidates(
     farm = Farm(BinaryCache(cache_dir), target_of("gfx942"), TRITON_VERSION, jobs=2, timeout_s=60)
     workshop = make_workshop(farm)
     for problem in (PROBLEM, GemmProblem(4001, 640, 256)):
-        with workshop.open(problem, CONFIGS, 3) as job:
-            candidates = {candidate.config: candidate for candidate in job.candidates}
+        with workshop.open(problem, CONFIGS, 3) as bench:
+            candidates = {candidate.config: candidate for candidate in bench.candidates(CONFIGS)}
             assert set(candidates) == set(CONFIGS)
-            assert job.ready == {config.name: candidate for config, candidate in candidates.items()}
-            assert job.unfit == {}
+            assert bench.job.ready == {config.name: candidate for config, candidate in candidates.items()}
+            assert bench.job.unfit == {}
             for config, candidate in candidates.items():
                 kernels = ["matmul_tiled_split", "reduce_splits"] if config.SPLIT_K > 1 else ["matmul_tiled"]
                 found = [binary.symbol.removesuffix(f"_BM{config.BLOCK_SIZE_M}") for binary in candidate.binaries]
                 assert all(symbol.startswith(kernel) for symbol, kernel in zip(found, kernels, strict=True))
-                assert job.binaries[config.name] == candidate.binaries[0]
-            assert (job.session.problem, job.session.device_index, job.session.init_type) == (problem, 3, "hpl")
-            assert list(load_module(job.session.module_path).CONFIGS) == [config.name for config in CONFIGS]
+                assert bench.job.binaries[config.name] == candidate.binaries[0]
+            session = bench.job.session
+            assert (session.problem, session.device_index, session.init_type) == (problem, 3, "hpl")
+            assert callable(load_module(session.module_path).make_operands)
     assert (farm.counts.wanted, farm.counts.failed) == (10, 0)
     assert farm.counts.cached >= 5
     assert names_in(hostile_path) == []
@@ -119,35 +119,23 @@ def test_a_candidate_comes_with_its_last_binary(
 ) -> None:
     """In whatever order binaries arrive, each config is handed out once, as soon as all its binaries are there."""
     farm = ScriptedFarm(tmp_path, lambda specs: [*specs[seed:], *specs[:seed]])
-    arrived: list[str] = []
-    original = farm.compile
-
-    def compile_and_note(
-        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool], **options: bool
-    ) -> Iterator[Binary | Failure]:
-        for result in original(module_path, specs, enough, **options):
-            arrived.append(result.key)
-            yield result
-
-    farm.compile = compile_and_note  # type: ignore[method-assign]
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
-        seen = []
-        for candidate in job.candidates:
-            assert {binary.key for binary in candidate.binaries} <= set(arrived)
-            assert arrived[-1] in {binary.key for binary in candidate.binaries}
-            seen.append(candidate.config)
-    assert (len(arrived), farm.options) == (5, {"in_turn": False})
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
+        made = list(bench.candidates(CONFIGS))
+    places = [max(farm.arrived.index(binary.key) for binary in candidate.binaries) for candidate in made]
+    assert places == sorted(places)
+    assert len(farm.arrived) == 5
+    seen = [candidate.config for candidate in made]
     assert sorted(seen) == sorted(CONFIGS)
 
 
 def test_refused_kernels_take_their_configs_along(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
     """A config with a kernel that was not compiled ends in that kernel's outcome, and the others are candidates."""
     farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
-        ready = {candidate.config for candidate in job.candidates}
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
+        ready = {candidate.config for candidate in bench.candidates(CONFIGS)}
     assert ready == {config for config in CONFIGS if config.SPLIT_K == 1}
-    assert set(job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
-    assert {(unfit.outcome, unfit.message) for unfit in job.unfit.values()} == {
+    assert set(bench.job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    assert {(unfit.outcome, unfit.message) for unfit in bench.job.unfit.values()} == {
         (Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
     }
 
@@ -164,13 +152,13 @@ def test_what_is_left_out_is_not_compiled(make_workshop: Callable[..., Workshop]
 
     told: list[str] = []
     configs = [CONFIGS[0], AMD_SPLIT, *WIDER]
-    with make_workshop(ScriptedFarm(tmp_path, order)).open(PROBLEM, configs, 0) as job:
-        job.leave_out(known)
-        job.on_unfit = lambda names, unfit: told.extend(names)
-        ready = {candidate.config for candidate in job.candidates}
+    with make_workshop(ScriptedFarm(tmp_path, order)).open(PROBLEM, configs, 0) as bench:
+        bench.leave_out(known)
+        bench.on_unfit = lambda names, unfit: told.extend(names)
+        ready = {candidate.config for candidate in bench.candidates(configs)}
     assert ready == {AMD_SPLIT, WIDER[1]}
-    assert (job.unfit, told) == (known, [])
-    assert set(job.binaries) == {AMD_SPLIT.name, *(config.name for config in WIDER)}
+    assert (bench.job.unfit, told) == (known, [])
+    assert set(bench.job.binaries) == {AMD_SPLIT.name, *(config.name for config in WIDER)}
     assert f"matmul_tiled_mask_m {AMD.BLOCK_SIZE_M}" not in asked
     assert len(asked) == 4
 
@@ -179,10 +167,10 @@ def test_what_turns_out_unfit_is_told_at_once(make_workshop: Callable[..., Works
     """All configs of a binary together, when it is known; at the end, how many binaries there are."""
     events: list[object] = []
     farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="matmul_tiled_mask_m")
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
-        job.on_unfit = lambda names, unfit: events.append((unfit.outcome, *names))
-        job.on_compiled = lambda *numbers: events.append(numbers)
-        events.extend(candidate.config.name for candidate in job.candidates)
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
+        bench.on_unfit = lambda names, unfit: events.append((unfit.outcome, *names))
+        events.extend(candidate.config.name for candidate in bench.candidates(CONFIGS))
+        events.append(bench.counts)
     late = Outcome.COMPILE_TIMED_OUT
     assert events == [
         (late, CONFIGS[0].name, CONFIGS[1].name),
@@ -198,21 +186,21 @@ def test_a_compiler_that_was_killed_is_not_told(make_workshop: Callable[..., Wor
     told: list[str] = []
     farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
     farm.from_outside = True
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
-        job.on_unfit = lambda names, unfit: told.extend(names)
-        list(job.candidates)
-    assert set(job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
+        bench.on_unfit = lambda names, unfit: told.extend(names)
+        list(bench.candidates(CONFIGS))
+    assert set(bench.job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
     assert told == []
 
 
 def test_what_cannot_launch_is_no_candidate(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
     """A binary that needs more than the GPU has is over_resources, with the figures; its resources stay known."""
     small = dataclasses.replace(MI300X, shared_bytes_per_block=16383)
-    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), small).open(PROBLEM, [AMD], 0) as job:
-        assert list(job.candidates) == []
-    assert job.unfit[AMD.name].outcome is Outcome.OVER_RESOURCES
-    assert "LDS of 16384 bytes is over the 16383" in job.unfit[AMD.name].message
-    assert job.binaries[AMD.name].resources.registers == 64
+    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), small).open(PROBLEM, [AMD], 0) as bench:
+        assert list(bench.candidates([AMD])) == []
+    assert bench.job.unfit[AMD.name].outcome is Outcome.OVER_RESOURCES
+    assert "LDS of 16384 bytes is over the 16383" in bench.job.unfit[AMD.name].message
+    assert bench.job.binaries[AMD.name].resources.registers == 64
 
 
 def same_code_but_for_masks(spec: KernelSpec) -> str:
@@ -240,17 +228,17 @@ def test_of_copies_the_first_is_measured(make_workshop: Callable[..., Workshop],
         AMD_SPLIT,
         dataclasses.replace(AMD_SPLIT, SPLIT_K=8),
     ]
-    with make_workshop(farm).open(PROBLEM, [*TWINS, *others], 0) as job:
-        ready = {candidate.config for candidate in job.candidates}
+    with make_workshop(farm).open(PROBLEM, [*TWINS, *others], 0) as bench:
+        ready = {candidate.config for candidate in bench.candidates([*TWINS, *others])}
     (measured,) = ready & set(TWINS)
     assert ready == {measured, *others}
     copies = [config.name for config in TWINS if config != measured]
-    assert sorted(job.unfit) == sorted(copies)
+    assert sorted(bench.job.unfit) == sorted(copies)
     for name in copies:
-        assert job.unfit[name].outcome is Outcome.IDENTICAL
-        assert job.unfit[name].message.endswith(f" {measured.name}")
-        assert name in job.binaries
-    assert set(job.launches.values()) == {config.name for config in ready}
+        assert bench.job.unfit[name].outcome is Outcome.IDENTICAL
+        assert bench.job.unfit[name].message.endswith(f" {measured.name}")
+        assert name in bench.job.binaries
+    assert set(bench.job.launches.values()) == {config.name for config in ready}
 
 
 def test_those_named_first_are_candidates_always(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
@@ -258,9 +246,9 @@ def test_those_named_first_are_candidates_always(make_workshop: Callable[..., Wo
     for first in ([TWINS[2]], [TWINS[1], TWINS[3]]):
         farm = ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks)
         names = {config.name for config in first}
-        with make_workshop(farm).open(PROBLEM, TWINS, 0, names) as job:
-            assert {candidate.config.name for candidate in job.candidates} == names
-        assert {unfit.message.split()[-1] for unfit in job.unfit.values()} == {first[0].name}
+        with make_workshop(farm).open(PROBLEM, TWINS, 0, names) as bench:
+            assert {candidate.config.name for candidate in bench.candidates(TWINS)} == names
+        assert {unfit.message.split()[-1] for unfit in bench.job.unfit.values()} == {first[0].name}
 
 
 @pytest.mark.parametrize("budget", [Budget(exhaustive=True), Budget(protocol="tune_gemm")])
@@ -270,63 +258,44 @@ def test_an_exhaustive_run_measures_copies_too(
     """As tune_gemm does."""
     workshop = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks))
     workshop.budget = budget
-    with workshop.open(PROBLEM, TWINS, 0) as job:
-        assert {candidate.config for candidate in job.candidates} == set(TWINS)
+    with workshop.open(PROBLEM, TWINS, 0) as bench:
+        assert {candidate.config for candidate in bench.candidates(TWINS)} == set(TWINS)
 
 
 def test_unknown_code_equals_nothing(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
     """Binaries from before digests were kept are all measured."""
-    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs)).open(PROBLEM, TWINS, 0) as job:
-        assert {candidate.config for candidate in job.candidates} == set(TWINS)
+    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs)).open(PROBLEM, TWINS, 0) as bench:
+        assert {candidate.config for candidate in bench.candidates(TWINS)} == set(TWINS)
 
 
 def test_real_copies_are_found(make_workshop: Callable[..., Workshop], cache_dir: Path) -> None:
     """On gfx950 Triton ignores kpack: half of the configs that differ there need no measurement."""
     farm = Farm(BinaryCache(cache_dir), target_of("gfx950"), TRITON_VERSION, jobs=2, timeout_s=60)
     configs = [dataclasses.replace(config, kpack=kpack) for config in (AMD, AMD_SPLIT) for kpack in (1, 2)]
-    with make_workshop(farm, gpu_for_arch("gfx950")).open(PROBLEM, configs, 0) as job:
-        ready = {candidate.config for candidate in job.candidates}
+    with make_workshop(farm, gpu_for_arch("gfx950")).open(PROBLEM, configs, 0) as bench:
+        ready = {candidate.config for candidate in bench.candidates(configs)}
     farm.close()
     assert sorted(config.SPLIT_K for config in ready) == [1, 4]
-    assert [unfit.outcome for unfit in job.unfit.values()] == [Outcome.IDENTICAL] * 2
-
-
-def test_what_is_not_compiled_is_left_out(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
-    """Once it is enough, all configs without binaries yet are predicted_out; the cache does not use patience up."""
-    farm = ScriptedFarm(tmp_path, lambda specs: specs)
-    workshop = make_workshop(farm)
-    workshop.budget = Budget(patience=9)
-    with workshop.open(PROBLEM, CONFIGS, 0) as job:
-        ready = set()
-        for candidate in job.candidates:
-            ready.add(candidate.config.name)
-            job.enough = True
-    assert farm.options == {"in_turn": True}
-    # Those of its binary, which are there at once, are candidates too.
-    assert {CONFIGS[0].name, CONFIGS[1].name} <= ready == {*job.ready}
-    assert {name: unfit.outcome for name, unfit in job.unfit.items()} == dict.fromkeys(
-        (config.name for config in CONFIGS if config.name not in ready), Outcome.PREDICTED_OUT
-    )
-    assert job.unfit
+    assert [unfit.outcome for unfit in bench.job.unfit.values()] == [Outcome.IDENTICAL] * 2
 
 
 def test_every_config_ends_somewhere(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
     """ready and unfit together are all configs, and no config is in both."""
     for refused in ("", "matmul_tiled_mask_m", "matmul_tiled_split_mask_m", "reduce_splits"):
-        with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, refused)).open(PROBLEM, CONFIGS, 0) as job:
-            list(job.candidates)
-        assert sorted([*job.ready, *job.unfit]) == sorted(config.name for config in CONFIGS)
+        with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, refused)).open(PROBLEM, CONFIGS, 0) as bench:
+            list(bench.candidates(CONFIGS))
+        assert sorted([*bench.job.ready, *bench.job.unfit]) == sorted(config.name for config in CONFIGS)
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_modules_go_away_unless_kept(make_workshop: Callable[..., Workshop], hostile_path: Path, keep: bool) -> None:
     """The generated module is there during the job, and afterwards only with --keep, after an error too."""
     workshop = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=keep)
-    text = generate(PROBLEM, CONFIGS, "gfx942").text
+    text = generate(PROBLEM, CONFIGS, "gfx942").measured_text
 
     def interrupted() -> None:
-        with workshop.open(PROBLEM, CONFIGS, 0) as job:
-            assert Path(job.session.module_path).read_text() == text
+        with workshop.open(PROBLEM, CONFIGS, 0) as bench:
+            assert Path(bench.job.session.module_path).read_text() == text
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -334,35 +303,31 @@ def test_modules_go_away_unless_kept(make_workshop: Callable[..., Workshop], hos
     assert names_in(hostile_path) == ([f"gemm_{PROBLEM.name}.py"] if keep else [])
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_each_table_of_configs_is_another_module(
-    make_workshop: Callable[..., Workshop], tmp_path: Path, keep: bool
-) -> None:
-    """A measured process, which keeps what it has imported, finds each config of a problem that has several jobs."""
-    workshop = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), keep_modules=keep)
-    sessions = []
-    for config in CONFIGS[:2]:
-        with workshop.open(PROBLEM, [config], 0) as job:
-            assert list(load_module(job.session.module_path).CONFIGS) == [config.name]
-            sessions.append(job.session)
-    assert sessions[0] != sessions[1]
+def test_other_kernels_are_another_module(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """A measured process, which keeps what it has imported, finds the kernels of each job of a problem."""
+    workshop = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs))
+    paths = []
+    for config, kernel in ((AMD, "matmul_tiled_mask_m"), (AMD_SPLIT, "matmul_tiled_split_mask_m")):
+        with workshop.open(PROBLEM, [config], 0) as bench:
+            paths.append(bench.job.session.module_path)
+            assert hasattr(load_module(paths[-1]), kernel)
+    assert paths[0] != paths[1]
 
 
-def test_workers_get_the_kernels_only(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
-    """What workers import has every kernel, to the character, and not the table of configs."""
+def test_nobody_who_works_reads_the_table_of_configs(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+    """Workers and measured process import every kernel, to the character, and what the latter calls; no row of it."""
     farm = ScriptedFarm(tmp_path, lambda specs: specs)
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as job:
-        list(job.candidates)
-        whole = Path(job.session.module_path).read_text()
-    (kernels,) = farm.modules
-    assert whole.startswith(kernels)
-    assert "_TABLE" not in kernels
-    assert functions(kernels) >= {
-        "_symbol",
-        "tile_of",
-        "matmul_tiled_mask_m",
-        "matmul_tiled_split_mask_m",
-        "reduce_splits",
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
+        list(bench.candidates(CONFIGS))
+        measured = Path(bench.job.session.module_path).read_text()
+    module = generate(PROBLEM, CONFIGS, "gfx942", MI300X)
+    assert farm.modules == [measured] == [module.measured_text]
+    assert measured.startswith(module.kernels_text.rstrip())
+    assert "_TABLE" in module.text
+    assert "_TABLE" not in measured
+    assert functions(measured) >= {
+        *("_symbol", "tile_of", "matmul_tiled_mask_m", "matmul_tiled_split_mask_m", "reduce_splits"),
+        *("make_operands", "reference", "vendor"),
     }
 
 
@@ -392,8 +357,8 @@ def test_kept_modules_of_one_problem_stand_side_by_side(
     """A results file may have several configs for it: the first has the plain name, and the same one stays one file."""
     workshop = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=True)
     for config in (AMD, WIDER[0], AMD):
-        with workshop.open(PROBLEM, [config], 0) as job:
-            list(job.candidates)
+        with workshop.open(PROBLEM, [config], 0) as bench:
+            list(bench.candidates([config]))
     name = f"gemm_{PROBLEM.name}"
     assert names_in(hostile_path) == [f"{name}.py", f"{name}_2.py"]
     modules = [path.read_text() for path in sorted(hostile_path.rglob("gemm_*.py"))]

@@ -52,10 +52,11 @@ def test_a_device_of_a_known_architecture() -> None:
 
 
 def test_a_device_of_the_same_name_takes_its_place() -> None:
-    """For figures of one's own, such as a lower clock."""
+    """For figures of one's own, such as a lower clock; it stays the default."""
     own = device(name="NVIDIA H200", match="h200")
     devices = with_entries({"sm_90": {"devices": [own]}})["sm_90"]
     assert [gpu.compute_units for gpu in devices if gpu.name == "NVIDIA H200"] == [10]
+    assert devices[0].name == gpu_for_arch("sm_90").name == "NVIDIA H200"
 
 
 def test_an_architecture_like_another() -> None:
@@ -89,6 +90,9 @@ def test_an_architecture_like_none() -> None:
         ({"sm_103": [1]}, "sm_103: the entry is not a mapping"),
         ({"sm_103": {"like": "sm_100"}}, "sm_103: devices is not a list"),
         ({"sm_103": {"like": "sm_99", "devices": [DEVICE]}}, "'sm_99' is none of the architectures before it"),
+        ({"sm_103": {"like": ["sm_100"], "devices": [DEVICE]}}, "none of the architectures before it"),
+        ({"sm_90": {"devices": [device(memory_gb=float("inf"))]}}, "memory_gb = inf is no figure"),
+        ({"sm_90": {"devices": [device(flops_per_clock={"fp16": 1, 4: 1})]}}, "4 is not one of fp16"),
         ({"sm_90": {"like": "sm_100", "devices": [DEVICE]}}, "not known yet"),
         ({"sm_103": {"devices": [DEVICE]}}, "sm_103: NVIDIA Other has no blocks_per_unit_max"),
         ({"sm_90": {"devices": [device(colour="green")]}}, "no key 'colour'"),

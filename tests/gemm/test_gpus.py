@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from machines import known_gpus
 
 from genkern.errors import InputError
 from genkern.gemm import gpus
@@ -22,7 +23,6 @@ from genkern.gemm.gpus import (
     gpu_for_device,
     gpu_named,
     known_archs,
-    known_gpus,
     parse_nvidia_smi,
     parse_rocminfo,
     partition_of,

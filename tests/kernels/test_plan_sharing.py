@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from small_gemms import taking
 
-from genkern.farm.workshop import compiled_of
+from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.parameter import PARAMETERS

@@ -18,6 +18,7 @@ from interpreted import fitted, takes
 from long_tests import spread
 from small_gemms import AMD, TILED, make_module, specs_of, taking, variants_of, write_module
 from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
+from triton_launcher import arguments_of
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -38,7 +39,6 @@ from genkern.kernels.specs import (
     wide_operands,
 )
 from genkern.ops.op import get_op
-from genkern.profiling.loaded_gemm import arguments_of
 
 SIZES = st.integers(1, 300)
 POWERS = st.sampled_from([16, 32, 64, 128])

@@ -82,11 +82,12 @@ class FakeChecking:
 
 
 class Parent:
-    """Asks a server, and keeps what it tells before its answers."""
+    """Asks a server, and keeps what it tells before its last answer: who is running, and other answers."""
 
     def __init__(self, session: Session = SESSION) -> None:
         self.server = Server("cudagraph")
         self.told: list[str] = []
+        self.answers: list[dict[str, Any]] = []
         self.opened = self.ask("open", session=session.to_json())
 
     @property
@@ -94,10 +95,16 @@ class Parent:
         return self.server._gemm
 
     def ask(self, command: str, **values: Any) -> dict[str, Any]:
-        return self.server.answer({"command": command, **values}, lambda said: self.told.append(said["running"]))
+        return self.server.answer({"command": command, **values}, self._tell)
 
     def screen(self, name: str) -> dict[str, Any]:
-        return self.ask("screen", config=name_of(name), binaries=[name])
+        return self.ask("screen", configs=[name_of(name)], binaries=[name])
+
+    def _tell(self, said: dict[str, Any]) -> None:
+        if "running" in said:
+            self.told.append(said["running"])
+        else:
+            self.answers.append(said)
 
     def retime(self, *names: str, vendor: bool = True, cublaslt: bool = False) -> dict[str, Any]:
         candidates = [{"config": name_of(name), "binaries": [name]} for name in names]

@@ -61,6 +61,7 @@ class Faulty:
 
     def __init__(self, kind, c):
         self._kind, self._c = kind, c
+        self.shape, self.stride, self.element_size = c.shape, c.stride, c.element_size
 
     def data_ptr(self):
         kind = self._kind
@@ -89,8 +90,11 @@ def plan(family):
     return LaunchPlan((PlannedLaunch(kernel, (SIZE // BLOCK, 1, 1), 1, False, arguments),), 0, "fp32", 0).to_json()
 
 
+LATE_AND_SOON = tuple(f"{late}{kind}" for late in ("", "late_") for kind in ON_HOST)
 # The weights, which take many copies, are what a call finds cold.
-OPERANDS = {"b": SimpleNamespace(rotates=True)}
+OPERANDS = {
+    name: SimpleNamespace(rotates=name == "b", row_major=name != "b") for name in ("a", "b", "c", *LATE_AND_SOON)
+}
 
 
 def make_operands(device, seed=0, init="randn"):
@@ -99,7 +103,7 @@ def make_operands(device, seed=0, init="randn"):
     generator = torch.Generator(device=device).manual_seed(seed)
     a, b = (torch.randn(n, generator=generator, device=device) for n in (1, SIZE))
     c = torch.empty((1, SIZE), device=device)
-    faulty = {kind: Faulty(kind, c) for late in ("", "late_") for kind in (f"{late}{end}" for end in ON_HOST)}
+    faulty = {kind: Faulty(kind, c) for kind in LATE_AND_SOON}
     return {"a": a.reshape(1, 1), "b": b.reshape(SIZE, 1).T, "c": c, **faulty}
 
 

@@ -40,7 +40,7 @@ def test_serving_is_one_answer_a_request(gpu: FakeGpu) -> None:
     """JSON lines, what is told before an answer among them, until the requests end."""
     requests = [
         {"command": "open", "session": SESSION.to_json()},
-        {"command": "screen", "config": name_of("us25"), "binaries": []},
+        {"command": "screen", "configs": [name_of("us25")], "binaries": []},
         {"command": "retime", "candidates": [], "vendor": True, "min_rounds": 1, "max_rounds": 1, "seed": 0},
     ]
     answers = io.StringIO()
@@ -67,7 +67,7 @@ def test_a_fault_is_said_last_on_standard_error(
 
     monkeypatch.setattr(os, "_exit", leave)
     requests = [{"command": "open", "session": SESSION.to_json()}]
-    requests += [{"command": "screen", "config": name_of("fault"), "binaries": []}]  # type: ignore[dict-item]
+    requests += [{"command": "screen", "configs": [name_of("fault")], "binaries": []}]  # type: ignore[dict-item]
     answers = io.StringIO()
     with pytest.raises(Ended):
         harness.serve(io.StringIO("".join(json.dumps(r) + "\n" for r in requests)), answers, "cudagraph")

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import faulty_kernels
 import pytest
+from cute_stand_in import cubin
 from hypothesis import given
 from hypothesis import strategies as st
+from recording_gpu import FakeGpu
 from small_gemms import taking
 
+from genkern.farm.cache import BinaryCache
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Copied, passed
+from genkern.gemm.records import Resources
 from genkern.kernels.families.product import product_of
+from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
-from genkern.profiling.loaded_gemm import SharedWorkspace, arguments_of, rotating_copies
+from genkern.profiling.loaded_gemm import Launchable, LoadedGemm, SharedWorkspace, rotating_copies
+from genkern.runtime.launch.cached_call import CachedBinaries
+from genkern.timing.session import Budget, Session
 
 
 @given(st.integers(1, 2**40), st.floats(0.001, 65_536))
@@ -52,24 +64,43 @@ def test_configs_share_a_workspace_that_is_large_enough() -> None:
         assert not tensors["counters"].any()
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "k", "row_major_b"), [(1, 536, 174, True), (536, 1, 174, False), (48, 96, 174, False)]
-)
-def test_a_copy_of_one_row_keeps_its_pitch(m: int, n: int, k: int, row_major_b: bool) -> None:
-    """Descriptors of operands that are copied first have the pitch of the copies, whole cache lines: one row too."""
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("triton.tools.tensor_descriptor")
-    problem = GemmProblem(m, n, k, row_major_b=row_major_b)
-    plan = plan_of(problem, Config("tiled_tma", 64, 64, 64, 1, 1, 4, 3, realigned=1))
-    b = torch.zeros(k, n) if row_major_b else torch.zeros(n, k).T
-    tensors = {"a": torch.zeros(m, k), "b": b, "c": torch.zeros(m, n)}
-    tensors = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
-    tensors |= SharedWorkspace("cpu").for_plan(plan, {"units": 5})
-    given = arguments_of(plan.launches[-1], tensors, {"units": 5})
-    copied = [
-        descriptor
-        for argument, descriptor in zip(passed(plan.launches[-1].arguments), given, strict=True)
-        if isinstance(argument, Copied)
-    ]
-    assert copied
-    assert all(list(descriptor.strides) == [192, 1] for descriptor in copied)
+def faulty(folder: Path, gpu: FakeGpu) -> Callable[[str], Launchable]:
+    """Configs of faulty_kernels.py, each by its family, with a binary that has the kernels' parameters."""
+    spec = KernelSpec("good", "0", faulty_kernels.SIGNATURE, (("BLOCK", faulty_kernels.BLOCK),), (), ())
+    said = json.dumps({"num_warps": 4, "shared": 0}).encode()
+    files = {"kernel.cubin": cubin("good", [8, 8, 8, 4, 8, 8]), "kernel.json": said}
+    binary = BinaryCache(folder).put("00" * 32, spec, "good", Resources(), files)
+    return lambda family: Launchable(family, (binary.path,), faulty_kernels.plan(family))
+
+
+def test_kernels_that_end_the_process_do_so_when_they_are_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the GPU tests of faults rely on: the others are launched, with what their binary declares."""
+    pytest.importorskip("torch")
+
+    class Ended(BaseException):
+        pass
+
+    def end(*_: object) -> None:
+        raise Ended
+
+    monkeypatch.setattr(os, "kill", end)
+    monkeypatch.setattr(os, "_exit", end)
+    gpu = FakeGpu()
+    of = faulty(tmp_path, gpu)
+    problem = GemmProblem(1, faulty_kernels.SIZE, 1, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32")
+    session = Session(faulty_kernels.__file__, problem, "sm_90", 0, ".", Budget(rotating_mb=0))
+    gemm = LoadedGemm(session, "cpu", CachedBinaries(gpu, "cuda", 32))
+    gemm.bind(of("good"))(0)
+    (launched,) = gpu.driver.launched
+    assert (launched.grid, launched.threads) == ((1024, 1, 1), 128)
+    a, b, c, n, *hidden = (int.from_bytes(each, "little") for each in launched.parameters)
+    assert [a, b, c] == [gemm.operands[name].data_ptr() for name in "abc"]
+    assert (n, hidden) == (faulty_kernels.SIZE, [0, 0])
+    for family in ("killed", "exits"):
+        call = gemm.bind(of(family))
+        with pytest.raises(Ended):
+            call(0)
+        gemm.bind(of(f"late_{family}"))(0)
+    assert len(gpu.driver.launched) == 3

@@ -72,12 +72,12 @@ def test_sending_to_the_dead_says_so(session: Session, process: MeasuredProcess)
     """Rather than raising: whose fault it is depends on what was under way."""
     process.open(session)
     pid = opened_by(session)[0]
-    assert process.send({"command": "screen", "config": "good_BM1", "binaries": []})
+    assert process.send({"command": "screen", "configs": ["good_BM1"], "binaries": []})
     assert process.receive(WAIT_S)["samples_us"] == [1.0]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ChildDied):
         process.receive(WAIT_S)
-    assert not process.send({"command": "screen", "config": "good_BM1", "binaries": []})
+    assert not process.send({"command": "screen", "configs": ["good_BM1"], "binaries": []})
 
 
 def test_a_refused_session_leaves_the_process_alone(session: Session, process: MeasuredProcess) -> None:

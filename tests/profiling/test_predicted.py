@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from units import alone
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
@@ -39,7 +40,7 @@ def test_screen_labels_every_record(session: Session) -> None:
     too_big = candidate(wide, Resources(registers=255, shared_bytes=300_000))
     no_binary = Candidate(dataclasses.replace(CONFIG, BLOCK_SIZE_K=32), ())
 
-    first, second, third = profiler.screen(session, iter([candidate(), too_big, no_binary]))
+    first, second, third = profiler.screen(session, alone(iter([candidate(), too_big, no_binary])))
     profiler.close()
 
     assert (first.config, first.outcome, first.stage) == (CONFIG.name, Outcome.MEASURED, "screen")
@@ -58,7 +59,7 @@ def test_screen_reads_a_growing_stream(session: Session) -> None:
         yield candidate()
         raise AssertionError("the second candidate was asked for too early")
 
-    first = next(PredictProfiler().screen(session, farm()))  # type: ignore[arg-type]
+    first = next(PredictProfiler().screen(session, alone(farm())))  # type: ignore[arg-type]
     assert first.outcome is Outcome.MEASURED
 
 
@@ -78,7 +79,8 @@ def test_retime_ranks_and_keeps_ties(session: Session) -> None:
 def test_device_name_picks_the_device(session: Session) -> None:
     """A slower memory of the same arch gives a longer time for a product that memory bounds."""
     thin = dataclasses.replace(session, problem=GemmProblem(1024, 65536, 256))
-    times = [next(PredictProfiler(name).screen(thin, [candidate()])).duration_us or 0.0 for name in ("", "H100 PCIe")]
+    screened = [next(PredictProfiler(name).screen(thin, alone([candidate()]))) for name in ("", "H100 PCIe")]
+    times = [measurement.duration_us or 0.0 for measurement in screened]
     assert times[1] > times[0] > 0
 
 
@@ -86,4 +88,4 @@ def test_unknown_arch_is_an_input_error(session: Session) -> None:
     """An arch that the table does not hold is refused by name."""
     unknown = dataclasses.replace(session, arch="sm_35")
     with pytest.raises(InputError, match="sm_35"):
-        list(PredictProfiler().screen(unknown, [candidate()]))
+        list(PredictProfiler().screen(unknown, alone([candidate()])))

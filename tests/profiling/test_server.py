@@ -11,6 +11,7 @@ from asked_server import LT, SESSION, FakeChecking, Parent, simulated
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
 from genkern.profiling import server
+from genkern.profiling.loaded_gemm import Launchable
 from genkern.search.screening import screening_for
 
 
@@ -93,7 +94,7 @@ def test_a_fault_ends_the_process(command: str, gpu: FakeGpu) -> None:
     """After an illegal access nothing more is answered, whichever call notices it."""
     parent = Parent()
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        parent.ask(command, config=name_of("fault"), binaries=["fault"])
+        parent.ask(command, config=name_of("fault"), configs=[name_of("fault")], binaries=["fault"])
 
 
 def test_tune_gemms_protocol_keeps_the_last_of_ten(gpu: FakeGpu) -> None:
@@ -254,6 +255,7 @@ def test_a_bug_is_no_refusal(command: str, gpu: FakeGpu, monkeypatch: pytest.Mon
     asked = {
         "open": {"session": SESSION.to_json()},
         "retime": {"candidates": [{"config": name_of("us10"), "binaries": []}], "vendor": False},
+        "screen": {"configs": [name_of("us10")], "binaries": []},
     }.get(command, {"config": name_of("us10"), "binaries": []})
     answer = parent.ask(command, **asked)
     assert answer["bug"] == "KeyError: 'BLOCK_SIZE_M'"
@@ -294,35 +296,70 @@ def test_group_sizes_of_a_slow_binary_are_left_out(exhaustive: bool, gpu: FakeGp
     parent.screen("us100")
     gpu.launched.clear()
     sibling = name_of("us100").replace("GM1", "GM8")
-    answer = parent.ask("screen", config=sibling, binaries=["us100"])
+    answer = parent.ask("screen", configs=[sibling], binaries=["us100"])
     assert answer["config"] == sibling
     assert ("left_out" in answer) != exhaustive
     assert ("us100" in gpu.launched) == exhaustive
     split = name_of("us100").replace("SK1", "SK4")
-    assert "samples_us" in parent.ask("screen", config=split, binaries=["us100"])
+    assert "samples_us" in parent.ask("screen", configs=[split], binaries=["us100"])
     for us, left_out in ((14, False), (17, not exhaustive)):
         parent.screen(f"us{us}")
         near = name_of(f"us{us}").replace("GM1", "GM8")
-        assert ("left_out" in parent.ask("screen", config=near, binaries=[f"us{us}"])) == left_out
+        assert ("left_out" in parent.ask("screen", configs=[near], binaries=[f"us{us}"])) == left_out
+
+
+def test_configs_of_one_binary_are_one_request(gpu: FakeGpu) -> None:
+    """Each has its answer, all but the last of them told beforehand; what the first took leaves out the others."""
+    parent = Parent()
+    parent.screen("us10")
+    names = [name_of("us40").replace("GM1", f"GM{size}") for size in (8, 1, 4)]
+    last = parent.ask("screen", configs=names, binaries=["us40"])
+    assert [answer["config"] for answer in [*parent.answers, last]] == names
+    assert ["left_out" in answer for answer in [*parent.answers, last]] == [False, True, True]
+
+
+def test_a_fault_of_one_config_is_told_to_be_its_own(gpu: FakeGpu) -> None:
+    """Of the configs of a binary those before it have their answers, and it has none: it is the first without."""
+    parent = Parent()
+    names = [name_of("us10"), name_of("fault"), name_of("us12")]
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        parent.ask("screen", configs=names, binaries=["binary"])
+    assert [answer["config"] for answer in parent.answers] == names[:1]
+
+
+def test_what_a_plan_leaves_open_is_told_for_each_config(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a binary have one plan; each is bound with its own values."""
+    bound: list[tuple[str, dict[str, int]]] = []
+    bind = FakeGemm.bind
+
+    def noted(gemm: FakeGemm, each: Launchable) -> Any:
+        bound.append((each.plan, dict(each.run_time)))
+        return bind(gemm, each)
+
+    monkeypatch.setattr(FakeGemm, "bind", noted)
+    values = [{"SPLIT_K": 1}, {"SPLIT_K": 4}]
+    names = [name_of("us10"), name_of("us11")]
+    Parent().ask("screen", configs=names, binaries=["a"], plan="the plan", run_times=values)
+    assert bound == [("the plan", each) for each in values]
 
 
 def test_the_first_group_size_decides(gpu: FakeGpu) -> None:
     """A later one of the same binary that is faster brings back none that the first has ruled out."""
     parent = Parent()
-    parent.ask("screen", config=name_of("us40"), binaries=["binary"])
-    assert "samples_us" in parent.ask("screen", config=name_of("us12").replace("GM1", "GM2"), binaries=["binary"])
+    parent.ask("screen", configs=[name_of("us40")], binaries=["binary"])
+    assert "samples_us" in parent.ask("screen", configs=[name_of("us12").replace("GM1", "GM2")], binaries=["binary"])
     parent.screen("us10")
-    assert "left_out" in parent.ask("screen", config=name_of("us12").replace("GM1", "GM4"), binaries=["binary"])
+    assert "left_out" in parent.ask("screen", configs=[name_of("us12").replace("GM1", "GM4")], binaries=["binary"])
 
 
 def test_the_best_of_before_is_known_to_a_new_process(gpu: FakeGpu) -> None:
     """What another process has measured counts at once: for what is hopeless, for siblings, and for one launch."""
     parent = Parent()
-    request = {"config": name_of("us100"), "binaries": ["us100"], "best_us": 20.0}
+    request = {"configs": [name_of("us100")], "binaries": ["us100"], "best_us": 20.0}
     assert parent.ask("screen", **request)["hopeless"]
-    sibling = {**request, "config": name_of("us100").replace("GM1", "GM8")}
+    sibling = {**request, "configs": [name_of("us100").replace("GM1", "GM8")]}
     assert "left_out" in parent.ask("screen", **sibling)
     parent = Parent()
     gpu.launched.clear()
-    parent.ask("screen", config=name_of("us650"), binaries=["us650"], best_us=600.0)
+    parent.ask("screen", configs=[name_of("us650")], binaries=["us650"], best_us=600.0)
     assert gpu.launched.count("us650") == 1

@@ -82,7 +82,7 @@ def test_the_library_costs_about_a_tenth_of_a_size(
         parent = Parent()
         gpu.launched.clear()
         for i in range(1390):
-            parent.ask("screen", config=name_of(f"us{12 + i % 4}").replace("BM16", f"BM{i}"), binaries=[str(i)])
+            parent.ask("screen", configs=[name_of(f"us{12 + i % 4}").replace("BM16", f"BM{i}")], binaries=[str(i)])
         finalists = [name_of("us12").replace("BM16", f"BM{i}") for i in range(12)]
         request = {"candidates": [{"config": name, "binaries": [name]} for name in finalists], "vendor": True}
         answer = parent.ask("retime", **request, cublaslt=cublaslt, min_rounds=10, max_rounds=60, seed=0)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from units import alone
 
 from genkern.errors import ProfilerError
 from genkern.gemm.config import Config
@@ -102,7 +103,7 @@ def timed(action: Callable[[], list[Measurement]]) -> tuple[list[Measurement], f
 def test_every_candidate_is_measured_in_order(session: Session, profiler: SupervisedProfiler) -> None:
     """One measurement each, in the order of the candidates, more of them than are asked for at a time."""
     wanted = [candidate("good", m) for m in range(1, 41)]
-    measured = list(profiler.screen(session, iter(wanted)))
+    measured = list(profiler.screen(session, alone(wanted)))
     assert [m.config for m in measured] == [c.config.name for c in wanted]
     assert [m.duration_us for m in measured] == [float(m) for m in range(1, 41)]
     assert {(m.outcome, m.stage, m.time_source) for m in measured} == {(Outcome.MEASURED, "screen", "cudagraph")}
@@ -119,17 +120,17 @@ def test_a_new_process_is_told_the_best_time(session: Session, profiler: Supervi
         candidate("killed"),
         candidate("told", 2),
     ]
-    measured = [m.duration_us for m in profiler.screen(session, iter(wanted))]
+    measured = [m.duration_us for m in profiler.screen(session, alone(wanted))]
     assert measured == [9.0, 5.0, 3.0, None, 3.0]
     resumed = replace(session, best_us=0.25)
-    assert [m.duration_us for m in profiler.screen(resumed, iter([candidate("told", 1)]))] == [0.25]
+    assert [m.duration_us for m in profiler.screen(resumed, alone(iter([candidate("told", 1)])))] == [0.25]
 
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_in_screening_costs_its_config_only(kind: str, session: Session, profiler: SupervisedProfiler) -> None:
     """The config has its outcome and what was said; those before and after it are measured; the restart is short."""
     wanted = [candidate("good", 1), candidate(kind), candidate("good", 2), candidate("good", 3)]
-    measured, elapsed_s = timed(lambda: list(profiler.screen(session, wanted)))
+    measured, elapsed_s = timed(lambda: list(profiler.screen(session, alone(wanted))))
     assert [m.config for m in measured] == [c.config.name for c in wanted]
     outcome, said = FAULTS[kind]
     assert [m.outcome for m in measured] == [Outcome.MEASURED, outcome, Outcome.MEASURED, Outcome.MEASURED]
@@ -140,7 +141,8 @@ def test_a_fault_in_screening_costs_its_config_only(kind: str, session: Session,
 
 def test_refusals_and_slow_answers_cost_no_process(session: Session, profiler: SupervisedProfiler) -> None:
     """A launch that is refused is an outcome; an answer within the time limit counts however late it is."""
-    measured = by_family(list(profiler.screen(session, [candidate("refused"), candidate("slow"), candidate("good")])))
+    wanted = alone(candidate(family) for family in ("refused", "slow", "good"))
+    measured = by_family(list(profiler.screen(session, wanted)))
     assert measured["refused"].outcome is Outcome.LAUNCH_FAILED
     assert measured["refused"].message == "OutOfResources: shared memory"
     assert measured["slow"].outcome is measured["good"].outcome is Outcome.MEASURED
@@ -150,7 +152,7 @@ def test_refusals_and_slow_answers_cost_no_process(session: Session, profiler: S
 def test_many_faults_in_a_row_do_not_end_the_run(session: Session, profiler: SupervisedProfiler) -> None:
     """While the vendor library runs, the device is sound, however many configs in a row are not."""
     wanted = [candidate("killed", m) for m in range(1, 13)] + [candidate("good")]
-    measured = list(profiler.screen(session, wanted))
+    measured = list(profiler.screen(session, alone(wanted)))
     assert [m.outcome for m in measured] == [Outcome.CRASHED] * 12 + [Outcome.MEASURED]
     assert "retime 1 1 1" in [event for _, event in events(session)]
 
@@ -158,10 +160,10 @@ def test_many_faults_in_a_row_do_not_end_the_run(session: Session, profiler: Sup
 def test_a_reserve_stands_by(session: Session, profiler: SupervisedProfiler) -> None:
     """From the first session on: each replacement is a process that was started before it was needed."""
     for _ in range(2):
-        assert next(profiler.screen(session, [candidate("good")])).outcome is Outcome.MEASURED
+        assert next(profiler.screen(session, alone([candidate("good")]))).outcome is Outcome.MEASURED
         before = set(children())
         assert len(before) == 2
-        assert [m.outcome for m in profiler.screen(session, [candidate("killed"), candidate("good", 2)])][
+        assert [m.outcome for m in profiler.screen(session, alone([candidate("killed"), candidate("good", 2)]))][
             -1
         ] is Outcome.MEASURED
         assert len(before & set(children())) == 1
@@ -181,7 +183,7 @@ def test_a_death_between_candidates_is_nobodys_fault(session: Session, profiler:
             threading.Event().wait(0.01)
         yield candidate("good", 2)
 
-    screening = profiler.screen(session, candidates())
+    screening = profiler.screen(session, alone(candidates()))
     assert next(screening).outcome is Outcome.MEASURED
     first_is_measured.set()
     assert [(m.outcome, m.duration_us) for m in screening] == [(Outcome.MEASURED, 2.0)]
@@ -198,7 +200,7 @@ def test_a_consumer_that_stops_early_stops_the_farm(session: Session, profiler: 
         finally:
             closed.set()
 
-    screening = profiler.screen(session, candidates())
+    screening = profiler.screen(session, alone(candidates()))
     next(screening)
     screening.close()  # type: ignore[attr-defined]
     assert closed.wait(10)
@@ -220,7 +222,7 @@ def test_the_farm_works_while_the_process_starts(
         yield candidate("good")
 
     monkeypatch.setattr(profiler._process, "open", patient)
-    assert [m.outcome for m in profiler.screen(session, farm())] == [Outcome.MEASURED]
+    assert [m.outcome for m in profiler.screen(session, alone(farm()))] == [Outcome.MEASURED]
 
 
 def test_an_error_of_the_farm_is_raised(session: Session, profiler: SupervisedProfiler) -> None:
@@ -230,7 +232,7 @@ def test_an_error_of_the_farm_is_raised(session: Session, profiler: SupervisedPr
         yield candidate("good", 1)
         raise OSError("disk full")
 
-    screening = profiler.screen(session, candidates())
+    screening = profiler.screen(session, alone(candidates()))
     assert next(screening).outcome is Outcome.MEASURED
     with pytest.raises(OSError, match="disk full"):
         next(screening)
@@ -320,7 +322,7 @@ def test_all_finalists_may_fail(session: Session, profiler: SupervisedProfiler) 
     """Then each has its outcome, and the size is not lost to the run: the device still works."""
     finals = profiler.retime(session, [candidate("final_killed", m) for m in range(1, 5)])
     assert [m.outcome for m in finals] == [Outcome.CRASHED] * 4
-    assert next(profiler.screen(session, [candidate("good")])).outcome is Outcome.MEASURED
+    assert next(profiler.screen(session, alone([candidate("good")]))).outcome is Outcome.MEASURED
 
 
 def test_checks(session: Session, profiler: SupervisedProfiler) -> None:
@@ -356,14 +358,14 @@ def test_a_check_that_was_interrupted_is_made_again(session: Session, profiler: 
 def test_a_device_that_does_not_open_is_reported(session: Session, profiler: SupervisedProfiler) -> None:
     """After a few attempts: which GPU, and what was said."""
     with pytest.raises(ProfilerError, match=r"GPU 0 cannot be used: .*illegal memory access") as caught:
-        list(profiler.screen(replace(session, init_type="broken"), [candidate("good")]))
+        list(profiler.screen(replace(session, init_type="broken"), alone([candidate("good")])))
     assert "\n" not in str(caught.value)
     assert len(events(session)) == 3
 
 
 def test_a_device_that_stays_broken_is_left_alone(session: Session, profiler: SupervisedProfiler) -> None:
     """When every call ends the process, the vendor library's too, the run on this device ends; nothing is left."""
-    screening = profiler.screen(replace(session, init_type="lost"), [candidate("good", m) for m in range(1, 30)])
+    screening = profiler.screen(replace(session, init_type="lost"), alone([candidate("good", m) for m in range(1, 30)]))
     measured = []
     with pytest.raises(ProfilerError, match="GPU 0 is broken: 5 measured processes in a row"):
         measured.extend(iter(lambda: next(screening), None))
@@ -374,12 +376,12 @@ def test_a_device_that_stays_broken_is_left_alone(session: Session, profiler: Su
 def test_a_problem_that_does_not_fit_is_no_fault_of_the_device(session: Session, profiler: SupervisedProfiler) -> None:
     """Its candidates are refused at every stage, each with the reason, and the next problem is measured."""
     refused = replace(session, init_type="refuse")
-    screened = list(profiler.screen(refused, [candidate("good", 1), candidate("good", 2)]))
+    screened = list(profiler.screen(refused, alone([candidate("good", 1), candidate("good", 2)])))
     assert [m.outcome for m in screened] == [Outcome.LAUNCH_FAILED] * 2
     assert "GPU 0 cannot hold 64x64x64: OutOfMemoryError" in screened[0].message
     assert [m.outcome for m in profiler.retime(refused, [candidate("good")])] == [Outcome.LAUNCH_FAILED]
     assert "out of memory" in profiler.check(refused, candidate("good")).message
-    assert next(profiler.screen(session, [candidate("good")])).outcome is Outcome.MEASURED
+    assert next(profiler.screen(session, alone([candidate("good")]))).outcome is Outcome.MEASURED
 
 
 @pytest.mark.parametrize(("shown", "index", "seen"), [(None, 1, "1"), ("3,5", 1, "5"), ("GPU-abc", 0, "GPU-abc")])
@@ -392,7 +394,7 @@ def test_the_process_sees_its_one_device(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     profiler = SupervisedProfiler("cudagraph", index, str(hostile_path), str(hostile_path), harness=HARNESS)
     try:
-        list(profiler.screen(session, [candidate("good")]))
+        list(profiler.screen(session, alone([candidate("good")])))
         assert profiler.device == seen
     finally:
         profiler.close()

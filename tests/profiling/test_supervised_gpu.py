@@ -21,6 +21,7 @@ from pathlib import Path
 import faulty_kernels
 import pytest
 from small_gemms import TRITON_VERSION, job_for, make_module, specs_of, target_of
+from units import alone
 
 from genkern.farm.compiler import CompileJob, run_job
 from genkern.gemm.config import Config
@@ -120,7 +121,7 @@ def bench(hostile_path: Path) -> Iterator[Bench]:
 def test_a_fault_in_screening(kind: str, bench: Bench) -> None:
     """The config has its outcome and its message, the others their times, and the restart takes less than 5 s."""
     wanted = [bench.candidate("good", 1), bench.candidate(kind), bench.candidate("good", 2)]
-    screening = bench.profiler.screen(bench.session, wanted)
+    screening = bench.profiler.screen(bench.session, alone(wanted))
     first, faulty = next(screening), next(screening)
     started = time.monotonic()
     last = next(screening)
@@ -139,7 +140,7 @@ def test_a_fault_in_the_finals(kind: str, bench: Bench) -> None:
     wanted = [bench.candidate("good", 1), bench.candidate(kind), bench.candidate("good", 2)]
     # A binary that faults does so in screening too: that one is not screened here.
     well = wanted if kind == "late_killed" else [wanted[0], wanted[2]]
-    assert {m.outcome for m in bench.profiler.screen(bench.session, well)} == {Outcome.MEASURED}
+    assert {m.outcome for m in bench.profiler.screen(bench.session, alone(well))} == {Outcome.MEASURED}
     bench.break_late_ones()
     finals = {m.config: m for m in bench.profiler.retime(bench.session, wanted)}
     assert finals[wanted[1].config.name].outcome is FAULTS[kind.removeprefix("late_")][0]
@@ -162,7 +163,7 @@ def test_a_fault_in_the_check(kind: str, bench: Bench) -> None:
 def test_a_process_killed_in_the_middle(bench: Bench) -> None:
     """SIGKILL from outside while candidates are under way costs one of them at most, and no process stays."""
     wanted = [bench.candidate("good", number) for number in range(1, 200)]
-    screening = bench.profiler.screen(bench.session, wanted)
+    screening = bench.profiler.screen(bench.session, alone(wanted))
     measured = [next(screening) for _ in range(50)]
     harness = [pid for pid in _descendants() if "genkern.profiling.harness" in _command(pid)]
     os.kill(harness[-1], signal.SIGKILL)

@@ -26,7 +26,7 @@ from small_gemms import (
 )
 
 from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm, never
+from genkern.farm.farm import Farm
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -76,9 +76,9 @@ def rows() -> list[TunedRow]:
 class HereFarm(Farm):
     """A farm that compiles in this process."""
 
-    def compile_jobs(self, missing, enough=never):  # type: ignore[no-untyped-def]
-        for job in missing:
-            yield compile_here(job, Path(job.cache_dir).parent)
+    def order(self, owner, jobs, tell):  # type: ignore[no-untyped-def]
+        for _, job in jobs:
+            tell(job.key, compile_here(job, Path(job.cache_dir).parent))
 
 
 def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bool = False) -> str:

@@ -10,9 +10,10 @@ import pytest
 from forms import FORMS, made
 from hypothesis import given
 from hypothesis import strategies as st
+from machines import known_gpus
 
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import Gpu, gpu_for_arch, known_gpus
+from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.search.predict import predict_us, promising_first, roofline_us

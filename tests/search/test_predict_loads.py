@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from machines import known_gpus
 from test_predict import configs, needs, problems
 
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import Gpu, gpu_for_arch, known_gpus
+from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.search.predict import predict_us

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 from forms import FORMS, RINGS, made
+from machines import known_gpus
 
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_arch, known_gpus
+from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.search.predict import predict_us

@@ -103,7 +103,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
         def broken(*arguments: object) -> object:
             module = generate(*arguments)  # type: ignore[arg-type]
             assert module.text.count(old) == 1
-            return dataclasses.replace(module, text=module.text.replace(old, new))
+            return dataclasses.replace(module, render=lambda: module.text.replace(old, new))
 
         monkeypatch.setattr(genkern.tuning.check, "generate", broken)
 

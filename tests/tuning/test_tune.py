@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from genkern.farm.workshop import Job
+from genkern.farm.bench import Job
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
@@ -100,7 +100,7 @@ def choose(
     ready = {config.name: Candidate(config, ()) for config in configs}
     report = Report(PROBLEM)
     report.candidates = {m.config: replace(m, stage="screen") for m in ours}
-    chosen = tuner._choose(Job(a_session(tmp_path), iter(()), ready), journal.of(PROBLEM), report)
+    chosen = tuner._choose(Job(a_session(tmp_path), ready), journal.of(PROBLEM), report)
     journal.close()
     return chosen, report
 
@@ -194,7 +194,7 @@ def test_every_finalist_is_checked_on_request(tmp_path: Path) -> None:
         report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in configs}
         checker = Verdicts(DEEP)
         tuner = replace(a_tuner(journal, checker), check_all=check_all)
-        winner = tuner._choose(Job(a_session(tmp_path), iter(()), configs, {}), journal.of(PROBLEM), report)
+        winner = tuner._choose(Job(a_session(tmp_path), configs, {}), journal.of(PROBLEM), report)
         journal.close()
         assert winner is not None
         assert winner.config == PLAIN
@@ -236,7 +236,7 @@ def test_a_finalist_without_a_binary_cannot_be_checked(known: bool, tmp_path: Pa
         if checked_before:
             journal.checked(PROBLEM, Verdicts().check(None, Candidate(PLAIN, ())))
         unfit = {PLAIN.name: why} if known else {}
-        job = Job(a_session(tmp_path), iter(()), {DEEP.name: Candidate(DEEP, ())}, unfit)
+        job = Job(a_session(tmp_path), {DEEP.name: Candidate(DEEP, ())}, unfit)
         report = Report(PROBLEM)
         report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in (*unfit, DEEP.name)}
         winner = a_tuner(journal, Verdicts())._choose(job, journal.of(PROBLEM), report)

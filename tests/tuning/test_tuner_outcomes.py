@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -63,9 +64,9 @@ class Scripted:
         self.asked: list[str] = []
         self.best_us: float | None = None
 
-    def screen(self, session: Session, candidates: Iterable[Candidate]) -> Iterator[Measurement]:
+    def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         self.best_us = session.best_us
-        for candidate in candidates:
+        for candidate in itertools.chain.from_iterable(units):
             yield self._measurement(candidate.config.name, self._script, "screen")
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
@@ -298,23 +299,20 @@ def test_what_did_not_compile_stays_out_of_the_race(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: int
 ) -> None:
     """A run that goes on does not compile it again, and ends as if nobody had killed it; a new run tries it."""
-    refused = workshop.farm.key(specs_of(workshop, KEPT[0])[0])
+    # Of the most promising, so that it is known when the run is killed.
+    most = promising_first(PROBLEM, map(Config.parse, KEPT), GPU)[0]
+    refused = workshop.farm.key(specs_of(workshop, most.name)[0])
     losers = {name for name in KEPT if refused in map(workshop.farm.key, specs_of(workshop, name))}
     refusing, asked = [True], set()
-    compiled = workshop.farm.compile
+    looked_up = workshop.farm.cache.get
 
-    def compile_some(
-        module_path: str, specs: Iterable[KernelSpec], enough: Callable[[], bool], *, in_turn: bool
-    ) -> Iterator[Binary | Failure]:
-        wanted = list(specs)
-        asked.update(map(workshop.farm.key, wanted))
-        # First: so that it is known when the run is killed.
-        if refusing and refused in asked:
-            yield Failure(refused, Outcome.COMPILE_TIMED_OUT, "no result after 60 s")
-            wanted = [spec for spec in wanted if workshop.farm.key(spec) != refused]
-        yield from compiled(module_path, wanted, enough, in_turn=in_turn)
+    def look_up(key: str) -> Binary | Failure | None:
+        asked.add(key)
+        if refusing and key == refused:
+            return Failure(refused, Outcome.COMPILE_TIMED_OUT, "no result after 60 s")
+        return looked_up(key)
 
-    monkeypatch.setattr(workshop.farm, "compile", compile_some)
+    monkeypatch.setattr(workshop.farm.cache, "get", look_up)
     whole = tuned(workshop, tmp_path / "whole", Scripted({}, {}, set()))
     assert whole.outcomes[Outcome.COMPILE_TIMED_OUT] == len(losers) > 0
     with pytest.raises(Killed):
@@ -345,9 +343,9 @@ def test_a_config_that_was_screened_was_fit(workshop: Workshop, tmp_path: Path) 
             *(lambda op: SPACE, workshop, Scripted({}, {}, set()), None, journal, Progress(Console())),
             *(Provenance("gfx942", "AMD Instinct MI300X", ()), Budget()),
         )
-        with workshop.open(PROBLEM, [Config.parse(name) for name in KEPT], 0) as job:
-            tuner._keep_unfit(job, journal.of(PROBLEM), [])
-            job.on_unfit(KEPT[:2], Unfit(Outcome.COMPILE_FAILED, "refused"))
+        with workshop.open(PROBLEM, [Config.parse(name) for name in KEPT], 0) as bench:
+            tuner._search(bench, journal.of(PROBLEM), [], [])
+            bench.on_unfit(KEPT[:2], Unfit(Outcome.COMPILE_FAILED, "refused"))
         assert list(journal.of(PROBLEM).unfit) == KEPT[1:2]
 
 

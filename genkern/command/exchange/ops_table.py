@@ -16,7 +16,7 @@ from genkern.errors import InputError, ResultsError
 from genkern.files import shown_path
 from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.formats.kind import read_results
-from genkern.gemm.gpus import known_archs
+from genkern.gemm.gpus import archs_for_spaces, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import op_folder, op_names
 from genkern.space.space import SHIPPED_SPACES, Space, read_space, shipped_names
@@ -58,7 +58,13 @@ def run_ops(options: argparse.Namespace, console: Console) -> int:
     rows = [["format", *archs]]
     spaces = {op: searched_archs(op) for op in op_names()}
     rows += [
-        [op, *(state(op, arch, arch in spaces[op], len(measured.get((op, arch), ()))) for arch in archs)]
+        [
+            op,
+            *(
+                state(op, arch, not spaces[op].isdisjoint(archs_for_spaces(arch)), len(measured.get((op, arch), ())))
+                for arch in archs
+            ),
+        ]
         for op in op_names()
     ]
     for line in aligned(rows, ()):

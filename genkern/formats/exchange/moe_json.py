@@ -16,13 +16,12 @@ from dataclasses import replace
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.formats.exchange.flat_json import read_object
-from genkern.formats.exchange.peer_config import NotTaken, parsed, plain_values
+from genkern.formats.exchange.peer_config import plain_values
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import NOT_PRESENT
-from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import own_values
 from genkern.ops.op import get_op
 
@@ -30,7 +29,6 @@ OP = "fused_moe"
 _NAME = re.compile(
     r"E=(?P<E>[0-9]{1,6}),N=(?P<N>[0-9]{1,10}),device_name=[^,/]{1,100}(?:,dtype=\w+)?(?:,block_shape=.*)?\.json"
 )
-_NO_SIZES = ("triton_version",)
 _GATES = 2
 
 
@@ -47,25 +45,6 @@ def obstacle(problem: GemmProblem) -> str:
     if own.routing != "balanced":
         return "skewed routing, of which these files know nothing"
     return "" if problem.activation in ("none", "silu") else "another activation than silu"
-
-
-def configs_of(text: str, where: str, arch: str) -> dict[int, tuple[Config, Config]]:
-    """By tokens, genkern's configs of gate_up and of down. Raises InputError for what is no such file.
-
-    Configs that genkern's kernel does not have are left out. Hidden size and top_k are in no such file.
-    """
-    found = {}
-    for key, values in read_object(text, where, InputError).items():
-        if key in _NO_SIZES:
-            continue
-        if not re.fullmatch(r"[0-9]{1,10}", key) or not 1 <= int(key) <= MAX_DIMENSION:
-            raise InputError(f"{where}: {key[:40]!r} is no number of tokens, which the keys of such a file are")
-        try:
-            config = parsed(values, {}, (), arch)
-        except NotTaken:
-            continue
-        found[int(key)] = replace(config, BLOCK_SIZE_N=config.BLOCK_SIZE_N // _GATES), config
-    return found
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:

@@ -16,8 +16,13 @@
 #define WAYS 8
 #define MAP_BYTES 128
 #define ALIGNMENT 16
-/* The bit that small tensors must not have (genkern.runtime.launch.cuda_driver). */
-#define SMALL_BIT (1ull << 21)
+/* Of cuda.h, and the bit that small tensors must not have; cuda_driver.py has them too, and a test compares. */
+#define CLUSTER_DIMENSION 4
+#define CLUSTER_SCHEDULING 5
+#define STARTS_EARLY 6
+#define SPREAD 1
+#define L2_128B 2
+#define BIT (1ull << 21)
 
 /* Of one kernel; genkern's have up to 43 and 7. */
 #define MOST_PARAMETERS 128
@@ -161,10 +166,10 @@ static int fill_launch(Launch *launch, PyObject *form, Py_ssize_t slots) {
     block[1] = block[2] = 1;
     uint32_t *count = &launch->config.attribute_count;
     if (starts_early)
-        launch->attributes[(*count)++] = (Attribute){6, 0, {1}};
+        launch->attributes[(*count)++] = (Attribute){STARTS_EARLY, 0, {1}};
     if (cluster > 1) {
-        launch->attributes[(*count)++] = (Attribute){4, 0, {(uint32_t)cluster, 1, 1}};
-        launch->attributes[(*count)++] = (Attribute){5, 0, {1}};
+        launch->attributes[(*count)++] = (Attribute){CLUSTER_DIMENSION, 0, {(uint32_t)cluster, 1, 1}};
+        launch->attributes[(*count)++] = (Attribute){CLUSTER_SCHEDULING, 0, {SPREAD}};
     }
     launch->config.attributes = launch->attributes;
     Py_ssize_t size = PyTuple_Size(parameters);
@@ -231,13 +236,13 @@ static void *map_at(Launches *self, Descriptor *descriptor, uint64_t tensor, int
     int way = descriptor->next;
     unsigned char *map = descriptor->maps[way];
     *status = self->encode(map, descriptor->element_type, 2, (void *)(uintptr_t)address, descriptor->sizes,
-                           &descriptor->pitch_bytes, descriptor->box, ones, 0, descriptor->swizzle, 2, 0);
+                           &descriptor->pitch_bytes, descriptor->box, ones, 0, descriptor->swizzle, L2_128B, 0);
     if (*status) {
         descriptor->addresses[way] = 0;
         return NULL;
     }
     if (descriptor->clears_bit)
-        ((uint64_t *)map)[1] &= ~SMALL_BIT;
+        ((uint64_t *)map)[1] &= ~BIT;
     descriptor->addresses[way] = address;
     descriptor->next = (way + 1) % WAYS;
     if (descriptor->used < WAYS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cached_property
 from typing import Any
@@ -15,18 +16,36 @@ from genkern.runtime.launch.cuda_driver import address_of
 from genkern.runtime.launch.parameters import TensorMap
 from genkern.runtime.launch.shape import Entries, LaunchShape
 
+_LIBRARY = "libamdhip64.so"
 # hipStreamCaptureMode, and hipStreamNonBlocking.
 _RELAXED = 2
 _NON_BLOCKING = 1
 
 
+def library_path(files: Iterable[str]) -> str:
+    """HIP's library among the files that a process has mapped: two of different releases would not share a context.
+
+    Where none is mapped, its name, by which the system finds it. PyTorch brings its own, under names of several forms.
+    """
+    return next((file for file in files if os.path.basename(file).startswith(_LIBRARY)), _LIBRARY)
+
+
+def mapped_files() -> list[str]:
+    """The files that this process has mapped into its memory, some of them several times."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            return [line.split(maxsplit=5)[5].rstrip("\n") for line in maps if line.count("/")]
+    except OSError:
+        return []
+
+
 class HipDriver:
     """Functions of libamdhip64, which PyTorch brings. All work on the current device."""
 
-    def __init__(self, path: str = "libamdhip64.so") -> None:
+    def __init__(self, path: str = "") -> None:
         """Raises LaunchError where there is no HIP."""
         try:
-            self.library: Any = ctypes.CDLL(path)
+            self.library: Any = ctypes.CDLL(path or library_path(mapped_files()))
         except OSError as error:
             raise LaunchError(f"no HIP runtime: {error}") from None
         self.library.hipGetErrorString.restype = c_char_p

@@ -13,7 +13,7 @@ from genkern.kernels.argument import Counters, Workspace
 from genkern.ops.op import get_op
 from genkern.runtime.launch.launcher import Driver, make_launches
 from genkern.runtime.launch.parameters import ALIGNMENT, COUNTERS, WORKSPACE, Layout, parameters_of
-from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
+from genkern.runtime.launch.shape import PreparedLaunch
 from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.packed import PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
@@ -130,15 +130,7 @@ class PreparedCall(ReadyCall):
                 parameters = parameters_of(launch, binary, layouts, known)
                 image = bundle.image(sha256)
                 function = gpu.driver.function(gpu.index, sha256, image, binary.symbol, binary.shared_bytes)
-                shape = LaunchShape(
-                    function,
-                    launch.programs(known),
-                    binary.threads,
-                    binary.shared_bytes,
-                    launch.cluster,
-                    launch.starts_early,
-                )
-                launches.append(PreparedLaunch(shape, parameters))
+                launches.append(PreparedLaunch.of(launch, binary, function, parameters, known))
             names = *layouts, WORKSPACE, COUNTERS
             self.body = make_launches(gpu.driver, launches, names, len(layouts))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.launch.parameters import Parameter
+from genkern.runtime.packed import PackedBinary
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,20 @@ class PreparedLaunch:
 
     shape: LaunchShape
     parameters: tuple[Parameter, ...]
+
+    @classmethod
+    def of(
+        cls,
+        launch: PlannedLaunch,
+        binary: PackedBinary,
+        function: int,
+        parameters: tuple[Parameter, ...],
+        known: Mapping[str, int],
+    ) -> PreparedLaunch:
+        """The launch of a plan by the driver's handle of its binary, where what the plan hangs on is `known`."""
+        programs = launch.programs(known)
+        asked = binary.threads, binary.shared_bytes, launch.cluster, launch.starts_early
+        return cls(LaunchShape(function, programs, *asked), parameters)
 
 
 @dataclass(frozen=True)

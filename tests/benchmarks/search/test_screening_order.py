@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.search import screening_order
 from benchmarks.search.screening_order import Played, Screening, play
-from genkern.farm.workshop import compiled_of
+from genkern.farm.sharing import compiled_of
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome

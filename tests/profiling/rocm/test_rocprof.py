@@ -20,6 +20,7 @@ from rocprof_session import (
     plain_session,
 )
 from trace_formats import ROCPROF, ROCPROFV3
+from units import alone
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate, Measurement, Outcome
@@ -47,7 +48,7 @@ def test_screen_measures_every_candidate_whatever_the_version_writes(
 ) -> None:
     """Each candidate has its own times, warm-up dropped, kernels of a call added, folders cleaned up."""
     script(version=version)
-    found = by_name(profiler.screen(session, iter(CANDIDATES)))
+    found = by_name(profiler.screen(session, alone(CANDIDATES)))
     _assert_measured(found)
     assert {(m.time_source, m.stage) for m in found.values()} == {("rocprofv3", "screen")}
     assert os.listdir(session.work_dir) == []
@@ -60,7 +61,7 @@ def test_legacy_rocprof_measures_the_same(
     """rocprof's files give the same times under its own label."""
     script(version=version)
     profiler = RocprofProfiler(harness=(sys.executable, str(tmp_path / "harness.py")))
-    found = by_name(profiler.screen(plain_session(session, tmp_path), CANDIDATES))
+    found = by_name(profiler.screen(plain_session(session, tmp_path), alone(CANDIDATES)))
     _assert_measured(found)
     assert {m.time_source for m in found.values()} == {"rocprof"}
 
@@ -71,7 +72,7 @@ def test_legacy_rocprof_hides_a_death_but_the_log_shows_it(
     """Exit code 0 and a missing end line still make the config a crash, with the program's last words."""
     script(version="rocprof --stats", deaths={NAMES[3]: "SIGSEGV"})
     profiler = RocprofProfiler(harness=(sys.executable, str(tmp_path / "harness.py")))
-    found = by_name(profiler.screen(plain_session(session, tmp_path), CANDIDATES))
+    found = by_name(profiler.screen(plain_session(session, tmp_path), alone(CANDIDATES)))
     assert found[NAMES[3]].outcome is Outcome.CRASHED
     assert "Memory access fault" in found[NAMES[3]].message
     _assert_measured(found, but=(NAMES[3],))
@@ -80,7 +81,7 @@ def test_legacy_rocprof_hides_a_death_but_the_log_shows_it(
 def test_legacy_rocprof_refuses_a_folder_with_spaces(session: Session) -> None:
     """It would run the path through a shell."""
     with pytest.raises(ProfilerError, match="plain letters"):
-        list(RocprofProfiler().screen(session, CANDIDATES))
+        list(RocprofProfiler().screen(session, alone(CANDIDATES)))
 
 
 def test_chunks_are_processes_of_their_own(session: Session, tmp_path: Path, script: Callable[..., None]) -> None:
@@ -93,7 +94,7 @@ def test_chunks_are_processes_of_their_own(session: Session, tmp_path: Path, scr
             taken.append(candidate)
             yield candidate
 
-    measurements = profiler.screen(session, farm())
+    measurements = profiler.screen(session, alone(farm()))
     first = next(measurements)
     assert len(taken) == 3
     _assert_measured(by_name([first, *measurements]))
@@ -103,7 +104,7 @@ def test_tune_gemms_protocol_counts_the_last_of_ten_calls(session: Session, prof
     """One sample, the tenth."""
     session = Session(**{**vars(session), "budget": Budget(protocol="tune_gemm")})
     assert screen_calls(session.budget) == 10
-    found = by_name(profiler.screen(session, CANDIDATES))
+    found = by_name(profiler.screen(session, alone(CANDIDATES)))
     for candidate in CANDIDATES:
         assert found[candidate.config.name].samples_us == expected_us(candidate, range(9, 10))
 
@@ -113,7 +114,7 @@ def test_a_launch_error_is_its_configs_alone(
 ) -> None:
     """The text of the error is the message, in one line, and the process goes on."""
     script(errors={NAMES[0]: "OutOfResources: shared memory,\n  Required: 98304"})
-    found = by_name(profiler.screen(session, CANDIDATES))
+    found = by_name(profiler.screen(session, alone(CANDIDATES)))
     assert found[NAMES[0]].outcome is Outcome.LAUNCH_FAILED
     assert found[NAMES[0]].message == "OutOfResources: shared memory, Required: 98304"
     _assert_measured(found, but=(NAMES[0],))
@@ -125,7 +126,7 @@ def test_a_crash_costs_its_config_alone(
 ) -> None:
     """With the trace lost or written, all others are measured, and the culprit says which signal and why."""
     script(deaths={NAMES[5]: name, NAMES[2]: name}, trace=trace)
-    found = by_name(profiler.screen(session, CANDIDATES))
+    found = by_name(profiler.screen(session, alone(CANDIDATES)))
     for culprit in (NAMES[2], NAMES[5]):
         assert found[culprit].outcome is Outcome.CRASHED
         assert f"killed by {name}: Memory access fault by {culprit}" in found[culprit].message
@@ -140,7 +141,7 @@ def test_a_hang_costs_its_config_alone(
     script(hangs=[NAMES[4]], deaf=deaf)
     harness = (sys.executable, str(tmp_path / "harness.py"))
     profiler = RocprofV3Profiler(harness=harness, edge_s=10.0, grace_s=0.3 if deaf else 5.0)
-    found = by_name(profiler.screen(session, CANDIDATES))
+    found = by_name(profiler.screen(session, alone(CANDIDATES)))
     assert found[NAMES[4]].outcome is Outcome.TIMED_OUT
     assert ("SIGKILL" if deaf else "SIGTERM") in found[NAMES[4]].message
     _assert_measured(found, but=(NAMES[4],))
@@ -151,7 +152,7 @@ def test_lost_dispatches_are_not_seen_and_never_anothers(
 ) -> None:
     """A config that lacks one dispatch is reported so, with the folder to look at; its neighbours keep theirs."""
     script(lost={NAMES[6]: 1})
-    found = by_name(profiler.screen(session, CANDIDATES))
+    found = by_name(profiler.screen(session, alone(CANDIDATES)))
     assert found[NAMES[6]].outcome is Outcome.NOT_SEEN
     folder = found[NAMES[6]].message.rpartition("see ")[2]
     assert os.path.isfile(os.path.join(folder, "job.json"))
@@ -163,7 +164,7 @@ def test_half_a_trace_gives_half_the_times(
 ) -> None:
     """Configs of the lost half are not seen; those of the other half have their own times."""
     script(trace="half")
-    found = by_name(profiler.screen(session, CANDIDATES))
+    found = by_name(profiler.screen(session, alone(CANDIDATES)))
     lost = tuple(name for name, m in found.items() if m.outcome is Outcome.NOT_SEEN)
     assert 0 < len(lost) < len(NAMES)
     assert "1 cut off" in found[lost[0]].message
@@ -175,7 +176,7 @@ def test_no_trace_at_all_is_reported(
 ) -> None:
     """One chunk without a trace gives not_seen for each config, with the reason."""
     script(trace="none")
-    found = by_name(profiler.screen(session, CANDIDATES))
+    found = by_name(profiler.screen(session, alone(CANDIDATES)))
     assert {m.outcome for m in found.values()} == {Outcome.NOT_SEEN}
     assert all("wrote no trace" in m.message for m in found.values())
 
@@ -188,7 +189,7 @@ def test_chunk_after_chunk_without_a_trace_is_the_profilers_fault(
     profiler = RocprofV3Profiler(chunk_size=2, harness=(sys.executable, str(tmp_path / "harness.py")))
     measured = []
     with pytest.raises(ProfilerError, match="3 processes in a row"):
-        measured.extend(profiler.screen(session, CANDIDATES))
+        measured.extend(profiler.screen(session, alone(CANDIDATES)))
     assert len(CANDIDATES) > len(measured)
 
 
@@ -198,7 +199,7 @@ def test_a_trace_of_another_kind_is_refused(
     """A file that is no kernel trace is an error in one line, not a run of not_seen."""
     script(trace="foreign")
     with pytest.raises(ProfilerError, match="not a kernel trace") as caught:
-        list(profiler.screen(session, CANDIDATES))
+        list(profiler.screen(session, alone(CANDIDATES)))
     assert "\n" not in str(caught.value)
 
 
@@ -209,7 +210,7 @@ def test_a_harness_that_cannot_start_is_an_error_with_its_words(
     script(at_start="ModuleNotFoundError: No module named 'torch'")
     measured = []
     with pytest.raises(ProfilerError, match="No module named 'torch'"):
-        measured.extend(profiler.screen(session, CANDIDATES))
+        measured.extend(profiler.screen(session, alone(CANDIDATES)))
     assert measured == []
 
 
@@ -220,7 +221,7 @@ def test_a_device_that_breaks_again_and_again_stops_the_run(
     script(deaths=dict.fromkeys(NAMES, "SIGABRT"))
     measured: list[Measurement] = []
     with pytest.raises(ProfilerError, match="3 processes in a row"):
-        measured.extend(profiler.screen(session, CANDIDATES))
+        measured.extend(profiler.screen(session, alone(CANDIDATES)))
     assert [m.outcome for m in measured] == [Outcome.CRASHED] * 3
 
 
@@ -229,7 +230,7 @@ def test_a_death_after_the_last_config_blames_none(
 ) -> None:
     """A process that crashes at its exit loses nothing when its trace is there."""
     script(at_exit="SIGSEGV", trace="partial")
-    _assert_measured(by_name(profiler.screen(session, CANDIDATES)))
+    _assert_measured(by_name(profiler.screen(session, alone(CANDIDATES))))
 
 
 def test_screening_leaves_the_vendor_library_alone(
@@ -237,7 +238,7 @@ def test_screening_leaves_the_vendor_library_alone(
 ) -> None:
     """A library that would end every process is not called before the finals."""
     script(deaths={VENDOR: "SIGSEGV"})
-    _assert_measured(by_name(profiler.screen(session, CANDIDATES)))
+    _assert_measured(by_name(profiler.screen(session, alone(CANDIDATES))))
 
 
 def test_neighbours_share_no_symbol_where_that_is_possible() -> None:
@@ -295,4 +296,4 @@ def test_a_folder_that_rocprofv3_would_expand_is_refused(session: Session, profi
     """Before any process starts."""
     session = Session(**{**vars(session), "work_dir": session.work_dir + "/100%"})
     with pytest.raises(ProfilerError, match="work folder"):
-        list(profiler.screen(session, CANDIDATES))
+        list(profiler.screen(session, alone(CANDIDATES)))

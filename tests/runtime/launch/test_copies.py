@@ -1,11 +1,10 @@
-"""Tests of launches on copies in the workspace: bundles, calls by C and through ctypes, and the measured process."""
+"""Tests of launches on copies in the workspace: bundles, calls by C and through ctypes."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,8 +13,6 @@ from small_bundle import pack_here, row
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Copied, passed
-from genkern.profiling.loaded_gemm import arguments_of
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -86,29 +83,6 @@ def test_calls_copy_and_multiply_the_copies(bundle: Bundle, gpu: FakeGpu, place:
 
 def winner_of(bundle: Bundle, place: int) -> PackedWinner:
     return next(winner for winner in bundle.winners if winner.problem == ROWS[place].problem)
-
-
-@pytest.mark.parametrize("place", range(2))
-def test_the_measured_process_gives_the_same(bundle: Bundle, place: int) -> None:
-    """Its descriptors are of the same places of the workspace, which may be a part of a larger one."""
-    winner = winner_of(bundle, place)
-    problem, plan = winner.problem, winner.calls[0].plan
-    x, weight = operands(problem, problem.M)
-    known = {"units": 132, "M": problem.M}
-    elements, _ = plan.workspace_elements(known)
-    tensors: dict[str, Any] = {"a": x, "b": weight.t(), "c": torch.empty(problem.M, problem.N).bfloat16()}
-    tensors |= {"workspace": torch.empty(elements + 4)[4:], "counters": torch.zeros(4, dtype=torch.int32)}
-    launch = plan.launches[1]
-    seen = 0
-    for argument, given in zip(passed(launch.arguments), arguments_of(launch, tensors, known), strict=True):
-        if not isinstance(argument, Copied):
-            continue
-        seen += 1
-        stored = tensors[argument.operand].mT if argument.transposed else tensors[argument.operand]
-        assert given.base.data_ptr() == tensors["workspace"].data_ptr() + 2 * int(str(argument.first))
-        assert tuple(given.shape) == tuple(stored.shape)
-        assert tuple(given.strides) == (int(str(argument.pitch)), 1)
-    assert seen == (2, 1)[place]
 
 
 def test_a_captured_call_copies_into_the_graphs_own_memory(bundle: Bundle, gpu: FakeGpu) -> None:

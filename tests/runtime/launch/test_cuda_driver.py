@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from genkern.errors import LaunchError
-from genkern.runtime.launch import launcher
+from genkern.runtime.launch import cuda_driver, launcher
 from genkern.runtime.launch.cuda_driver import CudaDriver
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
-from genkern.runtime.launch.parameters import Address, Layout, TensorMap
+from genkern.runtime.launch.parameters import ALIGNMENT, Address, Layout, TensorMap
 from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import Encoding
 
@@ -147,3 +148,14 @@ def test_captures_have_numbers(fake: FakeLibrary) -> None:
 def test_no_driver_is_said() -> None:
     with pytest.raises(LaunchError, match="no CUDA driver"):
         CudaDriver("libcuda_that_is_not_there.so.1")
+
+
+def test_the_extension_has_the_same_numbers() -> None:
+    """What both ways of launching must know of cuda.h is said in C and in Python, and is the same."""
+    folder = Path(cuda_driver.__file__).parent
+    text = "".join((folder / name).read_text(encoding="utf-8") for name in ("_native.c", "_native_call.h"))
+    said = dict(re.findall(r"#define (\w+) \(?(\d+(?:ull << \d+)?)\)?$", text, flags=re.MULTILINE))
+    names = ("CLUSTER_DIMENSION", "CLUSTER_SCHEDULING", "STARTS_EARLY", "SPREAD", "L2_128B", "RELAXED")
+    assert {name: int(said[name]) for name in names} == {name: getattr(cuda_driver, f"_{name}") for name in names}
+    bit, shift = map(int, said["BIT"].split("ull <<"))
+    assert (bit << shift, int(said["ALIGNMENT"])) == (cuda_driver._BIT, ALIGNMENT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from recording_gpu import FakeGpu
@@ -12,7 +13,7 @@ from small_bundle import winners_for
 
 from genkern.errors import LaunchError
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch import launcher
+from genkern.runtime.launch import hip_driver, launcher
 from genkern.runtime.launch.hip_driver import HipDriver
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, Number, TensorMap
@@ -62,11 +63,24 @@ const char *hipGetErrorString(int status) { return "what HIP says"; }
 def driver(tmp_path_factory: pytest.TempPathFactory) -> HipDriver:
     folder = tmp_path_factory.mktemp("libhip")
     (folder / "hip.c").write_text(STAND_IN)
-    path = folder / "libfake.so"
+    path = folder / "libstandinhip.so"
     subprocess.run([str(CC), "-w", "-shared", "-fPIC", str(folder / "hip.c"), "-o", str(path)], check=True)
     made = HipDriver(str(path))
     made.library.fake_log.restype = ctypes.c_char_p
     return made
+
+
+def test_the_library_is_the_one_that_pytorch_has_loaded(driver: HipDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under whatever name and in whatever folder; the system's where none is loaded."""
+    loaded = driver.library._name
+    assert loaded in hip_driver.mapped_files()
+    mapped = ["[heap]", "/opt/a b/torch/lib/libamdhip64.so.7.1", "/usr/lib/libc.so.6"]
+    assert hip_driver.library_path(mapped) == "/opt/a b/torch/lib/libamdhip64.so.7.1"
+    assert hip_driver.library_path(["/usr/lib/libc.so.6"]) == "libamdhip64.so"
+    with pytest.raises(LaunchError, match="no HIP runtime"):
+        HipDriver()
+    monkeypatch.setattr(hip_driver, "_LIBRARY", Path(loaded).name)
+    assert HipDriver().library._name == loaded
 
 
 @pytest.mark.parametrize("how", MAKERS)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from recording_gpu import FakeGpu
 from small_bundle import winners_for
+from triton_launcher import arguments_of
 
 from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES
@@ -17,7 +18,6 @@ from genkern.kernels.argument import Constant, Descriptor, Integer, Leading, Str
 from genkern.kernels.expression import evaluate
 from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import get_op
-from genkern.profiling.loaded_gemm import arguments_of
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.parameters import Layout, parameters_of, unmet
 from genkern.runtime.launch.prepared import PreparedCall

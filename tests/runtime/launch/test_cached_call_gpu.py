@@ -18,7 +18,9 @@ from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
-from genkern.profiling.cuda.native_binary import NativeBinary
+from genkern.runtime.launch.cached_call import CachedBinaries
+from genkern.runtime.launch.parameters import Layout
+from genkern.runtime.launch.torch_gpu import TorchGpu
 
 pytestmark = [pytest.mark.gpu, needs_dsl]
 H200 = gpu_for_arch("sm_90")
@@ -47,11 +49,14 @@ def test_exact_products(tmp_path: Path, name: str) -> None:
     (binary,) = farm.compile("", [spec])
     farm.close()
     assert isinstance(binary, Binary), binary
-    (launch,) = launch_plan(product_of(problem, op, "sm_90"), config, H200).launches
-    native = NativeBinary(binary.path, launch, {operand.name: operand for operand in op.operands(problem)})
+    plan, dtypes = launch_plan(product_of(problem, op, "sm_90"), config, H200), dict.fromkeys("abc", "bf16")
+    gpu = TorchGpu(0)
+    call = CachedBinaries(gpu, "cuda", 32).call([binary.path], plan, dtypes, {"units": gpu.identity.compute_units})
     a = torch.randint(-3, 4, (problem.M, problem.K), device="cuda").bfloat16()
     b = torch.randint(-3, 4, (problem.N, problem.K), device="cuda").bfloat16().T
     c = torch.full((problem.M, problem.N), float("nan"), device="cuda", dtype=torch.bfloat16)
-    units = torch.cuda.get_device_properties(0).multi_processor_count
-    native.bound({"a": a, "b": b, "c": c}, {"units": units}, lambda: torch.cuda.current_stream().cuda_stream)()
+    empty = torch.zeros(4, device="cuda", dtype=torch.int32)
+    tensors = {"a": a, "b": b, "c": c, "workspace": empty, "counters": empty}
+    layouts = {name: Layout.of(tensors[name].shape, tensors[name].stride(), name != "b", 2) for name in "abc"}
+    assert call.prepared(layouts).launch(gpu.stream(), call.addresses(tensors))
     torch.testing.assert_close(c, (a.float() @ b.float()).bfloat16(), rtol=0, atol=0)

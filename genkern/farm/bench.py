@@ -1,0 +1,283 @@
+"""Bench: one problem whose configs become candidates, a unit at a time: look up, compile, drop what cannot fit."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from genkern.farm.cache import Failure
+from genkern.farm.compiler import CompileJob
+from genkern.farm.farm import Farm
+from genkern.farm.occupancy import fits
+from genkern.farm.sharing import compiled_of, launch_of
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
+from genkern.kernels.families.product import product_of
+from genkern.kernels.generate import GeneratedModule
+from genkern.kernels.kernel import KernelSpec
+from genkern.kernels.specs import kernel_specs, main_binary, plan_text, run_time_values
+from genkern.ops.op import get_op
+from genkern.timing.session import Session
+
+# Configs that share all binaries, and differ in what is set at run time.
+Together = Sequence[Config]
+
+
+@dataclass
+class Job:
+    """One problem: its session, and what became of its configs so far.
+
+    `ready` are candidates, `unfit` why others are none, `binaries` the one that multiplies. `launches` has the name of
+    the config that is measured for each distinct launch.
+    """
+
+    session: Session
+    ready: dict[str, Candidate] = field(default_factory=dict)
+    unfit: dict[str, Unfit] = field(default_factory=dict)
+    binaries: dict[str, Binary] = field(default_factory=dict)
+    launches: dict[Hashable, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of configs that share all binaries: those that are `candidates`, and why the others are `unfit`.
+
+    `rank` is that of their order. `binary` is the one that multiplies, None where there is none. `cached`: nothing had
+    to be compiled.
+    """
+
+    rank: int
+    configs: tuple[Config, ...]
+    candidates: tuple[Candidate, ...]
+    unfit: Mapping[str, Unfit]
+    binary: Binary | None
+    cached: bool
+
+
+@dataclass
+class _Order:
+    """Configs under way, with the keys of their binaries in the order of launches."""
+
+    rank: int
+    configs: tuple[Config, ...]
+    keys: tuple[str, ...]
+    cached: bool
+
+
+class Bench:
+    """Has configs of one problem made into candidates by a farm that others use at the same time.
+
+    One thread orders and takes what is made; any other may `drop` or `close`. `on_unfit` is told of configs that share
+    what makes them unfit (not of copies, nor where a compiler was ended from outside). Names in `first` are candidates
+    also where they are copies; with `copies`, all are.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        farm: Farm,
+        gpu: Gpu,
+        module: GeneratedModule,
+        module_path: str,
+        *,
+        first: Collection[str] = (),
+        copies: bool = False,
+    ) -> None:
+        self.job = job
+        self.farm = farm
+        self.on_unfit: Callable[[Sequence[str], Unfit], None] = lambda names, unfit: None
+        self._gpu = gpu
+        self._module, self._module_path = module, module_path
+        self._first, self._copies = first, copies
+        self._op = get_op(job.session.problem.op)
+        self._product = product_of(job.session.problem, self._op, module.arch)
+        self._keys: dict[Hashable, tuple[str, ...]] = {}
+        self._specs: dict[str, KernelSpec] = {}
+        self._looked_up: dict[str, Binary | Failure | None] = {}
+        # What was wanted, by key, as far as it is there; and which of that the cache had.
+        self._results: dict[str, Binary | Failure] = {}
+        self._wanted: set[str] = set()
+        self._cached: set[str] = set()
+        self._under_way: dict[int, _Order] = {}
+        self._waiting: dict[str, list[int]] = {}
+        self._arrived: queue.SimpleQueue[tuple[str, Binary | Failure | Exception] | None] = queue.SimpleQueue()
+        self._complete: deque[_Order] = deque()
+        # Held while what is under way changes.
+        self._lock = threading.Lock()
+        self.is_closed = False
+
+    @property
+    def under_way(self) -> int:
+        """How many sets of configs were ordered and are neither made nor dropped."""
+        return len(self._under_way) + len(self._complete)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Of what was wanted and is there: how many binaries, how many that failed, how many of both were cached."""
+        failed = sum(isinstance(result, Failure) for result in self._results.values())
+        return len(self._results) - failed, failed, len(self._cached)
+
+    def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
+        """These are no candidates, whatever comes of compiling them."""
+        self.job.unfit |= unfit
+
+    def worth_making(self, configs: Iterable[Config]) -> list[Config]:
+        """Those that were not left out, and those that had no room: a binary that is there tells what it needs."""
+        if not (unfit := self.job.unfit):
+            return list(configs)
+        return [c for c in configs if c.name not in unfit or unfit[c.name].outcome is Outcome.OVER_RESOURCES]
+
+    def is_cached(self, configs: Together) -> bool:
+        """Whether all binaries of these configs are in the cache, or known to be refused."""
+        return all(self._look_up(key) is not None for key in self._keys_of(configs))
+
+    def order(self, wanted: Sequence[tuple[int, Together]]) -> None:
+        """Have the binaries of these sets of configs made, in the order of their ranks, each its own; `made` says when
+        they are."""
+        jobs: list[tuple[int, CompileJob]] = []
+        for rank, configs in wanted:
+            keys = self._keys_of(configs)
+            missing = [key for key in keys if key not in self._results and not self._found(key)]
+            order = _Order(rank, tuple(configs), keys, not missing)
+            if not missing:
+                self._complete.append(order)
+                continue
+            with self._lock:
+                self._under_way[rank] = order
+                new = [key for key in missing if key not in self._waiting]
+                for key in missing:
+                    self._waiting.setdefault(key, []).append(rank)
+            jobs.extend((rank, self.farm.job(key, self._module_path, self._specs[key])) for key in new)
+        if jobs:
+            self.farm.order(self, jobs, lambda key, result: self._arrived.put((key, result)))
+
+    def made(self, *, wait: bool) -> Made | None:
+        """What became of configs that were ordered, one set after another; None where there is nothing (yet).
+
+        With `wait` there is nothing only where nothing is under way, something was dropped, or the bench is closed.
+        Raises what ended a compile: OutputError, BugError, FarmClosedError.
+        """
+        while not self._complete:
+            if self.is_closed or (wait and not self._under_way):
+                return None
+            try:
+                arrived = self._arrived.get(block=wait)
+            except queue.Empty:
+                return None
+            if arrived is None:
+                return None
+            key, result = arrived
+            if isinstance(result, Exception):
+                raise result
+            with self._lock:
+                self._results[key] = result
+                for rank in self._waiting.pop(key, ()):
+                    if all(key in self._results for key in self._under_way[rank].keys):
+                        self._complete.append(self._under_way.pop(rank))
+        return self._made_of(self._complete.popleft())
+
+    def drop(self, rank: int) -> None:
+        """What has this rank is wanted no more: what is not begun is not compiled, and `made` says nothing of it."""
+        with self._lock:
+            if (order := self._under_way.pop(rank, None)) is None:
+                return
+            waiting = [key for key in order.keys if key in self._waiting]
+            for key in waiting:
+                self._waiting[key].remove(rank)
+            unwanted = [key for key in waiting if not self._waiting[key]]
+            for key in unwanted:
+                del self._waiting[key]
+        self.farm.drop(self, unwanted)
+        # Whoever waits has perhaps nothing to wait for.
+        self._arrived.put(None)
+
+    def close(self) -> None:
+        """Nothing is wanted any more; a thread that waits in `made` comes back."""
+        self.is_closed = True
+        self.farm.drop(self)
+        self._arrived.put(None)
+
+    def candidates(self, configs: Sequence[Config]) -> Iterator[Candidate]:
+        """Order all of these that are worth it, and yield each candidate when its binaries are ready."""
+        sharers: dict[Hashable, list[Config]] = {}
+        for config in sorted(self.worth_making(configs), key=lambda config: config.name not in self._first):
+            sharers.setdefault(compiled_of(config), []).append(config)
+        self.order(list(enumerate(sharers.values())))
+        while (made := self.made(wait=True)) is not None:
+            yield from made.candidates
+
+    def _keys_of(self, configs: Together) -> tuple[str, ...]:
+        # Asking for the specs of each config would take longer than all the rest.
+        if (keys := self._keys.get(what := compiled_of(configs[0]))) is None:
+            made_of = self._module.source_sha256, self._module.arch
+            needed = {
+                self.farm.key(spec): spec
+                for spec in kernel_specs(self.job.session.problem, configs[0], self._op, *made_of)
+            }
+            self._specs |= needed
+            keys = self._keys[what] = tuple(needed)
+        return keys
+
+    def _look_up(self, key: str) -> Binary | Failure | None:
+        if key not in self._looked_up:
+            self._looked_up[key] = self.farm.cache.get(key)
+        return self._looked_up[key]
+
+    def _found(self, key: str) -> bool:
+        """Whether a key that is wanted now is in the cache; counted the first time."""
+        known = self._look_up(key)
+        if key not in self._wanted:
+            self._wanted.add(key)
+            self.farm.count(wanted=1, cached=int(known is not None))
+        if known is None:
+            return False
+        self._results[key] = known
+        self._cached.add(key)
+        return True
+
+    def _made_of(self, order: _Order) -> Made:
+        job, configs = self.job, order.configs
+        results = [self._results[key] for key in order.keys]
+        binaries = tuple(result for result in results if isinstance(result, Binary))
+        # Asked for once: there are thousands.
+        names = [config.name for config in configs]
+        # What is known to be unfit stays so, whatever came of its binary this time.
+        if why := self._unfit(configs[0], results):
+            new = [name for name in names if name not in job.unfit]
+            job.unfit |= dict.fromkeys(new, why)
+            if new and not any(isinstance(result, Failure) and result.from_outside for result in results):
+                self.on_unfit(new, why)
+        candidates: list[Candidate] = []
+        main = None
+        if len(binaries) == len(results):
+            main = main_binary(configs[0], binaries)
+            job.binaries |= dict.fromkeys(names, main)
+            plan = plan_text(self._product, configs[0], self._gpu)
+            for name, config in zip(names, configs, strict=True):
+                if name not in job.unfit and self._is_to_be_measured(name, config, binaries):
+                    job.ready[name] = Candidate(config, binaries, plan, tuple(run_time_values(config).items()))
+                    candidates.append(job.ready[name])
+        unfit = {name: job.unfit[name] for name in names if name in job.unfit}
+        return Made(order.rank, configs, tuple(candidates), unfit, main, order.cached)
+
+    def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
+        """Why configs with these binaries cannot run; `config` is any of them."""
+        for result in made:
+            if isinstance(result, Failure):
+                return Unfit(result.outcome, result.message)
+        main = main_binary(config, [result for result in made if isinstance(result, Binary)])
+        reason = fits(main.resources, config.num_warps, self._gpu)
+        return Unfit(Outcome.OVER_RESOURCES, reason) if reason else None
+
+    def _is_to_be_measured(self, name: str, config: Config, binaries: Sequence[Binary]) -> bool:
+        if self._copies or (launch := launch_of(config, binaries)) is None:
+            return True
+        measured = self.job.launches.setdefault(launch, name)
+        if measured == name or name in self._first:
+            return True
+        self.job.unfit[name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
+        return False

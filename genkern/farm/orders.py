@@ -1,0 +1,125 @@
+"""What a farm has been asked for: jobs by owner and rank, each key compiled once however many want it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator
+from dataclasses import dataclass, field
+
+from genkern.farm.cache import Failure
+from genkern.farm.compiler import CompileJob
+from genkern.gemm.records import Binary
+
+# Told what became of a key, in a thread of the farm's: it must be quick and raise nothing.
+Tell = Callable[[str, "Binary | Failure | Exception"], None]
+
+
+@dataclass
+class _Wish:
+    """What one owner wants of a key."""
+
+    job: CompileJob
+    rank: int
+    tell: Tell
+
+
+@dataclass
+class _Order:
+    """All that is wanted of one key; `begun_for` is the owner whose job is being done, if one is."""
+
+    wishes: dict[Hashable, _Wish] = field(default_factory=dict)
+    begun_for: Hashable | None = None
+
+
+class Orders:
+    """Not safe to use from several threads: the farm has a lock.
+
+    Of the owners the one comes next for whom the least is being done, of its jobs the one of the lowest rank; of equal
+    ones the first that was asked for. So devices share a farm evenly, and each has its most wanted binary first.
+    """
+
+    def __init__(self) -> None:
+        self._orders: dict[str, _Order] = {}
+        self._queues: dict[Hashable, list[tuple[int, int, str]]] = {}
+        self._numbers = itertools.count()
+        self._under_way: Counter[Hashable] = Counter()
+
+    def __len__(self) -> int:
+        """Keys that are wanted and not yet there."""
+        return len(self._orders)
+
+    @property
+    def under_way(self) -> int:
+        """Jobs that are begun."""
+        return self._under_way.total()
+
+    def add(self, owner: Hashable, job: CompileJob, rank: int, tell: Tell) -> None:
+        order = self._orders.setdefault(job.key, _Order())
+        order.wishes[owner] = _Wish(job, rank, tell)
+        if order.begun_for is None:
+            self._queue(owner, rank, job.key)
+
+    def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
+        """The owner wants these no more (None: nothing at all). What is begun is finished, and it is not told of it."""
+        for key in list(self._orders) if keys is None else keys:
+            if (order := self._orders.get(key)) is not None:
+                order.wishes.pop(owner, None)
+                if not order.wishes and order.begun_for is None:
+                    del self._orders[key]
+
+    def take(self) -> CompileJob | None:
+        """The job to begin next; None where nothing waits."""
+        for owner in sorted(self._queues, key=lambda owner: (self._under_way[owner], self._queues[owner][0])):
+            queue = self._queues[owner]
+            while queue:
+                _, _, key = heapq.heappop(queue)
+                order = self._orders.get(key)
+                if order is not None and order.begun_for is None and owner in order.wishes:
+                    if not queue:
+                        del self._queues[owner]
+                    order.begun_for = owner
+                    self._under_way[owner] += 1
+                    return order.wishes[owner].job
+            del self._queues[owner]
+        return None
+
+    def again(self, key: str) -> None:
+        """What was begun has come to nothing, through nobody's fault: it waits again, where it is still wanted."""
+        if (order := self._ended(key)) is not None:
+            for owner, wish in order.wishes.items():
+                self._queue(owner, wish.rank, key)
+            if not order.wishes:
+                del self._orders[key]
+
+    def done(self, key: str) -> list[Tell]:
+        """What was begun has ended: whom to tell, the one whose job it was first."""
+        if (order := self._ended(key)) is None:
+            return []
+        del self._orders[key]
+        return [wish.tell for wish in order.wishes.values()]
+
+    def is_for_others(self, key: str) -> bool:
+        """Whether the one whose job was begun wants it no more, and others do."""
+        order = self._orders.get(key)
+        return order is not None and bool(order.wishes) and order.begun_for not in order.wishes
+
+    def all(self) -> Iterator[tuple[str, Tell]]:
+        """Take everything, begun or not: who is to be told of which key."""
+        orders, self._orders = self._orders, {}
+        self._queues.clear()
+        self._under_way.clear()
+        return ((key, wish.tell) for key, order in orders.items() for wish in order.wishes.values())
+
+    def _queue(self, owner: Hashable, rank: int, key: str) -> None:
+        heapq.heappush(self._queues.setdefault(owner, []), (rank, next(self._numbers), key))
+
+    def _ended(self, key: str) -> _Order | None:
+        if (order := self._orders.get(key)) is None or order.begun_for is None:
+            return None
+        owner, order.begun_for = order.begun_for, None
+        self._under_way[owner] -= 1
+        if not self._under_way[owner]:
+            del self._under_way[owner]
+        return order

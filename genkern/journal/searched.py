@@ -1,0 +1,212 @@
+"""What a search asked and was told, step by step, as it stands in a journal: enough to decide it once more."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from genkern.gemm.config import Config
+from genkern.gemm.records import Measurement, Outcome
+from genkern.journal.batch import restored, shortened
+from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Unit
+
+# What a step in a journal begins with.
+_ASKED, _COMPILED, _REFUSED, _MEASURED, _LOST, _DROPPED = "acrmld"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A strategy was asked for at most `n` units, and named these."""
+
+    n: int
+    units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A strategy was told of an event, and wanted these units no more."""
+
+    event: Event
+    dropped: tuple[Unit, ...] = ()
+
+
+Step = Asked | Told
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The search of one size: what the strategy of this name had to search, as in its Task, and every step.
+
+    `cached` has a config of each unit that needed no compile, of those that it asked about.
+    """
+
+    strategy: str
+    patience: int
+    best_us: float | None
+    configs: tuple[Config, ...]
+    cached: tuple[Config, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def asked(self) -> list[Unit]:
+        """Every unit that was asked for, in that order."""
+        return [unit for step in self.steps if isinstance(step, Asked) for unit in step.units]
+
+
+def value_of(searched: Searched) -> dict[str, Any]:
+    """As JSON values, in which what goes on as one would expect takes next to nothing.
+
+    `config` are the names of the strategy's configs, then of others; `units` have their places, each as what it is more
+    than the one before, in the order in which units first appear in the steps. In `steps` "a" is followed by how many
+    were asked for and how many units came, "c" by whether the unit was cached, "r" by the outcome, "m" by how many
+    configs were measured, "l" by how many were lost and the outcome; "d" drops. Where it is not the next unit, not a
+    binary of its own, or not the next config, its number comes behind that. Times are those of the journal's
+    measurements.
+    """
+    writer = _Writer(searched.configs)
+    for step in searched.steps:
+        if isinstance(step, Asked):
+            before = len(writer.units)
+            numbers = [writer.unit(unit) for unit in step.units]
+            new = list(range(before, before + len(numbers)))
+            writer.steps.append([_ASKED, step.n, len(numbers), *([] if numbers == new else [numbers])])
+        else:
+            writer.told(step.event)
+            writer.steps.extend([_DROPPED, writer.unit(unit)] for unit in step.dropped)
+    cached = [writer.place(config) for config in searched.cached]
+    return {
+        "strategy": searched.strategy,
+        "patience": searched.patience,
+        "best_us": searched.best_us,
+        "configs": len(searched.configs),
+        "steps": writer.steps,
+        "cached": _differences(cached),
+        "units": [_differences(places) for places in writer.units],
+        "config": shortened(writer.places),
+    }
+
+
+def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -> Searched:
+    """The search whose `value_of` this is, with the times of these measurements. Raises ValueError, LookupError,
+    TypeError or AttributeError."""
+    names = restored(value["config"])
+    configs = [Config.parse(name) for name in names]
+    units = [Unit(tuple(configs[place] for place in _sums(each))) for each in value["units"]]
+    reader = _Reader(units, screened)
+    for step in value["steps"]:
+        reader.read(*step)
+    known = value["strategy"], value["patience"], value["best_us"]
+    cached = tuple(configs[place] for place in _sums(value["cached"]))
+    return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps))
+
+
+class _Writer:
+    def __init__(self, configs: Sequence[Config]) -> None:
+        self.places = {config.name: place for place, config in enumerate(configs)}
+        self.units: list[list[int]] = []
+        self.steps: list[list[Any]] = []
+        self._numbers: dict[Config, int] = {}
+        # Of each config its number among all of the units, one unit after another.
+        self._launches: dict[Config, int] = {}
+        self._binaries: dict[str, int] = {}
+        self._next_unit = self._next_launch = 0
+
+    def place(self, config: Config) -> int:
+        return self.places.setdefault(config.name, len(self.places))
+
+    def unit(self, unit: Unit) -> int:
+        # No config is in two of those that are asked for.
+        if (number := self._numbers.get(unit.configs[0])) is None:
+            number = self._numbers[unit.configs[0]] = len(self.units)
+            self.units.append([self.place(config) for config in unit.configs])
+            for config in unit.configs:
+                self._launches[config] = len(self._launches)
+        return number
+
+    def told(self, event: Event) -> None:
+        if isinstance(event, Compiled | Refused):
+            number = self.unit(event.unit)
+            if isinstance(event, Compiled):
+                new = len(self._binaries)
+                binary = self._binaries.setdefault(event.binary, new)
+                usual = (number, binary) == (self._next_unit, new)
+                self.steps.append([_COMPILED, int(event.cached), *([] if usual else [number, binary])])
+            else:
+                which = [self._launches[config] for config in event.configs]
+                self.steps.append([_REFUSED, event.outcome.value, number, _differences(which)])
+            self._next_unit = number + 1
+            return
+        launch = self._launches[event.config]
+        what = [_MEASURED, 1] if isinstance(event, Measured) else [_LOST, 1, event.outcome.value]
+        last = self.steps[-1]
+        if launch != self._next_launch:
+            self.steps.append([*what, launch])
+        elif last[0] == what[0] and last[2 : len(what)] == what[2:]:
+            last[1] += 1
+        else:
+            self.steps.append(what)
+        self._next_launch = launch + 1
+
+
+class _Reader:
+    def __init__(self, units: Sequence[Unit], screened: Mapping[str, Measurement]) -> None:
+        self.steps: list[Step] = []
+        self._units = units
+        self._launches = [config for unit in units for config in unit.configs]
+        self._screened = screened
+        self._seen = self._next_unit = self._next_launch = self._binaries = 0
+
+    def read(self, kind: str, *of: Any) -> None:
+        if kind == _ASKED:
+            n, count, *others = of
+            numbers = others[0] if others else range(self._seen, self._seen + count)
+            self.steps.append(Asked(n, tuple(self._units[self._see(number)] for number in numbers)))
+        elif kind == _COMPILED:
+            cached, *other = of
+            number, binary = other or (self._next_unit, self._binaries)
+            self._binaries = max(self._binaries, binary + 1)
+            self._tell(Compiled(self._made(number), str(binary), bool(cached)))
+        elif kind == _REFUSED:
+            outcome, number, which = of
+            configs = tuple(self._launches[launch] for launch in _sums(which))
+            self._tell(Refused(self._made(number), configs, Outcome(outcome)))
+        elif kind == _DROPPED:
+            last = self.steps[-1]
+            if not isinstance(last, Told):
+                raise ValueError(kind)
+            self.steps[-1] = Told(last.event, (*last.dropped, self._units[of[0]]))
+        else:
+            self._launched(kind, *of)
+
+    def _launched(self, kind: str, count: int, *of: Any) -> None:
+        lost = Outcome(of[0]) if kind == _LOST else None
+        first = of[lost is not None] if len(of) > (lost is not None) else self._next_launch
+        for config in (self._launches[launch] for launch in range(first, first + count)):
+            if lost is not None:
+                self._tell(Lost(config, lost))
+            elif kind == _MEASURED and (us := self._screened[config.name].duration_us) is not None:
+                self._tell(Measured(config, us))
+            else:
+                raise ValueError(kind)
+        self._next_launch = first + count
+
+    def _see(self, number: int) -> int:
+        self._seen = max(self._seen, number + 1)
+        return number
+
+    def _made(self, number: int) -> Unit:
+        self._next_unit = self._see(number) + 1
+        return self._units[number]
+
+    def _tell(self, event: Event) -> None:
+        self.steps.append(Told(event))
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    return [number - before for number, before in zip(numbers, [0, *numbers], strict=False)]
+
+
+def _sums(differences: Sequence[int]) -> list[int]:
+    return list(itertools.accumulate(differences))

@@ -1,0 +1,110 @@
+"""CachedCall: launches of a plan by binaries that lie in the cache, made as those of a bundle are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import LaunchError, ResultsError
+from genkern.kernels.argument import Descriptor, Leading, Map, Pointer, Stride
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
+from genkern.runtime.launch.described import described
+from genkern.runtime.launch.launcher import Launches, make_launches
+from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout, parameters_of
+from genkern.runtime.launch.prepared import LiveGpu
+from genkern.runtime.launch.shape import PreparedLaunch
+from genkern.runtime.packed import PackedBinary
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A binary on the device, and the driver's handle of it."""
+
+    binary: PackedBinary
+    function: int
+
+
+class CachedCall:
+    """Launches of binaries that are loaded, for operands that lie in any way that these were promised.
+
+    `operands` are the names of those that they take. `known` has "units", and what else the plan hangs on.
+    """
+
+    def __init__(
+        self, gpu: LiveGpu, launches: Sequence[tuple[PlannedLaunch, _Loaded]], known: Mapping[str, int]
+    ) -> None:
+        self._gpu = gpu
+        self._launches = tuple(launches)
+        self._known = known
+        arguments = (argument for launch, _ in launches for argument in launch.arguments)
+        of_operands = Pointer, Leading, Stride, Descriptor, Map
+        self.operands = tuple(dict.fromkeys(each.operand for each in arguments if isinstance(each, of_operands)))
+
+    def prepared(self, layouts: Mapping[str, Layout]) -> Launches:
+        """The launches for `operands` that lie so, given where `addresses` has them.
+
+        Raises ResultsError where they do not lie as the kernels were promised, or a binary takes other parameters.
+        """
+        made = [
+            PreparedLaunch.of(
+                *(launch, loaded.binary, loaded.function),
+                parameters_of(launch, loaded.binary, layouts, self._known),
+                self._known,
+            )
+            for launch, loaded in self._launches
+        ]
+        names = *self.operands, WORKSPACE, COUNTERS
+        return make_launches(self._gpu.driver, made, names, len(self.operands))
+
+    def addresses(self, tensors: Mapping[str, Any]) -> tuple[int, ...]:
+        """Where the operands, the workspace and the counters begin, as the launches take them."""
+        return tuple(tensors[name].data_ptr() for name in (*self.operands, WORKSPACE, COUNTERS))
+
+
+class CachedBinaries:
+    """The binaries in a cache on one GPU, each loaded once, for the life of the process: graphs may replay its kernel.
+
+    `backend` and `warp_size` are those of Triton's target.
+    """
+
+    def __init__(self, gpu: LiveGpu, backend: str, warp_size: int) -> None:
+        self.gpu = gpu
+        self._target = backend, warp_size
+        self._loaded: dict[str, _Loaded] = {}
+
+    def call(
+        self, folders: Sequence[str], plan: LaunchPlan, dtypes: Mapping[str, str], known: Mapping[str, int]
+    ) -> CachedCall:
+        """The call that `plan` says, by a binary for each of its launches; `dtypes` are of the operands, by name.
+
+        Raises LaunchError for a binary that is not the plan's, or that the device or a launch by a plan alone does not
+        take.
+        """
+        launches = zip(plan.launches, folders, strict=True)
+        return CachedCall(
+            self.gpu, [(launch, self._load(folder, launch, dtypes)) for launch, folder in launches], known
+        )
+
+    def _load(self, folder: str, launch: PlannedLaunch, dtypes: Mapping[str, str]) -> _Loaded:
+        if (loaded := self._loaded.get(folder)) is None:
+            own = replace(launch, symbol=_symbol_in(folder))
+            try:
+                binary, image = described(folder, own, dtypes, *self._target)
+            except ResultsError as error:
+                raise LaunchError(str(error)) from None
+            gpu = self.gpu
+            with gpu.made_current():
+                function = gpu.driver.function(gpu.index, binary.sha256, image, binary.symbol, binary.shared_bytes)
+            loaded = self._loaded[folder] = _Loaded(binary, function)
+        symbol = loaded.binary.symbol
+        if symbol != launch.symbol and not symbol.startswith(f"{launch.symbol}_"):
+            raise LaunchError(f"the cache has {symbol} where the plan launches {launch.symbol}")
+        return loaded
+
+
+def _symbol_in(folder: str) -> str:
+    """The kernel in an entry of the cache."""
+    return str(json.loads((Path(folder) / "genkern.json").read_bytes())["symbol"])

@@ -1,0 +1,30 @@
+"""The strategy of a run without options: everything, in predicted order, and first of all what the cache has."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from genkern.search.predict import promising_first
+from genkern.search.strategy import Strategy, Task, Unit, units_of
+
+
+class PredictedOrder(Strategy):
+    """Asks for every unit once. A compile takes as long as many launches, so what needs none is measured meanwhile."""
+
+    def __init__(self, task: Task) -> None:
+        self._is_cached = task.is_cached
+        self._left = deque(units_of(promising_first(task.problem, task.configs, task.gpu)))
+        self._missing: deque[Unit] = deque()
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        asked: list[Unit] = []
+        while len(asked) < n and self._left:
+            unit = self._left.popleft()
+            (asked if self._is_cached(unit) else self._missing).append(unit)
+        while len(asked) < n and self._missing:
+            asked.append(self._missing.popleft())
+        return asked
+
+
+strategy = PredictedOrder

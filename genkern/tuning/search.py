@@ -1,0 +1,240 @@
+"""Search: a strategy at work on one size. What it asks for is made and measured, what comes of it is told.
+
+The farm and the profiler are queues between: units are ordered by the place at which they were asked for, several at a
+time, and those that are ready are measured in that order too. Every step is noted for the journal, so that a strategy
+can be replayed (`genkern.tuning.replay`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from genkern.errors import InputError
+from genkern.farm.bench import Bench, Made
+from genkern.farm.sharing import compiled_of
+from genkern.gemm.config import Config
+from genkern.gemm.records import Candidate, Measurement, Outcome, Unfit
+from genkern.journal.searched import Asked, Searched, Step, Told
+from genkern.search.strategies import ChosenStrategy
+from genkern.search.strategy import (
+    Compiled,
+    Event,
+    Lost,
+    Measured,
+    Refused,
+    Strategy,
+    Task,
+    Unit,
+    units_of,
+)
+from genkern.timing.profiler import Profiler
+
+# Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
+# that what is asked for later, knowing more, need not wait long.
+_AT_A_TIME = 4
+# Significant digits of times that only tell who is timed again.
+_SCREEN_DIGITS = 5
+
+
+class Search:
+    """Has the configs of `bench` measured as the chosen strategy wants them.
+
+    Units with a config that is named in `first` are made ahead of what the strategy asks for, and what `known` has is
+    not measured again. Several threads may be in it: the one that measures tells, and whoever pulls what is ready asks.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        configs: Sequence[Config],
+        chosen: ChosenStrategy,
+        task: Callable[[tuple[Config, ...], Callable[[Unit], bool]], Task],
+        known: Mapping[str, Measurement],
+        first: Collection[str] = (),
+    ) -> None:
+        """`task` says what the strategy is to search, given the configs that are its to ask for."""
+        self._bench = bench
+        self._known = known
+        self._depth = _AT_A_TIME * bench.farm.jobs
+        # Called, by whichever thread asks, when nothing is under way and nothing more is wanted for the time being.
+        self.on_made: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._by_name = {config.name: config for config in configs}
+        named = [self._by_name[name] for name in self._by_name if name in first]
+        ahead = {compiled_of(config) for config in named}
+        theirs = tuple(config for config in configs if compiled_of(config) not in ahead)
+        # Those that are named come before the others of their binary.
+        others = (config for config in configs if ahead and compiled_of(config) in ahead)
+        self._ahead = units_of([*named, *others])[::-1]
+        self._cached: dict[object, tuple[Config, bool]] = {}
+        self.task = task(theirs, self._is_cached)
+        self.strategy: Strategy = chosen.make(self.task)
+        self._name = chosen.name
+        self._steps: list[Step] = []
+        # What was asked for, in that order, and its places: of each config, of what is made, and of what is dropped.
+        self._units: list[Unit] = []
+        self._places: dict[Config, int] = {}
+        self._made: set[int] = set()
+        self._dropped: set[int] = set()
+        self._ready: list[tuple[int, Sequence[Candidate]]] = []
+        # Of what was made, what is not measured after all.
+        self._put_back: set[Config] = set()
+
+    def measurements(self, profiler: Profiler) -> Iterator[Measurement]:
+        """The first measurement of every candidate that is not known, until the strategy wants nothing any more.
+
+        A round ends when it wants nothing before it is told what the candidates took that are being measured.
+        """
+        rounds = 0
+        while not rounds or self._asks_on():
+            rounds += 1
+            units = _Units(self._units_ready(), self._bench)
+            for measurement in map(_brief, profiler.screen(self._bench.job.session, units)):
+                self._tell_measured(measurement)
+                yield measurement
+
+    def _units_ready(self) -> Iterator[Sequence[Candidate]]:
+        """Candidates that share their binaries, as they become ready, the most wanted first."""
+        while not self._bench.is_closed:
+            asked = self._order_more()
+            # All that is ready, of which the most wanted comes first.
+            while (made := self._bench.made(wait=not self._ready and not asked)) is not None:
+                self._take(made)
+            if (ready := self._next_ready()) is not None:
+                yield ready
+            elif not asked and not self._bench.under_way:
+                self.on_made()
+                return
+
+    def tell(self, event: Event) -> None:
+        """Tell the strategy, and drop what it then wants no more."""
+        with self._lock:
+            self._tell(event)
+
+    def left_out(self) -> dict[str, Unfit]:
+        """Why the configs have no measurement that nobody asked for, or that were dropped."""
+        why = Unfit(Outcome.PREDICTED_OUT, self.strategy.left_out)
+        return {
+            name: why
+            for name, config in self._by_name.items()
+            if self._places.get(config) not in self._made or config in self._put_back
+        }
+
+    def searched(self) -> Searched:
+        """What was asked and told so far, for the journal."""
+        task = self.task
+        cached = tuple(config for config, is_cached in self._cached.values() if is_cached)
+        return Searched(self._name, task.patience, task.best_us, task.configs, cached, tuple(self._steps))
+
+    def _asks_on(self) -> bool:
+        return bool(self._order_more() or self._ready or self._bench.under_way)
+
+    def _order_more(self) -> int:
+        """Order what is wanted next, as far as there is room; returns how many units that is."""
+        with self._lock:
+            room = self._depth - self._bench.under_way
+            asked = [self._ahead.pop() for _ in range(min(room, len(self._ahead)))]
+            if not asked and room > 0:
+                asked = list(self.strategy.ask(room))
+                self._steps.append(Asked(room, tuple(asked)))
+            orders = [(self._place_of(unit), unit.configs) for unit in asked]
+            self._bench.order(orders)
+        return len(asked)
+
+    def _place_of(self, unit: Unit) -> int:
+        """The place of a unit that is new. Raises InputError for one that a strategy must not ask for."""
+        place = len(self._units)
+        for config in unit.configs:
+            if self._places.setdefault(config, place) != place or config.name not in self._by_name:
+                why = "a second time" if config.name in self._by_name else "which is none of its task"
+                raise InputError(f"the strategy {self._name} asked for {config.name}, {why}")
+        self._units.append(unit)
+        return place
+
+    def _take(self, made: Made) -> None:
+        """Tell what was made, and have its candidates measured in their turn."""
+        with self._lock:
+            place, unit = made.rank, self._units[made.rank]
+            self._made.add(place)
+            if made.binary is not None and made.candidates:
+                self._tell(Compiled(unit, made.binary.key, made.cached))
+            reasons: dict[Unfit, list[Config]] = {}
+            for name, why in made.unfit.items():
+                reasons.setdefault(why, []).append(self._by_name[name])
+            for why, configs in reasons.items():
+                self._tell(Refused(unit, tuple(configs), why.outcome))
+            candidates: Sequence[Candidate] = made.candidates
+            if self._known:
+                candidates = [each for each in candidates if each.config.name not in self._known]
+            if candidates:
+                heapq.heappush(self._ready, (place, candidates))
+
+    def _next_ready(self) -> Sequence[Candidate] | None:
+        with self._lock:
+            while self._ready:
+                place, candidates = heapq.heappop(self._ready)
+                if place not in self._dropped:
+                    return candidates
+                self._leave(candidate.config for candidate in candidates)
+            return None
+
+    def _tell_measured(self, measurement: Measurement) -> None:
+        config, us = self._by_name[measurement.config], measurement.duration_us
+        timed = measurement.outcome is Outcome.MEASURED and us is not None
+        self.tell(Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome))
+
+    def _tell(self, event: Event) -> None:
+        self.strategy.tell(event)
+        dropped = tuple(self.strategy.drop())
+        self._steps.append(Told(event, dropped))
+        for unit in dropped:
+            place = self._places[unit.configs[0]]
+            self._dropped.add(place)
+            self._bench.drop(place)
+
+    def _leave(self, configs: Iterable[Config]) -> None:
+        """These were made, and are not measured after all."""
+        for config in configs:
+            self._put_back.add(config)
+            self._bench.job.ready.pop(config.name, None)
+
+    def _is_cached(self, unit: Unit) -> bool:
+        if (known := self._cached.get(unit.compiled)) is None:
+            known = self._cached[unit.compiled] = unit.configs[0], self._bench.is_cached(unit.configs)
+        return known[1]
+
+
+class _Units(Iterator[Sequence[Candidate]]):
+    """What a search has ready, one unit after another, until it wants nothing more or is cancelled."""
+
+    def __init__(self, pull: Iterator[Sequence[Candidate]], bench: Bench) -> None:
+        self._pull = pull
+        self._bench = bench
+        self._has_ended = False
+
+    def __next__(self) -> Sequence[Candidate]:
+        try:
+            return next(self._pull)
+        except StopIteration:
+            self._has_ended = True
+            raise
+
+    def cancel(self) -> None:
+        """Where this has not ended, nothing more is made: whoever waits for the next, in another thread, comes back."""
+        if not self._has_ended:
+            self._bench.close()
+
+
+def _brief(measurement: Measurement) -> Measurement:
+    """Without the digits that say nothing: a screening's noise is some percent, and its record is most of a journal."""
+    if measurement.duration_us is None:
+        return measurement
+    samples_us = tuple(_rounded(us) for us in measurement.samples_us)
+    return replace(measurement, duration_us=_rounded(measurement.duration_us), samples_us=samples_us)
+
+
+def _rounded(us: float) -> float:
+    return float(f"{us:.{_SCREEN_DIGITS}g}")

@@ -1,0 +1,153 @@
+"""Tests of genkern/search: strategies by name and by file, and what each asks for when it is told something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from genkern.errors import InputError
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Outcome
+from genkern.search.strategies import STRATEGIES, chosen_strategy
+from genkern.search.strategy import Compiled, Lost, Measured, Refused, Task, Unit, units_of
+
+GPU = gpu_for_arch("sm_90")
+PROBLEM = GemmProblem(128, 512, 1024)
+CONFIGS = tuple(
+    Config("tiled", 64, 64, 64, group, num_warps=4, num_stages=stages) for stages in range(2, 9) for group in (1, 8)
+)
+
+
+def task(*cached: int, patience: int = 0, best_us: float | None = None) -> Task:
+    """Seven units, of which those with so many stages are in the cache."""
+    return Task(PROBLEM, GPU, CONFIGS, lambda unit: stages(unit) in cached, patience, best_us)
+
+
+def stages(unit: Unit) -> int:
+    return unit.configs[0].num_stages
+
+
+def order() -> list[int]:
+    """The stages of the units, the most promising first."""
+    return [stages(unit) for unit in chosen_strategy("predicted", 0).make(task()).ask(99)]
+
+
+def test_units_are_what_is_compiled_once() -> None:
+    """In the order of their first configs, which keep theirs; GROUP_SIZE_M and SPLIT_K above 1 are set at run time."""
+    plain, grouped, split, more = (
+        Config("tiled", 64, 64, 32, *run_time) for run_time in ((1, 1), (8, 1), (1, 2), (4, 8))
+    )
+    assert units_of([split, plain, more, grouped, plain]) == [Unit((split, more)), Unit((plain, grouped))]
+
+
+def test_what_the_cache_has_comes_first() -> None:
+    """Everything once, in predicted order, so many at a time as are asked for."""
+    places = order()
+    cached = places[3], places[5]
+    strategy = chosen_strategy(None, 0).make(task(*cached))
+    asked = [[stages(unit) for unit in strategy.ask(3)] for _ in range(4)]
+    behind = [place for place in places if place not in cached]
+    assert asked == [[*cached, behind[0]], behind[1:4], behind[4:], []]
+    assert strategy.drop() == ()
+
+
+def test_patience_has_the_cache_in_turn() -> None:
+    """Behind as many results of compiles as there are units before it that must be compiled."""
+    places = order()
+    strategy = chosen_strategy(None, 99).make(task(places[0], places[2], places[5], patience=99))
+    first = list(strategy.ask(99))
+    assert [stages(unit) for unit in first] == [places[0], places[1], places[3], places[4], places[6]]
+    assert not strategy.ask(99)
+    # A result of what was not compiled moves nothing.
+    strategy.tell(Compiled(first[0], "a", cached=True))
+    assert not strategy.ask(99)
+    strategy.tell(Compiled(first[2], "b", cached=False))
+    assert [stages(unit) for unit in strategy.ask(99)] == [places[2]]
+    strategy.tell(Refused(first[1], first[1].configs, Outcome.COMPILE_FAILED))
+    assert not strategy.ask(99)
+    strategy.tell(Compiled(first[3], "c", cached=False))
+    assert [stages(unit) for unit in strategy.ask(99)] == [places[5]]
+
+
+def test_patience_drops_what_is_not_measured_yet() -> None:
+    """Once it is over, which a binary that cannot be timed may be too: all that was asked for, once; nothing more."""
+    strategy = chosen_strategy(None, 2).make(task(patience=2))
+    units = list(strategy.ask(4))
+    for number, unit in enumerate(units[:3]):
+        strategy.tell(Compiled(unit, str(number), cached=False))
+    strategy.tell(Measured(units[0].configs[0], 5.0))
+    strategy.tell(Measured(units[1].configs[0], 6.0))
+    assert (strategy.drop(), list(strategy.ask(0))) == ((), [])
+    strategy.tell(Lost(units[2].configs[0], Outcome.CRASHED))
+    assert list(strategy.drop()) == units[3:]
+    assert list(strategy.drop()) == []
+    assert list(strategy.ask(9)) == []
+
+
+def test_patience_knows_what_was_best_before() -> None:
+    """A run that goes on is beaten by its first part."""
+    strategy = chosen_strategy(None, 1).make(task(patience=1, best_us=4.0))
+    (unit,) = strategy.ask(1)
+    strategy.tell(Compiled(unit, "a", cached=False))
+    strategy.tell(Measured(unit.configs[0], 5.0))
+    assert not strategy.ask(1)
+
+
+OWN = """from genkern.search.strategy import Strategy, units_of
+
+class Reversed(Strategy):
+    left_out = "not among the last two"
+
+    def __init__(self, task):
+        self._left = units_of(task.configs)[-2:]
+
+    def ask(self, n):
+        return [self._left.pop() for _ in range(min(n, len(self._left)))]
+
+strategy = Reversed
+"""
+
+
+def test_a_file_from_outside_is_a_strategy(tmp_path: Path) -> None:
+    """It needs nothing but itself; the run's journal knows its name and its text."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    chosen = chosen_strategy(str(path), 0)
+    assert [stages(unit) for unit in chosen.make(task()).ask(9)] == [8, 7]
+    path.write_text(OWN.replace("[-2:]", "[-3:]"))
+    assert chosen_strategy(str(path), 5).name != chosen.name
+    assert chosen.name.startswith("own.py ")
+
+
+def test_each_name_is_a_strategy() -> None:
+    """And the default goes with the patience."""
+    assert [chosen_strategy(name, 3 * (name == "patience")).name for name in STRATEGIES] == list(STRATEGIES)
+    assert (chosen_strategy(None, 0).name, chosen_strategy(None, 3).name) == ("predicted", "patience")
+
+
+@pytest.mark.parametrize(
+    ("asked", "patience", "said"),
+    [
+        ("patience", 0, "how many with --patience N"),
+        ("predicted", 3, "give one of them"),
+        ("random", 0, "not predicted, patience, nor a file that ends in .py"),
+        ("missing.py", 0, "No such file"),
+        ("empty.py", 0, "no function strategy"),
+        ("broken.py", 0, r"broken.py, line 2: ZeroDivisionError"),
+        ("syntax.py", 0, "SyntaxError"),
+    ],
+)
+def test_what_is_none_is_said(
+    asked: str, patience: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, with what to do."""
+    monkeypatch.chdir(tmp_path)
+    Path("empty.py").write_text("strategy = 3\n")
+    Path("broken.py").write_text("\n1 / 0\n")
+    Path("syntax.py").write_text("def\n")
+    with pytest.raises(InputError, match=said) as caught:
+        chosen_strategy(asked, patience)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,150 @@
+"""Strategies replayed on the journals of runs: they decide as the runs did, and as before there were strategies."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+from command import run
+from machines import machine
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.journal.facts import ProblemFacts, read_journal
+from genkern.journal.run_files import RunFiles
+from genkern.journal.searched import Asked, Searched, Told, searched_of, value_of
+from genkern.search.strategies import chosen_strategy
+from genkern.search.strategy import Compiled, Measured, Unit
+from genkern.tuning.replay import decided_again, played
+
+GPU = gpu_for_arch("sm_90")
+PROBLEM = GemmProblem(128, 128, 256)
+# Twelve binaries of three configs each.
+SPACE = """archs: [sm_90]
+ops: [a16w16]
+rules: []
+families:
+  - {family: tiled, BLOCK_SIZE_M: [16, 32, 64], BLOCK_SIZE_N: [32, 64], BLOCK_SIZE_K: [32, 64], num_warps: [4],
+     GROUP_SIZE_M: [1, 4, 8], SPLIT_K: [1], num_stages: [2]}
+"""
+CONFIGS = [
+    Config("tiled", m, n, k, group, num_warps=4, num_stages=2)
+    for m in (16, 32, 64)
+    for n in (32, 64)
+    for k in (32, 64)
+    for group in (1, 4, 8)
+]
+US = {config.name: 100.0 + zlib.crc32(config.name.encode()) % 97 for config in CONFIGS}
+# What commit 7631a14 compiled, and measured from an empty, a full and a half full cache, with and without --patience 3:
+# the tiles in this order, the three group sizes of each as they stand here. It was patient until the tenth config.
+TILES = [
+    *((16, 32, 64), (32, 32, 64), (16, 64, 64), (32, 64, 64), (64, 32, 64), (64, 64, 64)),
+    *((16, 32, 32), (32, 32, 32), (16, 64, 32), (32, 64, 32), (64, 32, 32), (64, 64, 32)),
+]
+ORDER = [Unit(tuple(Config("tiled", *tile, g, num_warps=4, num_stages=2) for g in (8, 4, 1))) for tile in TILES]
+ENOUGH = 10
+
+
+def searched(folder: Path, cache: Path, *options: object) -> ProblemFacts:
+    """What the journal of a run with stand-ins for its GPU says of the size."""
+    folder.mkdir()
+    (folder / "space.yaml").write_text(SPACE)
+    files = ["-o", folder / "r.yaml", "--space", folder / "space.yaml", "--cache_dir", cache]
+    size = ["-m", PROBLEM.M, "-n", PROBLEM.N, "-k", PROBLEM.K]
+    ran = run(*size, *files, "--jobs", 1, *options, env=machine(folder, gpus=1, faster=US))
+    assert ran.status == 0, ran
+    return read_journal(RunFiles(str(folder / "r.yaml")).finished_journal).of(PROBLEM)
+
+
+def again(facts: Searched, name: str, patience: int = 0) -> bool:
+    """Whether the strategy of this name decides now as it did then, each time that it is asked."""
+    make = chosen_strategy(name, patience).make
+    twice = [decided_again(make, facts, PROBLEM, GPU) for _ in range(2)]
+    assert twice[0] == twice[1]
+    return twice[0] == facts.steps
+
+
+def measured(facts: Searched) -> list[Config]:
+    events = [step.event for step in facts.steps if isinstance(step, Told)]
+    return [event.config for event in events if isinstance(event, Measured)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProblemFacts]:
+    """A run with an empty cache, one with a full one, with patience one each, and one on what a patient one left."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "cold": searched(folder / "cold", folder / "cache"),
+        "warm": searched(folder / "warm", folder / "cache"),
+        "patient": searched(folder / "patient", folder / "other", "--patience", 3),
+        "half": searched(folder / "half", folder / "other"),
+        "patient half": searched(folder / "patient_half", folder / "other", "--patience", 3),
+    }
+
+
+def of(runs: dict[str, ProblemFacts], name: str) -> Searched:
+    found = runs[name].searched
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ["cold", "warm", "half"])
+def test_everything_is_asked_for_in_predicted_order(runs: dict[str, ProblemFacts], name: str) -> None:
+    """As it was: what is compiled, what is measured, each in its order; and again from the journal alone."""
+    facts = of(runs, name)
+    assert facts.strategy == "predicted"
+    assert facts.asked == ORDER
+    assert measured(facts) == [config for unit in ORDER for config in unit.configs]
+    assert again(facts, "predicted")
+    made = [step.event for step in facts.steps if isinstance(step, Told) and isinstance(step.event, Compiled)]
+    assert [event.cached for event in made] == {
+        "cold": [False] * 12,
+        "warm": [True] * 12,
+        "half": [event.unit.configs[0] in facts.cached for event in made],
+    }[name]
+    assert len(facts.cached) == sum(event.cached for event in made)
+
+
+@pytest.mark.parametrize("name", ["patient", "patient half"])
+def test_patience_ends_where_it_did(runs: dict[str, ProblemFacts], name: str) -> None:
+    """After as many configs in vain, with the same best; nothing is asked for then, and what was asked for is dropped.
+
+    What was on its way to the device is measured all the same.
+    """
+    facts = of(runs, name)
+    assert (facts.strategy, facts.patience) == ("patience", 3)
+    assert facts.asked == ORDER[: len(facts.asked)]
+    told = measured(facts)
+    assert told == [config for unit in ORDER for config in unit.configs][: len(told)]
+    enough = [i for i, each in enumerate(facts.steps) if isinstance(each, Told) and isinstance(each.event, Measured)]
+    before, behind = facts.steps[: enough[ENOUGH - 1]], facts.steps[enough[ENOUGH - 1] + 1 :]
+    assert not any(step.dropped for step in before if isinstance(step, Told))
+    assert not any(step.units for step in behind if isinstance(step, Asked))
+    assert min(told[:ENOUGH], key=lambda config: US[config.name]) == ORDER[1].configs[1]
+    assert again(facts, "patience", 3)
+
+
+def test_another_strategy_would_have_decided_otherwise(runs: dict[str, ProblemFacts]) -> None:
+    """What was asked and told of one is no other one's."""
+    assert not again(of(runs, "patient"), "predicted")
+
+
+def test_searches_survive_the_journal(runs: dict[str, ProblemFacts]) -> None:
+    """As JSON and back, to the last step but for the names of binaries."""
+    for facts in runs.values():
+        assert facts.searched is not None
+        assert searched_of(value_of(facts.searched), facts.screened) == facts.searched
+
+
+@pytest.mark.parametrize("at_a_time", [1, 5])
+def test_strategies_are_played_on_what_is_known(runs: dict[str, ProblemFacts], at_a_time: int) -> None:
+    """On a journal that knows every config: one takes all, the other ends where a run with it ended, as good."""
+    everything = played(chosen_strategy(None, 0).make, PROBLEM, GPU, runs["cold"], at_a_time=at_a_time)
+    assert sorted(everything.measured) == sorted(CONFIGS)
+    assert everything.best_us == min(US.values())
+    patient = played(chosen_strategy(None, 3).make, PROBLEM, GPU, runs["cold"], at_a_time=at_a_time, patience=3)
+    assert list(patient.asked) == ORDER[: len(patient.asked)]
+    assert len(patient.asked) == ENOUGH // 3 + at_a_time
+    assert patient.best_us == US[ORDER[1].configs[1].name]
