@@ -181,7 +181,7 @@ def test_a_space_lists_it(file: Path) -> None:
 def test_explain_says_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command with --family and --explain, nothing else: what the parameter is, and what is left."""
     (tmp_path / "ahead.yaml").write_text(SPACE)
-    sizes = ["-m", 64, "-n", 512, "-k", 256, "--gpu", "sm_90"]
+    sizes = ["-m", 64, "-n", 512, "-k", 256, "--arch", "sm_90"]
     given = ["--family", file, "--space", tmp_path / "ahead.yaml", "--libtype", "triton,cute"]
     ran = run_here(capsys, *sizes, *given, "--explain")
     assert ran.status == 0, ran

@@ -20,6 +20,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
+from genkern.space.prune import prune
 from genkern.space.rules.registry import is_for, rule_for
 from genkern.space.space import SHIPPED_SPACES, FamilySpace, Space, read_space, shipped_names
 
@@ -60,13 +61,18 @@ def compiles(stem: str, arch: str) -> bool:
     return gpu_for_arch(arch).has.tma or not FORMS[stem].uses_tma
 
 
-def keeps_something(space: Space, problem: GemmProblem, arch: str, stem: str = "") -> bool:
-    """Whether pruning leaves a config, of this form where one is named: `prune`, but up to the first one only."""
+def kept_forms(space: Space, problem: GemmProblem, arch: str) -> set[str]:
+    """What the kernels that pruning leaves are called after."""
+    return {form_of(config).stem for config in prune(space, problem, gpu_for_arch(arch)).kept}
+
+
+def keeps_something(space: Space, problem: GemmProblem, arch: str) -> bool:
+    """Whether pruning leaves a config: `prune`, but up to the first one only."""
     gpu = gpu_for_arch(arch)
     for entry in space.families:
         names = space.rules if entry.rules is None else entry.rules
         for name, configs in one_of_each_tile(entry).items():
-            if stem not in ("", name) or legal_problem(problem, *PLACES[name], gpu):
+            if legal_problem(problem, *PLACES[name], gpu):
                 continue
             rules = [rule_for(each, entry.values("GROUP_SIZE_M")) for each in names if is_for(each, FORMS[name])]
             for config in configs:
@@ -125,11 +131,7 @@ def test_every_form_is_in_a_space_where_it_compiles(arch: str) -> None:
     )
     spaces = [space for space in SPACES.values() if arch in space.archs]
     problems = [problem_of(size, "a16w16", arch) for size in sizes]
-    kept = {
-        stem
-        for stem in FORMS
-        if any(keeps_something(space, problem, arch, stem) for space in spaces for problem in problems)
-    }
+    kept = {stem for space in spaces for problem in problems for stem in kept_forms(space, problem, arch)}
     assert kept == {stem for stem in FORMS if compiles(stem, arch) and arch not in NOT_SHIPPED.get(stem, {})}
 
 
@@ -140,10 +142,6 @@ def test_defaults_hold_what_won_for_small_m(arch: str) -> None:
     wanted = {"tiled", "tiled_swapped", "gemv", "skinny"}
     if compiles("tiled_tma", arch):
         wanted |= {"tiled_tma", "split_tma", "tiled_tma_swapped", "persistent_tma"}
-    kept = {
-        stem
-        for size in ((1, 4096, 4096), (16, 4096, 4096), (64, 2112, 7168))
-        for stem in FORMS
-        if keeps_something(space, problem_of(size, "a16w16", arch), arch, stem)
-    }
+    sizes = ((1, 4096, 4096), (16, 4096, 4096), (64, 2112, 7168))
+    kept = {stem for size in sizes for stem in kept_forms(space, problem_of(size, "a16w16", arch), arch)}
     assert kept - {"persistent_tma_specialized"} == wanted
