@@ -15,8 +15,8 @@ from genkern.farm.compiler import CompileJob
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.product import product_of
-from genkern.kernels.families.variant import Variant
+from genkern.kernels.contract.product import product_of
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.legality import legal

@@ -20,9 +20,9 @@ from benchmarks.common.figures import table
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import FAMILIES
-from genkern.kernels.families.family import Family
-from genkern.kernels.families.form import Form
-from genkern.kernels.families.product import product_of
+from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.specs import plan_text
 from genkern.ops.op import get_op
 from genkern.space.languages import space_for_libraries

@@ -8,12 +8,12 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config, Others
 from genkern.gemm.parameter import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, CORE, PARAMETERS, Parameter, Value
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.form import Form
 from genkern.kernels.cute import own
 from genkern.kernels.cute.dense import CUTE_WGMMA
 from genkern.kernels.cute.dense_sm100 import CUTE_TCGEN05
-from genkern.kernels.families.family import Family
 from genkern.kernels.families.few_rows import GEMV, SKINNY, SKINNY_DOT
-from genkern.kernels.families.form import Form
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA
 from genkern.kernels.families.tiled import TILED

@@ -20,11 +20,11 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, names_in, spelled
-from genkern.kernels.families.call import Call, Kernel
 from genkern.kernels.families.common import CONSTANTS
 from genkern.kernels.families.gluon_tile import WIDEST
-from genkern.kernels.families.variant import Variant
 
 # Columns of a line of arguments.
 _LINE = 100

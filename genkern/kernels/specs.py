@@ -18,11 +18,11 @@ from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, passed, promised, triton_type
 from genkern.kernels.catalogue import form_of, language_of, numbers_of
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.product import Product, product_of
+from genkern.kernels.contract.several import for_batch, for_groups
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, evaluate, fold
-from genkern.kernels.families.call import Call, Kernel
-from genkern.kernels.families.product import Product, product_of
-from genkern.kernels.families.several import for_batch, for_groups
-from genkern.kernels.families.variant import Variant
 from genkern.kernels.kernel import KernelSpec, symbol_of
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.ops.op import Op, get_op

@@ -9,7 +9,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.kernels.catalogue import form_of
-from genkern.kernels.families.variant import Variant
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import main_variant, wide_operands
 

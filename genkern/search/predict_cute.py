@@ -14,7 +14,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.cost import Turn
+from genkern.kernels.contract.cost import Turn
 from genkern.kernels.families.gluon_tile import columns_held
 
 # Bytes a clock that reach an SM through the copy engine, by which these kernels load alone (H200).

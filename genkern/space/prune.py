@@ -18,7 +18,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import PARAMETERS, Value
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, formed
-from genkern.kernels.families.form import Form
+from genkern.kernels.contract.form import Form
 from genkern.kernels.legality import (
     legal_compiled,
     legal_group,

@@ -20,7 +20,7 @@ from genkern.gemm.gpu_table import ARCH, NO_ARCH
 from genkern.gemm.gpus import archs_for_spaces
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter, Value
 from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of, parameters_of, warps_problem
-from genkern.kernels.families.form import Form
+from genkern.kernels.contract.form import Form
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
 from genkern.space.rules.registry import RULE_NAMES

@@ -30,10 +30,10 @@ from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels import catalogue
 from genkern.kernels.catalogue import FAMILIES, add, add_file, values_problem
+from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute import own
 from genkern.kernels.cute.source_file import sha256_of
-from genkern.kernels.families.family import Family
-from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
 from genkern.kernels.specs import compiled_in, kernel_specs, launch_plan
@@ -48,12 +48,12 @@ FILE = """\
 from genkern.gemm.parameter import Parameter
 from genkern.kernels.argument import Constant, Integer, Leading, Pointer
 from genkern.kernels.expression import name
-from genkern.kernels.families.call import Call, Kernel
+from genkern.kernels.contract.call import Call, Kernel
 from genkern.kernels.families.common import BINARY_NAME
-from genkern.kernels.families.family import Family
-from genkern.kernels.families.form import Form
-from genkern.kernels.families.symbols import NUM_WARPS, TILES, TILES_OF_C, K, M, N
-from genkern.kernels.families.variant import Variant
+from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.symbols import NUM_WARPS, TILES, TILES_OF_C, K, M, N
+from genkern.kernels.contract.variant import Variant
 
 PREFETCH = Parameter("prefetch", "pf", range(9), "steps of K that are asked for ahead", 0)
 ORDER = Parameter("order", "", ("rows", "columns"), "which side of C programs walk along first", "rows")

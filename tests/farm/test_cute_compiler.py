@@ -27,8 +27,8 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute import tile_sm100
-from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.specs import kernel_specs, launch_plan

@@ -13,7 +13,7 @@ from genkern.formats.tuned_row import config_of, parse_config
 from genkern.gemm.config import Config, name_today, today
 from genkern.gemm.former_names import FORMER, GONE
 from genkern.kernels.catalogue import FAMILIES, form_of, formed, forms_of
-from genkern.kernels.families.form import Form
+from genkern.kernels.contract.form import Form
 from genkern.timing.libraries import is_call
 
 RESULTS = sorted((Path(__file__).resolve().parents[2] / "results" / "nvidia_h200").glob("*.yaml"))

@@ -32,12 +32,12 @@ from genkern.kernels.catalogue import (
     values_problem,
     warps_problem,
 )
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import name
-from genkern.kernels.families.call import Call
-from genkern.kernels.families.family import Choice, Family
-from genkern.kernels.families.form import Form
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.variant import Variant
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import binary_name, kernel_specs

@@ -1,4 +1,4 @@
-"""Tests of genkern.kernels.families.cost: the terms that each form gives, and that the predictor reads these alone."""
+"""Tests of genkern.kernels.contract.cost: the terms that each form gives, and that the predictor reads these alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels import catalogue
 from genkern.kernels.catalogue import FAMILIES
-from genkern.kernels.families.cost import EDGES, SWAPPED_EDGES, Cost, Turn
-from genkern.kernels.families.family import Family
-from genkern.kernels.families.product import product_of
+from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost, Turn
+from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.specs import call_of
 from genkern.ops.op import get_op
 from genkern.search.predict import predict_us

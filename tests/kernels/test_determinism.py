@@ -24,7 +24,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.kernels import catalogue
 from genkern.kernels.catalogue import FAMILIES, is_deterministic
-from genkern.kernels.families.family import Family
+from genkern.kernels.contract.family import Family
 from genkern.search.select import ranking
 from genkern.space.space import load_space
 

@@ -15,8 +15,8 @@ from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, expanded, passed
 from genkern.kernels.catalogue import form_of, language_of
+from genkern.kernels.contract.product import Product, product_of
 from genkern.kernels.expression import fold
-from genkern.kernels.families.product import Product, product_of
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import binary_name, call_of, known_of, launch_plan, open_plan, plan_text, run_time_values

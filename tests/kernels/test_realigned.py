@@ -17,7 +17,7 @@ from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Copied, Descriptor
 from genkern.kernels.catalogue import form_of
-from genkern.kernels.families.product import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal, legal_problem

@@ -23,34 +23,12 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
-from genkern.kernels.cute import tile
-from genkern.kernels.cute.dense_product import (
-    BLOCKS,
-    dense_form,
-    finish_limit,
-    operands_limit,
-    product_constants,
-    ring_limit,
-    scales_of,
-)
-from genkern.kernels.expression import Value, cdiv, least, most, name, where
-from genkern.kernels.families.call import Call, Kernel
-from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
-from genkern.kernels.families.cost import Turn
-from genkern.kernels.families.family import Choice, Family
-from genkern.kernels.families.form import Form, any_config
-from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
-from genkern.kernels.families.limits import (
-    INT32,
-    over_c_limit,
-    splits_limit,
-    tiles,
-    tma_operands_limit,
-    tma_output_limit,
-    units_in_clusters,
-)
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import (
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form, any_config
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
     BATCH,
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
@@ -63,7 +41,29 @@ from genkern.kernels.families.symbols import (
     M,
     N,
 )
-from genkern.kernels.families.variant import Variant
+from genkern.kernels.contract.variant import Variant
+from genkern.kernels.cute import tile
+from genkern.kernels.cute.dense_product import (
+    BLOCKS,
+    dense_form,
+    finish_limit,
+    operands_limit,
+    product_constants,
+    ring_limit,
+    scales_of,
+)
+from genkern.kernels.expression import Value, cdiv, least, most, name, where
+from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
+from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
+from genkern.kernels.families.limits import (
+    INT32,
+    over_c_limit,
+    splits_limit,
+    tiles,
+    tma_operands_limit,
+    tma_output_limit,
+    units_in_clusters,
+)
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"

@@ -10,14 +10,14 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.cost import Cost, Turn
+from genkern.kernels.contract.form import Form, Sides, any_config
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value
-from genkern.kernels.families.call import Call
-from genkern.kernels.families.cost import Cost, Turn
-from genkern.kernels.families.form import Form, Sides, any_config
 from genkern.kernels.families.gluon_tile import WIDEST
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES
-from genkern.kernels.families.variant import Variant
 from genkern.ops.op import get_op
 
 # How a product is scaled that has a scale for each row and 128 of K of A, and for each 128 columns and 128 of K of B.

@@ -20,19 +20,19 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import CLUSTER, CTAS, STORE, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, UNITS, K, M, N
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import tile_sm100 as tile
 from genkern.kernels.cute.dense_product import dense_form, finish_limit, operands_limit, product_constants, ring_limit
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
 from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
-from genkern.kernels.families.call import Call, Kernel
 from genkern.kernels.families.common import BINARY_NAME, GROUP
-from genkern.kernels.families.cost import Turn
-from genkern.kernels.families.family import Choice, Family
-from genkern.kernels.families.form import Form
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, UNITS, K, M, N
-from genkern.kernels.families.variant import Variant
 
 TEMPLATE = "cute/compiled_only/dense_sm100.py"
 NAME = "cute_tcgen05"

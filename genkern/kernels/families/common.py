@@ -15,10 +15,9 @@ from genkern.kernels.argument import (
     Workspace,
     alignment_of,
 )
-from genkern.kernels.expression import Value, cdiv, where
-from genkern.kernels.families.call import Call, Kernel, Options
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import (
+from genkern.kernels.contract.call import Call, Kernel, Options
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
@@ -32,7 +31,8 @@ from genkern.kernels.families.symbols import (
     M,
     N,
 )
-from genkern.kernels.families.variant import Variant
+from genkern.kernels.contract.variant import Variant
+from genkern.kernels.expression import Value, cdiv, where
 from genkern.ops.op import groups_of
 
 Arguments = tuple[Argument, ...]

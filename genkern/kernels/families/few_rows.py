@@ -13,8 +13,25 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import AMD_OPTIONS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.cost import SWAPPED_EDGES, Cost
+from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.form import Form, Sides
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    NUM_WARPS,
+    SPLIT_K,
+    TILES,
+    TILES_OF_C,
+    M,
+    N,
+)
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import cdiv, where
-from genkern.kernels.families.call import Call, Kernel
 from genkern.kernels.families.common import (
     BINARY_NAME,
     C_POINTER,
@@ -28,24 +45,7 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.cost import SWAPPED_EDGES, Cost
-from genkern.kernels.families.family import Family
-from genkern.kernels.families.form import Form, Sides
 from genkern.kernels.families.limits import GRID_YZ, MOST_ELEMENTS, grid_limit, splits_limit
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import (
-    BLOCK_SIZE_K,
-    BLOCK_SIZE_M,
-    BLOCK_SIZE_N,
-    NUM_STAGES,
-    NUM_WARPS,
-    SPLIT_K,
-    TILES,
-    TILES_OF_C,
-    M,
-    N,
-)
-from genkern.kernels.families.variant import Variant
 from genkern.ops.op import element_bytes, get_op
 
 # Elements of K that a warp has to itself in a step.

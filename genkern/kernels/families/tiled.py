@@ -13,8 +13,14 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import AMD_OPTIONS, CACHE_MODIFIER, REDUCE, SWAPPED, XCD_REMAP
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Integer, Workspace
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form, Sides
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import SPLIT_K, TILES, TILES_OF_C, UNITS, UNITS_PER_XCD, XCDS, M, N
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import name, where
-from genkern.kernels.families.call import Call
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
@@ -32,13 +38,7 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.cost import EDGES, SWAPPED_EDGES, Cost
-from genkern.kernels.families.family import Choice, Family
-from genkern.kernels.families.form import Form, Sides
 from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, splits_limit, tiles
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import SPLIT_K, TILES, TILES_OF_C, UNITS, UNITS_PER_XCD, XCDS, M, N
-from genkern.kernels.families.variant import Variant
 from genkern.ops.op import groups_of
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as

@@ -12,7 +12,13 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import REALIGNED, REDUCE, SWAPPED
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Descriptor, Workspace
-from genkern.kernels.families.call import Call
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.cost import SWAPPED_EDGES, Cost
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form, Sides
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, SPLIT_K, TILES, TILES_OF_C, M, N
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
@@ -27,9 +33,6 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.cost import SWAPPED_EDGES, Cost
-from genkern.kernels.families.family import Choice, Family
-from genkern.kernels.families.form import Form, Sides
 from genkern.kernels.families.limits import (
     INT32,
     dot_limit,
@@ -38,10 +41,7 @@ from genkern.kernels.families.limits import (
     tma_box_limit,
     tma_operands_limit,
 )
-from genkern.kernels.families.product import Product
 from genkern.kernels.families.realigned import realigned
-from genkern.kernels.families.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, SPLIT_K, TILES, TILES_OF_C, M, N
-from genkern.kernels.families.variant import Variant
 from genkern.ops.op import groups_of
 
 

@@ -18,8 +18,27 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import CLUSTER, CLUSTER_K, REALIGNED, SWAPPED, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
+from genkern.kernels.contract.call import Call, Kernel, Options
+from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form, Sides, any_config
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    NUM_WARPS,
+    SPLIT_K,
+    TILES,
+    TILES_OF_C,
+    UNITS,
+    K,
+    M,
+    N,
+)
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, cdiv, evaluate, least, most, name, where
-from genkern.kernels.families.call import Call, Kernel, Options
 from genkern.kernels.families.common import (
     BINARY_NAME,
     C_POINTER,
@@ -30,9 +49,6 @@ from genkern.kernels.families.common import (
     slot_rows,
     slot_sums,
 )
-from genkern.kernels.families.cost import EDGES, SWAPPED_EDGES, Cost
-from genkern.kernels.families.family import Choice, Family
-from genkern.kernels.families.form import Form, Sides, any_config
 from genkern.kernels.families.gluon_tile import (
     BLOCK_BYTES,
     EIGHT,
@@ -51,23 +67,7 @@ from genkern.kernels.families.gluon_tile import (
     turned,
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
-from genkern.kernels.families.product import Product
 from genkern.kernels.families.realigned import realigned
-from genkern.kernels.families.symbols import (
-    BLOCK_SIZE_K,
-    BLOCK_SIZE_M,
-    BLOCK_SIZE_N,
-    NUM_STAGES,
-    NUM_WARPS,
-    SPLIT_K,
-    TILES,
-    TILES_OF_C,
-    UNITS,
-    K,
-    M,
-    N,
-)
-from genkern.kernels.families.variant import Variant
 from genkern.ops.op import get_op, groups_of
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.

@@ -13,8 +13,8 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Leading, Map, Pointer
 from genkern.kernels.catalogue import FAMILIES, form_of, sides
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute.tile import SHARED_BYTES
-from genkern.kernels.families.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal

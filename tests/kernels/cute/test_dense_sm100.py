@@ -13,10 +13,10 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Leading, Map, Pointer
 from genkern.kernels.catalogue import form_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute import tile_sm100 as tile
 from genkern.kernels.cute.dense_sm100 import LIMITS, Shape, tensor_memory_limit
 from genkern.kernels.cute.tile import SHARED_BYTES
-from genkern.kernels.families.product import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genkern.kernels.argument import Argument, Constant, Counters, Integer, Pointer, Stride, Workspace, alignment_of
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BATCH, BLOCK_SIZE_M, BLOCK_SIZE_N, TILES_OF_C, M, N
 from genkern.kernels.expression import cdiv, least
-from genkern.kernels.families.call import Call, Kernel
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.symbols import BATCH, BLOCK_SIZE_M, BLOCK_SIZE_N, TILES_OF_C, M, N
 
 
 def for_batch(product: Product, call: Call) -> Call:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import Call
-from genkern.kernels.families.cost import Cost
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.cost import Cost
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.gluon_tile import WIDEST
-from genkern.kernels.families.product import Product
-from genkern.kernels.families.variant import Variant
 
 
 def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
@@ -74,7 +74,7 @@ class Form:
     `cluster`: programs of a cluster along M and along N that have tiles of their own, and load for one another.
     `kernels_before`: kernels that it launches before its main one. `realigned`: one of these copies operands, whose
     rows may then start anywhere.
-    `batches`: its kernels find the product of a batch that they are for (genkern.kernels.families.several).
+    `batches`: its kernels find the product of a batch that they are for (genkern.kernels.contract.several).
     `groups`: its kernels find the group that a tile's rows are of. `gathers`: also rows of A that lie anywhere, and
     rows of C that are sums of several.
     """

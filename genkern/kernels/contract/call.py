@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genkern.kernels.argument import Argument
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value
-from genkern.kernels.families.variant import Variant
 
 Options = tuple[tuple[str, Value], ...]
 

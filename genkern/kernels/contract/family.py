@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from genkern.gemm.parameter import PARAMETERS, Parameter, Value
-from genkern.kernels.families.form import Form
+from genkern.kernels.contract.form import Form
 
 # Values of those of a family's parameters that change its text, by name.
 Choice = dict[str, Value]
