@@ -30,7 +30,6 @@ def serve(requests: IO[str], answers: IO[str], time_source: str) -> None:
     """Answer until the requests end. An error that leaves the device unusable ends the process."""
     # Most of a start is spent here, before anything touches the device: a process in reserve is past it.
     import torch
-    import triton  # noqa: F401
 
     def write(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")

@@ -35,20 +35,6 @@ class Failure:
     from_outside: bool = False
 
 
-def read_spec(entry: str | Path) -> KernelSpec:
-    """What the binary in this entry of the cache was compiled from."""
-    values = json.loads((Path(entry) / _RECORD).read_bytes())["spec"]
-    of_pairs = "signature", "constants", "divisible", "options"
-    pairs = {name: tuple((str(k), v) for k, v in values[name]) for name in of_pairs}
-    return KernelSpec(
-        values["function"],
-        values["source_sha256"],
-        language=values.get("language", "triton"),
-        file=values.get("file", ""),
-        **pairs,
-    )
-
-
 def _bytes_of(path: str) -> bytes:
     # A third of the time of Path.read_bytes, thousands of times a size.
     with open(path, "rb", buffering=0) as file:

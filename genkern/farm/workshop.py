@@ -40,8 +40,8 @@ class Workshop:
     def open(
         self, problem: GemmProblem, configs: Sequence[Config], device_index: int, first: Collection[str] = ()
     ) -> Iterator[Bench]:
-        """The bench of `problem` for `configs`. The module that workers and measured process import, which has no table
-        of configs, goes away afterwards; the whole one is written where it is to be kept.
+        """The bench of `problem` for `configs`. What workers and measured process import of the module, the kernels and
+        what is around them, goes away afterwards; the whole one is written where it is to be kept.
 
         Of configs whose launches are the same to the hardware one is a candidate, the others are `identical`; those
         named in `first` are candidates always. An exhaustive budget takes every config.
@@ -50,18 +50,22 @@ class Workshop:
         kept = Path(self.module_dir) / module.file_name
         if self._keep_modules:
             write_whole(str(self._place_of(kept, module.text)), module.text)
-        # Named by its content, since workers and measured processes keep what they have imported, by path. And ours
+        # Named by their content, since workers and measured processes keep what they have imported, by path. And ours
         # alone to delete.
-        path = kept.with_name(f"{kept.stem}_{os.getpid()}_{_digest(module.measured_text)}.py")
-        write_whole(str(path), module.measured_text)
-        session = Session(str(path), problem, self.arch, device_index, self.module_dir, self.budget, self._init_type)
+        named = f"{os.getpid()}_{_digest(module.kernels_text + module.measured_text)}.py"
+        kernels, measured = kept.with_name(f"kernels_{named}"), kept.with_name(f"{kept.stem}_{named}")
+        write_whole(str(kernels), module.kernels_text)
+        write_whole(str(measured), module.measured_text)
+        where = device_index, self.module_dir, self.budget, self._init_type
+        session = Session(str(measured), problem, self.arch, *where)
         every = self.budget.every
-        bench = Bench(Job(session), self.farm, self.gpu, module, str(path), first=first, copies=every)
+        bench = Bench(Job(session), self.farm, self.gpu, module, str(kernels), first=first, copies=every)
         try:
             yield bench
         finally:
             bench.close()
-            _remove_module(path)
+            _remove_module(kernels)
+            _remove_module(measured)
 
     def _place_of(self, kept: Path, text: str) -> Path:
         """Where to keep a module: the second one of a problem, which holds another config, has _2 after its name."""

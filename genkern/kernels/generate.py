@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from jinja2.runtime import Context
+
 from genkern import __version__
 from genkern.errors import InputError
 from genkern.gemm.config import Config, has_options
@@ -43,10 +45,10 @@ class GeneratedModule:
     Of configs whose kernels are not Triton's it has the operands, reference, library call and the kernels around these
     alone: they lie in files of their own (`source_file`), and all are launched by their plans.
 
-    `kernels_text` is the module without its table of configs and what launches them, `measured_text` that with the
-    operands, the reference and the library's call: all that compile workers and measured processes need. Importing
-    20,000 configs takes half a second, in each of them and for each size. `text`, the whole, is made when it is asked
-    for.
+    `kernels_text` is the module without its table of configs and what launches them, all that compile workers need.
+    `measured_text` are the operands, the reference and the library's call, all that measured processes need, which
+    have no need of Triton. Importing 20,000 configs takes half a second, in each of them and for each size. `text`, the
+    whole, is made when it is asked for.
     """
 
     problem: GemmProblem
@@ -235,15 +237,27 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     }
     module = environment.get_template(f"{op.folder}/module.py.j2")
     whole = module.new_context(whole_context)
+    # The interpreter is not where kernels are measured.
+    around = module.new_context({**whole_context, "stand_ins": {}})
     # Beginning to render the whole finds the blocks of the template that it extends.
-    next(iter(module.root_render_func(whole)), None)
-    kernels_text, operands_text = ("".join(whole.blocks[name][0](whole)) for name in ("kernels", "around"))
+    for each in (whole, around):
+        next(iter(module.root_render_func(each)), None)
+    (kernels_text,) = _blocks(whole, "kernels")
     hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
     hashes |= {name: sha256_of(file) for name, file in files.items()}
-    measured_text = f"{kernels_text.rstrip()}\n\n\n{operands_text.strip()}\n"
+    head = (
+        f'"""GEMM {problem.size} ({problem.op}): operands, reference, library."""\n\nfrom collections import namedtuple'
+    )
+    sizes, operands = (text.strip() for text in _blocks(around, "sizes", "around"))
+    measured_text = f"{head}\n\n{sizes}\n{operands}\n"
     return GeneratedModule(
         problem, arch, kernels_text, measured_text, hashes, lambda: "".join(module.root_render_func(whole))
     )
+
+
+def _blocks(context: Context, *names: str) -> Iterator[str]:
+    """What blocks of a template render as."""
+    return ("".join(context.blocks[name][0](context)) for name in names)
 
 
 @lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import traceback
 
 import genkern
@@ -51,6 +52,8 @@ def said_by_compiler(error: BaseException) -> str:
 
 def refused_by_device(error: BaseException) -> bool:
     """Whether `error`, out of loading, launching or timing, is what the device, its driver or their memory says."""
+    if "triton" not in sys.modules:
+        return isinstance(error, _SAID_BY_A_DEVICE)
     from triton.compiler.errors import CompilationError
     from triton.errors import TritonError
 

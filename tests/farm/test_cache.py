@@ -13,11 +13,12 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
+from cached_specs import read_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genkern.errors import OutputError
-from genkern.farm.cache import BinaryCache, Failure, _sealed, read_spec
+from genkern.farm.cache import BinaryCache, Failure, _sealed
 from genkern.gemm.records import Binary, Outcome, Resources
 from genkern.kernels.kernel import KernelSpec
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cached_specs import read_spec
 from command import environment
 from compiled import compile_all
 from long_tests import covering
@@ -40,7 +41,7 @@ from trouble_kernels import trouble_spec
 
 import genkern.farm.compiler
 from genkern.errors import GenkernError, OutputError
-from genkern.farm.cache import BinaryCache, Failure, read_spec
+from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileProcess
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem

@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cached_specs import read_spec
 from cute_binary import compiled as compiled_text
 from cute_stand_in import cubin, needs_dsl, parameter_bytes
 
 from genkern.errors import BugError
 from genkern.farm import cute_compiler
-from genkern.farm.cache import BinaryCache, Failure, read_spec
+from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.code_object import read_parameter_bytes, read_resources
 from genkern.farm.compiler import CompileJob, CompileProcess, compile_kernel
 from genkern.farm.farm import Farm

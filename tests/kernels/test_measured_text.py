@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -12,7 +14,9 @@ import pytest
 
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.ops.op import op_names
@@ -56,10 +60,57 @@ def test_it_has_what_is_called(row: TunedRow, tmp_path: Path) -> None:
     for name in (name for name, value in vars(measured).items() if isinstance(value, FunctionType)):
         function = getattr(measured, name)
         if function.__module__ == measured.__name__:
-            assert inspect.getsource(function) == inspect.getsource(getattr(whole, name))
+            # Random numbers of types that the interpreter lacks: the next test compares them.
+            assert name == "_random" or inspect.getsource(function) == inspect.getsource(getattr(whole, name))
             assert not left_out & set(used(function.__code__)), name
     assert all(callable(getattr(measured, name)) for name in CALLED)
     assert not hasattr(measured, "CONFIGS")
+    assert "triton" not in module.measured_text.lower()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_operands_are_the_same(dtype: str, tmp_path: Path) -> None:
+    """Number for number, and so is what they make."""
+    torch = pytest.importorskip("torch")
+    problem = GemmProblem(17, 48, 32, dtype_a=dtype, dtype_b=dtype, bias=True)
+    module = generate(problem, [Config("tiled", 16, 16, 32, 1, 1, 4, 2)], "sm_90")
+    made = []
+    for name, text in (("whole", module.text), ("measured", module.measured_text)):
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        loaded = load_module(str(path))
+        operands = loaded.make_operands("cpu", 7)
+        made.append({**operands, "c": loaded.reference(operands)})
+    whole, measured = made
+    assert list(whole) == list(measured)
+    for name, tensor in whole.items():
+        assert tensor.dtype == measured[name].dtype
+        assert tensor.stride() == measured[name].stride()
+        assert torch.equal(tensor, measured[name])
+
+
+MEASURES = """
+import sys
+import genkern.profiling.harness
+from genkern.kernels.refusal import refused_by_device
+from genkern.kernels.source import load_module
+import torch
+module = load_module(sys.argv[1])
+operands = module.make_operands("cpu")
+module.vendor(operands)
+module.reference(operands)
+print(refused_by_device(RuntimeError("out of memory")), refused_by_device(KeyError("x")), "triton" in sys.modules)
+"""
+
+
+def test_who_measures_needs_no_triton(tmp_path: Path) -> None:
+    """Its import is most of a second of each start."""
+    pytest.importorskip("torch")
+    module = generate(GemmProblem(16, 16, 32), [Config("tiled", 16, 16, 32, 1, 1, 4, 2)], "sm_90")
+    path = tmp_path / "measured.py"
+    path.write_text(module.measured_text)
+    done = subprocess.run([sys.executable, "-c", MEASURES, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "False", "False"], done.stderr
 
 
 def test_every_format_is_looked_at() -> None:
