@@ -41,8 +41,11 @@ def name_before(name: str) -> str:
 
 
 def line_before(line: bytes) -> bytes:
-    """The line of a journal with the names of then; a space had a digest of another text."""
+    """The line of a journal with the names of then, or none; a space had a digest of another text."""
     entry = entry_of(line)
+    if entry["fact"] == "searched":
+        # No order of a search was kept.
+        return b""
     for group in entry["value"] if entry["fact"] == "unfit" else [entry["value"]]:
         if entry["fact"] in ("unfit", "screened", "retimed"):
             group["config"] = shortened(map(name_before, restored(group["config"])))
