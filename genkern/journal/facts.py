@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,12 +15,14 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner
 from genkern.journal.batch import measurements_of, unfit_of
 from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences
-from genkern.journal.line import check_of, entry_of, unsealed_header, winner_of
+from genkern.journal.line import check_of, entry_of, require_whole, unsealed_header, winner_of
 from genkern.journal.neighbour_wins import NeighbourWins
 from genkern.journal.searched import Searched, searched_of
 
 # How the lines begin that are nearly all of a journal.
 _OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"retimed"))
+# One of them is taken as it stands.
+_SEARCH = re.compile(rb'\{"fact":"searched","problem":([0-9]+),')
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,14 @@ class ProblemFacts:
     """What a journal knows of one problem. `begun`, `compiled` and `ended` are of the last start of the run.
 
     `unfit` are configs that never became candidates, by name (without those that are copies of others).
-    `searched` is how the last start searched that came to the end of it. `unchecked` are checks whose process was lost:
-    no more than a record, for nothing follows from them.
+    `search` is the line that says how the last start searched that came to the end of it: thousands of steps, which few
+    ask for (`searched`). `unchecked` are checks whose process was lost: no more than a record, for nothing follows from
+    them.
     """
 
     unfit: dict[str, Unfit] = field(default_factory=dict)
     screened: dict[str, Measurement] = field(default_factory=dict)
-    searched: Searched | None = None
+    search: bytes = b""
     finals: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
     unchecked: dict[str, Check] = field(default_factory=dict)
@@ -85,6 +89,12 @@ class ProblemFacts:
     begun: Begun | None = None
     compiled: Compiled | None = None
     ended: Ended | None = None
+
+    @property
+    def searched(self) -> Searched | None:
+        """The steps of the search, of a journal that was read. Raises ValueError, LookupError, TypeError or
+        AttributeError where they have no sense."""
+        return searched_of(entry_of(self.search)["value"], self.screened) if self.search else None
 
 
 class JournalFacts:
@@ -126,6 +136,10 @@ class JournalFacts:
                         f"{self.path} is of another version of genkern (schema {schema}, here {SCHEMA})",
                         ": the same command begins anew, and keeps it",
                     )
+                if (search := _SEARCH.match(line)) is not None:
+                    require_whole(line)
+                    self.of(problems[int(search[1])]).search = line
+                    continue
                 entry = entry_of(line)
                 if number == 1:
                     self._compare(entry["value"] if entry["fact"] == "header" else {}, expected)
@@ -173,8 +187,6 @@ class JournalFacts:
             facts.screened |= {measurement.config: measurement for measurement in _of_today(value)}
         elif fact == "unfit":
             facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items()}
-        elif fact == "searched":
-            facts.searched = searched_of(value, facts.screened)
         elif fact == "compiled":
             facts.compiled = Compiled(**value)
         elif fact == "retimed":
@@ -193,7 +205,8 @@ class JournalFacts:
         elif fact == "retracted":
             for config in value:
                 facts.screened.pop(name_today(config), None)
-        else:
+        elif fact != "searched":
+            # What follows from that stands in other facts.
             raise ValueError(fact)
 
 

@@ -62,7 +62,6 @@ class Facts(JournalFacts, ABC):
 
     def searched(self, problem: GemmProblem, searched: Searched) -> None:
         """Record how what was screened came to be: what the strategy asked and was told."""
-        self.of(problem).searched = searched
         self._append("searched", value_of(searched), problem)
 
     def retimed(self, problem: GemmProblem, finals: list[Measurement]) -> None:

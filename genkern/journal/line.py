@@ -34,13 +34,18 @@ def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
 
 def entry_of(line: bytes) -> dict[str, Any]:
     """What a line without its end says, its `value` unpacked. Raises ValueError when that is not what was written."""
-    text, _, _ = line.rpartition(_CRC)
-    if line != _sealed(text + b"}"):
-        raise ValueError("the checksum is another")
+    require_whole(line)
     entry: dict[str, Any] = json.loads(line)
     if "packed" in entry:
         entry["value"] = json.loads(_unpacked(entry.pop("packed")))
     return entry
+
+
+def require_whole(line: bytes) -> None:
+    """Raise ValueError for a line without its end that is not what was written."""
+    text, _, _ = line.rpartition(_CRC)
+    if line != _sealed(text + b"}"):
+        raise ValueError("the checksum is another")
 
 
 def unsealed_header(line: bytes) -> dict[str, Any]:

@@ -378,8 +378,8 @@ def test_kill_takes_the_assembler_along(trouble: Path, tmp_path: Path) -> None:
     process = CompileProcess()
     group = process._process.pid
     assert group is not None
-    failure = process.run(job_for(trouble_spec("hang"), path, "sm_90", tmp_path, timeout_s=1.0))
-    assert isinstance(failure, Failure)
+    job = job_for(trouble_spec("hang"), path, "sm_90", tmp_path, timeout_s=1.0)
+    assert isinstance(process.run(job), Failure)
     deadline = time.monotonic() + 10
     while group_members(group):
         assert time.monotonic() < deadline, "a process of the compile is still there"

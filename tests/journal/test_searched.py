@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
+from genkern.journal.facts import Begun, read_ends, read_journal
+from genkern.journal.header import UnusableJournal
+from genkern.journal.journal import Journal
 from genkern.journal.searched import Asked, Searched, Step, Told, searched_of, value_of
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Unit, units_of
 
@@ -87,3 +92,27 @@ def test_a_time_that_nobody_measured_is_damage() -> None:
     value = value_of(Searched("predicted", 0, None, CONFIGS, (), steps))
     with pytest.raises(LookupError):
         searched_of(value, {})
+
+
+def test_a_journal_keeps_a_search_as_it_stands(tmp_path: Path) -> None:
+    """A run that goes on reads past it; whoever asks for it has it, in a journal that was read."""
+    problem = GemmProblem(64, 128, 256)
+    steps = (Asked(9, (UNITS[0],)), *(Told(Measured(config, US[config.name])) for config in UNITS[0].configs))
+    searched = Searched("predicted", 0, None, CONFIGS, (CONFIGS[0],), steps)
+    for _ in range(2):
+        journal = Journal(tmp_path / "journal", {})
+        journal.began(problem, Begun(1, 0, 1.0))
+        for config in UNITS[0].configs:
+            journal.screened(problem, SCREENED[config.name])
+        journal.searched(problem, searched)
+        journal.close()
+    facts = read_journal(tmp_path / "journal").of(problem)
+    assert facts.searched == searched
+    assert len(facts.search) < 2000
+    assert read_ends(tmp_path / "journal").of(problem).searched is None
+    line = bytearray(facts.search)
+    line[len(line) // 2] ^= 1
+    path = tmp_path / "journal"
+    path.write_bytes(path.read_bytes().replace(facts.search, bytes(line)))
+    with pytest.raises(UnusableJournal, match="damaged"):
+        Journal(path, {})

@@ -163,7 +163,7 @@ def run_on_cpu(problem: GemmProblem, config: Config, seed: int) -> tuple[Any, An
 
     # Kernels that hold other parts of A are in the module too.
     others = [config_of(problem.M, 16, warps, 1, splits) for warps in (2, 8) for splits in (1, 2)]
-    text = generate(problem, [config, *others], "sm_90").text
+    text = generate(problem, [config, *others], "sm_90").kernels_text
     ours = dict(problem.own)
     kinds = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.int8}
     kinds["fp8e4m3fn"] = torch.float8_e4m3fn
