@@ -373,8 +373,7 @@ def test_triton_writes_nowhere_else(trouble: Path, tmp_path: Path, monkeypatch: 
 def test_kill_takes_the_assembler_along(trouble: Path, tmp_path: Path) -> None:
     """Children of a compile, such as ptxas, end with it."""
     path = tmp_path / "child.py"
-    text = trouble.read_text().replace("time.sleep(3600)", "__import__('subprocess').run(['sleep', '3600'])")
-    path.write_text(text)
+    path.write_text(trouble.read_text().replace("time.sleep(3600)", "__import__('subprocess').run(['sleep', '3600'])"))
     process = CompileProcess()
     group = process._process.pid
     assert group is not None
