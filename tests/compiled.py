@@ -14,7 +14,7 @@ from genkern.farm.compiler import CompileJob, compile_kernel
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 
 
@@ -42,7 +42,7 @@ def compile_all(folder: Path, problem: GemmProblem, configs: Sequence[Config], a
     gfx942 and gfx950 share them out, but for `make test-long`: what one compiles the other does.
     """
     made = []
-    here = [config for config in configs if arch.startswith("sm_") or FAMILIES[config.family].runs_on_amd]
+    here = [config for config in configs if arch.startswith("sm_") or form_of(config).runs_on_amd]
     if arch in ("gfx942", "gfx950"):
         here = [*in_turns(here, min(2, len(here)), arch == "gfx950")]
     module = generate(problem, here, arch)

@@ -12,8 +12,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Map
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute.source_file import path_of
-from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target, symbol_of
 from genkern.kernels.plan import PlannedLaunch

@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from forms import FORMS, RINGS
+from forms import made as of_form
 from gluon_machine import SHARED_BYTES
 from gluon_stand_in import run_module
 from gluon_wgmma import encoded
@@ -15,15 +17,15 @@ from numpy.typing import NDArray
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import sides
 from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes
-from genkern.kernels.family import FAMILIES, GLUON, sides
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op
 
-SHARING = [name for name in GLUON if FAMILIES[name].splits_k]
-CLUSTERS = [name for name in GLUON if FAMILIES[name].cluster > 1]
+SHARING = [stem for stem in RINGS if FORMS[stem].splits_k]
+CLUSTERS = [stem for stem in RINGS if FORMS[stem].cluster_k > 1]
 # Those whose programs of a cluster have tiles of their own.
-SIDE_BY_SIDE = [name for name in GLUON if FAMILIES[name].side_by_side != (1, 1)]
+SIDE_BY_SIDE = [stem for stem in RINGS if FORMS[stem].cluster != (1, 1)]
 # Whether A and B are row-major: TN, where both run along K, NN, TT and NT.
 LAYOUTS = [(True, False), (False, False), (True, True), (False, True)]
 NUMPY = {"fp16": np.float16, "fp32": np.float32}
@@ -98,24 +100,24 @@ def block_scaled(
 
 
 def made(
-    family: str, rows: int, width: int, split_k: int, warps: int, stages: int, group: int = 1, together: int = 1
+    stem: str, rows: int, width: int, split_k: int, warps: int, stages: int, group: int = 1, together: int = 1
 ) -> Config:
-    """The config whose tile has these sides, and whose ring has `stages` times so many buffers."""
-    bm, bn = (width, rows) if FAMILIES[family].swaps_operands else (rows, width)
-    return Config(family, bm, bn, 64 * together, group, split_k, warps, stages)
+    """The config of this form whose tile has these sides, and whose ring has `stages` times so many buffers."""
+    bm, bn = (width, rows) if FORMS[stem].swapped else (rows, width)
+    return of_form(stem, bm, bn, 64 * together, group, split_k, warps, stages)
 
 
-def room_for_stages(family: str, rows: int, width: int, dtype_c: str, columns_turned: bool = False) -> int:
+def room_for_stages(stem: str, rows: int, width: int, dtype_c: str, columns_turned: bool = False) -> int:
     """Stages for which there is room besides the barriers, the sums of other programs, and C."""
-    others = landing_bytes(rows, width, FAMILIES[family].cluster)
+    others = landing_bytes(rows, width, FORMS[stem].cluster_k)
     tile = rows * width * np.dtype(NUMPY[dtype_c]).itemsize
     return (SHARED_BYTES - tile - others - 1024) // buffer_bytes(rows, width, columns_turned)
 
 
-def shared_case(family: str) -> tuple[GemmProblem, Config]:
+def shared_case(stem: str) -> tuple[GemmProblem, Config]:
     """12 tiles of 64x80, or of 80x64; those that are shared are so by up to three programs each."""
-    m, n = (480, 128) if FAMILIES[family].swaps_operands else (128, 480)
-    config = made(family, 64, 80, 3, 4, 3)
+    m, n = (480, 128) if FORMS[stem].swapped else (128, 480)
+    config = made(stem, 64, 80, 3, 4, 3)
     assert sides(config) == (64, 80)
     return fp16_problem(m, n, 512), config
 

@@ -13,17 +13,18 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from forms import FORMS
+
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 
 ROOT = Path(__file__).parents[1]
 # Programs of the persistent kernels.
-UNITS = {"persistent_tma": 2, "persistent_tma_specialized": 2, "stream_k": 7}
-INTERPRETED = tuple(family.name for family in FAMILIES.values() if family.interpreted)
+UNITS = {"persistent_tma": 2}
+INTERPRETED = tuple(stem for stem, form in FORMS.items() if form.interpreted)
 
 
 @dataclass(frozen=True)

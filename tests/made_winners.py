@@ -14,8 +14,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Winner
 from genkern.tuning.tune import Report
 
-CONFIG = Config("tiled", 128, 256, 64, 8, 1, 8, 2, 0, 16, 2)
-LONG = Config("tiled", 128, 256, 64, 32, 24, 8, 2, 0, 16, 2, "default")
+CONFIG = Config("tiled", 128, 256, 64, 8, 1, 8, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
+LONG = Config(
+    "tiled", 128, 256, 64, 32, 24, 8, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2, schedule_hint="default"
+)
 
 
 def winner(m: int = 16, us: float = 10.0, config: Config = CONFIG, **changes: object) -> Winner:

@@ -15,46 +15,48 @@ from genkern.farm.compiler import CompileJob
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.product import product_of
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.generate import GeneratedModule, generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.legality import legal
 from genkern.kernels.source import load_module
-from genkern.kernels.specs import kernel_specs
+from genkern.kernels.specs import call_of, kernel_specs
 from genkern.ops.op import get_op
 
 TRITON_VERSION = importlib.metadata.version("triton")
 TILED = Config("tiled", 64, 32, 32, 4, 1, 4, 2)
 SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2)
 TMA = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
-TMA_SPECIALIZED = Config("persistent_tma_specialized", 64, 64, 64, 4, 1, 4, 3)
+TMA_SPECIALIZED = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3, specialized=1)
 TILED_TMA = Config("tiled_tma", 64, 32, 64, 4, 1, 4, 3)
 TILED_TMA_SPLIT = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3)
-SPLIT_TMA = Config("split_tma", 64, 32, 64, 4, 3, 4, 3)
-SEMAPHORE = Config("tiled_semaphore", 64, 32, 32, 4, 3, 4, 2)
-ATOMIC = Config("tiled_atomic", 64, 32, 32, 4, 3, 4, 2)
-SWAPPED = Config("tiled_swapped", 16, 64, 32, 4, 3, 4, 2)
-TMA_SWAPPED = Config("tiled_tma_swapped", 16, 64, 64, 4, 3, 4, 3)
-STREAM_K = Config("stream_k", 32, 32, 32, 4, 1, 4, 2)
+SPLIT_TMA = Config("tiled_tma", 64, 32, 64, 4, 3, 4, 3, reduce="kernel")
+SEMAPHORE = Config("tiled", 64, 32, 32, 4, 3, 4, 2, reduce="semaphore")
+SWAPPED = Config("tiled", 16, 64, 32, 4, 3, 4, 2, reduce="semaphore", swapped=1)
+TMA_SWAPPED = Config("tiled_tma", 16, 64, 64, 4, 3, 4, 3, swapped=1)
 FEW_ROWS = Config("skinny", 4, 4, 128, 1, 3, 4, 1)
 GEMV = Config("gemv", 16, 16, 128, 1, 1, 4, 1)
 WARP_SPECIALIZED = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3)
 WARP_SPECIALIZED_SPLIT = Config("warp_specialized", 128, 112, 64, 4, 3, 8, 4)
-WARP_SPECIALIZED_SWAPPED = Config("warp_specialized_swapped", 104, 128, 64, 4, 1, 4, 3)
-WARP_SPECIALIZED_SWAPPED_SPLIT = Config("warp_specialized_swapped", 24, 64, 128, 1, 3, 4, 3)
-ON_COPIES = Config("realigned_tiled_tma", 64, 32, 64, 4, 1, 4, 3)
-WARP_SPECIALIZED_ON_COPIES = Config("realigned_warp_specialized", 64, 176, 64, 4, 1, 4, 3)
-CLUSTER = Config("warp_specialized_swapped_cluster2", 24, 64, 64, 1, 1, 4, 4)
-AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1)
-AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, 2, 16, 1)
-XCD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, 2, 16, 1, xcd_remap=1, cache_modifier=".cg")
+WARP_SPECIALIZED_SWAPPED = Config("warp_specialized", 104, 128, 64, 4, 1, 4, 3, swapped=1)
+WARP_SPECIALIZED_SWAPPED_SPLIT = Config("warp_specialized", 24, 64, 128, 1, 3, 4, 3, swapped=1)
+ON_COPIES = Config("tiled_tma", 64, 32, 64, 4, 1, 4, 3, realigned=1)
+WARP_SPECIALIZED_ON_COPIES = Config("warp_specialized", 64, 176, 64, 4, 1, 4, 3, realigned=1)
+CLUSTER = Config("warp_specialized", 24, 64, 64, 1, 1, 4, 4, cluster_k=2, swapped=1)
+AMD = Config("tiled", 64, 32, 32, 4, 1, 4, 2, waves_per_eu=2, matrix_instr_nonkdim=16, kpack=1)
+AMD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, waves_per_eu=2, matrix_instr_nonkdim=16, kpack=1)
+XCD = Config(
+    "tiled", 64, 32, 32, 4, 1, 4, 2, waves_per_eu=2, matrix_instr_nonkdim=16, kpack=1, xcd_remap=1, cache_modifier=".cg"
+)
 XCD_SPLIT = Config("tiled", 64, 32, 32, 4, 4, 4, 2, xcd_remap=1)
 
 
 def taking(problem: GemmProblem) -> list[Config]:
     """The configs above, one or two of each family, that take this problem on sm_90, which has all families."""
     gpu = gpu_for_arch("sm_90")
-    configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1), ATOMIC]
-    configs += [FEW_ROWS, SWAPPED, STREAM_K]
+    configs = [TILED, SPLIT, AMD_SPLIT, XCD, XCD_SPLIT, SEMAPHORE, replace(SEMAPHORE, SPLIT_K=1)]
+    configs += [FEW_ROWS, SWAPPED]
     configs += [TMA, TMA_SPECIALIZED, TILED_TMA, TILED_TMA_SPLIT, SPLIT_TMA, TMA_SWAPPED]
     configs += [WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, WARP_SPECIALIZED_SWAPPED, WARP_SPECIALIZED_SWAPPED_SPLIT]
     configs += [ON_COPIES, WARP_SPECIALIZED_ON_COPIES]
@@ -79,6 +81,12 @@ def make_module(
 def specs_of(module: GeneratedModule, config: Config) -> tuple[KernelSpec, ...]:
     """What the farm compiles for one config."""
     return kernel_specs(module.problem, config, get_op(module.problem.op), module.source_sha256, module.arch)
+
+
+def variants_of(problem: GemmProblem, config: Config) -> list[Variant]:
+    """The kernels of one call, in the order in which they are launched."""
+    of = product_of(problem, get_op(problem.op), "sm_90")
+    return [kernel.variant for kernel in call_of(of, config).kernels]
 
 
 def target_of(arch: str) -> Target:

@@ -67,10 +67,17 @@ TESTED_ELSEWHERE = {
         f"genkern/kernels/{name}.py": "tests/kernels/test_specs.py"
         for name in (
             *("argument", "launch_text"),
-            *(f"families/{path.stem}" for path in (ROOT / "genkern" / "kernels" / "families").glob("[a-z]*.py")),
+            *(
+                f"{room}/{path.stem}"
+                for room in ("families", "contract")
+                for path in (ROOT / "genkern" / "kernels" / room).glob("[a-z]*.py")
+            ),
         )
     },
     "genkern/kernels/families/gluon_tile.py": "tests/kernels/test_gluon_tile.py",
+    "genkern/kernels/families/realigned.py": "tests/kernels/test_realigned.py",
+    "genkern/kernels/contract/cost.py": "tests/kernels/test_cost.py",
+    **{f"genkern/kernels/contract/{name}.py": "tests/kernels/test_catalogue.py" for name in ("family", "form")},
     **{f"genkern/kernels/cute/{name}.py": "tests/command/test_own_family.py" for name in ("own", "command_line")},
     "genkern/kernels/lowering.py": "tests/kernels/test_kernel.py",
     "genkern/kernels/source.py": "tests/farm/test_compiler.py",

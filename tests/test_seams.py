@@ -1,4 +1,4 @@
-"""What knows a format by name (its own folders, and readers of other people's files), and what an architecture."""
+"""What knows by name a format (its own folders, and readers of others' files), an architecture, or a kernel family."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from genkern.ops.op import op_names
 
@@ -66,3 +68,32 @@ def test_code_names_no_architecture() -> None:
     assert len(paths) > 350
     naming = {str(path.relative_to(ROOT)) for path in paths if any(map(ARCH.search, said_by(path)))}
     assert naming == set(NAMES_ARCHS)
+
+
+# Where `family` is something else: the architecture of a model.
+OTHER_FAMILIES = {"genkern/packing/model_layers.py"}
+# What a config's kernels are made of, and the texts that it stands for.
+OWN = ("genkern/kernels/families/", "genkern/kernels/cute/", "templates/")
+BY_NAME = re.compile(r"\.family (==|!=|in|not in) (?!\w+\.family\b)|\.family\.(startswith|endswith)\(|\bFAMILIES\[\"")
+
+
+def test_code_asks_no_family_by_name() -> None:
+    """So that the next family is one file, which says what legality, rules and predictor ask of its forms."""
+    naming, seen = set(), 0
+    for folder in ("genkern", "profiling"):
+        for path in sorted((ROOT / folder).glob("**/*.py")):
+            name = str(path.relative_to(ROOT))
+            if name in OTHER_FAMILIES or name.startswith(OWN):
+                continue
+            seen += 1
+            naming |= {name for line in path.read_text(encoding="utf-8").splitlines() if BY_NAME.search(line)}
+    assert seen > 250
+    assert naming == set()
+
+
+@pytest.mark.parametrize("compared", ["==", "!=", "in", "not in"])
+def test_a_family_that_is_asked_by_name_is_found(compared: str) -> None:
+    """Whatever it is compared with, but for another config's."""
+    assert BY_NAME.search(f'if config.family {compared} "tiled":')
+    assert BY_NAME.search(f"if config.family {compared} (TILED, GEMV):")
+    assert not BY_NAME.search(f"if one.family {compared} other.family:")

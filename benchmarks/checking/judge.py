@@ -31,7 +31,7 @@ _NO_FAULT = (NameError, SyntaxError, AttributeError, TypeError, KeyError, Import
 
 def outcome(case: dict[str, Any]) -> dict[str, str]:
     """The verdict on one case: its module's text, or "" for one without a fault, goes to its path."""
-    problem, config = GemmProblem(**case["problem"]), Config(**case["config"])
+    problem, config = GemmProblem(**case["problem"]), Config.parse(case["config"])
     text = case["text"] or generate(problem, [config], case["arch"]).text
     Path(case["path"]).write_text(text, encoding="utf-8")
     try:

@@ -74,7 +74,7 @@ class Judge:
         self._had_mutants |= bool(case.fault)
         self._cases += 1
         path = self._folder / f"module_{self._cases}.py"
-        asked = {"problem": asdict(case.problem), "config": asdict(case.config), "text": case.text}
+        asked = {"problem": asdict(case.problem), "config": case.config.name, "text": case.text}
         try:
             child.send({**asked, "path": str(path), "arch": self._arch})
             answer = child.receive(_CASE_S[self._on_gpu])

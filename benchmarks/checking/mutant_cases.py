@@ -1,4 +1,4 @@
-"""What benchmarks/checking/mutants.py has judged: kernels of every family with one fault each, and kernels without."""
+"""What benchmarks/checking/mutants.py has judged: kernels of every form with one fault each, and kernels without."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from itertools import chain, zip_longest
 
 from benchmarks.checking.faults_of_kernels import FAULTS, Fault
-from genkern.gemm.config import Config
+from genkern.gemm.config import Config, Others
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES, form_of, forms_of, language_of
+from genkern.kernels.contract.form import Form
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.ops.op import groups_of
@@ -48,42 +49,81 @@ class Case:
     fault: str = ""
     text: str = ""
 
+    @property
+    def kind(self) -> str:
+        """The name of its Kind."""
+        return _name(form_of(self.config), self.config.SPLIT_K > 1 and language_of(self.config) == "cute")
+
     def key(self, setting: str) -> str:
         """Which case this is, judged in `setting`: of another setting or another text it is another one."""
-        decides = [setting, asdict(self.problem), asdict(self.config), self.fault, self.text]
+        decides = [setting, asdict(self.problem), self.config.name, self.fault, self.text]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
 
 
-def config_of(family: str, problem: GemmProblem) -> Config:
-    """A config of small tiles, with a split where the family has one."""
-    facts = FAMILIES[family]
-    split = 3 if facts.splits_k and groups_of(problem) is None else 1
-    if family == "gemv":
-        return Config(family, 1, 16, 128, 1, 1, 2, 1)
-    if family == "skinny":
-        return Config(family, 4, 32, 128, 1, 2, 4, 1)
-    if family == "skinny_dot":
-        return Config(family, 8, 32, 512, 1, 1, 4, 1)
-    if facts.width_step:
+@dataclass(frozen=True)
+class Kind:
+    """Kernels of one form: a family with those of its parameters that change the text, and whether K is split."""
+
+    family: str
+    others: Others
+    form: Form
+    splits: bool
+
+    @property
+    def name(self) -> str:
+        return _name(self.form, self.splits and FAMILIES[self.family].language == "cute")
+
+    def config(self, *values: int) -> Config:
+        """One with these values of the other parameters, in the order of Config."""
+        return Config(self.family, *values, others=self.others)
+
+
+def kinds_of(families: Iterable[str]) -> list[Kind]:
+    """All there are in these families. Kernels in CuTe DSL that split K share little with those that do not."""
+    return [
+        Kind(family, others, form, splits)
+        for family in families
+        for others, form in forms_of(family).items()
+        for splits in ((False, True) if form.splits_k and FAMILIES[family].language == "cute" else (form.splits_k,))
+    ]
+
+
+def _name(form: Form, apart: bool) -> str:
+    """What kernels are called after, and whether they are those of the two kinds that split K."""
+    return form.stem + "_split" * apart
+
+
+def config_of(kind: Kind, problem: GemmProblem) -> Config:
+    """A config of small tiles, with a split where the kernels have one."""
+    form = kind.form
+    split = 3 if kind.splits and groups_of(problem) is None else 1
+    if kind.family == "gemv":
+        return kind.config(1, 16, 128, 1, 1, 2, 1)
+    if kind.family == "skinny":
+        return kind.config(4, 32, 128, 1, 2, 4, 1)
+    if kind.family == "skinny_dot":
+        return kind.config(8, 32, 512, 1, 1, 4, 1)
+    if form.sides.width_step:
         # 64 rows of wgmma, and columns that several copies bring; some program of a cluster stores 16 of them.
         # Clusters of neighbours, too, come in no square of rows and columns.
-        narrow = facts.side_by_side == (1, 2)
-        tile = (112 if facts.cluster == 8 else 48, 64) if facts.swaps_operands else (64, 48 if narrow else 112)
+        cluster = form.cluster if form.in_ring else (1, 1)
+        narrow = cluster == (1, 2)
+        tile = (112 if form.cluster_k == 8 else 48, 64) if form.swapped else (64, 48 if narrow else 112)
         block_k = 64 if problem.dtype_a in ("bf16", "fp16") else 128
         # On a GPU rows of tiles come in groups that are cut. Of two buffers the next copy is always too early for a
         # program that does not wait for a free one.
-        group = 2 if facts.swaps_operands and facts.side_by_side != (2, 1) else 3
-        return Config(family, *tile, block_k, group, min(split, 2), 4, 2)
-    return Config(family, 16 if facts.swaps_operands else 32, 32, 64, 3, split, 4, 3)
+        group = 2 if form.swapped and cluster != (2, 1) else 3
+        return kind.config(*tile, block_k, group, min(split, 2), 4, 2)
+    return kind.config(16 if form.swapped else 32, 32, 64, 3, split, 4, 3)
 
 
-def problem_of(family: str, op: str, dtype: str, fields: dict[str, object], on_gpu: bool) -> GemmProblem:
-    """A problem of several tiles that overhang on every side, as far as the family takes one."""
-    rows = 1 if family == "gemv" else 7 if family == "skinny" else 104
+def problem_of(kind: Kind, op: str, dtype: str, fields: dict[str, object], on_gpu: bool) -> GemmProblem:
+    """A problem of several tiles that overhang on every side, as far as the kernels take one."""
+    rows = 1 if kind.family == "gemv" else 7 if kind.family == "skinny" else 104
     # Off the blocks, on the copy engine's 16 bytes, and no square of tiles, which in another order are the same tiles.
     # On a GPU K is so long that rings of buffers come round.
     columns, depth = (232, 1040) if on_gpu else (80, 272)
-    if FAMILIES[family].realigns:
+    if kind.form.realigned:
         # Off the 16 bytes.
         depth += 3
     if op == "a16w4":
@@ -95,16 +135,16 @@ def problem_of(family: str, op: str, dtype: str, fields: dict[str, object], on_g
     return GemmProblem(rows if on_gpu or rows < 16 else 56, columns, depth, op, dtype, dtype, "bf16", **fields)  # type: ignore[arg-type]
 
 
-def mutants(families: Sequence[str], arch: str, on_gpu: bool) -> list[Case]:
-    """Every fault in every family whose text it applies to; the first of each family, then the second ones."""
-    return _in_turns(_mutants_of(family, arch, on_gpu) for family in families)
+def mutants(kinds: Iterable[Kind], arch: str, on_gpu: bool) -> list[Case]:
+    """Every fault in every kind of kernels whose text it applies to; the first of each kind, then the second ones."""
+    return _in_turns(_mutants_of(kind, arch, on_gpu) for kind in kinds)
 
 
-def _mutants_of(family: str, arch: str, on_gpu: bool) -> Iterator[Case]:
+def _mutants_of(kind: Kind, arch: str, on_gpu: bool) -> Iterator[Case]:
     seen: set[str] = set()
     for op, dtype, fields in _FORMATS:
-        problem = problem_of(family, op, dtype, fields, on_gpu)
-        config = config_of(family, problem)
+        problem = problem_of(kind, op, dtype, fields, on_gpu)
+        config = config_of(kind, problem)
         if legal(problem, config, gpu_for_arch(arch)):
             continue
         text = generate(problem, [config], arch).text
@@ -123,16 +163,16 @@ def mutated(text: str, fault: Fault) -> str | None:
     return made if count and made != text else None
 
 
-def sound(families: Sequence[str], arch: str, sizes: int, on_gpu: bool) -> list[Case]:
-    """Kernels without a fault: every family and type over sizes that nobody chose, odd ones among them, in turns."""
+def sound(kinds: Iterable[Kind], arch: str, sizes: int, on_gpu: bool) -> list[Case]:
+    """Kernels without a fault: every kind and type over sizes that nobody chose, odd ones among them, in turns."""
     chosen = (LARGE_SIZES if on_gpu else SMALL_SIZES)[:sizes]
-    return _in_turns(_sound_of(family, arch, chosen) for family in families)
+    return _in_turns(_sound_of(kind, arch, chosen) for kind in kinds)
 
 
-def _sound_of(family: str, arch: str, sizes: Sequence[tuple[int, int, int]]) -> Iterator[Case]:
+def _sound_of(kind: Kind, arch: str, sizes: Sequence[tuple[int, int, int]]) -> Iterator[Case]:
     types = (("a16w16", "bf16"), ("a16w16", "fp16"), ("a16w16", "fp32"), ("a8w8", "int8"), ("a8w8", "fp8e4m3fn"))
     for number, (m, n, k) in enumerate(sizes):
-        m = 1 if family == "gemv" else min(m, 16) if family == "skinny" else m
+        m = 1 if kind.family == "gemv" else min(m, 16) if kind.family == "skinny" else m
         for op, dtype in types:
             fields: dict[str, object] = {"bias": number % 3 == 1}
             if op == "a16w16":
@@ -141,18 +181,18 @@ def _sound_of(family: str, arch: str, sizes: Sequence[tuple[int, int, int]]) -> 
                 fields["own"] = (("scales", "per_token"),)
             out = "fp32" if dtype == "fp32" else ("bf16", "fp16", "fp32")[number % 3] if op == "a8w8" else dtype
             problem = GemmProblem(m, n, k, op, dtype, dtype, out, **fields)  # type: ignore[arg-type]
-            config = config_of(family, problem)
+            config = config_of(kind, problem)
             if not legal(problem, config, gpu_for_arch(arch)):
                 yield Case(problem, config)
         packed = GemmProblem(m, n, -(-k // 32) * 32, "a4w4_blockscale", "int8", "int8", "bf16", bias=number % 3 == 1)
-        config = config_of(family, packed)
+        config = config_of(kind, packed)
         if not legal(packed, config, gpu_for_arch(arch)):
             yield Case(packed, config)
         op, fields = _GROUPED[number % len(_GROUPED)]
-        if FAMILIES[family].groups:
+        if kind.form.groups:
             dtype = ("bf16", "fp16")[number % 2]
             problem = GemmProblem(m, n, k, op, dtype, dtype, dtype, **fields)  # type: ignore[arg-type]
-            config = config_of(family, problem)
+            config = config_of(kind, problem)
             if not legal(problem, config, gpu_for_arch(arch)):
                 yield Case(problem, config)
 

@@ -1,12 +1,12 @@
-"""How many faults the check finds: kernels of every family with one fault each, and the same kernels without.
+"""How many faults the check finds: kernels of every form with one fault each, and the same kernels without.
 
     python -m benchmarks.checking.mutants [--families tiled,gemv] [--faults bias] [--sizes 40] [-o DATA.jsonl]
 
 Each mutant is a generated module with one edit in its kernels or in how they are launched (faults_of_kernels.py), run
 by its own `matmul` and judged by profiling/checking, as a config is before it may win. A wrong verdict, a fault of the
 device, a refused launch and a hang all keep a config from winning, and count as found. Then kernels without a fault are
-judged over `--sizes` sizes, all types and all families: each one that is refused is a false alarm. On a GPU all
-families run; without one those that Triton's interpreter runs. Every verdict is added to the file of `-o` at once, and
+judged over `--sizes` sizes, all types and all forms: each one that is refused is a false alarm. On a GPU all
+forms run; without one those that Triton's interpreter runs. Every verdict is added to the file of `-o` at once, and
 what it has of the same code, machine and versions is not judged again. The last line says how many were found; the
 status is 1 unless that is all of them, all were judged, and there was no false alarm.
 """
@@ -23,12 +23,12 @@ from pathlib import Path
 
 import genkern
 from benchmarks.checking.judges import Judged, judge
-from benchmarks.checking.mutant_cases import Case, mutants, sound
+from benchmarks.checking.mutant_cases import Case, kinds_of, mutants, sound
 from benchmarks.common.figures import table
 from benchmarks.common.kept import Kept
 from genkern.command.target import versions
 from genkern.gemm.gpus import detect_devices
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.lowering import digest_of
 from genkern.profiling.supervisor import SupervisorError
 
@@ -53,7 +53,7 @@ class Verdicts:
     def add(self, judged: Judged) -> None:
         """Keep a verdict, before the next is waited for."""
         case = judged.case
-        said = {"family": case.config.family, "problem": case.problem.name, "config": case.config.name}
+        said = {"kind": case.kind, "problem": case.problem.name, "config": case.config.name}
         said |= {"fault": case.fault, "outcome": judged.outcome, "message": judged.message}
         self._kept.add(case.key(self._setting), said)
 
@@ -66,22 +66,22 @@ def setting_of(device: str) -> str:
 
 
 def report(judged: Sequence[Judged]) -> str:
-    """Markdown: a line per family, then what was missed."""
-    families = [family for family in FAMILIES if any(item.case.config.family == family for item in judged)]
+    """Markdown: a line per kind of kernels, then what was missed."""
+    there = {item.case.kind for item in judged}
     rows = []
-    for family in families:
-        of = [item for item in judged if item.case.config.family == family]
+    for kind in (each.name for each in kinds_of(FAMILIES) if each.name in there):
+        of = [item for item in judged if item.case.kind == kind]
         made = Counter(item.outcome for item in of if item.case.fault)
         whole = [item for item in of if not item.case.fault]
         alarms = sum(item.outcome != "passed" for item in whole)
         found = [made[outcome] for outcome in FOUND]
-        rows.append((family, made.total(), sum(found), *found, len(whole), alarms))
-    columns = ("family", "mutants", "found", *FOUND, "without a fault", "false alarms")
+        rows.append((kind, made.total(), sum(found), *found, len(whole), alarms))
+    columns = ("kernels", "mutants", "found", *FOUND, "without a fault", "false alarms")
     lines = [table(columns, rows), ""]
     for item in judged:
         if item.outcome not in (FOUND if item.case.fault else ("passed",)):
             what = item.case.fault or "no fault"
-            lines.append(f"{item.case.config.family} {item.case.problem.name}: {what}: {item.outcome} {item.message}")
+            lines.append(f"{item.case.kind} {item.case.problem.name}: {what}: {item.outcome} {item.message}")
     return "\n".join(lines)
 
 
@@ -109,12 +109,11 @@ def main() -> int:
     families = arguments.families.split(",") if arguments.families else list(FAMILIES)
     if unknown := [name for name in families if name not in FAMILIES]:
         parser.error(f"there is no family {unknown[0]!r}: use some of {', '.join(FAMILIES)}")
-    if not on_gpu:
-        families = [name for name in families if FAMILIES[name].interpreted]
+    kinds = [kind for kind in kinds_of(families) if on_gpu or kind.form.interpreted]
     started_s = time.monotonic()
-    cases = [case for case in mutants(families, arch, on_gpu) if arguments.faults in case.fault]
+    cases = [case for case in mutants(kinds, arch, on_gpu) if arguments.faults in case.fault]
     sizes = arguments.sizes if arguments.sizes is not None else 40 if on_gpu else 16
-    cases += sound(families, arch, sizes, on_gpu)
+    cases += sound(kinds, arch, sizes, on_gpu)
     try:
         verdicts = Verdicts(arguments.output, setting_of(where))
     except OSError as error:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.specs import plan_text
 from genkern.ops.op import get_op
 from genkern.space.languages import space_for_libraries

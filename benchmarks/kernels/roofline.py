@@ -27,7 +27,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import k_shares
+from genkern.kernels.catalogue import k_shares
 from genkern.ops.op import bytes_moved
 
 COPY_BYTES = 2**31

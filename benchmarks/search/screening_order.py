@@ -5,8 +5,8 @@
 
 Needs no GPU itself. Siblings are configs that differ in GROUP_SIZE_M alone: they are launched from one binary, and left
 out once the first of them took a factor times the best so far. Each policy is an order, such a factor, and after how
-many binaries that brought nothing faster it ends (0: never). "families" is the predicted order with the first binaries
-of each family before all others, as it is with --patience. "launched" and "time" are shares of what launching
+many binaries that brought nothing faster it ends (0: never). "forms" is the predicted order with the first binaries
+of each form before all others, as it is with --patience. "launched" and "time" are shares of what launching
 everything takes, each config weighing what one call of it took; "binaries" is the share that is compiled. "best" is the
 best config that a policy finds over the best of all. As if every binary were ready when its turn comes; in a run the
 order is that of the compiles, and what was under way when it ended is measured too. A run without --exhaustive has left
@@ -33,7 +33,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_journal
-from genkern.search.patience import Patience, families_first
+from genkern.search.patience import Patience, forms_first
 from genkern.search.predict import promising_first
 from genkern.search.screening import SCREENING
 from genkern.space.prune import prune
@@ -42,11 +42,11 @@ from genkern.space.space import load_space
 # What a run without options does.
 DEFAULT = ("predicted", SCREENING.sibling_factor or math.inf, 0)
 PATIENCES = (32, 48, 64, 96, 128, 192, 256)
-PATIENT = {most: ("families", DEFAULT[1], most) for most in PATIENCES}
+PATIENT = {most: ("forms", DEFAULT[1], most) for most in PATIENCES}
 # Before the predicted order: the space's order, and siblings left out at twice the best.
 POLICIES = (
     *(("space", 2.0, 0), ("space", 1.5, 0), ("predicted", 2.0, 0), DEFAULT, ("predicted", 1.3, 0)),
-    # What the families first cost.
+    # What the forms first cost.
     ("predicted", DEFAULT[1], 192),
     *PATIENT.values(),
 )
@@ -98,7 +98,7 @@ def space_order(screening: Screening) -> list[Config]:
 def orders_of(screening: Screening) -> dict[str, list[Config]]:
     """The configs in each order, those that share their binaries together: these are there at once."""
     predicted = promising_first(screening.problem, screening.us, screening.gpu)
-    orders = {"space": space_order(screening), "predicted": predicted, "families": families_first(predicted)}
+    orders = {"space": space_order(screening), "predicted": predicted, "forms": forms_first(predicted)}
     for name, order in orders.items():
         sharers: dict[Hashable, list[Config]] = {}
         for config in order:

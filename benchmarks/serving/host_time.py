@@ -2,12 +2,12 @@
 
     python -m benchmarks.serving.host_time BUNDLE [-o DATA.jsonl] [--limit_s 120]
 
-For each family of the bundle and each M of 1, 16, 64 and 4096 that it won, the winner that is fastest on the device;
-for a family that won at none of these, the one nearest to them; and sizes that the library serves at these M. A time is
-that of a Python loop of calls, from a device that has nothing to do, so few that its queue never fills; loops of all
-contenders take turns, and medians are compared. No gradients (torch.no_grad). The parts of a call are timed alike:
-what finds who serves it, what serves it (from tensors to the output: of the library's calls, PyTorch's own function),
-and of that the output's memory.
+For each form of kernels in the bundle and each M of 1, 16, 64 and 4096 that it won, the winner that is fastest on the
+device; for one that won at none of these, the one nearest to them; and sizes that the library serves at these M. A
+time is that of a Python loop of calls, from a device that has nothing to do, so few that its queue never fills; loops
+of all contenders take turns, and medians are compared. No gradients (torch.no_grad). The parts of a call are timed
+alike: what finds who serves it, what serves it (from tensors to the output: of the library's calls, PyTorch's own
+function), and of that the output's memory.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from benchmarks.serving.dispatching import (
 )
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.packed import PackedWinner
 from genkern.timing.libraries import kept_algorithm
@@ -54,9 +55,9 @@ MOST_CALLS, LEAST_CALLS, MOST_DEVICE_US = 200, 20, 20_000.0
 
 @dataclass(frozen=True)
 class Case:
-    """One size, and the family of the winner that serves it, or one of LIBRARIES."""
+    """One size, and what the kernels that serve it are called after, or one of LIBRARIES."""
 
-    family: str
+    kernels: str
     problem: GemmProblem
     device_us: float
 
@@ -65,7 +66,7 @@ class Case:
 class Timed:
     """Microseconds of one call of a case by contender, and of the parts of a call."""
 
-    family: str
+    kernels: str
     m: int
     n: int
     k: int
@@ -78,25 +79,25 @@ class Timed:
 
 
 def cases(winners: Iterable[PackedWinner], ms: Sequence[int] = MS) -> list[Case]:
-    """Of each family, and of the library, the fastest size at each M of `ms`, or at the M nearest to one of them."""
+    """Of each form of kernels, and of the library, the fastest size at each M of `ms`, or at the M nearest to one."""
     best: dict[tuple[str, int], Case] = {}
     for winner in winners:
         if not is_plain(winner.problem):
             continue
         of_library = LT_ALGORITHM if kept_algorithm(winner.vendor) else LIBRARY
-        family = Config.parse(winner.config).family if winner.choice == "config" else of_library
+        kernels = form_of(Config.parse(winner.config)).stem if winner.choice == "config" else of_library
         device_us = winner.time_us if winner.choice == "config" else winner.library_us
-        case = Case(family, winner.problem, device_us or math.inf)
-        known = best.get((family, case.problem.M))
+        case = Case(kernels, winner.problem, device_us or math.inf)
+        known = best.get((kernels, case.problem.M))
         if known is None or case.device_us < known.device_us:
-            best[family, case.problem.M] = case
+            best[kernels, case.problem.M] = case
     found = []
-    for family in sorted({family for family, _ in best}):
-        tuned = sorted(m for name, m in best if name == family)
+    for kernels in sorted({kernels for kernels, _ in best}):
+        tuned = sorted(m for name, m in best if name == kernels)
         wanted = [m for m in tuned if m in ms] or [
             min(tuned, key=lambda m: min(abs(math.log(m / near)) for near in ms))
         ]
-        found += [best[family, m] for m in wanted]
+        found += [best[kernels, m] for m in wanted]
     return found
 
 
@@ -156,7 +157,7 @@ def parts(
     # Whoever serves the call: here nobody does, so that what is left is how it is found.
     gemm._known = {each: (guard, lambda *_: None) for each, (guard, _) in gemm._known.items()}
     found: dict[str, Callable[[], object]] = {LOOKUP: lambda: gemm(x, weight), SERVED: lambda: served(x, weight)}
-    if case.family != LIBRARY:
+    if case.kernels != LIBRARY:
         shape, strides, empty = (problem.M, problem.N), (problem.N, 1), place.gpu.empty_here or place.gpu.empty
         found[MEMORY] = lambda: empty(shape, strides, x.dtype)
     return found
@@ -173,7 +174,7 @@ def timed(place: Place, bundle: Bundle, case: Case, rounds: int) -> Timed:
     finally:
         gc.enable()
     problem = case.problem
-    return Timed(case.family, problem.M, problem.N, problem.K, times)
+    return Timed(case.kernels, problem.M, problem.N, problem.K, times)
 
 
 def report(found: Sequence[Timed]) -> str:
@@ -183,14 +184,14 @@ def report(found: Sequence[Timed]) -> str:
     for each in found:
         cells = [f"{each.times_us[name]:.2f}" if name in each.times_us else "-" for name in names]
         ratio = f"{each.ratio:.2f}" if NATIVE in each.times_us else "-"
-        rows.append((each.family, f"{each.m}x{each.n}x{each.k}", *cells, ratio))
+        rows.append((each.kernels, f"{each.m}x{each.n}x{each.k}", *cells, ratio))
     measured = [each for each in found if NATIVE in each.times_us]
     figures = {
-        "host_over_torch_mm_worst": _worst(measured, lambda each: each.family not in LIBRARIES),
-        "host_over_torch_mm_algorithm_worst": _worst(measured, lambda each: each.family == LT_ALGORITHM),
+        "host_over_torch_mm_worst": _worst(measured, lambda each: each.kernels not in LIBRARIES),
+        "host_over_torch_mm_algorithm_worst": _worst(measured, lambda each: each.kernels == LT_ALGORITHM),
         # Below one it cannot be: it is the same function, after it was found.
-        "host_over_linear_library_worst": _worst(measured, lambda each: each.family == LIBRARY, LINEAR),
-        "host_over_torch_mm_library_worst": _worst(measured, lambda each: each.family == LIBRARY),
+        "host_over_linear_library_worst": _worst(measured, lambda each: each.kernels == LIBRARY, LINEAR),
+        "host_over_torch_mm_library_worst": _worst(measured, lambda each: each.kernels == LIBRARY),
     }
     head = ("served by", "size", *names, f"{NATIVE} / {MM}")
     return f"us of the host for one call\n\n{table(head, rows)}\n\n{key_lines(figures)}"
@@ -209,7 +210,7 @@ def run(place: Place, argv: Sequence[str]) -> str:
     known = {case: kept.of(f"{setting} {case.problem.name}") for case in wanted}
     with torch.no_grad():
         for case in limit.until([case for case, entry in known.items() if entry is None]):
-            with said(f"{case.family} {case.problem.size}"):
+            with said(f"{case.kernels} {case.problem.size}"):
                 found = timed(place, bundle, case, arguments.rounds)
                 known[case] = kept.add(f"{setting} {case.problem.name}", asdict(found))
             place.release()

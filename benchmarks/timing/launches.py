@@ -17,7 +17,7 @@ from benchmarks.common.figures import DataFile, geomean, table
 from benchmarks.common.workbench import Bench, argument_parser, rows_of, said, say, until, versions_line, workbench
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.profiling.finals import Rounds

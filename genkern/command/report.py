@@ -10,7 +10,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Winner
-from genkern.kernels.family import is_deterministic
+from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import gb_per_s
 from genkern.timing.libraries import TORCH, library_of
 

@@ -36,8 +36,9 @@ from genkern.journal.header import OldJournal, UnusableJournal, made_otherwise
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
-from genkern.kernels.family import is_deterministic
+from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import check_problem
+from genkern.space.explanation import parameters_table
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import explain, prune
 from genkern.space.space import Space
@@ -131,6 +132,8 @@ def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setti
         space = spaces[problem.op]
         console.print(f"{problem.size} {problem.op} on {setting.target.gpu.name}, space {space.name}:")
         console.print(explain(prune(space, problem, setting.target.gpu)))
+        if table := parameters_table(space):
+            console.print(table)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -106,7 +107,7 @@ class Setting:
             "device": self.target.device_name,
             "devices": self.target.clocks,
             "time_source": time_source,
-            "space": {op: {"name": space.name, "digest": _digest(space)} for op, space in sorted(spaces.items())},
+            "space": {op: {"name": space.name, "sha256": _digest(space)} for op, space in sorted(spaces.items())},
             "budget": {name: value for name, value in budget.items() if name not in ("timeout_s", *since)},
             **{name: budget[name] for name, usual in since.items() if budget[name] != usual},
             **({} if self.strategy.name in STRATEGIES else {"strategy": self.strategy.name}),
@@ -118,7 +119,10 @@ class Setting:
 
 
 def _digest(space: Space) -> str:
-    return hashlib.sha256(repr(space).encode()).hexdigest()[:16]
+    """Of what the space says, however its records are made."""
+    families = [(family.family, family.ranges, family.rules) for family in space.families]
+    said = json.dumps([space.archs, space.ops, space.default, families, space.rules])
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def make_setting(options: argparse.Namespace) -> Setting:

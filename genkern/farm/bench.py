@@ -16,7 +16,7 @@ from genkern.farm.sharing import compiled_of, launch_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.generate import GeneratedModule
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.specs import kernel_specs, main_binary, plan_text, run_time_values

@@ -37,6 +37,7 @@ from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, of_format, resolve, widths_of
 from genkern.formats.said_format import PLAIN, SaidFormat, said_by_name
 from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, code_of, interval, parse_config, positive, vendor_of
+from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
@@ -265,7 +266,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
         interval_us=interval("interval", times),
         samples=_count("samples", given),
         discarded=_count("discarded", given),
-        runner_up=given.get("runner_up", ""),
+        runner_up=name_today(given.get("runner_up", "")),
         runner_up_us=positive("runner_up_us", times),
         margin=positive("margin", times),
         vendor_us=positive("vendor_us", times),

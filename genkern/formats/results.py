@@ -14,7 +14,7 @@ from genkern.formats.tuned_row import DeviceKey, TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.kernels.family import is_deterministic
+from genkern.kernels.catalogue import is_deterministic
 
 # Rows of one device that differ here were tuned for something else; a new driver is said in the file only.
 _VERSIONS_THAT_MATTER = ("triton",)

@@ -39,11 +39,12 @@ from genkern.formats.tuned_row import (
     vendor_of,
     whole,
 )
-from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
+from genkern.gemm.config import Config, has_options, name_today
 from genkern.gemm.gpu import arch_vendor
+from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.kernels.family import is_deterministic
+from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.fields import own_values
 from genkern.ops.op import gb_per_s, get_op
 
@@ -111,9 +112,7 @@ def size_line(problem: GemmProblem, config: Config | None = None, arch: str = ""
     values = named | layout | asdict(own_values(get_op(problem.op).fields, problem))
     values = {key: values[key] for key in dict.fromkeys((*SIZE_KEYS, *values))}
     if config is not None:
-        neutral = {**AMD_NEUTRAL, "xcd_remap": 0, "cache_modifier": "none"}
-        set_here = {name: getattr(config, name) for name in CONFIG_FIELDS}
-        values |= {name: value for name, value in set_here.items() if value != neutral.get(name)}
+        values |= {"family": config.family, **config.values}
         values |= {"config": config.name, "arch": arch}
     return "- {" + ", ".join(f"'{key}': {_flow(value)}" for key, value in values.items()) + "}\n"
 
@@ -155,7 +154,7 @@ def no_room(ops: Sequence[str], head: str) -> str:
 
 
 def _known_keys() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(SIZE_KEYS + RESULT_KEYS + own_keys()))
+    return tuple(dict.fromkeys((*SIZE_KEYS, *RESULT_KEYS, *PARAMETERS.by_name, *own_keys())))
 
 
 def _size_values(values: Mapping[str, object]) -> dict[str, object]:
@@ -191,7 +190,7 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         typed=names_types(values, defaults),
         samples=whole("samples", values),
         discarded=whole("discarded", values),
-        runner_up=text_of("runner_up", values) or "",
+        runner_up=name_today(text_of("runner_up", values) or ""),
         runner_up_us=positive("runner_up_us", values),
         margin=positive("margin", values),
         check=text_of("check", values) or "",
@@ -227,7 +226,7 @@ def _line(winner: Winner, compute_units: int) -> str:
 
 def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, config, check = winner.problem, winner.config, winner.check
-    amd = config.matrix_instr_nonkdim != 0 or arch_vendor(winner.arch) == "amd"
+    amd = has_options(config) or arch_vendor(winner.arch) == "amd"
     low_us, high_us = winner.interval_us or (None, None)
     vendor_low_us, vendor_high_us = winner.vendor_interval_us or (None, None)
     values: dict[str, object] = {
@@ -237,14 +236,12 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "rowMajorA": "T" if problem.row_major_a else "N",
         "rowMajorB": "T" if problem.row_major_b else "N",
     }
-    for key in RESULT_KEYS[5:12]:
-        values[key] = getattr(config, key)
+    values |= {parameter.name: getattr(config, parameter.name) for parameter in CORE}
     if amd:
-        values |= {key: getattr(config, key, config.schedule_hint) for key in AMD_KEYS}
-    if config.xcd_remap:
-        values["xcd_remap"] = config.xcd_remap
-    if config.cache_modifier != "none":
-        values["cache_modifier"] = config.cache_modifier
+        named = zip(AMD_KEYS, AMD_OPTIONS, strict=True)
+        values |= {key: getattr(config, option.name) for key, option in named}
+    options = {option.name for option in AMD_OPTIONS}
+    values |= {name: value for name, value in config.others if name not in options}
     return values | {
         "op": problem.op,
         "family": config.family,

@@ -5,23 +5,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import SIZE_KEYS
-from genkern.gemm.config import CACHE_MODIFIERS, CONFIG_FIELDS, Config
+from genkern.gemm.config import Config, today
+from genkern.gemm.former_names import FORMER, GONE
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
+from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Value
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import PREDICTED
-from genkern.kernels.family import FAMILIES, block_problem, warps_problem
+from genkern.kernels.catalogue import FAMILIES, values_problem
 from genkern.timing.libraries import is_call
 
-AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "instruction_sched_variant")
+# As tune_gemm has them; genkern reads the last one by its own name too.
+AMD_KEYS = (*(parameter.name for parameter in AMD_OPTIONS[:3]), "instruction_sched_variant")
 # Everything that tune_gemm or genkern writes of one size.
 RESULT_KEYS = (
     *SIZE_KEYS[:5],
-    *("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages"),
+    *(parameter.name for parameter in CORE),
     *AMD_KEYS,
     "schedule_hint",
     *("op", "family", "config", "dtype_a", "dtype_b", "dtype_c", "bias", "activation"),
@@ -30,25 +33,12 @@ RESULT_KEYS = (
     *("vendor_us", "runner_up", "runner_up_us", "versions"),
     *("choice", "interval_low_us", "interval_high_us", "discarded", "margin", "deterministic"),
     *("vendor_interval_low_us", "vendor_interval_high_us"),
-    *("xcd_remap", "cache_modifier", "compute_units"),
+    "compute_units",
     *("vendor", "torch_us", "code"),
 )
 CHOICES = ("config", "vendor")
 LIBRARY = "genkern"
-# Allowed values of each integer of a config: all that a space file may list, narrow enough to catch a typo.
-_ALLOWED: dict[str, tuple[int, ...] | range] = {
-    **dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N"), range(1, 1025)),
-    "BLOCK_SIZE_K": range(1, 8193),
-    "GROUP_SIZE_M": range(1, 2**20 + 1),
-    "SPLIT_K": range(1, 2**16 + 1),
-    "num_warps": range(1, 33),
-    "num_stages": range(17),
-    "waves_per_eu": range(17),
-    "matrix_instr_nonkdim": (0, 4, 16, 32),
-    "kpack": (0, 1, 2),
-    "xcd_remap": (0, 1),
-}
-_REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_REQUIRED = tuple(parameter.name for parameter in CORE if parameter.name.startswith("BLOCK_SIZE"))
 
 
 @dataclass(frozen=True)
@@ -151,29 +141,29 @@ def config_of(values: Mapping[str, object]) -> Config:
     Raises InputError (without the place) when a value is missing or out of range, or when the entry's
     `config` name does not say the same as its values.
     """
-    parts: dict[str, int | str] = {}
-    for key in CONFIG_FIELDS:
-        if key in _ALLOWED and key in values:
-            parts[key] = _choice(key, values[key])
-        elif key in _REQUIRED:
-            raise InputError(f"{key} is missing; a result needs {', '.join(_REQUIRED)}")
-    parts["family"] = family = _word("family", values.get("family", "tiled"))
-    if family not in FAMILIES:
+    family = _word("family", values.get("family", "tiled"))
+    if family in GONE:
+        raise InputError(f"family {family} is no part of genkern any more; remove this line and tune its size again")
+    if family not in FAMILIES and family not in FORMER:
         raise InputError(f"family {shown(family)} is unknown; use one of {', '.join(FAMILIES)}")
-    for key in _REQUIRED:
-        if problem := block_problem(family, key, int(parts[key])):
-            raise InputError(f"{key} = {problem}")
-    if problem := warps_problem(family, int(parts.get("num_warps", 4))):
-        raise InputError(f"num_warps = {problem}")
-    hint = values.get("schedule_hint", values.get("instruction_sched_variant", "none"))
-    parts["schedule_hint"] = _word("schedule_hint", hint)
-    parts["cache_modifier"] = modifier = str(values.get("cache_modifier") or "none")
-    if modifier not in CACHE_MODIFIERS:
-        raise InputError(f"cache_modifier = {shown(modifier)} is not usable; write one of {', '.join(CACHE_MODIFIERS)}")
-    config = Config(**parts)  # type: ignore[arg-type]
-    name = values.get("config")
-    if name is not None and name != config.name:
-        raise InputError(f"config is {shown(name)} but its values make {config.name}; correct one or drop config")
+    given = {**values, "schedule_hint": values.get("schedule_hint", values.get("instruction_sched_variant"))}
+    parts: dict[str, Value] = {}
+    for name, parameter in PARAMETERS.by_name.items():
+        value = given.get(name)
+        if name not in given or (value in (None, "") and parameter.neutral is not None):
+            if name in _REQUIRED:
+                raise InputError(f"{name} is missing; a result needs {', '.join(_REQUIRED)}")
+        elif parameter.problem(value):
+            raise InputError(f"{name} = {shown(value)} is not usable; write {parameter.said}")
+        else:
+            parts[name] = value  # type: ignore[assignment]
+    written = Config(family, **parts)  # type: ignore[arg-type]
+    config = today(written)
+    if problem := values_problem(config):
+        raise InputError(problem.replace(": ", " = ", 1))
+    said = values.get("config")
+    if said is not None and said not in (written.name, config.name):
+        raise InputError(f"config is {shown(said)} but its values make {config.name}; correct one or drop config")
     return config
 
 
@@ -181,7 +171,8 @@ def parse_config(name: str) -> Config:
     """The config that `name` says, checked as `config_of` checks. Raises InputError otherwise."""
     if len(name) > 200:
         raise InputError(f"{shown(name)} is too long for the name of a config")
-    return config_of(asdict(Config.parse(name)))
+    config = Config.parse(name)
+    return config_of({"family": config.family, **config.values})
 
 
 def positive(key: str, values: Mapping[str, object], or_zero: bool = False) -> float | None:
@@ -265,17 +256,6 @@ def _number(key: str, values: Mapping[str, object]) -> float | None:
     if not math.isfinite(number):
         raise InputError(f"{key} = {shown(value)} is not a finite number")
     return number
-
-
-def _choice(key: str, value: object) -> int:
-    allowed = _ALLOWED[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
-        if isinstance(allowed, range):
-            choices = f"a whole number from {allowed[0]} to {allowed[-1]}"
-        else:
-            choices = f"one of {', '.join(map(str, allowed))}"
-        raise InputError(f"{key} = {shown(value)} is not usable; write {choices}")
-    return value
 
 
 def _word(key: str, value: object) -> str:

@@ -1,168 +1,179 @@
-"""Config: one point of the search space, with a name that round-trips."""
+"""Config: one point of the search space, a family and its parameters, with a name that round-trips."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from genkern.errors import InputError
+from genkern.gemm.former_names import FORMER
+from genkern.gemm.parameter import CORE, FAMILY, PARAMETERS, Parameter, Value
 
-# Field -> prefix in the name. The order is tune_gemm's (BM BN BK GM SK nW nS EU kP mfma sched).
-_PREFIXES = {
-    "BLOCK_SIZE_M": "BM",
-    "BLOCK_SIZE_N": "BN",
-    "BLOCK_SIZE_K": "BK",
-    "GROUP_SIZE_M": "GM",
-    "SPLIT_K": "SK",
-    "num_warps": "nW",
-    "num_stages": "nS",
-    "waves_per_eu": "EU",
-    "matrix_instr_nonkdim": "mfma",
-    "kpack": "kP",
-    "schedule_hint": "sched",
-}
-# AMD's fields with their neutral values: these mean Triton's own choice.
-AMD_NEUTRAL: dict[str, int | str] = {"waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 0, "schedule_hint": "none"}
-# Triton's modifiers of the loads of B. Not .cv, which reads past every cache: no GEMM gains by that.
-CACHE_MODIFIERS = ("none", ".ca", ".cg", ".cs")
-# Without capital letters a family cannot hold a part of the name, so that a name has one reading only.
-_FAMILY = r"[a-z][a-z0-9_]*"
-# Words joined by one separator each: then "__" can stand for "-", which no Python identifier holds.
-_HINT = r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*"
+Others = tuple[tuple[str, Value], ...]
+_CORE = tuple(parameter.name for parameter in CORE)
 _MOST = 2**31 - 1
 
 
-def _pattern() -> re.Pattern[str]:
-    parts = {field: f"_{prefix}(?P<{field}>0|[1-9][0-9]{{0,9}})" for field, prefix in _PREFIXES.items()}
-    parts["schedule_hint"] = r"_sched(?P<schedule_hint>\w+)"
-    amd = "".join(parts.pop(field) for field in AMD_NEUTRAL)
-    modifiers = "|".join(modifier[1:] for modifier in CACHE_MODIFIERS if modifier != "none")
-    neutral = rf"(?:_xcd(?P<xcd_remap>1))?(?:_cm(?P<cache_modifier>{modifiers}))?(?:{amd})?"
-    return re.compile(f"(?P<family>{_FAMILY}){''.join(parts.values())}{neutral}", re.ASCII)
-
-
-_NAME = _pattern()
-
-
-@dataclass(frozen=True, order=True, slots=True)
+@dataclass(frozen=True, order=True, slots=True, init=False)
 class Config:
-    """Parameters of one candidate kernel, in the field's own terms.
+    """One candidate kernel: the family that has its text, and the values of the family's parameters.
 
-    `family` names the kernel template. waves_per_eu to schedule_hint are AMD's; at their neutral values (0, or
-    "none": Triton chooses), as on NVIDIA, they are left out of the name. So are `xcd_remap` (1: programs that one
-    XCD runs take neighbouring tiles) and `cache_modifier` (of the loads of B, see CACHE_MODIFIERS), each when it is
-    0 or "none". Raises InputError for a family or schedule_hint that no name can hold, for an unknown
-    cache_modifier, and for a number that is not from 0 to 2**31 - 1 (xcd_remap: 0 or 1).
+    Tile, GROUP_SIZE_M, SPLIT_K, num_warps and num_stages are every config's; `others` are those of the other parameters
+    (genkern.gemm.parameter) that are off their neutral value, in the order of names. All can be given, and are read,
+    by name: `Config("tiled", 64, 64, 32, swapped=1).swapped`. Which of them a family has, and with which values, is for
+    legality to say. Raises InputError for a family that no name can hold, for a parameter or a word that there is not,
+    and for numbers that are not from 0 to 2**31 - 1.
     """
 
     family: str
     BLOCK_SIZE_M: int
     BLOCK_SIZE_N: int
     BLOCK_SIZE_K: int
-    GROUP_SIZE_M: int = 1
-    SPLIT_K: int = 1
-    num_warps: int = 4
-    num_stages: int = 2
-    waves_per_eu: int = 0
-    matrix_instr_nonkdim: int = 0
-    kpack: int = 0
-    schedule_hint: str = "none"
-    xcd_remap: int = 0
-    cache_modifier: str = "none"
+    GROUP_SIZE_M: int
+    SPLIT_K: int
+    num_warps: int
+    num_stages: int
+    others: Others
 
-    def __post_init__(self) -> None:
-        if problem := _word_problem(self.family, self.schedule_hint, self.cache_modifier):
-            raise InputError(problem)
-        if self.xcd_remap not in (0, 1):
-            raise InputError(f"xcd_remap is 0 or 1, not {self.xcd_remap}")
+    def __init__(
+        self,
+        family: str,
+        BLOCK_SIZE_M: int,
+        BLOCK_SIZE_N: int,
+        BLOCK_SIZE_K: int,
+        GROUP_SIZE_M: int = 1,
+        SPLIT_K: int = 1,
+        num_warps: int = 4,
+        num_stages: int = 2,
+        others: Others = (),
+        **named: Value,
+    ) -> None:
         # At once, since pruning makes 60,000 configs: the bits of all lie where those of each may.
-        bits = (
-            self.BLOCK_SIZE_M
-            | self.BLOCK_SIZE_N
-            | self.BLOCK_SIZE_K
-            | self.GROUP_SIZE_M
-            | self.SPLIT_K
-            | self.num_warps
-            | self.num_stages
-            | self.waves_per_eu
-            | self.matrix_instr_nonkdim
-            | self.kpack
-        )
+        bits = BLOCK_SIZE_M | BLOCK_SIZE_N | BLOCK_SIZE_K | GROUP_SIZE_M | SPLIT_K | num_warps | num_stages
         if not 0 <= bits <= _MOST:
-            numbers = tuple(getattr(self, name) for name in _NUMBERS)
+            numbers = BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, GROUP_SIZE_M, SPLIT_K, num_warps, num_stages
             raise InputError(f"a config's numbers are from 0 to {_MOST}, not {numbers}")
+        if family not in _FAMILIES:
+            _check_family(family)
+        put = object.__setattr__
+        put(self, "family", family)
+        put(self, "BLOCK_SIZE_M", BLOCK_SIZE_M)
+        put(self, "BLOCK_SIZE_N", BLOCK_SIZE_N)
+        put(self, "BLOCK_SIZE_K", BLOCK_SIZE_K)
+        put(self, "GROUP_SIZE_M", GROUP_SIZE_M)
+        put(self, "SPLIT_K", SPLIT_K)
+        put(self, "num_warps", num_warps)
+        put(self, "num_stages", num_stages)
+        put(self, "others", _merged(others, named) if named else others)
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked only for what is no field.
+        for other, value in self.others:
+            if other == name:
+                return value
+        try:
+            return PARAMETERS.neutral[name]
+        except KeyError:
+            raise AttributeError(f"a config has no parameter {name!r}") from None
+
+    def having(self, **changes: Value) -> Config:
+        """The same with these parameters in the place of its own."""
+        return replace(self, **changes)  # type: ignore[arg-type]
 
     @property
-    def is_amd(self) -> bool:
-        """Whether any of AMD's fields is set that are options of its compiler."""
-        return has_amd_fields(self)
+    def values(self) -> dict[str, Value]:
+        """Every parameter that its name says, in this order."""
+        return {**{name: getattr(self, name) for name in _CORE}, **dict(self.others)}
 
     @property
     def name(self) -> str:
-        """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3`; a valid Python identifier, no two alike."""
-        return plain_name(self) + load_part(self) + amd_part(self)
+        """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_swapped`; a valid Python identifier, no two alike."""
+        core = (
+            f"{self.family}_BM{self.BLOCK_SIZE_M}_BN{self.BLOCK_SIZE_N}_BK{self.BLOCK_SIZE_K}"
+            f"_GM{self.GROUP_SIZE_M}_SK{self.SPLIT_K}_nW{self.num_warps}_nS{self.num_stages}"
+        )
+        return core + name_of(self.others) if self.others else core
 
     @classmethod
     def parse(cls, name: str) -> Config:
-        """Inverse of `name`. Raises InputError for a text that no config is named."""
-        match = _NAME.fullmatch(name)
+        """Inverse of `name`; also of names that configs had before (genkern.gemm.former_names).
+
+        Raises InputError for a text that no config is named.
+        """
+        match = PARAMETERS.pattern.fullmatch(name)
         if match is None:
             raise InputError(f"{name[:200]!r} is not a config name: expected family_BM.._BN.._BK.._GM.._SK.._nW.._nS..")
-        values: dict[str, int | str] = {
-            field: text if field in ("family", "schedule_hint", "cache_modifier") else int(text)
-            for field, text in match.groupdict().items()
-            if text is not None
-        }
-        if "schedule_hint" in values:
-            values["schedule_hint"] = str(values["schedule_hint"]).replace("__", "-")
-        if "cache_modifier" in values:
-            values["cache_modifier"] = f".{values['cache_modifier']}"
-        config = cls(**values)  # type: ignore[arg-type]
+        said = {field: text for field, text in match.groupdict().items() if text is not None}
+        family = said.pop("family")
+        values = {field: PARAMETERS.by_name[field].parsed(text) for field, text in said.items()}
+        config = cls(family, **values)  # type: ignore[arg-type]
         if config.name != name:
             raise InputError(f"{name!r} is not a config name: did you mean {config.name!r}?")
+        return today(config)
+
+
+def today(config: Config) -> Config:
+    """A config with the name that its family had before, by the name of today; others as they are."""
+    if (former := FORMER.get(config.family)) is None:
         return config
+    family, others = former
+    return replace(config, family=family, others=_merged(config.others, dict(others)))
 
 
-# The text of the next four is in generated modules as well, whose configs have the fields that they need.
-def plain_name(config: Config) -> str:
-    """The name of a config, but for what is at its neutral value in most."""
-    return (
-        f"{config.family}_BM{config.BLOCK_SIZE_M}_BN{config.BLOCK_SIZE_N}_BK{config.BLOCK_SIZE_K}"
-        f"_GM{config.GROUP_SIZE_M}_SK{config.SPLIT_K}_nW{config.num_warps}_nS{config.num_stages}"
+def name_today(name: str) -> str:
+    """The name of today of a config that had another one; other names, of calls of a library too, as they are."""
+    return Config.parse(name).name if name.partition("_BM")[0] in FORMER else name
+
+
+def name_of(others: Others) -> str:
+    """What a name says of parameters off their neutral values."""
+    values = dict(others)
+    groups = {PARAMETERS.by_name[name].together for name in values} - {""}
+    said = (
+        (parameter, values.get(parameter.name, parameter.neutral))
+        for parameter in PARAMETERS.all
+        if parameter.name in values or parameter.together in groups
     )
+    return "".join(parameter.part(value) for parameter, value in said if value is not None)
 
 
-def load_part(config: Config) -> str:
-    """What a name says of the order of programs, and of the loads of B."""
-    modifier = "" if config.cache_modifier == "none" else f"_cm{config.cache_modifier[1:]}"
-    return "_xcd1" * config.xcd_remap + modifier
+def in_text(config: Config) -> Others:
+    """Of its parameters off their neutral values those that change the text of kernels."""
+    return tuple(other for other in config.others if PARAMETERS.by_name[other[0]].in_text)
 
 
-def has_amd_fields(config: Config) -> bool:
-    """Whether any of AMD's fields is set: left alone, all four are left to Triton, and out of the name."""
-    # Written out, since 15,000 configs are asked several times.
-    return bool(config.waves_per_eu or config.matrix_instr_nonkdim or config.kpack or config.schedule_hint != "none")
+def has_options(config: Config, group: str = "amd") -> bool:
+    """Whether any of the parameters that are said together is off its neutral value."""
+    return any(PARAMETERS.by_name[name].together == group for name, _ in config.others)
 
 
-def amd_part(config: Config) -> str:
-    """What a name says of AMD's fields."""
-    if not has_amd_fields(config):
-        return ""
-    hint = config.schedule_hint.replace("-", "__")
-    return f"_EU{config.waves_per_eu}_mfma{config.matrix_instr_nonkdim}_kP{config.kpack}_sched{hint}"
+def _merged(others: Others, named: dict[str, Value]) -> Others:
+    values = {**dict(others), **named}
+    for name, value in named.items():
+        parameter = PARAMETERS.by_name.get(name)
+        if parameter is None:
+            raise InputError(f"there is no parameter {name!r}: use one of {', '.join(PARAMETERS.by_name)}")
+        # Numbers beyond its values are for legality to refuse, as those of a tile are.
+        is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+        if (parameter.is_word or parameter.is_flag or not is_number) and (problem := parameter.problem(value)):
+            raise InputError(f"{name} {str(value)[:60]!r} {problem}")
+    off = ((name, value) for name, value in values.items() if value != PARAMETERS.neutral[name])
+    return tuple(sorted(off, key=lambda item: PARAMETERS.place[item[0]]))
 
 
-@lru_cache(maxsize=1024)
-def _word_problem(family: str, schedule_hint: str, cache_modifier: str) -> str:
-    if not re.fullmatch(_FAMILY, family):
-        return f"family {family!r} is not a word of small letters, digits and underscores"
-    if not re.fullmatch(_HINT, schedule_hint):
-        return f"schedule_hint {schedule_hint!r} is not words of letters and digits joined by single '_' or '-'"
-    if cache_modifier not in CACHE_MODIFIERS:
-        return f"cache_modifier {cache_modifier!r} is none of {', '.join(CACHE_MODIFIERS)}"
-    return ""
+# Families that were seen to have a name that fits.
+_FAMILIES: set[str] = set()
+
+
+def _check_family(family: str) -> None:
+    if not FAMILY.fullmatch(family):
+        raise InputError(f"family {family!r} is not a word of small letters, digits and underscores")
+    _FAMILIES.add(family)
 
 
 CONFIG_FIELDS = tuple(field.name for field in fields(Config))
-_NUMBERS = tuple(name for name in CONFIG_FIELDS[1:] if name not in ("schedule_hint", "xcd_remap", "cache_modifier"))
+
+
+def parameters_said(config: Config) -> tuple[Parameter, ...]:
+    """The parameters that the config's name says, in order."""
+    return tuple(PARAMETERS.by_name[name] for name in config.values)

@@ -27,7 +27,7 @@ class Capabilities:
     `tma`: the copy engine that reads tensor maps. `wgmma`, `tcgen05`: matrix instructions of a warpgroup.
     `dependent_launches`: CUDA's programmatic dependent launch.
     `tf32`: float32 may be multiplied as tf32 (AMD: xf32). `dot_scaled`: Triton's tl.dot_scaled takes two operands with
-    exponents. `atomic_adds`: memory adds float32 by itself, rather than a loop around compare-and-swap.
+    exponents.
     `matrix_rows` and `matrix_columns`: the fewest rows and the most columns of a matrix instruction for 16 bits that
     reaches the peak; `matrix_warps` issue it together.
     `tensor_memory_columns`: of 32 bits in each of 128 rows, for accumulators.
@@ -45,7 +45,6 @@ class Capabilities:
     dependent_launches: bool = False
     tf32: bool = False
     dot_scaled: bool = False
-    atomic_adds: bool = False
     matrix_rows: int = 16
     matrix_columns: int = 16
     matrix_warps: int = 1

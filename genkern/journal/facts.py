@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import ResultsError
+from genkern.gemm.config import name_today
+from genkern.gemm.former_names import is_gone
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner
 from genkern.journal.batch import measurements_of, unfit_of
@@ -182,29 +184,46 @@ class JournalFacts:
     def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
         facts = self.of(problem)
         if fact == "screened":
-            facts.screened |= {measurement.config: measurement for measurement in measurements_of(value)}
+            facts.screened |= {measurement.config: measurement for measurement in _of_today(value)}
         elif fact == "unfit":
-            facts.unfit |= unfit_of(value)
+            facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items()}
         elif fact == "compiled":
             facts.compiled = Compiled(**value)
         elif fact == "retimed":
-            facts.finals = measurements_of(value)
+            facts.finals = _of_today(value)
         elif fact == "checked":
-            facts.checks[value["config"]] = check_of(value)
+            facts.checks |= _by_config(check_of(value))
         elif fact == "unchecked":
-            facts.unchecked[value["config"]] = check_of(value)
+            facts.unchecked |= _by_config(check_of(value))
         elif fact == "won":
-            self._note_winner(winner_of(value, problem))
+            if not is_gone(value["config"]):
+                self._note_winner(winner_of(value, problem))
         elif fact == "began":
             facts.begun = Begun(**value)
         elif fact == "ended":
             facts.ended = Ended({Outcome(name): n for name, n in value["outcomes"].items()}, value["message"])
         elif fact == "retracted":
             for config in value:
-                facts.screened.pop(config, None)
+                facts.screened.pop(name_today(config), None)
         elif fact != "searched":
             # What follows from that stands in other facts.
             raise ValueError(fact)
+
+
+def _by_config(check: Check) -> dict[str, Check]:
+    return {check.config: check}
+
+
+def _of_today(value: Mapping[str, Any]) -> list[Measurement]:
+    """By names of today, where a run of an earlier release had others; without families that are no more: their sizes
+    are decided again.
+    """
+    found = []
+    for measurement in measurements_of(value):
+        name = name_today(measurement.config)
+        if not is_gone(name):
+            found.append(measurement if name == measurement.config else replace(measurement, config=name))
+    return found
 
 
 def read_ends(path: str | Path) -> JournalFacts:

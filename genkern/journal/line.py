@@ -8,7 +8,7 @@ import json
 import zlib
 from typing import Any
 
-from genkern.gemm.config import Config
+from genkern.gemm.config import Config, name_today
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Winner
 
@@ -85,19 +85,20 @@ def values_of(winner: Winner) -> dict[str, Any]:
 
 
 def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
-    """The winner of `problem` with these values."""
+    """The winner of `problem` with these values; configs have the names of today."""
     check = check_of(values["check"]) if values["check"] else None
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
     intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
-    return Winner(**{**values, **intervals, "problem": problem, "config": config, "check": check, "versions": versions})
+    names = {"config": config, "runner_up": name_today(values.get("runner_up", ""))}
+    return Winner(**{**values, **intervals, **names, "problem": problem, "check": check, "versions": versions})
 
 
 def check_of(values: dict[str, Any]) -> Check:
-    """The check with these values."""
-    lost = values.get("lost")
+    """The check with these values, of a config with the name of today."""
+    lost, config = values.get("lost"), name_today(values["config"])
     rounds = tuple(map(str, values.get("rounds", ())))
-    return Check(**{**values, "lost": Outcome(lost) if lost else None, "rounds": rounds})
+    return Check(**{**values, "config": config, "lost": Outcome(lost) if lost else None, "rounds": rounds})
 
 
 def _pair(values: Any) -> tuple[float, float] | None:

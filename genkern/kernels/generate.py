@@ -15,21 +15,23 @@ from jinja2.runtime import Context
 
 from genkern import __version__
 from genkern.errors import InputError
-from genkern.gemm.config import AMD_NEUTRAL, Config, amd_part, has_amd_fields, load_part, plain_name
+from genkern.gemm.config import Config, has_options
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
+from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
+from genkern.kernels.catalogue import form_of, language_of
+from genkern.kernels.contract.call import Kernel
+from genkern.kernels.contract.product import product_of, starts_early
 from genkern.kernels.cute.source_file import sha256_of
-from genkern.kernels.families.call import Kernel, product_of, starts_early
 from genkern.kernels.families.common import REDUCE, SUM_SLOTS
 from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
 from genkern.kernels.families.realigned import copied_operands
-from genkern.kernels.family import FAMILIES
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
-from genkern.kernels.specs import call_of, wide_operands
+from genkern.kernels.specs import binary_name, call_of, wide_operands
 from genkern.ops.fields import own_values
 from genkern.ops.groups import NO_GROUPS, routing
 from genkern.ops.op import columns_of_b, get_op, groups_of, op_folders
@@ -69,25 +71,43 @@ class GeneratedModule:
 class _Rows:
     """The table of a module, a row for each config; its texts are made as they are read."""
 
-    def __init__(self, kernels: Sequence[str], configs: Sequence[Config], amd: bool, loads: bool) -> None:
-        self._kernels, self._configs, self._amd, self._loads = kernels, configs, amd, loads
+    def __init__(self, kernels: Sequence[str], configs: Sequence[Config]) -> None:
+        self._kernels, self._configs = kernels, configs
+        self.columns = _columns(configs)
 
     def __len__(self) -> int:
         return len(self._configs)
 
     def __iter__(self) -> Iterator[str]:
         for kernel, config in zip(self._kernels, self._configs, strict=True):
-            yield _row(kernel, config, self._amd, self._loads)
+            yield _row(kernel, form_of(config).stem, config, self.columns)
 
 
-def _row(kernel: str, config: Config, amd: bool, loads: bool) -> str:
-    values = [kernel, config.family, config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K]
-    values += [config.GROUP_SIZE_M, config.SPLIT_K, config.num_warps, config.num_stages]
-    if amd:
-        values += [config.waves_per_eu, config.matrix_instr_nonkdim, config.kpack, config.schedule_hint]
-    if loads:
-        values += [config.xcd_remap, config.cache_modifier]
-    return "(" + ", ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in values) + "),"
+def _columns(configs: Sequence[Config]) -> list[str]:
+    """The parameters that a module's table has: those of all configs, and those that some have off neutral.
+
+    Parameters that change the text of kernels are said by the kernel's name.
+    """
+    off = {name for config in configs for name, _ in config.others if not PARAMETERS.by_name[name].in_text}
+    if any(PARAMETERS.by_name[name].together == "amd" for name in off):
+        off |= {parameter.name for parameter in AMD_OPTIONS}
+    core = [parameter.name for parameter in CORE]
+    return core + [name for name in PARAMETERS.by_name if name in off]
+
+
+def _row(kernel: str, stem: str, config: Config, columns: Sequence[str]) -> str:
+    values = [config.name, kernel, stem, binary_name(config), *(getattr(config, column) for column in columns)]
+    return _wrapped("(" + ", ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in values) + "),")
+
+
+def _wrapped(text: str, indent: str = "    ") -> str:
+    """Text in lines of a module, broken at spaces, of which names and numbers have none."""
+    lines, room, inside = [], _LINE - len(indent), " " * text.startswith("(")
+    while len(text) > room:
+        at = text.rfind(" ", 0, room + 1)
+        lines.append(text[:at])
+        text = inside + text[at + 1 :]
+    return "\n".join(indent + line for line in (*lines, text))
 
 
 def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
@@ -105,31 +125,26 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     others = {
         kernel.variant.name: kernel
         for config in configs
-        if FAMILIES[config.family].language != "triton"
+        if language_of(config) != "triton"
         for kernel in call_of(product, config).kernels
     }
     files = {name: kernel.variant.template for name, kernel in others.items() if not kernel.variant.in_module}
     max_split_k = max((config.SPLIT_K for config in configs), default=1)
-    configs = [config for config in configs if FAMILIES[config.family].language == "triton"]
+    configs = [config for config in configs if language_of(config) == "triton"]
     (a, b, *_), groups = op.operands(problem), groups_of(problem)
     accumulator = op.accumulator(problem)
-    amd = any(config.is_amd for config in configs)
-    families = {config.family for config in configs}
+    amd = any(map(has_options, configs))
+    forms_here = {form.stem: form for form in map(form_of, configs)}
     xcd_remap = any(config.xcd_remap for config in configs)
     if xcd_remap and gpu is None:
         raise InputError(f"xcd_remap needs the number of XCDs, which {arch!r} does not tell: give the GPU")
-    loads = xcd_remap or any(config.cache_modifier != "none" for config in configs)
     context: dict[str, Any] = {
         "problem": problem,
         "version": __version__,
         "arch": arch,
         "amd": amd,
-        "names": [
-            source_of(function) for function in (plain_name, *[load_part] * loads, *[has_amd_fields, amd_part] * amd)
-        ],
-        "amd_neutral": _dict_text(AMD_NEUTRAL.items()),
+        "amd_neutral": _dict_text((option.name, PARAMETERS.neutral[option.name]) for option in AMD_OPTIONS),
         "has_xcd_remap": xcd_remap,
-        "has_load_fields": loads,
         "gpu": gpu,
         "row_major_a": problem.row_major_a,
         "row_major_b": problem.row_major_b,
@@ -171,17 +186,15 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         # Those of which each group has its own part.
         "group_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem) if len(operand.shape) == 3],
         "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
-        # The reduction kernel is the tiled family's way to split K.
-        "has_split": any(config.SPLIT_K > 1 and config.family == "tiled" for config in configs),
-        "families": families,
-        "has_gemv": "gemv" in families,
-        "tma_families": [name for name in sorted(families) if FAMILIES[name].uses_tma or FAMILIES[name].aligned_rows],
-        "tma_stores": [name for name in sorted(families) if FAMILIES[name].stores_tma],
-        "has_tma_in_triton": any(FAMILIES[name].uses_tma and not FAMILIES[name].in_gluon for name in families),
-        # Of these families some copy the operands that are not aligned, all of them the same.
-        "copied": [*copied_operands(problem)] if any(FAMILIES[name].realigns for name in families) else [],
-        "has_gluon": any(not FAMILIES[name].interpreted for name in families),
-        "clusters": any(FAMILIES[name].in_clusters for name in families),
+        "stems": [*forms_here],
+        "has_gemv": "gemv" in forms_here,
+        "tma_families": sorted(stem for stem, form in forms_here.items() if form.uses_tma or form.aligned_rows),
+        "tma_stores": sorted(stem for stem, form in forms_here.items() if form.stores_tma),
+        "has_tma_in_triton": any(form.uses_tma and not form.in_ring for form in forms_here.values()),
+        # Of these forms some copy the operands that are not aligned, all of them the same.
+        "copied": [*copied_operands(problem)] if any(form.realigned for form in forms_here.values()) else [],
+        "has_gluon": any(not form.interpreted for form in forms_here.values()),
+        "clusters": any(form.in_clusters for form in forms_here.values()),
         **_gluon_context(problem, accumulator),
         "starts_early": starts_early(arch),
         **wide_operands(problem, max_split_k),
@@ -191,15 +204,17 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     mains: list[str] = []
     # How calls are launched by form, and the form by the kernel that multiplies.
     forms: dict[str, CallText] = {}
-    form_of: dict[str, str] = {}
+    launched_by: dict[str, str] = {}
     for config in configs:
         call = call_of(product, config)
-        main = call.kernels[FAMILIES[config.family].kernels_before].variant
+        facts = form_of(config)
+        main = call.kernels[facts.kernels_before].variant
         mains.append(main.name)
-        if main.name not in form_of:
+        if main.name not in launched_by:
             made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
-            form_of[main.name] = form = config.family + "_split" * main.split + "_xcd" * main.xcd
+            launched_by[main.name] = form = facts.stem + "_split" * main.split + "_xcd" * main.xcd
             forms.setdefault(form, call_text(form, call, main, stacked))
+    rows = _Rows(mains, configs)
     environment = environment_of(tuple(op_folders().items()))
     # The reduction comes last: it is the second kernel of every split-K config.
     ordered = sorted(made_of, key=lambda name: (name in (REDUCE.name, SUM_SLOTS.name), name))
@@ -213,9 +228,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "early_kernels": [name for name in kernels if name in (REDUCE.name, SUM_SLOTS.name)],
         "helpers": used,
         "kernels": kernels,
-        "rows": _Rows(mains, configs, amd, loads),
+        "rows": rows,
+        "columns": _wrapped(" ".join(("name", "kernel", "form", "binary", *rows.columns))),
         "forms": [forms[form] for form in sorted(forms)],
-        "form_of": dict(sorted(form_of.items())),
+        "form_of": dict(sorted(launched_by.items())),
         "with_workspace": [form for form in forms if forms[form].has_workspace],
         "has_workspace": any(forms[form].has_workspace for form in forms),
     }
@@ -262,6 +278,8 @@ def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
     ).strip()
 
 
+# Characters of a line of a module.
+_LINE = 120
 # Functions that kernels call, and one another.
 _HELPERS = (
     "gemm/order.py.j2",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from genkern.gemm.config import CONFIG_FIELDS
+from genkern.gemm.parameter import PARAMETERS
 from genkern.kernels.argument import (
     BINARY,
     Argument,
@@ -20,8 +20,9 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, names_in, spelled
-from genkern.kernels.families.call import Call, Kernel, Variant
 from genkern.kernels.families.common import CONSTANTS
 from genkern.kernels.families.gluon_tile import WIDEST
 
@@ -130,7 +131,7 @@ def _dictionary(items: Sequence[str]) -> tuple[str, ...]:
 
 def _constant(constant: Constant) -> str:
     if constant.value == BINARY:
-        return "_binary_of(config)"
+        return "config.binary"
     return f'"{constant.value}"' if isinstance(constant.value, str) else _text(constant.value)
 
 
@@ -167,4 +168,4 @@ def _descriptor(descriptor: Descriptor, stacked: frozenset[str]) -> str:
 
 
 def _text(value: Value) -> str:
-    return spelled(value, lambda name: f"config.{name}" if name in CONFIG_FIELDS else name)
+    return spelled(value, lambda name: f"config.{name}" if name in PARAMETERS.by_name else name)

@@ -4,34 +4,32 @@ Always asked: in pruning, of winners of earlier runs and of results files, and b
 legal compiles (but for what only the compiler knows: registers that spill, memory that does not suffice), launches, and
 computes the product; the rules of space files say what is worth trying. `gpu` None asks what holds on every device.
 
-It has three parts, since pruning asks each only where its answer can differ: what a family takes (`legal_problem`,
-once for all configs of it), what is compiled in (`legal_compiled`), and GROUP_SIZE_M and SPLIT_K (`legal_run_time`), in
-which configs that share a binary differ. Of the fields that are compiled in, the last reads TILE_FIELDS alone.
+It has parts, since pruning asks each only where its answer can differ: what a form of a family takes
+(`legal_problem`), what is compiled in (`legal_compiled`, `legal_stages`), and GROUP_SIZE_M and SPLIT_K
+(`legal_run_time`), in which configs that share a binary differ.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 
 from genkern.errors import InputError
-from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.gemm.config import Config, Others
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.triton_release import triton_release
+from genkern.kernels.catalogue import form_of, formed, values_problem
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
-from genkern.kernels.family import FAMILIES, block_problem, warps_problem
 from genkern.ops.op import get_op, groups_of, operands_of
 
-# What `legal_run_time` reads besides SPLIT_K and GROUP_SIZE_M, and the family.
-TILE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
-_COMPILED_IN = attrgetter(*(name for name in CONFIG_FIELDS if name not in ("GROUP_SIZE_M", "SPLIT_K")))
-_RUN_TIME = attrgetter("family", *TILE_FIELDS, "SPLIT_K", "GROUP_SIZE_M")
+_TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_COMPILED_IN = attrgetter("family", *_TILE, "num_warps", "num_stages", "others")
+_RUN_TIME = attrgetter("family", "others", *_TILE, "SPLIT_K", "GROUP_SIZE_M")
 # Triton's loads take .cs from this release on (a compile error before).
 _CS_FROM = (3, 8)
 
@@ -39,8 +37,9 @@ _CS_FROM = (3, 8)
 def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """Why `config` cannot compute `problem` on `gpu`, in one line; "" when it can."""
     return (
-        legal_problem(problem, config.family, gpu)
+        legal_problem(problem, config.family, config.others, gpu)
         or legal_compiled(problem, config, gpu)
+        or legal_stages(problem, config, gpu)
         or legal_run_time(problem, config, gpu)
     )
 
@@ -48,16 +47,16 @@ def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 def require_legal(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu | None) -> None:
     """Raise InputError, which names config, problem and reason, for the first of `configs` that is not legal."""
     # Asked once for configs that share the answer, since there may be 20,000.
-    families: dict[str, str] = {}
+    forms: dict[tuple[str, Others], str] = {}
     compiled: set[object] = set()
     run_time: set[object] = set()
     for config in configs:
-        if config.family not in families:
-            families[config.family] = legal_problem(problem, config.family, gpu)
-        reason = families[config.family]
+        if (form := (config.family, config.others)) not in forms:
+            forms[form] = legal_problem(problem, *form, gpu)
+        reason = forms[form]
         if not reason and (key := _COMPILED_IN(config)) not in compiled:
             compiled.add(key)
-            reason = legal_compiled(problem, config, gpu)
+            reason = legal_compiled(problem, config, gpu) or legal_stages(problem, config, gpu)
         if not reason and (key := _RUN_TIME(config)) not in run_time:
             run_time.add(key)
             reason = legal_run_time(problem, config, gpu)
@@ -66,59 +65,52 @@ def require_legal(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu | No
             raise InputError(f"{config.name} cannot compute {problem.name}{where}: {reason}")
 
 
-def legal_problem(problem: GemmProblem, family: str, gpu: Gpu | None) -> str:
-    """As `legal`, for all configs of a family."""
-    if family not in FAMILIES:
-        return f"there is no family {family}"
-    if gpu is not None and gpu.vendor == "amd" and not FAMILIES[family].runs_on_amd:
+def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | None) -> str:
+    """As `legal`, for all configs of a family with these parameters off their neutral values."""
+    facts = formed(family, others)
+    if isinstance(facts, str):
+        return facts
+    if gpu is not None and gpu.vendor == "amd" and not facts.runs_on_amd:
         return "this family needs the copy engine of NVIDIA's GPUs (TMA)"
     op = get_op(problem.op)
     a, b, *_ = operands_of(problem)
-    facts = FAMILIES[family]
-    steps = facts.steps or (facts.converts and op.converts_b) or (facts.promotes and op.promotes)
-    steps = steps or (facts.in_registers and op.in_registers)
-    if not steps and (op.step_operands(problem) or b.packed > 1):
+    of_format = {"converted": op.converts_b, "promoted": op.promotes, "registers": op.in_registers}
+    if not (facts.reads == "steps" or of_format.get(facts.reads)) and (op.step_operands(problem) or b.packed > 1):
         return "this family reads nothing but A and B in its steps over K"
     if (a.packed > 1 and not a.row_major) or (b.packed > 1 and b.row_major):
         return "packed operands are read along K only (rowMajorA: T, rowMajorB: N)"
-    if a.packed > 1 and not facts.steps:
+    if a.packed > 1 and facts.reads != "steps":
         return "this family reads a packed B, and A as it is"
-    if b.together > 1 and (b.row_major or FAMILIES[family].uses_tma):
+    if b.together > 1 and (b.row_major or facts.uses_tma):
         return "weights whose rows are stored together are loaded through pointers, and along K only (rowMajorB: N)"
-    if op.batched and not FAMILIES[family].batches:
+    if op.batched and not facts.batches:
         return "this family computes one product, not a batch of them"
     if groups := groups_of(problem):
-        if not FAMILIES[family].groups:
+        if not facts.groups:
             return "this family multiplies by one weight, not by one for each group of rows"
-        if groups.sorted_slots and not FAMILIES[family].gathers:
+        if groups.sorted_slots and not facts.gathers:
             return "this family takes rows as they lie, and does not add them up"
         if not problem.row_major_a or a.packed > 1:
             return "rows in groups lie along K (rowMajorA: T), and are not packed"
     mixed = problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1
-    if mixed and FAMILIES[family].in_gluon:
+    if mixed and facts.in_ring:
         return "an instruction of this family multiplies operands of one type"
     if reason := facts.takes(problem, gpu):
         return reason
-    if gpu is not None and facts.cluster * math.prod(facts.side_by_side) > gpu.has.cluster_programs_max:
+    if gpu is not None and facts.cluster_k * math.prod(facts.cluster) > gpu.has.cluster_programs_max:
         return f"a cluster may have {gpu.has.cluster_programs_max} programs on {gpu.arch}, this family's have more"
     return ""
 
 
 def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """As `legal`, for what is compiled in: the same for configs that differ in GROUP_SIZE_M and SPLIT_K alone."""
-    family = config.family
-    if reason := _alone(
-        family,
-        config.BLOCK_SIZE_M,
-        config.BLOCK_SIZE_N,
-        config.BLOCK_SIZE_K,
-        config.num_warps,
-        config.xcd_remap == 1 or config.cache_modifier != "none",
-    ):
+    if reason := values_problem(config):
         return reason
     if config.cache_modifier == ".cs" and triton_release() < _CS_FROM:
         return "loads take .cs from Triton 3.8 on"
-    facts = FAMILIES[family]
+    facts = form_of(config)
+    if (config.xcd_remap or config.cache_modifier != "none") and not facts.places_loads:
+        return "this family takes neither xcd_remap nor cache_modifier"
     if gpu is not None:
         # Of persistent_tma_specialized Triton makes one group of warps where it multiplies by wgmma.
         one_group = gpu.has.wgmma and facts.interpreted
@@ -132,14 +124,20 @@ def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str
     if b.together > 1 and config.BLOCK_SIZE_K % b.piece:
         return f"BLOCK_SIZE_K is no multiple of the {b.piece} elements of a row that are stored side by side"
     hook = _hook(problem.op)
-    if hook and FAMILIES[family].in_gluon:
+    if hook and facts.in_ring:
         # Their step is one buffer of the ring, however many are filled together.
-        config = replace(config, BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
+        config = config.having(BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
     return hook(problem, config) if hook else ""
 
 
+def legal_stages(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """As `legal`, for num_stages of kernels that say what fits before they are compiled (Form.stages)."""
+    stages = form_of(config).stages
+    return stages(problem, config, gpu)(config.num_stages) if stages else ""
+
+
 def legal_run_time(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """As `legal`, for SPLIT_K and GROUP_SIZE_M: the same for all blocks of one tile (TILE_FIELDS).
+    """As `legal`, for SPLIT_K and GROUP_SIZE_M: asked of configs that are legal otherwise.
 
     From 1 on, what is refused for a value is refused for all larger ones.
     """
@@ -157,10 +155,10 @@ def legal_group(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 
 def legal_split(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """As `legal`, for SPLIT_K; GROUP_SIZE_M is not read."""
-    split_k, family = config.SPLIT_K, config.family
+    split_k, facts = config.SPLIT_K, form_of(config)
     if split_k < 1:
         return "SPLIT_K is below 1"
-    if split_k > 1 and not FAMILIES[family].splits_k:
+    if split_k > 1 and not facts.splits_k:
         return "this family does not split K"
     if split_k > GRID_YZ:
         return f"SPLIT_K is over the {GRID_YZ:,} programs of a grid's second dimension"
@@ -171,20 +169,7 @@ def legal_split(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     elements = tiles(problem, config) * config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
     if split_k > 1 and get_op(problem.op).batched and elements * split_k >= INT32:
         return "partial sums of a product of the batch are more than 32 bits count"
-    return FAMILIES[family].shares(problem, config, gpu)
-
-
-@lru_cache(maxsize=65_536)
-def _alone(family: str, block_m: int, block_n: int, block_k: int, num_warps: int, places_loads: bool) -> str:
-    """What holds whatever the problem and the device."""
-    for field, value in zip(TILE_FIELDS, (block_m, block_n, block_k), strict=True):
-        if problem := block_problem(family, field, value):
-            return f"{field}: {problem}"
-    if problem := warps_problem(family, num_warps):
-        return f"num_warps: {problem}"
-    if places_loads and not FAMILIES[family].places_loads:
-        return "this family takes neither xcd_remap nor cache_modifier"
-    return ""
+    return facts.shares(problem, config, gpu)
 
 
 @lru_cache(maxsize=64)

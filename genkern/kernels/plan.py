@@ -15,6 +15,7 @@ from typing import Any
 
 from genkern.errors import InputError
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32
 from genkern.kernels.argument import (
     Argument,
@@ -33,11 +34,14 @@ from genkern.kernels.expression import Expression, Value, evaluate, fold, from_j
 
 # Of plans as JSON; another number means other fields, or other meanings.
 VERSION = 4
-# Of a config, what its binaries are told when they are launched.
-RUN_TIME = ("GROUP_SIZE_M", "SPLIT_K")
-# What may be left to say of a value, and is when the plan is used: SMs or CUs, rows of A and C, and these.
-_FREE = frozenset({"units", "M", *RUN_TIME})
 _Grid = tuple[Value, Value, Value]
+
+
+def _free() -> frozenset[str]:
+    """What may be left to say of a value, and is when the plan is used: SMs or CUs, rows of A and C, and what a config
+    tells its binaries when they are launched.
+    """
+    return frozenset({"units", "M", *PARAMETERS.run_time})
 
 
 @dataclass(frozen=True)
@@ -126,9 +130,9 @@ class LaunchPlan:
         launches = _checked(data["launches"], "a list", lambda it: isinstance(it, list) and bool(it))
         return cls(
             tuple(_launch(launch) for launch in launches),
-            from_json(data["workspace"], _FREE),
+            from_json(data["workspace"], _free()),
             _checked(data["workspace_dtype"], "a dtype", lambda it: isinstance(it, str) and it in DTYPES),
-            from_json(data["counters"], _FREE),
+            from_json(data["counters"], _free()),
         )
 
 
@@ -179,7 +183,7 @@ def _launch(data: Any) -> PlannedLaunch:
     if not isinstance(data, dict) or sorted(data) != sorted(names):
         raise InputError(f"{str(data)[:80]!r} is no launch: it has other fields than {', '.join(names)}")
     grid = _checked(data["grid"], "three values", lambda it: isinstance(it, list) and len(it) == 3)
-    x, y, z = (from_json(value, _FREE) for value in grid)
+    x, y, z = (from_json(value, _free()) for value in grid)
     return PlannedLaunch(
         _checked(data["symbol"], "a name", _is_name),
         (x, y, z),
@@ -200,7 +204,7 @@ def _argument(data: Any) -> Argument:
     if "box" in values:
         values["box"] = tuple(values["box"])
     for name in _VALUES.get(kind, ()):
-        values[name] = from_json(values[name], _FREE)
+        values[name] = from_json(values[name], _free())
     return kind(**values)
 
 

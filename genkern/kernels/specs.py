@@ -7,56 +7,60 @@ kernels of different sizes share one binary.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from genkern.gemm.config import AMD_NEUTRAL, CONFIG_FIELDS, Config
+from genkern.gemm.config import Config, name_of
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, constants_of, expanded, passed, promised, triton_type
+from genkern.kernels.catalogue import form_of, language_of, numbers_of
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.product import Product, product_of
+from genkern.kernels.contract.several import for_batch, for_groups
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, evaluate, fold
-from genkern.kernels.families.call import Call, Kernel, Product, Variant, for_batch, for_groups, product_of
-from genkern.kernels.family import FAMILIES
 from genkern.kernels.kernel import KernelSpec, symbol_of
-from genkern.kernels.plan import RUN_TIME, LaunchPlan, PlannedLaunch
+from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.ops.op import Op, get_op
-
-_NUMBERS = tuple(field for field in CONFIG_FIELDS if field not in ("family", "schedule_hint", "cache_modifier"))
 
 
 @lru_cache(maxsize=1024)
-def _call(family: str, product: Product, variant: Variant) -> Call:
-    return for_groups(product, for_batch(product, FAMILIES[family].call(product, variant)))
+def _call(call: Callable[[Product, Variant], Call], product: Product, variant: Variant) -> Call:
+    return for_groups(product, for_batch(product, call(product, variant)))
 
 
 def call_of(product: Product, config: Config) -> Call:
     """What one call of `config` launches; one object for all configs that have the same kernels."""
-    return _call(config.family, product, FAMILIES[config.family].variant(product.problem, config))
-
-
-def variants_of(problem: GemmProblem, config: Config) -> tuple[Variant, ...]:
-    """The kernels of one call of `config`, in launch order."""
-    # How they depend on each other, which the architecture decides, is nothing of theirs.
-    product = product_of(problem, get_op(problem.op), "")
-    return tuple(kernel.variant for kernel in call_of(product, config).kernels)
+    form = form_of(config)
+    return _call(form.call, product, form.variant(product.problem, config))
 
 
 def main_variant(problem: GemmProblem, config: Config) -> Variant:
     """The kernel of `config` that multiplies."""
-    return FAMILIES[config.family].variant(problem, config)
+    return form_of(config).variant(problem, config)
 
 
 def main_binary(config: Config, binaries: Sequence[Binary]) -> Binary:
     """Of the binaries of `config`, in launch order, that of the kernel that multiplies."""
-    return binaries[FAMILIES[config.family].kernels_before]
+    return binaries[form_of(config).kernels_before]
 
 
 def binary_name(config: Config) -> str:
-    """The compile-time part of the config's name; the kernel's symbol ends in it."""
-    one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
-    return one.name.removeprefix(f"{one.family}_").replace("_GM1_SK1", "", 1)
+    """What the kernel's symbol ends in: the compile-time part of the config's name, without what its text says."""
+    core = (
+        f"BM{config.BLOCK_SIZE_M}_BN{config.BLOCK_SIZE_N}_BK{config.BLOCK_SIZE_K}"
+        f"_nW{config.num_warps}_nS{config.num_stages}"
+    )
+    return core + name_of(tuple(other for other in config.others if _is_in_symbol(other[0])))
+
+
+def _is_in_symbol(parameter: str) -> bool:
+    facts = PARAMETERS.by_name[parameter]
+    return not facts.in_text and not facts.at_run_time
 
 
 def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
@@ -73,34 +77,30 @@ def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
 
 def compile_options(kernel: Kernel, config: Config) -> tuple[tuple[str, int | str], ...]:
     """Triton's options of a kernel; AMD's at their neutral values are left to Triton."""
-    known = _numbers(config)
+    known = numbers_of(config)
     options = tuple((name, evaluate(value, known)) for name, value in kernel.options)
     if not kernel.takes_amd_options:
         return options
-    amd = ((name, getattr(config, name)) for name in AMD_NEUTRAL)
-    return (*options, *((name, value) for name, value in amd if value != AMD_NEUTRAL[name]))
+    # What is at its neutral value is left out of `others`, and left to Triton.
+    amd = (other for other in config.others if PARAMETERS.by_name[other[0]].together == "amd")
+    return (*options, *amd)
 
 
 def known_of(problem: GemmProblem, config: Config) -> dict[str, Value]:
     """What a problem and a config say of the names in a call's values."""
-    return {"M": problem.M, "N": problem.N, "K": problem.K, "BATCH": problem.batch, **_numbers(config)}
-
-
-def _numbers(config: Config) -> Mapping[str, Value]:
-    return {field: getattr(config, field) for field in _NUMBERS}
+    return {"M": problem.M, "N": problem.N, "K": problem.K, "BATCH": problem.batch, **numbers_of(config)}
 
 
 def _written(kernel: Kernel, config: Config) -> tuple[str, str]:
     """The language of a kernel, and the file that it is in where that is not the generated module."""
     if kernel.variant.in_module:
         return "triton", ""
-    return FAMILIES[config.family].language, kernel.variant.template
+    return language_of(config), kernel.variant.template
 
 
 @lru_cache(maxsize=8192)
-def _specs(product: Product, one: Config, split: bool, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
+def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
     source = dict(hashes)
-    config = replace(one, SPLIT_K=2) if split else one
     known, operands, binary = known_of(product.problem, config), product.by_name, binary_name(config)
     specs = []
     for kernel in call_of(product, config).kernels:
@@ -125,15 +125,20 @@ def kernel_specs(
 ) -> tuple[KernelSpec, ...]:
     """What to compile for one call of `config` on `arch`; `source_sha256` is by kernel name.
 
-    GROUP_SIZE_M and SPLIT_K are run-time arguments, so configs that differ only there share their specs.
+    Configs that differ in run-time arguments only share their specs.
     """
-    one = replace(config, GROUP_SIZE_M=1, SPLIT_K=1)
-    return _specs(product_of(problem, op, arch), one, config.SPLIT_K > 1, tuple(source_sha256.items()))
+    return _specs(product_of(problem, op, arch), compiled_in(config), tuple(source_sha256.items()))
+
+
+def compiled_in(config: Config) -> Config:
+    """One config for all that have its binaries: with the run-time arguments 1, or neutral; a SPLIT_K of 2, or 1."""
+    others = tuple(other for other in config.others if not PARAMETERS.by_name[other[0]].at_run_time)
+    return replace(config, GROUP_SIZE_M=1, SPLIT_K=2 if config.SPLIT_K > 1 else 1, others=others)
 
 
 def run_time_values(config: Config) -> dict[str, int]:
     """What `config` sets at run time: what is left open in a plan that it shares."""
-    return {field: getattr(config, field) for field in RUN_TIME}
+    return {field: getattr(config, field) for field in PARAMETERS.run_time}
 
 
 def launch_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False) -> LaunchPlan:
@@ -149,14 +154,14 @@ def open_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False
     call, known = call_of(product, config), known_of(product.problem, config)
     if any_m:
         del known["M"]
-    for field in RUN_TIME:
+    for field in PARAMETERS.run_time:
         # Where K is not split, SPLIT_K is compiled in.
         if field != "SPLIT_K" or config.SPLIT_K > 1:
             del known[field]
     known |= {"XCDS": gpu.xcds, "UNITS_PER_XCD": gpu.compute_units // gpu.xcds}
     for name, value in call.definitions:
         known[name] = fold(value, known)
-    language = FAMILIES[config.family].language
+    language = language_of(config)
     return _planned(call, known, binary_name(config), product.accumulator, language)
 
 
@@ -175,7 +180,7 @@ def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
 
     It is one object for all configs with the same binaries, and for all binaries that are launched alike.
     """
-    return _plan_text(product, replace(config, GROUP_SIZE_M=1, SPLIT_K=2 if config.SPLIT_K > 1 else 1), gpu)
+    return _plan_text(product, compiled_in(config), gpu)
 
 
 def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str, language: str) -> LaunchPlan:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
-from genkern.kernels.families.call import Variant
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import main_variant, wide_operands
 
@@ -54,7 +54,7 @@ def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) ->
     Of a tile that has all rows, those beyond M cost more than those in it where TMA fills them with zeros
     (genkern.runtime.untuned). In steps of _STEP rows, as far as the family has such tiles.
     """
-    if not problem.row_major_a or not FAMILIES[config.family].uses_tma or config.BLOCK_SIZE_M < problem.M:
+    if not problem.row_major_a or not form_of(config).uses_tma or config.BLOCK_SIZE_M < problem.M:
         return []
     found = []
     for rows in range(-(-least_m // _STEP) * _STEP, problem.M, _STEP):

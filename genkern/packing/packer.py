@@ -17,8 +17,8 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, code_digest
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute.source_file import path_of
-from genkern.kernels.families.call import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch

@@ -10,7 +10,7 @@ from genkern.errors import InputError
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
-from genkern.kernels.family import is_deterministic
+from genkern.kernels.catalogue import is_deterministic
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach, lower_tiles, reach

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from genkern.errors import InputError, ResultsError
+from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.kernels.plan import RUN_TIME, LaunchPlan
+from genkern.kernels.plan import LaunchPlan
 from genkern.timing.libraries import is_call
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -204,7 +206,7 @@ def _call(data: object) -> PackedCall:
     least = _number(values["least_m"], 1, INT32)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
     plan = LaunchPlan.from_json(json.dumps(values["plan"]))
-    if open_names := plan.hangs_on.intersection(RUN_TIME):
+    if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
         raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
     return PackedCall(least, _number(values["most_m"], least, INT32), plan, binaries, _text(values["code"]))
 
@@ -216,6 +218,8 @@ def _winner(data: object) -> PackedWinner:
         raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, neither config nor vendor")
     calls = tuple(map(_call, _list(values["calls"])))
     texts = {name: _text(values[name]) for name in _TEXTS}
+    # Bundles from before say what the config was called then.
+    texts["config"] = name_today(texts["config"])
     if texts["vendor"] and not is_call(texts["vendor"]):
         raise ResultsError(f"{texts['vendor'][:40]!r} is no call of a library")
     return PackedWinner(

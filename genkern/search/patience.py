@@ -8,22 +8,24 @@ from collections.abc import Hashable, Sequence
 
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
+from genkern.kernels.catalogue import form_of
 from genkern.search.predict import promising_first
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit, units_of
 
-# So many binaries of each family are tried before all others: the predictor may be wrong about a family as a whole.
+# So many binaries of each form of a family are tried before all others: the predictor may be wrong about a form as a
+# whole.
 # Replayed on 12 unfriendly bf16 sizes (H200; benchmarks/README.md) with a patience of 192, that takes 35.0 % of the
 # binaries instead of 34.6 %, and loses nothing either way. With 8, a patience of 160 loses 4.7 % on one size.
-_OF_EACH_FAMILY = 4
+_OF_EACH_FORM = 4
 
 
-def families_first(configs: Sequence[Config]) -> list[Config]:
-    """`configs`, the most promising first, with the first four binaries of each family before all others."""
+def forms_first(configs: Sequence[Config]) -> list[Config]:
+    """`configs`, the most promising first, with the first four binaries of each form before all others."""
     binaries: dict[str, set[Hashable]] = defaultdict(set)
     ahead, behind = [], []
     for config in configs:
-        these, binary = binaries[config.family], compiled_of(config)
-        if binary in these or len(these) < _OF_EACH_FAMILY:
+        these, binary = binaries[form_of(config).stem], compiled_of(config)
+        if binary in these or len(these) < _OF_EACH_FORM:
             these.add(binary)
             ahead.append(config)
         else:
@@ -64,7 +66,7 @@ class PatientSearch(Strategy):
 
     def __init__(self, task: Task) -> None:
         self._is_cached = task.is_cached
-        self._left = deque(units_of(families_first(promising_first(task.problem, task.configs, task.gpu))))
+        self._left = deque(units_of(forms_first(promising_first(task.problem, task.configs, task.gpu))))
         self._patience = Patience(task.patience, task.best_us)
         # What the cache has, with how many results of compiles come before it.
         self._behind: deque[tuple[int, Unit]] = deque()

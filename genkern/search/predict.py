@@ -19,8 +19,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.cute.turn import FAMILIES as CUTE_DENSE
-from genkern.kernels.family import FAMILIES, k_shares
+from genkern.kernels.catalogue import form_of, k_shares
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
 from genkern.search.predict_copies import realigning_us
 from genkern.search.predict_cute import programs_us
@@ -46,10 +45,6 @@ _UNPIPELINED = 0.75
 # Matrix instructions issue from a wave only while its operands are ready: two waves per SIMD are needed to keep the
 # unit busy. wgmma and tcgen05 are asynchronous, so one warp per SIMD is enough there.
 _WAVES_TO_FILL = 2
-# The smallest edge of a matrix instruction; a shorter tile pads up to it.
-_INSTRUCTION_EDGE = 16
-# Its other edge, which M takes where operands are swapped.
-_SHORT_EDGE = 8
 # Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
 _VECTOR_FLOPS_PER_CLOCK = 256
 # The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures in screening.py),
@@ -99,9 +94,9 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
     tiles = tiles_m * tiles_n * split_k * problem.batch * columns_of_b(problem)
 
-    if config.family in CUTE_DENSE:
+    if (turn := form_of(config).cost.turn) is not None:
         unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units * _MATRIX_EFFICIENCY
-        tiles_us = programs_us(problem, config, gpu, unit_tflops)
+        tiles_us = programs_us(problem, config, turn, gpu, unit_tflops)
     elif shares:
         # One program a unit: whole tiles, then an equal share of what is left.
         whole, shared = divmod(tiles, gpu.compute_units)
@@ -128,10 +123,11 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     fill = 1 if gpu.has.of_warpgroups else _WAVES_TO_FILL
     # A lone wave overlaps part of its own loads; less than one wave per SIMD leaves SIMDs empty.
     busy = min(1.0, 0.5 + 0.5 * waves_per_simd / fill) if waves_per_simd >= 1 else waves_per_simd
-    edge_m, edge_n = _edges(config)
+    cost = form_of(config).cost
+    edge_m, edge_n = cost.edges
     flops = 2 * max(block_m, edge_m) * max(block_n, edge_n) * block_k
     unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units
-    if config.family == "skinny":
+    if cost.vector:
         unit_tflops = _VECTOR_FLOPS_PER_CLOCK * gpu.clock_mhz * 1e-6
     matrix_us = resident * flops / (unit_tflops * _MATRIX_EFFICIENCY * busy) * 1e-6
 
@@ -157,15 +153,6 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     step_us = max(matrix_us, shared_us, l2_us, chain_us / chains)
     # Filling the pipeline and storing the tile each cost one latency; other workgroups cover for all but the last.
     return steps * step_us + 2 * latency_us / resident
-
-
-def _edges(config: Config) -> tuple[int, int]:
-    """The sides of the smallest matrix instruction, along M and along N; none where there is no dot."""
-    if config.family == "skinny":
-        return 1, 1
-    if FAMILIES[config.family].swaps_operands:
-        return _SHORT_EDGE, _INSTRUCTION_EDGE
-    return _INSTRUCTION_EDGE, _INSTRUCTION_EDGE
 
 
 def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, tiles_n: int, per_unit: int) -> float:

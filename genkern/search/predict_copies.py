@@ -5,15 +5,15 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.families.realigned import copied_operands
-from genkern.kernels.family import FAMILIES
 from genkern.ops.op import get_op
 from genkern.search.predict_splits import GAP_US, KERNEL_US, moved_us
 
 
 def realigning_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     """Microseconds in which the operands that the config copies are read and written; 0 where it copies none."""
-    if not FAMILIES[config.family].realigns:
+    if not form_of(config).realigned:
         return 0.0
     a, b, *_ = get_op(problem.op).operands(problem)
     copied = copied_operands(problem)

@@ -14,7 +14,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.turn import turn_of, units_in_clusters
+from genkern.kernels.contract.cost import Turn
 from genkern.kernels.families.gluon_tile import columns_held
 
 # Bytes a clock that reach an SM through the copy engine, by which these kernels load alone (H200).
@@ -26,22 +26,17 @@ _LINE_BYTES, _SECTOR_BYTES = 128, 32
 # wgmma reads 32 bytes along K of each of its 64 rows and of its columns from shared memory, 128 bytes a clock; narrow
 # ones wait for that, by arithmetic: it was fitted to no timings, in which no tile was so narrow.
 _CLOCKS_OF_ROWS, _CLOCKS_OF_COLUMN, _CLOCKS_OF_PRODUCT = 16, 0.25, 0.5
-# Rows of a program's tile that keep tcgen05 busy: with 64 half of tensor memory's lanes are idle (PTX ISA, layout F);
-# two programs with 64 rows each use all of them (layout B).
-_FULL_ROWS = 128
 
 
-def programs_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: float) -> float:
-    """Microseconds of all tiles, of a config of these families; `unit_tflops` is what a busy SM multiplies."""
-    turn, block_m, block_n = turn_of(config.family), config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    assert turn is not None
+def programs_us(problem: GemmProblem, config: Config, turn: Turn, gpu: Gpu, unit_tflops: float) -> float:
+    """Microseconds of all tiles, of a config whose clusters go by turns; `unit_tflops` is what a busy SM multiplies."""
+    block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
     # The parts of a split K are made like the products of a batch, in as much less time.
     turns *= problem.batch * config.SPLIT_K
-    at_once = max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
-    waves = -(-turns // at_once)
+    waves = -(-turns // turn.at_once(gpu.compute_units))
     height, columns = turn.sides(block_m, block_n)
-    rows, width = (max(height, _FULL_ROWS), columns) if gpu.has.tcgen05 else (height, _paid(columns))
+    rows, width = (max(height, turn.full_rows), columns) if turn.full_rows else (height, _paid(columns))
     matrix_us = 2 * rows * width / turn.programs_of_tile * problem.K / config.SPLIT_K / unit_tflops * 1e-6
     # Of what the programs of a cluster have in common each loads a share.
     loaded = _loaded(problem, "a", block_m // turn.programs_of_tile) / turn.tiles_n

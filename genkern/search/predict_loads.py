@@ -16,7 +16,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.argument import alignment_of
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.ops.op import element_bytes, get_op
 
 # Lanes whose addresses a unit takes in one clock: a wave of 64 in four (CDNA 3 ISA guide), a warp of 32 in one.
@@ -26,7 +26,7 @@ _WIDEST_BYTES = 16
 
 def lane_bytes(problem: GemmProblem, config: Config) -> tuple[int, int]:
     """What a lane loads of A, and of B, at a time, in bytes."""
-    if FAMILIES[config.family].uses_tma:
+    if form_of(config).uses_tma:
         return _WIDEST_BYTES, _WIDEST_BYTES
     a, b, *_ = get_op(problem.op).operands(problem)
     of_a, of_b = (

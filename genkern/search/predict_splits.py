@@ -1,12 +1,11 @@
-"""What splitting K costs, for the predictor: partial sums, atomics, and the kernels around the main one."""
+"""What splitting K costs, for the predictor: partial sums, and the kernels around the main one."""
 
 from __future__ import annotations
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import sums_are_c
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
 
 # Share of the stated bandwidth that a copy kernel sustains (BabelStream: 0.80 to 0.93 on HBM parts).
 MEMORY_EFFICIENCY = 0.88
@@ -24,17 +23,13 @@ _SUM_BYTES = 4
 # after the other, each from L2: some 270 clocks, a guess that nothing here has measured.
 _FIX_UP_LATENCIES = 2
 _L2_LATENCY_US = 0.15
-# An atomic addition reads and writes its line in L2, and lines are not combined: against a load.
-_ATOMIC_FACTOR = 2
 
 
 def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
     """Programs that share the tiles beyond the last full wave; 0 where there are none, or the family does not share."""
     tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
     shared = tiles % gpu.compute_units
-    if config.family == "stream_k" and shared:
-        return gpu.compute_units
-    if FAMILIES[config.family].in_gluon and config.SPLIT_K > 1:
+    if form_of(config).cost.reduces == "shares" and config.SPLIT_K > 1:
         return min(gpu.compute_units, shared * config.SPLIT_K)
     return 0
 
@@ -42,23 +37,19 @@ def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
 def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     """Microseconds that the config's way of splitting K adds to its main kernel; 0 where it does not split."""
     elements = problem.batch * problem.M * problem.N * _SUM_BYTES
-    if config.family == "tiled_atomic":
-        # The zero-fill, the additions, and the conversion where C does not hold the sums.
-        around = GAP_US + KERNEL_US + moved_us(elements, gpu)
-        kernels = 1 if sums_are_c(problem) else 2
-        return kernels * around + moved_us(_ATOMIC_FACTOR * config.SPLIT_K * elements, gpu)
+    form = form_of(config)
     tile_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * _SUM_BYTES
     tiles = problem.batch * -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
     if shares := sharers(problem, config, gpu):
         shared = tiles % gpu.compute_units
         owners = -(-shares // shared) + 1
         return _fix_up_us(owners, gpu) + moved_us(2 * (shares + shared) * tile_bytes, gpu)
-    if (cluster := FAMILIES[config.family].cluster) > 1:
+    if (cluster := form.cluster_k) > 1:
         # Each sum but those of a program's own columns goes to another SM once, at most as slowly as by way of L2.
         return _L2_LATENCY_US + moved_us((cluster - 1) * tiles * tile_bytes, gpu)
-    if config.SPLIT_K == 1 or FAMILIES[config.family].in_gluon:
+    if config.SPLIT_K == 1 or form.cost.reduces == "shares":
         return 0.0
-    if FAMILIES[config.family].has_semaphore:
+    if form.cost.reduces == "semaphore":
         return _fix_up_us(config.SPLIT_K, gpu) + moved_us(2 * config.SPLIT_K * tiles * tile_bytes, gpu)
     # Partial sums [SPLIT_K, M, N] written and read again by a second kernel.
     return GAP_US + KERNEL_US + moved_us(2 * config.SPLIT_K * elements, gpu)

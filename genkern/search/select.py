@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
-from genkern.gemm.config import Config
+from genkern.gemm.config import Config, in_text, name_of
 from genkern.gemm.records import Measurement, Outcome
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.timing.libraries import OURS, TORCH, library_of
 from genkern.timing.session import Budget
 from genkern.timing.statistics import Estimate, compared, estimate
@@ -47,25 +48,40 @@ def semifinalists(screened: Iterable[Measurement], most: int) -> list[str]:
 def barren_families(measured: Iterable[Measurement]) -> list[str]:
     """A line for each family none of whose configs could be compiled and run: how they ended, and the first message.
 
-    Families that ended for one and the same reason share a line. One that needs more than the device has, or is left
-    out as a copy or as hopeless, says nothing either way.
+    Of a family of which others ran, or ended otherwise, it is for those of its configs that share their parameters that
+    change the text. Those that ended for one and the same reason share a line. One that needs more than the device has,
+    or is left out as a copy or as hopeless, says nothing either way.
     """
-    of: dict[str, list[Measurement]] = {}
+    of: dict[tuple[str, str], list[Measurement]] = {}
     for m in measured:
         if m.outcome not in _NEITHER:
-            # As names begin; parsing thousands would take longer than all the rest.
-            of.setdefault(m.config.partition("_BM")[0], []).append(m)
-    alike: dict[str, list[str]] = {}
-    for family, ended in sorted(of.items()):
+            of.setdefault(_form_said(m.config), []).append(m)
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for form, ended in sorted(of.items()):
         if all(m.outcome in _NEVER_RAN for m in ended):
             first = next((m.message for m in ended if m.message), "")
-            alike.setdefault(" ".join(first.split()), []).append(family)
+            alike.setdefault(" ".join(first.split()), []).append(form)
     lines = []
-    for said, families in alike.items():
-        counts = Counter(m.outcome.value for family in families for m in of[family])
+    for said, forms in alike.items():
+        counts = Counter(m.outcome.value for form in forms for m in of[form])
         how = ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
-        lines.append(f"no {', '.join(families)} config ran ({how}): {said}")
+        whole = {family for family, _ in forms if {form for form in of if form[0] == family} <= {*forms}}
+        names = dict.fromkeys(family if family in whole else family + said_of for family, said_of in forms)
+        lines.append(f"no {', '.join(names)} config ran ({how}): {said}")
     return lines
+
+
+def _form_said(name: str) -> tuple[str, str]:
+    """The family of a config, and what its name says of the parameters that change the text."""
+    family, _, rest = name.partition("_BM")
+    return _form_of_rest(family, rest.partition("_nS")[2].lstrip("0123456789"))
+
+
+# Parsing the names of thousands would take longer than all the rest.
+@lru_cache(maxsize=1024)
+def _form_of_rest(family: str, rest: str) -> tuple[str, str]:
+    config = Config.parse(f"{family}_BM16_BN16_BK16_GM1_SK1_nW1_nS1{rest}")
+    return config.family, name_of(in_text(config))
 
 
 def ranking(
@@ -156,6 +172,6 @@ def _compared(one: Measurement, other: Measurement) -> int:
 
 def _complexity(config: Config) -> tuple[int, ...]:
     """The same result in every run, then fewer kernels, less memory, fewer threads, a plainer order, plain loads."""
-    varies = not FAMILIES[config.family].deterministic
+    varies = not form_of(config).deterministic
     order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")
     return (varies, config.SPLIT_K, config.num_stages, config.num_warps, *order)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from genkern.errors import InputError
 from genkern.gemm.gpus import capabilities_of
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import FAMILIES
 from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space
 from genkern.timing.libraries import CUTE, OURS, TRITON
 

@@ -6,29 +6,32 @@ Legality is asked first and always (genkern.kernels.legality), then the space's 
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, TypeVar
 
-from genkern.gemm.config import Config
+from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import PARAMETERS, Value
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of, formed
+from genkern.kernels.contract.form import Form
 from genkern.kernels.legality import (
-    TILE_FIELDS,
     legal_compiled,
     legal_group,
     legal_problem,
-    legal_run_time,
     legal_split,
 )
-from genkern.space.rules.registry import GROUP_RULES, RUNTIME_RULES, SHAPE_FIELDS, reason, rule_for
-from genkern.space.space import Block, FamilySpace, Space
+from genkern.space.asked import PENDING, Asked, watching
+from genkern.space.rules.registry import is_for, reason, rule_for
+from genkern.space.space import Part, Space
 
-# A run-time value with the place of the first rule that drops it.
-_Answers = list[tuple[int, int]]
+Answer = TypeVar("Answer")
+# What is known of a config first.
+_TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps")
 
 
 @dataclass(frozen=True)
@@ -48,151 +51,180 @@ class Pruned:
     @property
     def binaries(self) -> int:
         """Main kernels to compile: GROUP_SIZE_M and the value of SPLIT_K are run-time arguments."""
-        return len({(c.family, c.SPLIT_K > 1 and FAMILIES[c.family].split_apart, *_compiled_in(c)) for c in self.kept})
+        return len({(c.SPLIT_K > 1 and form_of(c).split_apart, _compiled_in(c)) for c in self.kept})
 
 
-def _compiled_in(config: Config) -> tuple[int | str, ...]:
-    return (
-        config.BLOCK_SIZE_M,
-        config.BLOCK_SIZE_N,
-        config.BLOCK_SIZE_K,
-        config.num_warps,
-        config.num_stages,
-        config.waves_per_eu,
-        config.matrix_instr_nonkdim,
-        config.kpack,
-        config.schedule_hint,
-        config.xcd_remap,
-        config.cache_modifier,
-    )
+_compiled_in = operator.attrgetter("family", *_TILE, "num_stages", "others")
 
 
 def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
     """Leave out every config that is not legal for this problem on this GPU, and every other that some rule drops."""
-    kept: list[Config] = []
+    pruning = _Pruning(problem, gpu)
     dropped = dict.fromkeys(itertools.chain(space.rules, *(family.rules or () for family in space.families)), 0)
-    illegal: Counter[str] = Counter()
     for family in space.families:
-        names = space.rules if family.rules is None else family.rules
-        if why := legal_problem(problem, family.family, gpu):
-            illegal[why] += family.size
-            continue
-        rules = _Rules(names, family, problem, gpu)
-        for block in family.blocks():
-            first = block.config(block.splits[0], block.group_sizes[0])
-            if why := legal_compiled(problem, first, gpu):
-                illegal[why] += block.size
-                continue
-            run_time = rules.legal_values(block)
-            if run_time.illegal:
-                illegal.update(run_time.illegal)
-            if not run_time.size:
-                continue
-            verdict = rules.of_block(first)
-            if verdict < rules.first_at_run_time:
-                dropped[names[verdict]] += run_time.size
-                continue
-            by_split, by_group = rules.of_shape(block)
-            if run_time.illegal:
-                by_split = [answer for answer in by_split if answer[0] in run_time.splits]
-                by_group = [answer for answer in by_group if answer[0] in run_time.group_sizes]
-            least_of_group = min(of_group for _, of_group in by_group)
-            for split_k, of_split in by_split:
-                of_both = min(verdict, of_split)
-                if of_both < least_of_group:
-                    dropped[names[of_both]] += len(by_group)
-                    continue
-                for group_size_m, of_group in by_group:
-                    first_place = min(of_both, of_group)
-                    if first_place < len(names):
-                        dropped[names[first_place]] += 1
-                    else:
-                        kept.append(block.config(split_k, group_size_m))
-    return Pruned(kept, dropped, space.size, dict(illegal))
+        for part in family.parts():
+            pruning.add(part, space.rules if family.rules is None else family.rules)
+    return Pruned(pruning.kept, {**dropped, **pruning.dropped}, space.size, dict(pruning.illegal))
 
 
-class _RunTime(NamedTuple):
-    """The run-time arguments with which blocks of one tile are legal, and how many configs of a block are not."""
-
-    splits: Sequence[int]
-    group_sizes: Sequence[int]
-    illegal: dict[str, int]
-
-    @property
-    def size(self) -> int:
-        """Number of a block's configs that are legal."""
-        return len(self.splits) * len(self.group_sizes)
+# What is not known of a config yet, with the values that it may have.
+_Open = tuple[tuple[str, Sequence[Value]], ...]
+_Question = tuple[str, Asked[bool]]
 
 
-class _Rules:
-    """The rules of one family, each asked only of configs for which its answer can differ.
+class _Pruning:
+    """What is left of a space so far."""
 
-    An answer is the place of the first rule that drops the config, or the number of rules when none does. The
-    first of three kinds of rules to drop a config is the first of all: those that see only what is compiled in
-    are asked once per block; those that see SPLIT_K or GROUP_SIZE_M once per shape and value, since blocks of
-    one shape (SHAPE_FIELDS) have the same answers.
+    def __init__(self, problem: GemmProblem, gpu: Gpu) -> None:
+        self.kept: list[Config] = []
+        self.dropped: Counter[str] = Counter()
+        self.illegal: Counter[str] = Counter()
+        self._problem, self._gpu = problem, gpu
+
+    def add(self, part: Part, names: Sequence[str]) -> None:
+        """Ask all of these configs, and the rules of these names."""
+        if why := legal_problem(self._problem, part.family, part.chosen, self._gpu):
+            self.illegal[why] += part.size
+            return
+        form = formed(part.family, part.chosen)
+        assert isinstance(form, Form)
+        ranges = dict(part.ranges)
+        asking = _Asking(self, self._problem, self._gpu, form, _same(part), ranges, names)
+        neutral = {name: PARAMETERS.neutral[name] for name in ranges if name in PARAMETERS.neutral}
+        beside: list[dict[str, Any]] = [{**neutral, **dict(others), "others": others} for others in part.others()]
+        for sides in itertools.product(*(ranges[name] for name in _TILE)):
+            for known in beside:
+                known.update(zip(_TILE, sides, strict=True))
+                asking.tile(known)
+
+
+def _same(part: Part) -> dict[str, Any]:
+    """What all configs of the part have in common."""
+    others = tuple(part.others())
+    differ = {name for name, values in part.ranges if len(values) > 1}
+    same: dict[str, Any] = {name: values[0] for name, values in part.ranges}
+    same = {**PARAMETERS.neutral, **dict(part.chosen), **same, "family": part.family, "others": others[0]}
+    return {
+        name: value for name, value in same.items() if name not in differ and (name != "others" or len(others) == 1)
+    }
+
+
+class _Asking:
+    """What configs of one form are asked.
+
+    Legality is asked first, then one rule after the other; the first that says so drops a config. Each is asked only
+    where its answer can differ (Asked): of a tile, then of its number of stages, then of SPLIT_K and GROUP_SIZE_M, as
+    long as any rule is open that comes before the one that drops it.
     """
 
-    def __init__(self, names: Sequence[str], family: FamilySpace, problem: GemmProblem, gpu: Gpu) -> None:
-        self._rules = [rule_for(name, family.values("GROUP_SIZE_M")) for name in names]
-        self._block_rules = [i for i, name in enumerate(names) if name not in RUNTIME_RULES]
-        self._group_rules = [i for i, name in enumerate(names) if name in GROUP_RULES]
-        self._split_rules = [i for i, name in enumerate(names) if name in RUNTIME_RULES - GROUP_RULES]
-        # Whatever is dropped before this place is dropped whatever the run-time arguments.
-        self.first_at_run_time = min((*self._group_rules, *self._split_rules, len(names)))
-        fields = [name for name, _ in family.ranges if name not in ("GROUP_SIZE_M", "SPLIT_K")]
-        self._shape = operator.itemgetter(*(fields.index(name) for name in SHAPE_FIELDS))
-        self._tile = operator.itemgetter(*(fields.index(name) for name in TILE_FIELDS))
-        self._shapes: dict[tuple[int | str, ...], tuple[_Answers, _Answers]] = {}
-        self._tiles: dict[tuple[int | str, ...], _RunTime] = {}
-        self._asked = problem, gpu
+    def __init__(
+        self,
+        result: _Pruning,
+        problem: GemmProblem,
+        gpu: Gpu,
+        form: Form,
+        same: Mapping[str, Any],
+        ranges: Mapping[str, tuple[Value, ...]],
+        names: Sequence[str],
+    ) -> None:
+        watched = watching(same)
 
-    def legal_values(self, block: Block) -> _RunTime:
-        """The run-time arguments of the block that are legal."""
-        tile = self._tile(block.compiled_in)
-        if (found := self._tiles.get(tile)) is None:
-            self._tiles[tile] = found = self._legal_values(block)
-        return found
+        def asked(question: Callable[[GemmProblem, Config, Gpu], Answer]) -> Asked[Answer]:
+            return Asked(lambda config: question(problem, config, gpu), watched)
 
-    def _legal_values(self, block: Block) -> _RunTime:
-        problem, gpu = self._asked
+        self._result, self._same = result, same
+        self._stages_of: Sequence[Value] = ranges["num_stages"]
+        self._splits_of: Sequence[Value] = ranges["SPLIT_K"]
+        self._group_sizes_of: Sequence[Value] = ranges["GROUP_SIZE_M"]
+        self._stages = form.stages and asked(form.stages)
+        self._compiled, self._split, self._group = asked(legal_compiled), asked(legal_split), asked(legal_group)
+        group_sizes = tuple(size for size in ranges["GROUP_SIZE_M"] if isinstance(size, int))
+        self._rules = [(name, asked(rule_for(name, group_sizes))) for name in names if is_for(name, form)]
+
+    def tile(self, known: dict[str, Any]) -> None:
+        """Ask the configs of which all is known but the number of stages, SPLIT_K and GROUP_SIZE_M."""
+        stages, splits, group_sizes = self._stages_of, self._splits_of, self._group_sizes_of
+        each = len(splits) * len(group_sizes)
+        if (why := self._compiled.of(known)) is PENDING:
+            stages = self._legal(self._compiled, known, "num_stages", stages, each)
+        elif why:
+            self._result.illegal[why] += len(stages) * each
+            return
+        if self._stages is not None:
+            stages = self._that_fit(self._stages.of(known), stages, each)
         # What is legal for the least and the largest is so for those between.
-        ends = (block.config(end(block.splits), end(block.group_sizes)) for end in (min, max))
-        if not any(legal_run_time(problem, config, gpu) for config in ends):
-            return _RunTime(block.splits, block.group_sizes, {})
-        illegal: Counter[str] = Counter()
-        splits: list[int] = []
-        group_sizes: list[int] = []
-        for split_k in block.splits:
-            if why := legal_split(problem, block.config(split_k, block.group_sizes[0]), gpu):
-                illegal[why] += len(block.group_sizes)
+        if any(self._at(self._split, known, "SPLIT_K", end(splits)) for end in (min, max)):
+            splits = self._legal(self._split, known, "SPLIT_K", splits, len(stages) * len(group_sizes))
+        if any(self._at(self._group, known, "GROUP_SIZE_M", end(group_sizes)) for end in (min, max)):
+            group_sizes = self._legal(self._group, known, "GROUP_SIZE_M", group_sizes, len(stages) * len(splits))
+        if stages and splits and group_sizes:
+            self._ask(self._rules, known, (("num_stages", stages), ("SPLIT_K", splits), ("GROUP_SIZE_M", group_sizes)))
+
+    def _that_fit(self, problem_of: Callable[[int], str], stages: Sequence[Value], each: int) -> Sequence[Value]:
+        """Those numbers of stages that fit."""
+        kept = []
+        for value in stages:
+            if why := problem_of(int(value)):
+                self._result.illegal[why] += each
             else:
-                splits.append(split_k)
-        for group_size_m in block.group_sizes:
-            if why := legal_group(problem, block.config(block.splits[0], group_size_m), gpu):
-                illegal[why] += len(splits)
+                kept.append(value)
+        return kept
+
+    def _legal(
+        self, question: Asked[str], known: dict[str, Any], name: str, values: Sequence[Value], each: int
+    ) -> Sequence[Value]:
+        """The values with which configs are legal; of others the configs of a value, so many, are counted."""
+        kept = []
+        for value in values:
+            if why := self._at(question, known, name, value):
+                self._result.illegal[why] += each
             else:
-                group_sizes.append(group_size_m)
-        return _RunTime(splits, group_sizes, {why: count for why, count in illegal.items() if count})
+                kept.append(value)
+        return kept
 
-    def of_block(self, config: Config) -> int:
-        """The answer of the rules that see neither SPLIT_K nor GROUP_SIZE_M, for any config of a block."""
-        return self._first(self._block_rules, config)
+    def _at(self, question: Asked[Answer], known: dict[str, Any], name: str, value: Value) -> Answer:
+        known[name] = value
+        answer = question.of(known)
+        del known[name]
+        # Each part of legality reads what genkern.kernels.legality says, and nothing else is open.
+        assert answer is not PENDING, f"what is legal reads more than the tile and {name}"
+        return answer
 
-    def of_shape(self, block: Block) -> tuple[_Answers, _Answers]:
-        """The answers by SPLIT_K, and by GROUP_SIZE_M."""
-        shape = self._shape(block.compiled_in)
-        if shape not in self._shapes:
-            split_k, group_size_m = block.splits[0], block.group_sizes[0]
-            self._shapes[shape] = (
-                [(split, self._first(self._split_rules, block.config(split, group_size_m))) for split in block.splits],
-                [(size, self._first(self._group_rules, block.config(split_k, size))) for size in block.group_sizes],
-            )
-        return self._shapes[shape]
+    def _ask(self, rules: Sequence[_Question], known: dict[str, Any], is_open: _Open) -> None:
+        """Drop what rules drop of the configs of which so much is known, and keep the others.
 
-    def _first(self, places: Sequence[int], config: Config) -> int:
-        problem, gpu = self._asked
-        return next((i for i in places if self._rules[i](problem, config, gpu)), len(self._rules))
+        Of `rules` the last may be known to (_SETTLED).
+        """
+        left: list[_Question] = []
+        for rule in rules:
+            name, question = rule
+            answer = question.of(known)
+            if answer is PENDING:
+                left.append(rule)
+            elif answer:
+                if not left:
+                    self._result.dropped[name] += math.prod(len(values) for _, values in is_open)
+                    return
+                # One that is open and comes before it may drop some of them.
+                left.append((name, _SETTLED))
+                break
+        if is_open and left:
+            (name, values), rest = is_open[0], is_open[1:]
+            for value in values:
+                known[name] = value
+                self._ask(left, known, rest)
+            del known[name]
+        else:
+            self._keep(known, is_open)
+
+    def _keep(self, known: Mapping[str, Any], is_open: _Open) -> None:
+        names = [name for name, _ in is_open]
+        for values in itertools.product(*(values for _, values in is_open)):
+            said = {**self._same, **known, **dict(zip(names, values, strict=True))}
+            self._result.kept.append(Config(**{name: said[name] for name in CONFIG_FIELDS}))
+
+
+_SETTLED: Asked[bool] = Asked(lambda config: True, watching({}))
 
 
 def explain(pruned: Pruned) -> str:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-import re
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from genkern.errors import InputError
-from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
+from genkern.gemm.config import Others
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpu_table import ARCH, NO_ARCH
 from genkern.gemm.gpus import archs_for_spaces
-from genkern.kernels.cute.own import PREFIX
-from genkern.kernels.families.call import Family
-from genkern.kernels.family import FAMILIES, block_problem, warps_problem
+from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter, Value
+from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of, parameters_of, warps_problem
+from genkern.kernels.contract.form import Form
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
 from genkern.space.rules.registry import RULE_NAMES
@@ -29,86 +28,65 @@ from genkern.space.rules.registry import RULE_NAMES
 SHIPPED_SPACES = Path(__file__).parent / "spaces"
 
 _KEYS = ("archs", "ops", "default", "families", "rules")
-_RANGE_FIELDS = CONFIG_FIELDS[1:]
-# Fields that an entry may leave out, or has to on NVIDIA, with the value that they then have.
-_OPTIONAL: dict[str, int | str] = {"xcd_remap": 0, "cache_modifier": "none"}
-_AMD_FIELDS = (*AMD_NEUTRAL, "xcd_remap")
-# Least and greatest value of each field; what a family's blocks may be besides is in family.py.
-BOUNDS = {
-    "BLOCK_SIZE_M": (1, 1024),
-    "BLOCK_SIZE_N": (1, 1024),
-    "BLOCK_SIZE_K": (1, 8192),
-    "GROUP_SIZE_M": (1, 2**20),
-    "SPLIT_K": (1, 2**16),
-    "num_warps": (1, 32),
-    "num_stages": (1, 16),
-    "waves_per_eu": (0, 16),
-    "matrix_instr_nonkdim": (4, 32),
-    "kpack": (1, 2),
-    "xcd_remap": (0, 1),
-}
-# Triton takes others too, and compiles them as if nothing was asked for.
-MATRIX_SIZES = (4, 16, 32)
+_CORE = tuple(parameter.name for parameter in CORE)
 # More than enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
-# As Triton writes them (memory-bound-attention).
-_HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*")
+_NOT_ON_AMD = "family {!r} needs TMA, which AMD targets do not have: use 'tiled'"
 
 
 @dataclass(frozen=True)
 class FamilySpace:
-    """The values of one kernel family, by field in the order of Config; the configs are their product.
+    """The values of one kernel family, by parameter in the order of names; the configs are their product.
 
     `rules` replace the space's for this family where they are given.
     """
 
     family: str
-    ranges: tuple[tuple[str, tuple[int | str, ...]], ...]
+    ranges: tuple[tuple[str, tuple[Value, ...]], ...]
     rules: tuple[str, ...] | None = None
 
-    def values(self, field: str) -> tuple[int, ...]:
-        """The listed values of a whole-number field."""
-        return tuple(value for value in dict(self.ranges).get(field, ()) if isinstance(value, int))
+    def values(self, parameter: str) -> tuple[int, ...]:
+        """The listed values of a whole-number parameter."""
+        return tuple(value for value in dict(self.ranges).get(parameter, ()) if isinstance(value, int))
 
     @property
     def size(self) -> int:
         return math.prod(len(values) for _, values in self.ranges)
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield a block for each choice of the compiled-in fields."""
-        ranges = dict(self.ranges)
-        splits, group_sizes = self.values("SPLIT_K"), self.values("GROUP_SIZE_M")
-        del ranges["SPLIT_K"], ranges["GROUP_SIZE_M"]
-        for values in itertools.product(*ranges.values()):
-            yield Block(self.family, values, splits, group_sizes)
+    def parts(self) -> Iterator[Part]:
+        """Its configs, by those of their parameters that change the text of kernels."""
+        in_text = {name: values for name, values in self.ranges if PARAMETERS.by_name[name].in_text}
+        rest = tuple((name, values) for name, values in self.ranges if name not in in_text)
+        for chosen in itertools.product(*in_text.values()):
+            named = zip(in_text, chosen, strict=True)
+            others = tuple((name, value) for name, value in named if value != PARAMETERS.neutral[name])
+            yield Part(self.family, others, rest)
 
 
-class Block(NamedTuple):
-    """Configs that differ in SPLIT_K and GROUP_SIZE_M only, which are run-time arguments.
-
-    `compiled_in` are the other fields, in the order of Config and without the family.
-    """
+@dataclass(frozen=True)
+class Part:
+    """Configs of one form: `chosen` are the parameters that change the text, `ranges` the values of the others."""
 
     family: str
-    compiled_in: tuple[int | str, ...]
-    splits: tuple[int, ...]
-    group_sizes: tuple[int, ...]
+    chosen: Others
+    ranges: tuple[tuple[str, tuple[Value, ...]], ...]
 
     @property
     def size(self) -> int:
-        """Number of its configs."""
-        return len(self.splits) * len(self.group_sizes)
+        return math.prod(len(values) for _, values in self.ranges)
 
-    def config(self, split_k: int, group_size_m: int) -> Config:
-        """The config of this block with these run-time arguments."""
-        block_m, block_n, block_k, *rest = self.compiled_in
-        return Config(self.family, block_m, block_n, block_k, group_size_m, split_k, *rest)  # type: ignore[arg-type]
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """The values of GROUP_SIZE_M."""
+        return tuple(value for value in dict(self.ranges)["GROUP_SIZE_M"] if isinstance(value, int))
 
-    def configs(self) -> Iterator[Config]:
-        """All of them; GROUP_SIZE_M varies fastest."""
-        for split_k in self.splits:
-            for group_size_m in self.group_sizes:
-                yield self.config(split_k, group_size_m)
+    def others(self) -> Iterator[Others]:
+        """The parameters beside the core of a config that are off their neutral values, each time in other ones."""
+        more = {name: values for name, values in self.ranges if name not in _CORE}
+        for values in itertools.product(*more.values()):
+            named = [*self.chosen, *zip(more, values, strict=True)]
+            off = [(name, value) for name, value in named if value != PARAMETERS.neutral[name]]
+            yield tuple(sorted(off, key=lambda item: PARAMETERS.place[item[0]]))
 
 
 @dataclass(frozen=True)
@@ -133,16 +111,6 @@ class Space:
             family if family.rules is None else replace(family, rules=(rule, *family.rules)) for family in self.families
         )
         return replace(self, families=tuple(own), rules=(rule, *self.rules))
-
-
-def enumerate_configs(space: Space) -> Iterator[Config]:
-    """Yield all configs of the space lazily, family by family.
-
-    GROUP_SIZE_M varies fastest, then SPLIT_K: configs that share a binary are neighbours.
-    """
-    for family in space.families:
-        for block in family.blocks():
-            yield from block.configs()
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -249,11 +217,7 @@ def _shown(value: object) -> str:
 
 def _unknown(kind: str, given: object, known: Collection[str]) -> InputError:
     near = difflib.get_close_matches(_shown(given).strip("'"), list(known), n=1, cutoff=0.5)
-    # There are dozens of families in CuTe DSL, which differ in their clusters.
-    others = [name for name in known if kind != "family" or not name.startswith(PREFIX)]
-    if len(others) < len(known):
-        others.append(f"one whose name begins with {PREFIX} (docs/cute.md)")
-    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(others)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
     return InputError(f"unknown {kind} {_shown(given)}: {hint}")
 
 
@@ -320,28 +284,63 @@ def _family(number: int, entry: object, amd: bool) -> FamilySpace:
     family = entry["family"]
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown("family", family, FAMILIES)
-    facts = FAMILIES[family]
-    if amd and not facts.runs_on_amd:
-        raise InputError(f"family {family!r} needs TMA, which AMD targets do not have: use 'tiled'")
-    wanted = _RANGE_FIELDS if amd else tuple(field for field in _RANGE_FIELDS if field not in _AMD_FIELDS)
+    if amd and not any(form.runs_on_amd for form in forms_of(family).values()):
+        raise InputError(_NOT_ON_AMD.format(family))
+    parameters = parameters_of(family)
+    vendor = "amd" if amd else "nvidia"
+    wanted = {name: each for name, each in parameters.items() if each.vendor in ("", vendor)}
+    if amd:
+        # Asked for of every family, so that one reads what is left to Triton.
+        wanted |= {each.name: each for each in AMD_OPTIONS if each.name not in wanted}
     for field in entry:
-        if field in _AMD_FIELDS and not amd:
+        if field in PARAMETERS.by_name and PARAMETERS.by_name[field].vendor not in ("", vendor):
             raise InputError(f"{family}: field {field!r} is for AMD targets only")
-        if field not in wanted and field not in ("family", "rules"):
-            raise _unknown("field", field, wanted)
-    for field in wanted:
-        if field not in entry and field not in _OPTIONAL:
+        if field in wanted or field in ("family", "rules"):
+            continue
+        if (known := PARAMETERS.by_name.get(field)) is None:
+            raise _unknown("field", field, tuple(wanted))
+        if entry[field] != [known.neutral]:
+            raise InputError(f"{family}: {field} must be [{known.neutral}]: this family does not take it")
+    for field, parameter in wanted.items():
+        if field not in entry and (parameter.neutral is None or parameter.together):
             raise InputError(f"{family}: field {field!r} is missing")
-    given = {field: _values(f"{family}: {field}", field, entry[field], facts) for field in wanted if field in entry}
-    neutral = AMD_NEUTRAL | _OPTIONAL
-    ranges = tuple((field, given.get(field) or (neutral[field],)) for field in _RANGE_FIELDS)
-    for field, value in _OPTIONAL.items():
-        if not facts.places_loads and dict(ranges)[field] != (value,):
-            raise InputError(f"{family}: {field} must be [{value}]: this family does not take it")
-    if not facts.splits_k and dict(ranges)["SPLIT_K"] != (1,):
-        raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
-    rules = _rules(f"{family}: rules", entry["rules"]) if "rules" in entry else None
-    return FamilySpace(family, ranges, rules)
+    ranges = tuple(
+        (field, _values(f"{family}: {field}", parameter, entry[field]) if field in entry else (_neutral(parameter),))
+        for field, parameter in wanted.items()
+    )
+    found = FamilySpace(family, ranges, _rules(f"{family}: rules", entry["rules"]) if "rules" in entry else None)
+    for part in found.parts():
+        form = formed(family, part.chosen)
+        if isinstance(form, str):
+            said = ", ".join(f"{name} = {value}" for name, value in part.chosen)
+            raise InputError(f"{family}: {said}: {form}")
+        _check_part(part, form, amd)
+    return found
+
+
+def _neutral(parameter: Parameter) -> Value:
+    assert parameter.neutral is not None
+    return parameter.neutral
+
+
+def _check_part(part: Part, form: Form, amd: bool) -> None:
+    """Raise InputError for values that kernels of this form never have."""
+    family, language = part.family, FAMILIES[part.family].language
+    if amd and not form.runs_on_amd:
+        raise InputError(_NOT_ON_AMD.format(family))
+    for name, values in part.ranges:
+        for value in values:
+            problem = ""
+            if name.startswith("BLOCK_SIZE"):
+                problem = block_problem(form, name, int(value), language)
+            elif name == "num_warps":
+                problem = warps_problem(language, int(value))
+            if problem:
+                raise InputError(f"{family}: {name}: {problem}")
+        if name in ("xcd_remap", "cache_modifier") and not form.places_loads and values != (PARAMETERS.neutral[name],):
+            raise InputError(f"{family}: {name} must be [{PARAMETERS.neutral[name]}]: this family does not take it")
+        if name == "SPLIT_K" and not form.splits_k and values != (1,):
+            raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
 
 
 def _rules(key: str, value: object) -> tuple[str, ...]:
@@ -352,29 +351,14 @@ def _rules(key: str, value: object) -> tuple[str, ...]:
     return rules
 
 
-def _values(where: str, field: str, values: object, facts: Family) -> tuple[int | str, ...]:
+def _values(where: str, parameter: Parameter, values: object) -> tuple[Value, ...]:
     if not isinstance(values, list):
         raise InputError(f"{where} = {_shown(values)} is not a list of values")
     if not values:
         raise InputError(f"{where} is empty: list one value at least")
     for value in values:
-        if field == "schedule_hint":
-            if not isinstance(value, str) or not _HINT.fullmatch(value):
-                raise InputError(f"{where}: {_shown(value)} is not words of letters and digits joined by '-'")
-            continue
-        if field == "cache_modifier":
-            if value not in CACHE_MODIFIERS:
-                raise _unknown(field, value, CACHE_MODIFIERS)
-            continue
-        least, greatest = BOUNDS[field]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
-            raise InputError(f"{where}: {_shown(value)} is not a whole number from {least} to {greatest}")
-        if field.startswith("BLOCK_SIZE") and (problem := block_problem(facts.name, field, value)):
-            raise InputError(f"{where}: {problem}")
-        if field == "matrix_instr_nonkdim" and value not in MATRIX_SIZES:
-            raise InputError(f"{where}: {value} is no matrix instruction: use {', '.join(map(str, MATRIX_SIZES))}")
-        if field == "num_warps" and (problem := warps_problem(facts.name, value)):
-            raise InputError(f"{where}: {problem}")
+        if problem := parameter.problem(value):
+            raise InputError(f"{where}: {_shown(value)} {problem}")
     return _distinct(where, values)
 
 

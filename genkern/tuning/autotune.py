@@ -30,12 +30,12 @@ from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
 from genkern.runtime.process.own_command import OwnCommand, pack_arguments
 from genkern.runtime.table import Table
-from genkern.space.guide_names import in_guide_names
+from genkern.space.guide_names import TCGEN05, WGMMA, in_guide_names
 
 KEYS = ("exact", "power_of_two")
-# By what they multiply with: tcgen05 is what the guide is about.
-_PING_PONG = "cute_ping_pong"
-_SCHEDULES = {"wgmma": (_PING_PONG, "cute_cooperative"), "tcgen05": ("cute_tcgen05",)}
+# By what they multiply with, of which tcgen05 is what the guide is about: the family, and its schedules.
+_PING_PONG = "ping_pong"
+_SCHEDULES = {"wgmma": (WGMMA, (_PING_PONG, "cooperative")), "tcgen05": (TCGEN05, ("",))}
 # By what the caller's tensors are called in PyTorch.
 _TYPES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items() if name in ("bf16", "fp16")}
 # Runs genkern's command with arguments, its output in a file; raises ResultsError where it fails.
@@ -205,11 +205,13 @@ def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: o
         "GROUP_SIZE_M": [1, 4, 8],
     }
     families: list[dict[str, Any]] = []
-    for schedule in _SCHEDULES["wgmma" if capabilities_of(arch).wgmma else "tcgen05"]:
+    family, schedules = _SCHEDULES["wgmma" if capabilities_of(arch).wgmma else "tcgen05"]
+    for schedule in schedules:
         # Tiles of 256 rows are no ping-pong's.
         fit = [pair for pair in entry["mma_tiler_mn"] if schedule != _PING_PONG or pair[:1] < [256]]
         if fit:
-            families.append({"family": schedule, **entry, "mma_tiler_mn": fit})
+            said = {"schedule": [schedule]} if schedule else {}
+            families.append({"family": family, **said, **entry, "mma_tiler_mn": fit})
     return _file(arch, families, ["cute_stages", "cute_cluster_empty", "group_m_redundant"])
 
 

@@ -19,7 +19,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op, groups_of
 from genkern.profiling.supervised import check_of_answer
@@ -91,7 +91,7 @@ class InterpreterChecker:
 
     def can_check(self, config: Config) -> bool:
         """Gluon's kernels do not run under the interpreter."""
-        return FAMILIES[config.family].interpreted
+        return form_of(config).interpreted
 
     def check(self, session: Session, candidate: Candidate) -> Check:
         """Several threads may check at once."""

@@ -103,7 +103,7 @@ def test_the_rows_of_this_device_are_verified(
 ) -> None:
     """Of those of other devices and formats only the number is said; without any of this device, others are run."""
     path = tmp_path / "r.yaml"
-    config = Config("tiled", 16, 32, 32, 1, 1, 4, 2, 0, 16, 1)
+    config = Config("tiled", 16, 32, 32, 1, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=1)
     ours = replace(winner(16, config=config), problem=SIZE)
     write_results(path, [ours, replace(ours, arch="sm_90", device="NVIDIA H200"), replace(ours, device="MI300A")])
     verify = "--compare_wo_tuning", "-i", path, "--arch", "gfx942", "--profiler", "predict", "--cache_dir", cache_dir

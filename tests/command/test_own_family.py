@@ -18,9 +18,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
+from genkern.kernels import catalogue
+from genkern.kernels.catalogue import FAMILIES, add_file
 from genkern.kernels.cute import own
 from genkern.kernels.cute.source_file import sha256_of
-from genkern.kernels.family import FAMILIES, add_file
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
 from genkern.kernels.specs import kernel_specs
@@ -46,6 +47,7 @@ def example(tmp_path: Path) -> Iterator[Path]:
     before = os.environ.get(own.ENVIRONMENT)
     yield tmp_path
     FAMILIES.pop("cute_simple", None)
+    catalogue._FORMS.pop(("cute_simple", ()), None)
     sha256_of.cache_clear()
     os.environ.pop(own.ENVIRONMENT, None)
     if before is not None:
@@ -98,7 +100,7 @@ def test_it_compiles(example: Path) -> None:
             "from genkern.kernels.families.tiled import TILED as FAMILY\n",
             "a family has language = 'cute', and a name that begins with 'cute_'",
         ),
-        ("from genkern.kernels.cute.dense import CUTE_DENSE\nFAMILY = CUTE_DENSE[0]\n", "there is a family cute_coop"),
+        ("from genkern.kernels.cute.dense import CUTE_WGMMA as FAMILY\n", "there is a family cute_wgmma already"),
     ],
 )
 def test_a_file_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:

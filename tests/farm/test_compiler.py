@@ -46,6 +46,7 @@ from genkern.farm.compiler import CompileProcess
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import binary_name
@@ -98,9 +99,9 @@ def own_process() -> Iterator[CompileProcess]:
 
 
 def _traits(case: tuple[str, GemmProblem, Config]) -> list[Hashable]:
-    """What a case is there for: its target, its family and what is split, and what differs in the kernel's end."""
+    """What a case is there for: its target, its kernels and what is split, and what differs in the kernel's end."""
     arch, problem, config = case
-    vendor, family = arch[:2], (config.family, config.SPLIT_K > 1)
+    vendor, family = arch[:2], (form_of(config).stem, config.SPLIT_K > 1)
     ends = problem.activation, problem.dtype_c, problem.bias
     return [arch, (vendor, family), (vendor, problem.op), *ends, (problem.row_major_a, problem.M >= 2**27)]
 
@@ -372,13 +373,12 @@ def test_triton_writes_nowhere_else(trouble: Path, tmp_path: Path, monkeypatch: 
 def test_kill_takes_the_assembler_along(trouble: Path, tmp_path: Path) -> None:
     """Children of a compile, such as ptxas, end with it."""
     path = tmp_path / "child.py"
-    text = trouble.read_text().replace("time.sleep(3600)", "__import__('subprocess').run(['sleep', '3600'])")
-    path.write_text(text)
+    path.write_text(trouble.read_text().replace("time.sleep(3600)", "__import__('subprocess').run(['sleep', '3600'])"))
     process = CompileProcess()
     group = process._process.pid
     assert group is not None
-    failure = process.run(job_for(trouble_spec("hang"), path, "sm_90", tmp_path, timeout_s=1.0))
-    assert isinstance(failure, Failure)
+    job = job_for(trouble_spec("hang"), path, "sm_90", tmp_path, timeout_s=1.0)
+    assert isinstance(process.run(job), Failure)
     deadline = time.monotonic() + 10
     while group_members(group):
         assert time.monotonic() < deadline, "a process of the compile is still there"

@@ -24,11 +24,12 @@ from genkern.farm.code_object import read_parameter_bytes, read_resources
 from genkern.farm.compiler import CompileJob, CompileProcess, compile_kernel
 from genkern.farm.farm import Farm
 from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
-from genkern.kernels.cute.dense_sm100 import FORMS, shared_bytes
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
+from genkern.kernels.cute import tile_sm100
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.specs import kernel_specs, launch_plan
@@ -208,40 +209,40 @@ FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 BLOCKS = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
 BATCH = {"op": "batched_a16w16", "own": (("batch_size", 32),)}
 REAL = [
-    (GemmProblem(4096, 6144, 4096), "cute_ping_pong_2x1_BM128_BN168_BK64_GM8_SK1_nW8_nS5"),
-    (GemmProblem(512, 512, 512, bias=True, activation="relu"), "cute_cooperative_1x2_BM256_BN128_BK64_GM8_SK1_nW8_nS4"),
+    (GemmProblem(4096, 6144, 4096), "cute_wgmma_BM128_BN168_BK64_GM8_SK1_nW8_nS5_ping_pong_cl2x1"),
+    (GemmProblem(512, 512, 512, bias=True, activation="relu"), "cute_wgmma_BM256_BN128_BK64_GM8_SK1_nW8_nS4_cl1x2"),
     (
         GemmProblem(512, 512, 512, row_major_a=False, row_major_b=True, activation="gelu"),
-        "cute_cooperative_BM64_BN64_BK64_GM8_SK1_nW4_nS3",
+        "cute_wgmma_BM64_BN64_BK64_GM8_SK1_nW4_nS3",
     ),
     (
         GemmProblem(512, 512, 512, **FP8, own=(("scales", "per_token"),), bias=True, activation="silu"),
-        "cute_ping_pong_2x2_BM64_BN64_BK128_GM8_SK1_nW8_nS3",
+        "cute_wgmma_BM64_BN64_BK128_GM8_SK1_nW8_nS3_ping_pong_cl2x2",
     ),
-    (GemmProblem(512, 512, 512, **FP8, dtype_c="fp32"), "cute_ping_pong_direct_BM128_BN64_BK128_GM8_SK1_nW8_nS3"),
+    (GemmProblem(512, 512, 512, **FP8, dtype_c="fp32"), "cute_wgmma_BM128_BN64_BK128_GM8_SK1_nW8_nS3_ping_pong_direct"),
     (
         GemmProblem(512, 513, 512, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16"),
-        "cute_cooperative_2x1_direct_BM128_BN40_BK64_GM8_SK1_nW8_nS3",
+        "cute_wgmma_BM128_BN40_BK64_GM8_SK1_nW8_nS3_cl2x1_direct",
     ),
-    (GemmProblem(4316, 128, 4096), "cute_ping_pong_swapped_BM72_BN64_BK64_GM8_SK1_nW8_nS8"),
+    (GemmProblem(4316, 128, 4096), "cute_wgmma_BM72_BN64_BK64_GM8_SK1_nW8_nS8_ping_pong_swapped"),
     (
         GemmProblem(512, 512, 512, bias=True, activation="relu"),
-        "cute_cooperative_swapped_2x1_BM224_BN128_BK64_GM8_SK1_nW8_nS4",
+        "cute_wgmma_BM224_BN128_BK64_GM8_SK1_nW8_nS4_cl2x1_swapped",
     ),
     (
         GemmProblem(512, 512, 512, **FP8, own=(("scales", "per_token"),), bias=True, activation="silu"),
-        "cute_ping_pong_swapped_1x4_BM40_BN128_BK128_GM8_SK1_nW8_nS3",
+        "cute_wgmma_BM40_BN128_BK128_GM8_SK1_nW8_nS3_ping_pong_cl1x4_swapped",
     ),
     (
         GemmProblem(512, 513, 512, dtype_c="fp32", activation="gelu"),
-        "cute_cooperative_swapped_direct_BM192_BN256_BK64_GM8_SK1_nW8_nS3",
+        "cute_wgmma_BM192_BN256_BK64_GM8_SK1_nW8_nS3_direct_swapped",
     ),
-    (GemmProblem(512, 512, 512, **BLOCKS), "cute_cooperative_2x1_BM256_BN128_BK128_GM8_SK1_nW8_nS4"),
-    (GemmProblem(512, 512, 512, **BLOCKS, bias=True), "cute_cooperative_1x2_BM128_BN112_BK128_GM8_SK1_nW8_nS7"),
-    (GemmProblem(1024, 1024, 128, **BATCH), "cute_ping_pong_BM128_BN192_BK64_GM8_SK1_nW8_nS4"),
+    (GemmProblem(512, 512, 512, **BLOCKS), "cute_wgmma_BM256_BN128_BK128_GM8_SK1_nW8_nS4_cl2x1"),
+    (GemmProblem(512, 512, 512, **BLOCKS, bias=True), "cute_wgmma_BM128_BN112_BK128_GM8_SK1_nW8_nS7_cl1x2"),
+    (GemmProblem(1024, 1024, 128, **BATCH), "cute_wgmma_BM128_BN192_BK64_GM8_SK1_nW8_nS4_ping_pong"),
     (
         GemmProblem(100, 1000, 528, **{**BATCH, **FP8, "op": "batched_a8w8"}),
-        "cute_cooperative_swapped_direct_BM104_BN128_BK128_GM8_SK1_nW8_nS4",
+        "cute_wgmma_BM104_BN128_BK128_GM8_SK1_nW8_nS4_direct_swapped",
     ),
 ]
 TOKENS = {**FP8, "own": (("scales", "per_token"),)}
@@ -252,24 +253,24 @@ REAL_SM_100 = [
     (GemmProblem(4096, 6144, 4096), "cute_tcgen05_BM128_BN256_BK64_GM8_SK1_nW4_nS4", (2, 0)),
     (
         GemmProblem(512, 512, 512, bias=True, activation="relu"),
-        "cute_tcgen05_1x2_BM64_BN96_BK64_GM8_SK1_nW4_nS8",
+        "cute_tcgen05_BM64_BN96_BK64_GM8_SK1_nW4_nS8_cl1x2",
         (2, 1),
     ),
-    (GemmProblem(512, 512, 512, **TURNED), "cute_tcgen05_2x2_direct_BM128_BN128_BK64_GM8_SK1_nW4_nS6", (4, 4)),
-    (GemmProblem(4096, 6144, 4096), "cute_tcgen05_2cta_2x1_BM256_BN256_BK64_GM8_SK1_nW4_nS6", (2, 0)),
+    (GemmProblem(512, 512, 512, **TURNED), "cute_tcgen05_BM128_BN128_BK64_GM8_SK1_nW4_nS6_cl2x2_direct", (4, 4)),
+    (GemmProblem(4096, 6144, 4096), "cute_tcgen05_BM256_BN256_BK64_GM8_SK1_nW4_nS6_cl2x1_cta2", (2, 0)),
     (
         GemmProblem(512, 512, 512, **TOKENS, bias=True, activation="silu"),
-        "cute_tcgen05_2cta_4x2_BM128_BN192_BK128_GM8_SK1_nW4_nS8",
+        "cute_tcgen05_BM128_BN192_BK128_GM8_SK1_nW4_nS8_cl4x2_cta2",
         (2, 2),
     ),
     (
         GemmProblem(512, 512, 512, **FP8, **TURNED, dtype_c="fp32"),
-        "cute_tcgen05_2cta_2x2_BM256_BN256_BK128_GM8_SK1_nW4_nS5",
+        "cute_tcgen05_BM256_BN256_BK128_GM8_SK1_nW4_nS5_cl2x2_cta2",
         (2, 1),
     ),
     (
         GemmProblem(512, 513, 512, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16", activation="gelu"),
-        "cute_tcgen05_2cta_4x1_direct_BM256_BN96_BK64_GM8_SK1_nW4_nS8",
+        "cute_tcgen05_BM256_BN96_BK64_GM8_SK1_nW4_nS8_cl4x1_cta2_direct",
         (2, 1),
     ),
 ]
@@ -305,20 +306,23 @@ def test_what_sm_100s_kernels_are_made_of(
     """Nothing has run there, so what can be read is held: instructions, shared memory, spills, descriptors."""
     config = Config.parse(name)
     made = compiled_text(problem, config, "sm_100", tmp_path)
-    form, constants = FORMS[config.family], dict(made.spec.constants)
+    constants = dict(made.spec.constants)
     kind = "f16" if config.BLOCK_SIZE_K == 64 else "f8f6f4"
     products = re.findall(r"tcgen05\.mma\.cta_group::(\d)\.kind::(\w+)", made.ptx)
-    assert products == [(str(form.ctas), kind)] * 4
-    assert f"cta_group::{3 - form.ctas}" not in made.ptx
-    assert ("cp.async.bulk.tensor.2d.global" in made.ptx) is form.tma_store
+    assert products == [(str(config.ctas), kind)] * 4
+    assert f"cta_group::{3 - config.ctas}" not in made.ptx
+    assert ("cp.async.bulk.tensor.2d.global" in made.ptx) is (config.store == "tma")
     loads = re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared\S*", made.ptx)
     assert (len(loads), sum("multicast" in load for load in loads)) == copies
-    assert all(("cta_group::2" in load) is (form.ctas == 2) for load in loads)
+    assert all(("cta_group::2" in load) is (config.ctas == 2) for load in loads)
     # A phase of the leader's barrier has the bytes of both programs.
     (armed,) = re.findall(r"mov\.b32 \t%r\d+, (\d+);\s+mbarrier\.(?:arrive\.)?expect_tx\S*", made.ptx)
     assert int(armed) == (config.BLOCK_SIZE_M + config.BLOCK_SIZE_N) * 128
     assert made.boxes == made.planned_boxes
-    assert constants["shared_bytes"] == shared_bytes(problem, config)
+    sides, part = (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.ctas), constants["part"]
+    stored = part if config.store == "tma" else 0, DTYPES[problem.dtype_c].size_bytes
+    _, used = tile_sm100.buffers_and_bytes(*sides, config.num_stages, *stored)
+    assert constants["shared_bytes"] == max(used, tile_sm100.ALONE_BYTES)
     assert f"constant({constants['shared_bytes']} : i64)" in made.ir
     assert read_parameter_bytes(made.image, "cuda", made.symbol) == tuple(parameter_bytes(made.launch))
     assert read_resources(made.image, "cuda", 0).spills == 0

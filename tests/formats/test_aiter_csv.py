@@ -21,7 +21,7 @@ from genkern.ops.op import gb_per_s, op_names
 from genkern.timing.libraries import KeptAlgorithm
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
-CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, 0, 16, 2)
+CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
 # As AITER means its a8w8 tables.
 ROWWISE = tuple(rowwise().items())
 CHECK = Check(CONFIG.name, True, 0.0, 1e-3, "64x256x5120", "float32 reference")

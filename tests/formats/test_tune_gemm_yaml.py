@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from forms import FORMS, PLACES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_winners import results_text, write_results
@@ -18,10 +19,11 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import Check, Winner
+from genkern.kernels.catalogue import FAMILIES, block_problem, parameters_of, warps_problem
 from genkern.ops.op import gb_per_s
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tune_gemm"
-AMD = Config("tiled", 256, 128, 64, 8, 2, 8, 2, 1, 16, 2, "none")
+AMD = Config("tiled", 256, 128, 64, 8, 2, 8, 2, waves_per_eu=1, matrix_instr_nonkdim=16, kpack=2, schedule_hint="none")
 NVIDIA = Config("persistent_tma", 128, 256, 64, 8, 1, 8, 3)
 CHECK = Check(AMD.name, True, 0.0, 1e-05, "64x1280x8192", "float32 reference")
 VERSIONS = (("genkern", "0.1.0"), ("triton", "3.7.0"), ("torch", "2.12.0+rocm7.1"))
@@ -165,7 +167,7 @@ def test_tune_gemms_entry(tmp_path: Path) -> None:
     """tune_gemm's own line has no family, types or device: tiled, the defaults, None; its time is in the comment."""
     row = read(tmp_path, f"- {ENTRY} # TFLOPS: 0.42 time(us): 9.87\n", GemmDefaults(dtype_a="fp16", bias=True))[0]
     assert row.problem == GemmProblem(64, 128, 256, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16", bias=True)
-    assert row.config == Config("tiled", 64, 64, 32, 4, 1, 4, 2, 0, 16, 2)
+    assert row.config == Config("tiled", 64, 64, 32, 4, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
     assert (row.duration_us, row.arch, row.device, row.time_source, row.versions) == (9.87, None, None, None, {})
     assert read(tmp_path, f"- {ENTRY}\n")[0].duration_us is None
 
@@ -181,7 +183,7 @@ def test_tune_gemms_own_file() -> None:
     """tune_gemm's results file is read whole: 63 rows, every config plausible."""
     rows = read_results(str(SHARED / "fallback_tuned_configs.yaml"))
     assert len(rows) == 63
-    assert rows[0].config == Config("tiled", 256, 256, 64, 8, 1, 8, 2, 0, 16, 2)
+    assert rows[0].config == Config("tiled", 256, 256, 64, 8, 1, 8, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
     assert {row.config.matrix_instr_nonkdim for row in rows} <= {16, 32}
 
 
@@ -238,26 +240,28 @@ def test_newer_schema_is_refused(tmp_path: Path) -> None:
     assert "schema 2" in refusal(tmp_path, results_text([AMD_WINNER]).replace("schema 1", "schema 2"))
 
 
-POWERS = st.integers(4, 10).map(lambda exponent: 2**exponent)
-CONFIGS = st.one_of(
-    st.builds(
-        Config,
-        st.sampled_from(["tiled", "tiled_tma", "persistent_tma", "gemv"]),
-        *(POWERS, POWERS, POWERS, st.integers(1, 64), st.integers(1, 32)),
-        *(st.integers(0, 5).map(lambda exponent: 2**exponent), st.integers(0, 8)),
-    ),
-    st.builds(Config, st.just("warp_specialized"), POWERS, st.integers(1, 16).map(lambda n: 16 * n), st.just(64)),
-    st.builds(
-        Config, st.just("warp_specialized_swapped"), st.integers(1, 32).map(lambda n: 8 * n), POWERS, st.just(64)
-    ),
-    st.builds(
-        Config,
-        st.just("tiled"),
-        *(POWERS, POWERS, POWERS, st.integers(1, 64), st.integers(1, 32), st.sampled_from([1, 2, 4, 8])),
-        *(st.integers(0, 8), st.integers(0, 8), st.sampled_from([16, 32]), st.sampled_from([1, 2])),
-        st.sampled_from(["none", "attention", "iglp0"]),
-    ),
-)
+SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    """Any form of any family, with any values of its parameters that it may have."""
+    stem = draw(st.sampled_from(tuple(FORMS)))
+    family, others = PLACES[stem]
+    language, declared = FAMILIES[family].language, parameters_of(family)
+    chosen = dict(others)
+    for side in SIDES:
+        able = [size for size in range(8, 1025, 8) if not block_problem(FORMS[stem], side, size, language)]
+        chosen[side] = draw(st.sampled_from(able))
+    for name, parameter in declared.items():
+        values = parameter.values or ("none", "attention", "iglp0")
+        if name == "num_warps":
+            values = tuple(value for value in values if not warps_problem(language, int(value)))
+        if name not in SIDES and not parameter.in_text:
+            chosen[name] = draw(st.sampled_from(values))
+    return Config(family, **chosen)  # type: ignore[arg-type]
+
+
 SIZES = st.integers(1, MAX_DIMENSION)
 TIMES = st.floats(0.001, 1e7)
 PROBLEMS = st.builds(
@@ -270,7 +274,7 @@ PROBLEMS = st.builds(
 @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(
     problem=PROBLEMS,
-    config=CONFIGS,
+    config=configs(),
     time_us=TIMES,
     spread_us=TIMES,
     device=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from forms import FORMS, made
 from made_winners import results_text
 
 from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
+from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.space.space import BOUNDS
 from genkern.timing.libraries import KeptAlgorithm
 
 ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
@@ -85,14 +86,64 @@ def test_a_file_without_a_choice_means_its_configs(tmp_path: Path) -> None:
     assert read(tmp_path, text)[0].choice == "config"
 
 
-@pytest.mark.parametrize("field", sorted(BOUNDS))
-def test_what_a_space_may_list_can_be_read_back(field: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "bounds"),
+    [(each.name, (each.values[0], each.values[-1])) for each in (*CORE, *AMD_OPTIONS) if each.values],
+)
+def test_what_a_space_may_list_can_be_read_back(field: str, bounds: tuple[int, int], tmp_path: Path) -> None:
     """The least and the greatest value of every field, which a winner may have (gemv's and tiled's blocks)."""
     family = "gemv" if field == "BLOCK_SIZE_K" else "tiled"
-    for value in BOUNDS[field]:
+    for value in bounds:
         given = {field: max(value, 16) if field.startswith("BLOCK") else value}
-        config = replace(Config(family, 64, 64, 32, 1, 1, 4, 2, 0, 16, 1), **given)
+        config = replace(
+            Config(family, 64, 64, 32, 1, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=1), **given
+        )
         assert read(tmp_path, results_text([replace(FULL, config=config)]))[0].config == config
+
+
+def test_a_parameter_is_a_key_where_it_is_off_its_neutral_value() -> None:
+    """Its value as it is, a word or a number; what is neutral has no key, and AMD's options one on AMD alone."""
+    config = Config("cute_wgmma", 152, 256, 64, num_warps=8, schedule="ping_pong", cluster="1x2", swapped=1)
+    entry = yaml.safe_load(results_text([replace(PLAIN, config=config)]))[0]
+    assert (entry["family"], entry["config"]) == ("cute_wgmma", config.name)
+    said = {name: entry[name] for name in PARAMETERS.by_name if name in entry}
+    assert said == {**config.values, "schedule": "ping_pong", "cluster": "1x2", "swapped": 1}
+    plain = yaml.safe_load(results_text([PLAIN]))[0]
+    assert [name for name in PARAMETERS.by_name if name in plain] == [parameter.name for parameter in CORE]
+
+
+@pytest.mark.parametrize("stem", list(FORMS))
+def test_kernels_of_all_forms_are_read_back(stem: str, tmp_path: Path) -> None:
+    """By the keys of a YAML file, and by the name in a CSV."""
+    winner = replace(PLAIN, config=made(stem, max(16, FORMS[stem].sides.least_m), 64, 64))
+    for name in ("results.yaml", "results.csv"):
+        path = tmp_path / name
+        path.write_text(results_text([winner], name))
+        assert [row.config for row in read_results(str(path))] == [winner.config]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("'swapped': 2", "swapped = 2 is not usable; write one of 0, 1"),
+        ("'swapped': true", "swapped = true is not usable"),
+        ("'cluster': '3x1'", "cluster = '3x1' is not usable; write one of 1x1, 2x1"),
+        ("'reduce': 'semaphor'", "reduce = 'semaphor' is not usable; write one of usual, kernel, semaphore"),
+        ("'cluster': '2x1'", "tiled has no parameter cluster"),
+        ("'reduce': 'kernel'", "reduce kernel is not "),
+        ("'swaped': 1", "did you mean swapped"),
+        (
+            "'swapped': 1, 'reduce': 'semaphore'",
+            "its values make tiled_BM64_BN64_BK32_GM1_SK1_nW4_nS2_semaphore_swapped",
+        ),
+    ],
+)
+def test_a_parameter_that_there_is_not_is_one_line(keys: str, said: str, tmp_path: Path) -> None:
+    """Its value, its name, or that its family does not take it."""
+    text = results_text([PLAIN]).replace("'family': 'tiled'", f"'family': 'tiled', {keys}")
+    with pytest.raises(ResultsError, match=f"results.yaml, line 2: .*{re.escape(said)}") as caught:
+        read(tmp_path, text)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import keyword
+import pickle
 import re
 import string
 
@@ -12,11 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.errors import InputError
-from genkern.gemm.config import AMD_NEUTRAL, CACHE_MODIFIERS, CONFIG_FIELDS, Config
+from genkern.gemm.config import Config, has_options
+from genkern.gemm.former_names import FORMER
+from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter
 
 _LETTERS = string.ascii_letters + string.digits
 _WORDS = st.text(_LETTERS, min_size=1, max_size=6)
-FAMILIES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True) | st.sampled_from(["tiled", "persistent_tma"])
+# Names that families had before are read as those of today.
+FAMILIES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True).filter(lambda name: name not in FORMER)
+FAMILIES |= st.sampled_from(["tiled", "persistent_tma", "cute_wgmma"])
 # Hints as backends have or had them, names that look like parts of a config's name, and any other.
 HINTS = (
     st.sampled_from(["none", "attention", "ck_v3", "llvm-iglp-0", "local-prefetch", "a_GM1_SK1", "x_BM1_BN1_BK1"])
@@ -24,15 +30,17 @@ HINTS = (
     | st.builds(lambda head, sep, tail: f"h{head}{sep}{tail}", _WORDS, st.sampled_from("_-"), _WORDS)
 )
 NUMBERS = st.integers(0, 2**31 - 1) | st.sampled_from([0, 1, 16, 64])
-NUMBER_FIELDS = CONFIG_FIELDS[1 : CONFIG_FIELDS.index("schedule_hint")]
-CONFIGS = st.builds(
-    Config,
-    family=FAMILIES,
-    schedule_hint=HINTS,
-    xcd_remap=st.integers(0, 1),
-    cache_modifier=st.sampled_from(CACHE_MODIFIERS),
-    **dict.fromkeys(NUMBER_FIELDS, NUMBERS),
-)
+
+
+def values_of(parameter: Parameter) -> st.SearchStrategy[int | str]:
+    """What a config may have: numbers beyond what the parameter may be are for legality to refuse."""
+    if parameter.is_flag or (parameter.is_word and parameter.values):
+        return st.sampled_from(parameter.values)
+    return HINTS if parameter.is_word else NUMBERS
+
+
+CONFIGS = st.builds(Config, family=FAMILIES, **{each.name: values_of(each) for each in PARAMETERS.all})
+CHANGES = st.sampled_from(PARAMETERS.all).flatmap(lambda each: st.tuples(st.just(each.name), values_of(each)))
 
 
 @given(CONFIGS)
@@ -50,26 +58,35 @@ def test_names_are_distinct(one: Config, other: Config) -> None:
     assert (one.name == other.name) == (one == other)
 
 
-@given(
-    CONFIGS,
-    st.one_of(
-        st.tuples(st.sampled_from(NUMBER_FIELDS), NUMBERS),
-        st.tuples(st.just("xcd_remap"), st.integers(0, 1)),
-        st.tuples(st.just("cache_modifier"), st.sampled_from(CACHE_MODIFIERS)),
-    ),
-)
-def test_every_field_is_in_the_name(config: Config, change: tuple[str, int | str]) -> None:
-    """Changing any one number or modifier changes the name, whatever the other fields are."""
-    field, value = change
-    changed = dataclasses.replace(config, **{field: value})  # type: ignore[arg-type]
-    assert (changed.name == config.name) == (value == getattr(config, field))
+@given(CONFIGS, CHANGES)
+def test_every_parameter_is_in_the_name(config: Config, change: tuple[str, int | str]) -> None:
+    """Changing any one changes the name, whatever the others are; however it is changed."""
+    parameter, value = change
+    changed = dataclasses.replace(config, **{parameter: value})  # type: ignore[arg-type]
+    assert (changed.name == config.name) == (value == getattr(config, parameter))
+    assert getattr(changed, parameter) == value
+    assert changed == config.having(**{parameter: value})
+
+
+@given(CONFIGS)
+def test_values_make_the_config(config: Config) -> None:
+    """By name, in any order, the neutral ones said or left out; a name has them in the order of parameters."""
+    assert Config(config.family, **config.values) == config  # type: ignore[arg-type]
+    every = {each.name: getattr(config, each.name) for each in reversed(PARAMETERS.all)}
+    assert Config(config.family, **every) == config
+    assert list(config.values) == [name for name in PARAMETERS.by_name if name in config.values]
+    assert dict(config.others) == {
+        name: value
+        for name, value in every.items()
+        if value != PARAMETERS.neutral.get(name) and name not in {each.name for each in CORE}
+    }
 
 
 def test_names_as_documented() -> None:
-    """The names that results files hold: short without AMD's fields, complete with any of them."""
+    """The names that results files hold: what is neutral is left out, AMD's options are there all or none."""
     config = Config("tiled", 128, 256, 64, 8, 1, 8, 3)
     assert config.name == "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3"
-    assert not config.is_amd
+    assert not has_options(config)
     for field, value, tail in [
         ("waves_per_eu", 2, "EU2_mfma0_kP0_schednone"),
         ("matrix_instr_nonkdim", 16, "EU0_mfma16_kP0_schednone"),
@@ -77,17 +94,23 @@ def test_names_as_documented() -> None:
         ("schedule_hint", "ck_v3", "EU0_mfma0_kP0_schedck_v3"),
         ("schedule_hint", "llvm-iglp-0", "EU0_mfma0_kP0_schedllvm__iglp__0"),
     ]:
-        amd = dataclasses.replace(config, **{field: value})
-        assert amd.is_amd
+        amd = dataclasses.replace(config, **{field: value})  # type: ignore[arg-type]
+        assert has_options(amd)
         assert amd.name == f"tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_{tail}"
-    assert tuple(AMD_NEUTRAL) == CONFIG_FIELDS[-6:-2]
+    assert tuple(PARAMETERS.by_name)[-4:] == tuple(each.name for each in AMD_OPTIONS)
     for fields, tail in [
         ({"xcd_remap": 1}, "xcd1"),
         ({"cache_modifier": ".cg"}, "cmcg"),
         ({"xcd_remap": 1, "cache_modifier": ".ca", "kpack": 2}, "xcd1_cmca_EU0_mfma0_kP2_schednone"),
+        ({"swapped": 1}, "swapped"),
+        ({"realigned": 1, "swapped": 1, "reduce": "kernel"}, "kernel_swapped_realigned"),
+        ({"cluster_k": 4, "swapped": 1}, "ck4_swapped"),
+        ({"cluster": "1x2", "schedule": "ping_pong", "swapped": 1}, "ping_pong_cl1x2_swapped"),
+        ({"cluster": "2x1", "ctas": 2, "store": "direct"}, "cl2x1_cta2_direct"),
+        ({"specialized": 1, "xcd_remap": 1}, "specialized_xcd1"),
     ]:
         placed = dataclasses.replace(config, **fields)  # type: ignore[arg-type]
-        assert placed.is_amd is ("kpack" in fields)
+        assert has_options(placed) is ("kpack" in fields)
         assert placed.name == f"tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_{tail}"
 
 
@@ -123,6 +146,15 @@ def test_names_as_documented() -> None:
         "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmnone",
         "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmcv",
         "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cmcg_xcd1",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cl1x1",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cl3x1",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_ck1",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_usual",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_cooperative",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_swapped1",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_swapped_swapped",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_swapped_kernel",
+        "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_1",
         "x; import os_BM128_BN256_BK64_GM8_SK1_nW8_nS3",
     ],
 )
@@ -178,6 +210,18 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         {"cache_modifier": "cg"},
         {"cache_modifier": ""},
         {"cache_modifier": ".cv"},
+        {"swapped": 2},
+        {"swapped": True},
+        {"swapped": "1"},
+        {"realigned": -1},
+        {"schedule": "slow"},
+        {"schedule": 1},
+        {"cluster": "3x1"},
+        {"cluster": (2, 1)},
+        {"cluster_k": "2"},
+        {"reduce": "atomic"},
+        {"prefetch": 1},
+        {"others_": 1},
     ],
 )
 def test_configs_without_a_name_cannot_be_made(fields: dict[str, int | str]) -> None:
@@ -191,3 +235,20 @@ def test_configs_are_ordered_and_hashable() -> None:
     small, large = Config("tiled", 16, 64, 64), Config("tiled", 128, 16, 16)
     assert sorted([large, small]) == [small, large]
     assert len({small, large, dataclasses.replace(small)}) == 2
+
+
+def test_what_a_config_has() -> None:
+    """All parameters can be read, those left out at their neutral value; and nothing else."""
+    config = Config("warp_specialized", 64, 64, 64, cluster_k=2, swapped=1)
+    assert (config.cluster_k, config.swapped, config.realigned, config.cluster, config.kpack) == (2, 1, 0, "1x1", 0)
+    assert config.others == (("cluster_k", 2), ("swapped", 1))
+    assert config == Config("warp_specialized", 64, 64, 64, others=config.others, reduce="usual")
+    assert config.having(swapped=0, cluster_k=1).others == ()
+    with pytest.raises(AttributeError, match="no parameter 'prefetch'"):
+        _ = config.prefetch
+
+
+def test_configs_survive_pickling_and_copying() -> None:
+    """They go to workers and come back."""
+    config = Config("tiled", 64, 64, 64, reduce="semaphore", swapped=1)
+    assert pickle.loads(pickle.dumps(config)) == config == copy.deepcopy(config)

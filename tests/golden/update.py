@@ -41,10 +41,10 @@ CASES: dict[str, tuple[GemmProblem, tuple[str, ...], str]] = {
     ),
     "tiled": (_USUAL, ("tiled_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
     "tiled_scaled": (_SCALED, ("tiled_BM128_BN128_BK64_GM8_SK1_nW4_nS3",), "sm_90"),
-    "tiled_semaphore": (_USUAL, ("tiled_semaphore_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
-    "tiled_swapped": (_USUAL, ("tiled_swapped_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
+    "tiled_semaphore": (_USUAL, ("tiled_BM32_BN32_BK64_GM3_SK3_nW4_nS3_semaphore",), "sm_90"),
+    "tiled_swapped": (_USUAL, ("tiled_BM32_BN32_BK64_GM3_SK3_nW4_nS3_semaphore_swapped",), "sm_90"),
     "tiled_tma": (_USUAL, ("tiled_tma_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
-    "tiled_tma_split": (_USUAL, ("split_tma_BM32_BN32_BK64_GM3_SK3_nW4_nS3",), "sm_90"),
+    "tiled_tma_split": (_USUAL, ("tiled_tma_BM32_BN32_BK64_GM3_SK3_nW4_nS3_kernel",), "sm_90"),
     "persistent_tma": (_USUAL, ("persistent_tma_BM32_BN32_BK64_GM3_SK1_nW4_nS3",), "sm_90"),
     "persistent_tma_scaled": (_SCALED, ("persistent_tma_BM128_BN256_BK64_GM8_SK1_nW8_nS3",), "sm_90"),
     "gemv": (GemmProblem(1, **_FEW), ("gemv_BM1_BN16_BK256_GM1_SK1_nW4_nS2",), "sm_90"),
@@ -57,25 +57,25 @@ CASES: dict[str, tuple[GemmProblem, tuple[str, ...], str]] = {
     "warp_specialized": (_USUAL, ("warp_specialized_BM64_BN112_BK64_GM3_SK2_nW4_nS6",), "sm_90"),
     "clusters_along_k": (
         GemmProblem(48, **_FEW),
-        ("warp_specialized_swapped_cluster2_BM48_BN64_BK64_GM1_SK1_nW4_nS6",),
+        ("warp_specialized_BM48_BN64_BK64_GM1_SK1_nW4_nS6_ck2_swapped",),
         "sm_90",
     ),
     "clusters_of_tiles": (
         GemmProblem(300, **_FEW),
-        ("warp_specialized_2x1_BM64_BN112_BK64_GM3_SK1_nW4_nS6",),
+        ("warp_specialized_BM64_BN112_BK64_GM3_SK1_nW4_nS6_cl2x1",),
         "sm_90",
     ),
     "block_scales": (
         _BLOCK_SCALED,
         (
             "warp_specialized_BM128_BN112_BK128_GM4_SK1_nW8_nS5",
-            "warp_specialized_swapped_BM40_BN64_BK128_GM1_SK2_nW4_nS8",
+            "warp_specialized_BM40_BN64_BK128_GM1_SK2_nW4_nS8_swapped",
         ),
         "sm_90",
     ),
     "realigned": (
         GemmProblem(104, 200, 523, bias=True, activation="relu"),
-        ("realigned_tiled_tma_BM32_BN32_BK64_GM3_SK1_nW4_nS3",),
+        ("tiled_tma_BM32_BN32_BK64_GM3_SK1_nW4_nS3_realigned",),
         "sm_90",
     ),
 }

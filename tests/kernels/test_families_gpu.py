@@ -8,13 +8,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from forms import CUTE_FORMS, FORMS, made
 from interpreted import fitted, takes
 from small_gemms import make_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.ops.op import get_op
 from genkern.profiling.checking.accuracy import worst_row_error
 from genkern.profiling.checking.subjects import module_subject
@@ -30,11 +31,11 @@ CONFIGS = [
     Config("tiled_tma", 64, 64, 64, 8, 1, 4, 4),
     Config("tiled_tma", 16, 64, 128, 1, 4, 4, 4),
     Config("tiled_tma", 64, 32, 64, 1, 3, 4, 4),
-    Config("split_tma", 64, 128, 64, 1, 5, 4, 4),
-    Config("split_tma", 128, 64, 64, 4, 1, 8, 3),
+    Config("tiled_tma", 64, 128, 64, 1, 5, 4, 4, reduce="kernel"),
+    Config("tiled_tma", 128, 64, 64, 4, 1, 8, 3, reduce="kernel"),
     Config("persistent_tma", 128, 128, 64, 8, 1, 8, 3),
-    Config("persistent_tma_specialized", 128, 128, 64, 8, 1, 4, 3),
-    Config("persistent_tma_specialized", 64, 64, 64, 4, 1, 8, 4),
+    Config("persistent_tma", 128, 128, 64, 8, 1, 4, 3, specialized=1),
+    Config("persistent_tma", 64, 64, 64, 4, 1, 8, 4, specialized=1),
     Config("warp_specialized", 64, 64, 64, 4, 1, 4, 8),
     Config("warp_specialized", 128, 160, 64, 4, 1, 8, 3),
     Config("warp_specialized", 64, 112, 64, 4, 1, 4, 6),
@@ -44,74 +45,71 @@ CONFIGS = [
     Config("warp_specialized", 128, 192, 64, 4, 1, 8, 3),
     Config("warp_specialized", 64, 240, 64, 4, 1, 4, 4),
     Config("warp_specialized", 128, 80, 64, 4, 2, 4, 5),
-    Config("warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 8),
-    Config("warp_specialized_swapped", 8, 64, 64, 1, 5, 4, 12),
-    Config("warp_specialized_swapped", 232, 64, 64, 4, 2, 4, 4),
-    Config("warp_specialized_swapped", 136, 128, 64, 4, 2, 8, 4),
-    Config("warp_specialized_swapped", 184, 128, 64, 1, 1, 8, 3),
-    Config("warp_specialized_swapped", 48, 128, 64, 4, 1, 4, 6),
-    Config("warp_specialized_swapped", 24, 64, 256, 1, 1, 4, 3),
-    Config("warp_specialized_swapped", 16, 128, 256, 1, 3, 8, 3),
-    Config("warp_specialized_swapped", 104, 64, 128, 1, 1, 4, 4),
-    Config("warp_specialized_swapped_cluster2", 104, 64, 64, 1, 1, 4, 8),
-    Config("warp_specialized_swapped_cluster2", 40, 128, 64, 2, 1, 4, 6),
-    Config("warp_specialized_swapped_cluster2", 96, 128, 64, 1, 1, 8, 3),
-    Config("warp_specialized_swapped_cluster3", 104, 64, 64, 1, 1, 4, 6),
-    Config("warp_specialized_swapped_cluster3", 40, 128, 64, 2, 1, 4, 5),
-    Config("warp_specialized_swapped_cluster3", 24, 128, 64, 1, 1, 8, 6),
-    Config("warp_specialized_swapped_cluster5", 40, 64, 64, 1, 1, 4, 6),
-    Config("warp_specialized_swapped_cluster5", 24, 128, 64, 2, 1, 4, 5),
-    Config("warp_specialized_swapped_cluster5", 16, 128, 64, 1, 1, 8, 5),
-    Config("warp_specialized_swapped_cluster4", 104, 64, 64, 1, 1, 4, 5),
-    Config("warp_specialized_swapped_cluster4", 56, 128, 64, 2, 1, 4, 4),
-    Config("warp_specialized_swapped_cluster4", 8, 128, 256, 1, 1, 8, 3),
-    Config("warp_specialized_swapped_cluster8", 24, 64, 64, 1, 1, 4, 6),
-    Config("warp_specialized_swapped_cluster8", 16, 128, 64, 1, 1, 4, 5),
-    Config("warp_specialized_swapped_cluster8", 32, 128, 64, 1, 1, 8, 3),
-    Config("warp_specialized_2x1", 64, 112, 64, 2, 1, 4, 5),
-    Config("warp_specialized_2x1", 64, 128, 64, 2, 1, 4, 5),
-    Config("warp_specialized_2x1", 128, 192, 64, 4, 1, 8, 3),
-    Config("warp_specialized_2x1", 128, 80, 64, 1, 1, 4, 4),
-    Config("warp_specialized_2x1", 256, 96, 64, 2, 1, 8, 2),
-    Config("warp_specialized_2x1", 128, 256, 64, 4, 1, 8, 4),
-    Config("warp_specialized_1x2", 64, 80, 64, 2, 1, 4, 6),
-    Config("warp_specialized_1x2", 128, 144, 64, 4, 1, 8, 3),
-    Config("warp_specialized_1x2", 128, 64, 64, 1, 1, 4, 5),
-    Config("warp_specialized_1x2", 256, 80, 64, 2, 1, 8, 3),
-    Config("warp_specialized_swapped_2x1", 104, 64, 64, 2, 1, 4, 6),
-    Config("warp_specialized_swapped_2x1", 152, 128, 64, 4, 1, 8, 3),
-    Config("warp_specialized_swapped_2x1", 88, 128, 64, 1, 1, 4, 5),
-    Config("warp_specialized_swapped_1x2", 112, 64, 64, 2, 1, 4, 6),
-    Config("warp_specialized_swapped_1x2", 192, 128, 64, 4, 1, 8, 3),
-    Config("warp_specialized_swapped_1x2", 128, 128, 64, 1, 1, 4, 3),
-    Config("realigned_tiled_tma", 128, 128, 64, 8, 1, 8, 4),
-    Config("realigned_tiled_tma", 64, 256, 64, 4, 1, 4, 3),
-    Config("realigned_split_tma", 64, 128, 64, 4, 5, 4, 4),
-    Config("realigned_split_tma", 128, 64, 128, 1, 3, 8, 3),
-    Config("realigned_warp_specialized", 128, 160, 64, 4, 1, 8, 3),
-    Config("realigned_warp_specialized", 64, 112, 64, 4, 1, 4, 6),
-    Config("realigned_warp_specialized_swapped", 184, 128, 64, 1, 1, 8, 3),
-    Config("realigned_warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 6),
+    Config("warp_specialized", 104, 64, 64, 1, 1, 4, 8, swapped=1),
+    Config("warp_specialized", 8, 64, 64, 1, 5, 4, 12, swapped=1),
+    Config("warp_specialized", 232, 64, 64, 4, 2, 4, 4, swapped=1),
+    Config("warp_specialized", 136, 128, 64, 4, 2, 8, 4, swapped=1),
+    Config("warp_specialized", 184, 128, 64, 1, 1, 8, 3, swapped=1),
+    Config("warp_specialized", 48, 128, 64, 4, 1, 4, 6, swapped=1),
+    Config("warp_specialized", 24, 64, 256, 1, 1, 4, 3, swapped=1),
+    Config("warp_specialized", 16, 128, 256, 1, 3, 8, 3, swapped=1),
+    Config("warp_specialized", 104, 64, 128, 1, 1, 4, 4, swapped=1),
+    Config("warp_specialized", 104, 64, 64, 1, 1, 4, 8, cluster_k=2, swapped=1),
+    Config("warp_specialized", 40, 128, 64, 2, 1, 4, 6, cluster_k=2, swapped=1),
+    Config("warp_specialized", 96, 128, 64, 1, 1, 8, 3, cluster_k=2, swapped=1),
+    Config("warp_specialized", 104, 64, 64, 1, 1, 4, 6, cluster_k=3, swapped=1),
+    Config("warp_specialized", 40, 128, 64, 2, 1, 4, 5, cluster_k=3, swapped=1),
+    Config("warp_specialized", 24, 128, 64, 1, 1, 8, 6, cluster_k=3, swapped=1),
+    Config("warp_specialized", 40, 64, 64, 1, 1, 4, 6, cluster_k=5, swapped=1),
+    Config("warp_specialized", 24, 128, 64, 2, 1, 4, 5, cluster_k=5, swapped=1),
+    Config("warp_specialized", 16, 128, 64, 1, 1, 8, 5, cluster_k=5, swapped=1),
+    Config("warp_specialized", 104, 64, 64, 1, 1, 4, 5, cluster_k=4, swapped=1),
+    Config("warp_specialized", 56, 128, 64, 2, 1, 4, 4, cluster_k=4, swapped=1),
+    Config("warp_specialized", 8, 128, 256, 1, 1, 8, 3, cluster_k=4, swapped=1),
+    Config("warp_specialized", 24, 64, 64, 1, 1, 4, 6, cluster_k=8, swapped=1),
+    Config("warp_specialized", 16, 128, 64, 1, 1, 4, 5, cluster_k=8, swapped=1),
+    Config("warp_specialized", 32, 128, 64, 1, 1, 8, 3, cluster_k=8, swapped=1),
+    Config("warp_specialized", 64, 112, 64, 2, 1, 4, 5, cluster="2x1"),
+    Config("warp_specialized", 64, 128, 64, 2, 1, 4, 5, cluster="2x1"),
+    Config("warp_specialized", 128, 192, 64, 4, 1, 8, 3, cluster="2x1"),
+    Config("warp_specialized", 128, 80, 64, 1, 1, 4, 4, cluster="2x1"),
+    Config("warp_specialized", 256, 96, 64, 2, 1, 8, 2, cluster="2x1"),
+    Config("warp_specialized", 128, 256, 64, 4, 1, 8, 4, cluster="2x1"),
+    Config("warp_specialized", 64, 80, 64, 2, 1, 4, 6, cluster="1x2"),
+    Config("warp_specialized", 128, 144, 64, 4, 1, 8, 3, cluster="1x2"),
+    Config("warp_specialized", 128, 64, 64, 1, 1, 4, 5, cluster="1x2"),
+    Config("warp_specialized", 256, 80, 64, 2, 1, 8, 3, cluster="1x2"),
+    Config("warp_specialized", 104, 64, 64, 2, 1, 4, 6, cluster="2x1", swapped=1),
+    Config("warp_specialized", 152, 128, 64, 4, 1, 8, 3, cluster="2x1", swapped=1),
+    Config("warp_specialized", 88, 128, 64, 1, 1, 4, 5, cluster="2x1", swapped=1),
+    Config("warp_specialized", 112, 64, 64, 2, 1, 4, 6, cluster="1x2", swapped=1),
+    Config("warp_specialized", 192, 128, 64, 4, 1, 8, 3, cluster="1x2", swapped=1),
+    Config("warp_specialized", 128, 128, 64, 1, 1, 4, 3, cluster="1x2", swapped=1),
+    Config("tiled_tma", 128, 128, 64, 8, 1, 8, 4, realigned=1),
+    Config("tiled_tma", 64, 256, 64, 4, 1, 4, 3, realigned=1),
+    Config("tiled_tma", 64, 128, 64, 4, 5, 4, 4, reduce="kernel", realigned=1),
+    Config("tiled_tma", 128, 64, 128, 1, 3, 8, 3, reduce="kernel", realigned=1),
+    Config("warp_specialized", 128, 160, 64, 4, 1, 8, 3, realigned=1),
+    Config("warp_specialized", 64, 112, 64, 4, 1, 4, 6, realigned=1),
+    Config("warp_specialized", 184, 128, 64, 1, 1, 8, 3, swapped=1, realigned=1),
+    Config("warp_specialized", 104, 64, 64, 1, 1, 4, 6, swapped=1, realigned=1),
     Config("gemv", 1, 4, 512, 1, 1, 4, 1),
     Config("gemv", 1, 1, 8192, 1, 1, 8, 1),
-    Config("tiled_semaphore", 64, 64, 64, 4, 3, 4, 3),
-    Config("tiled_semaphore", 128, 128, 64, 8, 1, 8, 3),
-    Config("tiled_atomic", 64, 64, 64, 4, 3, 4, 3),
-    Config("stream_k", 128, 128, 64, 8, 1, 8, 3),
-    Config("stream_k", 64, 64, 64, 4, 1, 4, 3),
-    Config("tiled_swapped", 16, 128, 64, 1, 4, 4, 3),
-    Config("tiled_swapped", 8, 64, 128, 1, 1, 4, 3),
-    Config("tiled_tma_swapped", 16, 128, 64, 1, 4, 4, 3),
-    Config("tiled_tma_swapped", 8, 64, 128, 1, 1, 4, 3),
+    Config("tiled", 64, 64, 64, 4, 3, 4, 3, reduce="semaphore"),
+    Config("tiled", 128, 128, 64, 8, 1, 8, 3, reduce="semaphore"),
+    Config("tiled", 16, 128, 64, 1, 4, 4, 3, reduce="semaphore", swapped=1),
+    Config("tiled", 8, 64, 128, 1, 1, 4, 3, reduce="semaphore", swapped=1),
+    Config("tiled_tma", 16, 128, 64, 1, 4, 4, 3, swapped=1),
+    Config("tiled_tma", 8, 64, 128, 1, 1, 4, 3, swapped=1),
     Config("skinny", 1, 4, 1024, 1, 2, 4, 1),
     Config("skinny", 16, 2, 1024, 1, 1, 4, 1),
 ]
-# A family that has no config above still has one here, but for skinny_dot, whose weights have fewer bits than A
+# A form that has no config above still has one here, but for skinny_dot, whose weights have fewer bits than A
 # (tests/kernels/test_skinny_dot.py).
-HERE = {*CUTE, *(config.family for config in CONFIGS), "skinny_dot"}
-CONFIGS += [Config(name, 64, 64, 64, 4, 1, 4, 3) for name in FAMILIES if name not in HERE]
+HERE = {*CUTE_FORMS, *(form_of(config).stem for config in CONFIGS), "skinny_dot"}
+CONFIGS += [made(name, 64, 64, 64, 4, 1, 4, 3) for name in FORMS if name not in HERE]
 # Those of which several programs make one tile.
-SHARING = [config for config in CONFIGS if config.SPLIT_K > 1 or config.family == "stream_k"]
+SHARING = [config for config in CONFIGS if config.SPLIT_K > 1]
 LARGE_K = 262_144
 SMALL_K = 256
 SHORT_SUMS = GemmProblem(64, 128, SMALL_K, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32")
@@ -249,7 +247,7 @@ def test_slices_of_larger_matrices(tmp_path: Path, config: Config) -> None:
         pytest.skip(f"not on {arch()}")
     module, operands = on_gpu(tmp_path, problem, config)
     row_major = {"a": problem.row_major_a, "b": problem.row_major_b, "c": True}
-    for extra in (16, 64) if FAMILIES[config.family].uses_tma else (1, 3, 64):
+    for extra in (16, 64) if form_of(config).uses_tma else (1, 3, 64):
         sliced = {**operands, **{name: _slice(operands[name], row_major[name], extra) for name in "abc"}}
         module.check([config.name], sliced)
 
@@ -321,7 +319,7 @@ def test_runs_repeat_to_the_bit(tmp_path: Path, config: Config) -> None:
     """A hundred calls on the same operands give the same bits, for every family that is not marked otherwise."""
     import torch
 
-    if not FAMILIES[config.family].deterministic:
+    if not form_of(config).deterministic:
         pytest.skip(f"{config.family} adds in the order in which programs arrive")
     problem = fitted(GemmProblem(100, 2112, 8192, dtype_c="fp32", bias=True, activation="gelu"), config)
     if not takes(problem, config, arch()):

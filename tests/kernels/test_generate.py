@@ -15,17 +15,16 @@ from types import SimpleNamespace
 
 import forked_programs
 import pytest
+from forms import CUTE_FORMS, FORMS, made
 from golden.update import CASES, FOLDER, path_of, rendered
 from long_tests import spread
 from small_gemms import (
     AMD,
     AMD_SPLIT,
-    ATOMIC,
     FEW_ROWS,
     GEMV,
     SEMAPHORE,
     SPLIT,
-    STREAM_K,
     SWAPPED,
     TILED,
     TILED_TMA,
@@ -47,7 +46,6 @@ from small_gemms import (
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.source import load_module
@@ -65,7 +63,10 @@ import triton.language
 
 blocks = [16, 32, 64, 128, 256]
 choices = itertools.product(blocks, blocks, blocks[:4], [1, 4, 8, 16], [1, 4, 8], [2, 4, 8], [1, 2, 3], [0, 2])
-configs = [Config("tiled", *values, 16, 2) for values in itertools.islice(choices, 15_000)]
+amd = {"matrix_instr_nonkdim": 16, "kpack": 2}
+configs = [
+    Config("tiled", *values, waves_per_eu=waves, **amd) for *values, waves in itertools.islice(choices, 15_000)
+]
 
 def best(function):
     times = []
@@ -97,7 +98,7 @@ def every_kind() -> list[tuple[GemmProblem, list[Config], str]]:
     targets = [
         ("sm_90", [TILED, SPLIT, TMA, TILED_TMA_SPLIT]),
         ("sm_90", [TMA_SWAPPED]),
-        ("gfx942", [SEMAPHORE, ATOMIC, STREAM_K, SWAPPED, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
+        ("gfx942", [SEMAPHORE, SWAPPED, FEW_ROWS, dataclasses.replace(FEW_ROWS, BLOCK_SIZE_M=16)]),
         ("sm_80", [TILED]),
         ("sm_90", [WARP_SPECIALIZED]),
         ("sm_90", [WARP_SPECIALIZED_SWAPPED]),
@@ -196,13 +197,13 @@ def test_an_activation_is_one_line_of_the_kernel_that_ends_a_call(activation: st
     assert same == {"matmul_tiled_split_mask_m"}
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in CUTE and not FAMILIES[name].in_registers])
+@pytest.mark.parametrize("family", [name for name in FORMS if name not in (*CUTE_FORMS, "skinny_dot")])
 def test_every_family_has_the_epilogue(family: str) -> None:
     """Those that the interpreter does not run too: the kernel that writes C applies an activation, bias or not."""
     for bias in (False, True):
-        problem = GemmProblem(1, 64, 257 if FAMILIES[family].realigns else 256, bias=bias, activation="silu")
-        for split in (1, 3) if FAMILIES[family].splits_k else (1,):
-            module = generate(problem, [Config(family, 16 if family == "skinny" else 64, 64, 64, 1, split)], "sm_90")
+        problem = GemmProblem(1, 64, 257 if FORMS[family].realigned else 256, bias=bias, activation="silu")
+        for split in (1, 3) if FORMS[family].splits_k else (1,):
+            module = generate(problem, [made(family, 16 if family == "skinny" else 64, 64, 64, 1, split)], "sm_90")
             assert "= activate(" in module.text
             assert ("bias" in "".join(kernels_of(module).values())) == bias
 
@@ -281,7 +282,7 @@ def test_operands_that_would_be_misread_are_refused(
 def test_steps_along_a_wide_operand_have_64_bits() -> None:
     """BLOCK_SIZE_K rows of a column-major A or a row-major B, or SPLIT_K times M rows of partial sums, may be past 32
     bits, whatever the family."""
-    pointers = [TILED, SPLIT, SEMAPHORE, ATOMIC, SWAPPED, STREAM_K]
+    pointers = [TILED, SPLIT, SEMAPHORE, SWAPPED]
     for name, wide in (
         ("a", GemmProblem(2**27, 64, 256, row_major_a=False)),
         ("b", GemmProblem(64, 2**27, 256, row_major_b=True)),
@@ -299,7 +300,7 @@ def test_one_row_per_config() -> None:
     """The table has a row for each config; a kernel that many configs use is there once."""
     configs = [dataclasses.replace(TILED, GROUP_SIZE_M=group) for group in range(1, 500)]
     module = generate(GemmProblem(64, 64, 64), configs, "sm_90")
-    assert module.text.count('    ("matmul_tiled", "tiled", 64, 32, 32, ') == 499
+    assert module.text.count(' "matmul_tiled", "tiled", "BM64_BN32_BK32_nW4_nS2", 64, 32, 32, ') == 499
     assert set(kernels_of(module)) == {"tile_of", "matmul_tiled"}
 
 

@@ -13,6 +13,7 @@ from small_gemms import needs_interpreter, write_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
@@ -23,7 +24,7 @@ LAYOUTS = list(itertools.product((True, False), (True, False)))
 SMALL = Config("tiled", 32, 32, 32, 2, 1)
 SPLIT = Config("tiled", 32, 16, 32, 3, 4)
 TMA = Config("persistent_tma", 32, 32, 32, 2, 1)
-TMA_SPECIALIZED = Config("persistent_tma_specialized", 32, 16, 32, 2, 1)
+TMA_SPECIALIZED = Config("persistent_tma", 32, 16, 32, 2, 1, specialized=1)
 TILED_TMA = Config("tiled_tma", 32, 16, 32, 2, 3)
 GEMV = Config("gemv", 16, 16, 64, 1, 1)
 SKINNY = Config("tiled", 16, 64, 128, 1, 1)
@@ -93,8 +94,8 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
     for layout, (split, k) in itertools.product(LAYOUTS, ((1, 112), (2, 160), (3, 112), (5, 96), (16, 32))):
         config = Config("tiled_tma", 32, 16, 32, 2, split)
         cases.append((a16w16(104, 48, k, layout=layout, bias=split > 2), config))
-        cases.append((a16w16(104, 48, k, layout=layout, bias=split > 2), replace(config, family="split_tma")))
-    apart = replace(TILED_TMA, family="split_tma")
+        cases.append((a16w16(104, 48, k, layout=layout, bias=split > 2), replace(config, reduce="kernel")))
+    apart = replace(TILED_TMA, reduce="kernel")
     cases += [
         (a8w8(48, 48, 112, dtype, bias=True), config) for dtype in ("int8", *FP8) for config in (TILED_TMA, apart)
     ]
@@ -108,26 +109,14 @@ def _cases() -> list[tuple[GemmProblem, Config]]:
     # Several blocks of rows, one that overhangs, and rows that all programs have.
     few = Config("skinny", 4, 16, 64, 1, 2)
     cases += [(a16w16(m, 17, 161), replace(few, BLOCK_SIZE_M=rows)) for m, rows in ((1, 1), (2, 2), (7, 4), (16, 16))]
-    families = ("tiled_semaphore", "tiled_atomic", "tiled_swapped")
-    for config in (*(Config(family, 32, 16, 32, 2, 3) for family in families), few):
+    summed = Config("tiled", 32, 16, 32, 2, 3, reduce="semaphore")
+    for config in (summed, replace(summed, swapped=1), few):
         cases += _split_cases(config)
-    swapped = Config("tiled_tma_swapped", 16, 32, 32, 2, 3)
+    swapped = Config("tiled_tma", 16, 32, 32, 2, 3, swapped=1)
     cases += [(a16w16(24, 48, 112, layout=layout, bias=True), swapped) for layout in LAYOUTS]
     cases += [(a16w16(5, 48, 112), replace(swapped, BLOCK_SIZE_M=8, SPLIT_K=split)) for split in (1, 2, 5)]
     cases += [(a8w8(16, 48, 112, dtype, bias=True), swapped) for dtype in ("int8", FP8[0])]
-    return cases + _stream_k_cases()
-
-
-def _stream_k_cases() -> list[tuple[GemmProblem, Config]]:
-    """Fewer tiles than programs, a last wave that is full, and ones that are not; shares of one block, or none."""
-    config = Config("stream_k", 16, 16, 32, 2, 1)
-    cases = [(a16w16(33, 48, 161, layout=layout, bias=True), config) for layout in LAYOUTS]
-    cases += [
-        (a8w8(33, 16, 97, dtype, layout=layout), config)
-        for dtype, layout in zip(("int8", *FP8), LAYOUTS * 2, strict=False)
-    ]
-    sizes = ((1, 1, 1), (16, 16, 31), (7, 33, 480), (112, 16, 64), (16, 128, 64), (49, 49, 32), (40, 70, 1000))
-    return cases + [(a16w16(*size), config) for size in sizes]
+    return cases
 
 
 def _split_cases(split: Config) -> list[tuple[GemmProblem, Config]]:
@@ -163,7 +152,7 @@ def _traits(case: tuple[GemmProblem, Config]) -> list[tuple[object, ...]]:
         (config.SPLIT_K > 1, blocks < config.SPLIT_K, blocks % config.SPLIT_K > 0),
         config.xcd_remap,
     )
-    return [(config.family, number, trait) for number, trait in enumerate(each)]
+    return [(form_of(config).stem, number, trait) for number, trait in enumerate(each)]
 
 
 def _steps(case: tuple[GemmProblem, Config]) -> int:

@@ -1,6 +1,6 @@
 """Properties of every family's kernels under Triton's interpreter, on problems that nobody chose.
 
-Families come from FAMILIES: a new one is held to all of this without being named here.
+Families come from the catalogue: a new one is held to all of this without being named here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import math
 
 import pytest
+from forms import FORMS, made
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import INTERPRETED, Answer, Interpreter, fitted
@@ -18,8 +19,8 @@ from small_gemms import needs_interpreter
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
+from genkern.kernels.catalogue import block_problem
 from genkern.kernels.families.realigned import copied_operands
-from genkern.kernels.family import FAMILIES, block_problem
 from genkern.ops.op import get_op
 
 pytestmark = needs_interpreter
@@ -56,10 +57,11 @@ def configs(draw: st.DrawFn, family: str) -> Config:
     blocks = []
     for field in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"):
         # Without a dot every row is a step of its own: small blocks take the interpreter long.
-        sizes = (4, 16, 32, 64) if FAMILIES[family].uses_dot or field == "BLOCK_SIZE_M" else (32, 64, 128)
-        blocks.append(draw(st.sampled_from([size for size in sizes if not block_problem(family, field, size)])))
-    split = draw(st.sampled_from([1, 2, 3, 7])) if FAMILIES[family].splits_k else 1
-    return Config(family, *blocks, draw(st.sampled_from([1, 2, 5])), split)
+        sizes = (4, 16, 32, 64) if FORMS[family].uses_dot or field == "BLOCK_SIZE_M" else (32, 64, 128)
+        taken = [size for size in sizes if not block_problem(FORMS[family], field, size, "triton")]
+        blocks.append(draw(st.sampled_from(taken)))
+    split = draw(st.sampled_from([1, 2, 3, 7])) if FORMS[family].splits_k else 1
+    return made(family, *blocks, draw(st.sampled_from([1, 2, 5])), split)
 
 
 def agrees(problem: GemmProblem, answer: Answer) -> None:
@@ -88,7 +90,7 @@ def test_slices_of_larger_matrices(interpreter: Interpreter, family: str, data: 
     """
     config = data.draw(configs(family))
     problem = fitted(data.draw(problems()), config)
-    longer = st.sampled_from([0, 32, 64]) if FAMILIES[family].uses_tma else st.integers(0, 40)
+    longer = st.sampled_from([0, 32, 64]) if FORMS[family].uses_tma else st.integers(0, 40)
     extra = {name: data.draw(longer) for name in "abc"}
     if family == "gemv" and not problem.row_major_a:
         extra["a"] = 0
@@ -107,8 +109,8 @@ def test_every_epilogue_of_every_family(interpreter: Interpreter, family: str, a
         (3, True, ("a8w8", "int8", "bf16")),
     )
     for split, bias, (op, dtype, dtype_c) in in_turns(kinds, 2, INTERPRETED.index(family)):
-        split = split if FAMILIES[family].splits_k else 1
-        config = Config(family, *(16, 16, 32) if FAMILIES[family].uses_dot else (16, 64, 64), 1, split)
+        split = split if FORMS[family].splits_k else 1
+        config = made(family, *(16, 16, 32) if FORMS[family].uses_dot else (16, 64, 64), 1, split)
         problem = GemmProblem(20, 33, 100, op, dtype, dtype, dtype_c, bias=bias, activation=activation)
         fitting = fitted(problem, config)
         agrees(fitting, interpreter.run(fitting, config))
@@ -125,8 +127,8 @@ def test_long_sums_stay_in_float32(interpreter: Interpreter, family: str) -> Non
     rounding of a partial sum to 16 bits would be 2^-12 at least, ten times that.
     """
     worst = {}
-    for split in (1, 4) if FAMILIES[family].splits_k else (1,):
-        config = Config(family, *(16, 16, 256) if FAMILIES[family].uses_dot else (4, 32, 1024), 1, split)
+    for split in (1, 4) if FORMS[family].splits_k else (1,):
+        config = made(family, *(16, 16, 256) if FORMS[family].uses_dot else (4, 32, 1024), 1, split)
         problem = fitted(
             GemmProblem(
                 config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, LARGE_K, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32"
@@ -151,10 +153,10 @@ def test_odd_leading_dimensions_are_taken_or_refused(
     interpreter: Interpreter, family: str, extra: dict[str, int], why: str
 ) -> None:
     """The copy engine's families say what they need, but for what is copied; all others compute the product."""
-    config = Config(family, 16, 16, 32)
+    config = made(family, 16, 16, 32)
     problem = fitted(GemmProblem(32, 48, 64), config)
-    copied = FAMILIES[family].realigns and why[0] in copied_operands(problem)
-    if copied or not (FAMILIES[family].stores_tma if why == "c" else FAMILIES[family].uses_tma):
+    copied = FORMS[family].realigned and why[0] in copied_operands(problem)
+    if copied or not (FORMS[family].stores_tma if why == "c" else FORMS[family].uses_tma):
         agrees(problem, interpreter.run(problem, config, extra=extra))
         return
     with pytest.raises(AssertionError, match=f"ValueError: {why}.* multiples of 16 bytes; copy it, or use a config"):
@@ -175,9 +177,9 @@ def test_fitting_changes_as_little_as_it_can() -> None:
     assert fitted(odd, Config("tiled_tma", 16, 16, 16)) == dataclasses.replace(odd, M=16, N=16, K=16)
     assert fitted(odd, Config("gemv", 1, 16, 16)) == dataclasses.replace(odd, M=1, row_major_b=False)
     narrow = GemmProblem(96, 32, 64, "a8w8", "int8", "int8", row_major_a=False)
-    assert fitted(narrow, Config("tiled_tma_swapped", 16, 64, 64)) == narrow
-    assert fitted(narrow, Config("tiled_tma_swapped", 8, 64, 64)) == dataclasses.replace(narrow, row_major_a=True)
-    for gluon in (Config("warp_specialized", 128, 160, 64), Config("warp_specialized_swapped", 104, 64, 64)):
+    assert fitted(narrow, Config("tiled_tma", 16, 64, 64, swapped=1)) == narrow
+    assert fitted(narrow, Config("tiled_tma", 8, 64, 64, swapped=1)) == dataclasses.replace(narrow, row_major_a=True)
+    for gluon in (Config("warp_specialized", 128, 160, 64), Config("warp_specialized", 104, 64, 64, swapped=1)):
         sums = GemmProblem(96, 32, 64, dtype_c="fp32")
         assert fitted(sums, gluon) == sums
         turned = dataclasses.replace(sums, row_major_a=False, row_major_b=True)

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from forms import FORMS, RINGS
+from forms import made as of_form
 from gluon_cases import made, room_for_stages, text_of
 from gluon_groups import assert_groups_exact, experts, group_product, grouped, said_of_groups
 from hypothesis import assume, given, settings
@@ -16,8 +18,8 @@ from small_gemms import specs_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import sides
 from genkern.kernels.families.gluon_tile import buffer_bytes, scale_bytes
-from genkern.kernels.family import FAMILIES, GLUON, sides
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.source import ast_source, load_module
@@ -35,7 +37,7 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int, list[int]]:
     family = draw(st.sampled_from([UPRIGHT, SWAPPED]))
     warps = draw(st.sampled_from([4, 8]))
     rows = warps * draw(st.sampled_from([16, 32]))
-    step = FAMILIES[family].width_step
+    step = FORMS[family].sides.width_step
     width = step * draw(st.integers(1, 96 // step))
     dtype, own = draw(
         st.sampled_from([("fp16", []), ("int8", [("scales", "per_token")]), ("fp8e4m3fn", []), ("fp8e4m3fn", [BLOCKS])])
@@ -249,8 +251,8 @@ BF16 = GemmProblem(4096, 4096, 7168, "grouped_gemm", own=(("groups", 64),))
 OF_BLOCKS = ("experts", 64), BLOCKS, ("top_k", 8)
 DOWN = GemmProblem(512, 7168, 2048, "fused_moe", "fp8e4m3fn", "fp8e4m3fn", "bf16", own=OF_BLOCKS)
 COMPILED = [
-    (BF16, Config(UPRIGHT, 128, 256, 64, 8, 1, 8, 3)),
-    (DOWN, Config(SWAPPED, 40, 128, 128, 1, 1, 4, 8)),
+    (BF16, of_form(UPRIGHT, 128, 256, 64, 8, 1, 8, 3)),
+    (DOWN, of_form(SWAPPED, 40, 128, 128, 1, 1, 4, 8)),
 ]
 
 
@@ -289,7 +291,7 @@ def test_what_takes_groups() -> None:
     """Families in Gluon without clusters; rows that lie one behind the other, wherever they go; weights along K."""
     problem, h200 = grouped(300, 128, 256, 5), gpu_for_arch("sm_90")
     tile = made(UPRIGHT, 64, 48, 1, 4, 3)
-    assert {name for name in GLUON if FAMILIES[name].groups} == {UPRIGHT, SWAPPED}
+    assert {name for name in RINGS if FORMS[name].groups} == {UPRIGHT, SWAPPED}
     assert not legal(problem, tile, h200)
     assert not legal(experts(300, 128, 256, 8, 2), tile, h200)
     assert "rowMajorB: N" in legal(grouped(300, 128, 256, 5, row_major_b=True), tile, h200)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from forms import made
 from small_gemms import make_module
 
-from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
@@ -21,7 +21,7 @@ UPRIGHT, SWAPPED = "warp_specialized", "warp_specialized_swapped"
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
 # Blocks along K of one and of two buffers in 16 and in 8 bits; one and two warpgroups, one and two products of each.
 CONFIGS = [
-    Config(family, *tile, block_k, group, 1, warps, stages)
+    made(family, *tile, block_k, group, 1, warps, stages)
     for block_k in (64, 128)
     for family, tile, group, warps, stages in (
         (UPRIGHT, (64, 112), 1, 4, 4),

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from forms import FORMS, RINGS
 from gluon_cases import (
     CLUSTERS,
     LAYOUTS,
@@ -36,9 +37,8 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
-from genkern.kernels.family import FAMILIES, GLUON
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
@@ -47,28 +47,28 @@ from genkern.ops.op import get_op
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     """A problem, a config of some family in Gluon, and a number of SMs."""
-    family = draw(st.sampled_from(GLUON))
-    step = FAMILIES[family].width_step
+    family = draw(st.sampled_from(RINGS))
+    step = FORMS[family].sides.width_step
     warps = draw(st.sampled_from([4, 8]))
     rows = warps * draw(st.sampled_from([16, 32]))
     # So that the sums of other programs leave room.
-    widest = min(256, (256 if FAMILIES[family].cluster == 1 else 128) * 128 // rows)
+    widest = min(256, (256 if FORMS[family].cluster_k == 1 else 128) * 128 // rows)
     width = step * draw(st.integers(1, widest // step))
     dtype_c = draw(st.sampled_from(sorted(NUMPY)))
     bias, activation = draw(st.booleans()), draw(st.sampled_from(["none", "relu"]))
     together = draw(st.sampled_from([1, 2, 4])) if family not in SIDE_BY_SIDE else 1
     row_major_a, row_major_b = draw(st.sampled_from(LAYOUTS))
-    turned = not row_major_a if FAMILIES[family].swaps_operands else row_major_b
+    turned = not row_major_a if FORMS[family].swapped else row_major_b
     most = min(6 // together + 1, room_for_stages(family, rows, width, dtype_c, turned) // together)
     # What the kernel asserts: that its ring is the largest allocation.
     part_bytes = rows * powers_of(width)[0] * np.dtype(NUMPY[dtype_c]).itemsize
     least = max(2, part_bytes // (together * buffer_bytes(rows, width)) + 1)
     assume(least <= most)
-    split_k = draw(st.integers(1, 5)) if FAMILIES[family].splits_k else 1
+    split_k = draw(st.integers(1, 5)) if FORMS[family].splits_k else 1
     stages, group = draw(st.integers(least, most)), draw(st.integers(1, 3))
     config = made(family, rows, width, split_k, warps, stages, group, together)
     # At most four tiles along either side, so that small ones take no longer than large ones; fewer for clusters.
-    along = 4 if FAMILIES[family].cluster == 1 else 2
+    along = 4 if FORMS[family].cluster_k == 1 else 2
     rows, columns = (min(300, along * size) for size in (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N))
     # On the copy engine's 16 bytes.
     aligned = 16 // np.dtype(NUMPY[dtype_c]).itemsize
@@ -102,10 +102,10 @@ WIDEST = {
 }
 EACH_WIDTH = [
     (name, rows, warps)
-    for name in GLUON
+    for name in RINGS
     for rows, warps in ((64, 4), (128, 4), (128, 8), (256, 8))
     # What several programs exchange takes its time.
-    if not (rows == 128 and FAMILIES[name].cluster > 2) and not (rows != 64 and name in SIDE_BY_SIDE)
+    if not (rows == 128 and FORMS[name].cluster_k > 2) and not (rows != 64 and name in SIDE_BY_SIDE)
 ]
 
 
@@ -113,7 +113,7 @@ EACH_WIDTH = [
 def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
     """Tiles that overhang, two or a cluster's one, at every 15th width of the family for which there is room (every
     third in `make test-long`), and all the powers of two."""
-    step = FAMILIES[family].width_step
+    step = FORMS[family].sides.width_step
     stages = 3
     done = 0
     for width in range(step, 257, step):
@@ -123,25 +123,25 @@ def test_every_width_is_exact(family: str, rows: int, warps: int) -> None:
         if width // step % repeats(15, 3) != 1 and width & (width - 1):
             continue
         config = made(family, rows, width, 1, warps, stages)
-        more = 5 if FAMILIES[family].cluster == 1 else -5
+        more = 5 if FORMS[family].cluster_k == 1 else -5
         problem = fp16_problem(config.BLOCK_SIZE_M + more, config.BLOCK_SIZE_N - 8 or 8, 152)
         assert_exact(product(problem, config, 3))
-    widest = WIDEST[FAMILIES[family].cluster][rows]
+    widest = WIDEST[FORMS[family].cluster_k][rows]
     assert done == widest // step * step
 
 
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", RINGS)
 @pytest.mark.parametrize(
     ("dtype_a", "dtype_b"),
     [("int8", "int8"), ("fp8e4m3fn", "fp8e4m3fn"), ("fp8e5m2", "fp8e4m3fn"), ("fp8e5m2", "fp8e5m2")],
 )
 def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
     """Twice as many elements to a row of the ring; scales, bias and activation, shares, and tiles that overhang."""
-    swapped = FAMILIES[family].swaps_operands
+    swapped = FORMS[family].swapped
     shapes = ((48, 1, 4, 1), (16, 1, 8, 2 if family not in SIDE_BY_SIDE else 1), (80, 3, 4, 1))
-    turn = GLUON.index(family) + (dtype_a == "int8")
+    turn = RINGS.index(family) + (dtype_a == "int8")
     for width, split_k, warps, together in in_turns(shapes, 3, turn):
-        shares = split_k if FAMILIES[family].splits_k else 1
+        shares = split_k if FORMS[family].splits_k else 1
         config = made(family, 16 * warps, width, shares, warps, 3, together=2 * together)
         m, n = (width + 5, 16 * warps - 4) if swapped else (16 * warps + 5, 2 * width - 4)
         problem = problem_8_bit(m, n, 528, dtype_a, dtype_b, bias=True, activation="relu")
@@ -150,20 +150,20 @@ def test_8_bits_are_exact(dtype_a: str, dtype_b: str, family: str) -> None:
 
 
 @pytest.mark.parametrize(("row_major_a", "row_major_b"), LAYOUTS[1:])
-@pytest.mark.parametrize("family", GLUON)
+@pytest.mark.parametrize("family", RINGS)
 def test_every_layout_is_exact(family: str, row_major_a: bool, row_major_b: bool) -> None:
     """Operands that run along rows or columns: whole boxes of 64 and parts of one, two warpgroups, shares, depths."""
     shapes = ((64, 64, 1, 4, 1), (128, 48, 2, 8, 1), (128, 128, 1, 4, 2), (256, 64, 3, 8, 1))
     layout = {"row_major_a": row_major_a, "row_major_b": row_major_b}
     cases = []
     for rows, width, split_k, warps, together in shapes:
-        shares = split_k if FAMILIES[family].splits_k else 1
+        shares = split_k if FORMS[family].splits_k else 1
         config = made(family, rows, width, shares, warps, 3, 2, together if family not in SIDE_BY_SIDE else 1)
         problem = fp16_problem(2 * config.BLOCK_SIZE_M - 8, config.BLOCK_SIZE_N + 24, 64 * 5 + 24, bias=True, **layout)
         if not legal(problem, config, gpu_for_arch("sm_90")):
             cases.append((problem, config))
     assert cases
-    turn = GLUON.index(family) + LAYOUTS.index((row_major_a, row_major_b))
+    turn = RINGS.index(family) + LAYOUTS.index((row_major_a, row_major_b))
     for problem, config in in_turns(cases, len(cases), turn):
         assert_exact(product(problem, config, 2, seed=config.BLOCK_SIZE_M))
 
@@ -179,10 +179,10 @@ def test_c_in_parts_that_take_turns_is_exact(family: str, dtype_c: str, rows: in
 
 
 @pytest.mark.parametrize("together", [2, 4])
-@pytest.mark.parametrize("family", [name for name in GLUON if name not in SIDE_BY_SIDE])
+@pytest.mark.parametrize("family", [name for name in RINGS if name not in SIDE_BY_SIDE])
 def test_buffers_that_are_filled_together_are_exact(family: str, together: int) -> None:
     """A ring of two times so many, whose last round ends with one, two, ... of them, over two tiles a program."""
-    config = made(family, 64, 24 if FAMILIES[family].swaps_operands else 32, 1, 4, 2, together=together)
+    config = made(family, 64, 24 if FORMS[family].swapped else 32, 1, 4, 2, together=together)
     for blocks in spread(range(4 * together, 5 * together + 1), together // 2 + 1):
         problem = fp16_problem(config.BLOCK_SIZE_M - 3, 2 * config.BLOCK_SIZE_N, 64 * blocks - 8)
         assert_exact(product(problem, config, 1, seed=blocks))
@@ -199,11 +199,11 @@ def test_any_share_is_exact(family: str, k: int) -> None:
     assert_exact(product(fp16_problem(70, 40, k, dtype_c="fp32"), config, 3, seed=k))
 
 
-@pytest.mark.parametrize("family", [name for name in CLUSTERS if FAMILIES[name].cluster > 2])
+@pytest.mark.parametrize("family", [name for name in CLUSTERS if FORMS[name].cluster_k > 2])
 @pytest.mark.parametrize("order", ["in order", "the other way round"])
 def test_sums_of_a_cluster_are_added_in_order(order: str, family: str) -> None:
     """Each program adds the others' sums to its own, by their rank; float32's rounding tells if it were otherwise."""
-    cluster = FAMILIES[family].cluster
+    cluster = FORMS[family].cluster_k
     width = 16 * cluster
     config = made(family, 64, width, 1, 4, 2)
     problem = fp16_problem(width, 64, 64 * cluster, dtype_c="fp32")
@@ -296,12 +296,13 @@ def test_large_sums_of_clusters_are_exact(family: str) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 2, 4])
-@pytest.mark.parametrize("family", [name for name in GLUON if name not in SIDE_BY_SIDE])
+@pytest.mark.parametrize("family", [name for name in RINGS if name not in SIDE_BY_SIDE])
 def test_a_ring_that_is_filled_at_once_is_refused(family: str, together: int) -> None:
     """Its loader would wait for a product that waits for the loader: that shows when the kernel is compiled, too."""
     problem, config = fp16_problem(64, 64, 64 * 40), made(family, 64, 64, 1, 4, 1, together=together)
     with pytest.raises(InputError, match="a ring needs a buffer to read besides"):
         text_of(problem, config)
     text = changed(problem, replace(config, num_stages=2), "1, 1, 4, 2),", "1, 1, 4, 1),")
+    text = text.replace("_nS2", "_nS1")
     with pytest.raises(AssertionError, match="a buffer to read besides"):
         product(problem, config, 1, text=text)

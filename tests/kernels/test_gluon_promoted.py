@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from forms import FORMS, RINGS
 from gluon_cases import assert_exact, block_scaled, made, product, room_for_stages
 from gluon_machine import Machine
 from hypothesis import assume, given, settings
@@ -17,12 +18,12 @@ from small_gemms import specs_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES, sides
+from genkern.kernels.catalogue import sides
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.source import ast_source, load_module
 
-PROMOTES = [name for name, family in FAMILIES.items() if family.promotes and family.in_gluon]
+PROMOTES = [name for name in RINGS if FORMS[name].reads == "promoted"]
 Own = tuple[tuple[str, int], ...]
 
 
@@ -30,11 +31,11 @@ Own = tuple[tuple[str, int], ...]
 def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
     """A problem with scales of some blocks, a config of some family, and a number of SMs."""
     family = draw(st.sampled_from(PROMOTES))
-    facts = FAMILIES[family]
+    facts = FORMS[family]
     warps = draw(st.sampled_from([4, 8]))
     rows = warps * draw(st.sampled_from([16, 32]))
-    step = facts.width_step
-    width = step * draw(st.integers(1, (256 if facts.cluster == 1 else 96) * 64 // rows // step))
+    step = facts.sides.width_step
+    width = step * draw(st.integers(1, (256 if facts.cluster_k == 1 else 96) * 64 // rows // step))
     own = {
         "block_m": draw(st.sampled_from([1, 1, 7, 16, 128])),
         "block_n": draw(st.sampled_from([8, 32, 128, 128, 200, 256])),
@@ -48,7 +49,7 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int]:
         *(rows, width, draw(st.integers(1, 3)) if facts.splits_k else 1, warps, draw(st.integers(2, most))),
         *(draw(st.integers(1, 3)), 2 * together),
     )
-    along = 3 if facts.cluster == 1 else 2
+    along = 3 if facts.cluster_k == 1 else 2
     m = draw(st.integers(1, min(300, along * config.BLOCK_SIZE_M)))
     # Of swapped tiles the copy engine takes scales of fours of rows.
     m = draw(st.sampled_from([m, -(-m // 4) * 4]))
@@ -100,7 +101,7 @@ def test_both_ways_of_scales_are_exact(family: str, scaled: tuple[int, Own], mon
     for rows, warps in ((64, 4), (128, 8)):
         problem = block_scaled(m, 152, 1040, own=own)
         assert_exact(product(problem, made(family, rows, 48, 1, warps, 3, together=2), 3, largest=2))
-        assert bool(taken) == (not own and (m % 4 == 0 or not FAMILIES[family].swaps_operands))
+        assert bool(taken) == (not own and (m % 4 == 0 or not FORMS[family].swapped))
         taken.clear()
 
 
@@ -126,9 +127,9 @@ COMPILED = [
     Config("warp_specialized", 128, 176, 128, 1, 1, 8, 3),
     Config("warp_specialized", 128, 128, 128, 1, 2, 8, 4),
     Config("warp_specialized", 64, 192, 128, 1, 1, 4, 4),
-    Config("warp_specialized_swapped", 88, 128, 128, 1, 1, 8, 4),
-    Config("warp_specialized_swapped", 16, 64, 256, 1, 1, 4, 4),
-    Config("warp_specialized_swapped_cluster4", 64, 128, 128, 1, 1, 8, 4),
+    Config("warp_specialized", 88, 128, 128, 1, 1, 8, 4, swapped=1),
+    Config("warp_specialized", 16, 64, 256, 1, 1, 4, 4, swapped=1),
+    Config("warp_specialized", 64, 128, 128, 1, 1, 8, 4, cluster_k=4, swapped=1),
 ]
 
 
@@ -150,7 +151,7 @@ def test_sums_and_products_fit_a_threads_registers(tmp_path: Path, config: Confi
     assert not re.search(r"\b(?:STL|LDL)\b", sass)
     # Four products of 32 along K for each part of the rows, waited for once.
     rows, width = sides(config)
-    swapped = "swapped" in config.family
+    swapped = config.swapped
     parts = rows // (16 * config.num_warps)
     # Of a narrow tile of one warpgroup those of two K-blocks are waited for at once; then there is an odd one.
     twos = rows == 16 * config.num_warps == 64 and width <= (72 if swapped else 96)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from forms import FORMS, RINGS
 from gluon_cases import SHARING, SIDE_BY_SIDE, assert_exact, block_scaled, fp16_problem, made, product
 from gluon_groups import assert_groups_exact, group_product, grouped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_tests import in_turns, repeats
 
-from genkern.kernels.family import FAMILIES, GLUON
-
 # Rows and columns of several tiles for a program, and of one tile for a cluster, whose programs have no second one.
 TILED, ALONE = (140, 88), (44, 60)
-PROMOTES = [name for name, family in FAMILIES.items() if family.promotes and family.in_gluon]
+PROMOTES = [name for name in RINGS if FORMS[name].reads == "promoted"]
 # So many buffers, filled so many at a time.
-RINGS = [(2, 1), (5, 1), (6, 2), (7, 1), (8, 2)]
+DEPTHS = [(2, 1), (5, 1), (6, 2), (7, 1), (8, 2)]
 
 
 def k_blocks(buffers: int) -> list[int]:
@@ -24,17 +23,17 @@ def k_blocks(buffers: int) -> list[int]:
 
 
 # Families of one way have all of them between them.
-TILES = [(ring, blocks) for ring in RINGS for blocks in k_blocks(ring[0])]
+TILES = [(ring, blocks) for ring in DEPTHS for blocks in k_blocks(ring[0])]
 TAKEN = [(family, *tile) for turn, family in enumerate(PROMOTES) for tile in in_turns(TILES, 4, turn)]
 COPIED = [
     (family, *tile)
     for turn, family in enumerate(name for name in PROMOTES if "swapped" in name)
     for tile in in_turns(TILES, 4, turn)
 ]
-PLAIN = [(family, *tile) for turn, family in enumerate(GLUON) for tile in in_turns(TILES, 6, turn)]
+PLAIN = [(family, *tile) for turn, family in enumerate(RINGS) for tile in in_turns(TILES, 6, turn)]
 GROUPED = [
     (family, promotes, *tile)
-    for turn, family in enumerate(name for name in GLUON if FAMILIES[name].groups)
+    for turn, family in enumerate(name for name in RINGS if FORMS[name].groups)
     for promotes in (True, False)
     for tile in in_turns(TILES, 3, turn + promotes)
 ]
@@ -42,7 +41,7 @@ GROUPED = [
 
 def assert_scaled_exact(family: str, ring: tuple[int, int], blocks: int, odd: bool) -> None:
     """Of several tiles a program; in clusters, of one."""
-    (buffers, together), cluster = ring, FAMILIES[family].cluster
+    (buffers, together), cluster = ring, FORMS[family].cluster_k
     config = made(family, 64, 48, 1, 4, buffers // together, 2, 2 * together)
     m, n = TILED if cluster == 1 else ALONE
     problem = block_scaled(m - odd, n, 128 * blocks * cluster - 48)
@@ -65,7 +64,7 @@ def test_scales_are_copied_beside_their_buffers(family: str, ring: tuple[int, in
 def test_buffers_come_one_by_one(family: str, ring: tuple[int, int], blocks: int) -> None:
     """The same where products are added up as they are."""
     buffers, together = ring
-    share = FAMILIES[family].cluster if family not in SIDE_BY_SIDE else 1
+    share = FORMS[family].cluster_k if family not in SIDE_BY_SIDE else 1
     together = 1 if family in SIDE_BY_SIDE else together
     config = made(family, 64, 48, 1, 4, buffers // together, 2, together)
     m, n = TILED if share == 1 else ALONE
@@ -88,7 +87,7 @@ def test_groups_go_on_where_others_end(family: str, promotes: bool, ring: tuple[
 @given(
     promotes=st.booleans(),
     family=st.sampled_from(SHARING),
-    ring=st.sampled_from(RINGS),
+    ring=st.sampled_from(DEPTHS),
     tiles=st.integers(1, 9),
     blocks=st.integers(1, 20),
     split_k=st.integers(2, 4),

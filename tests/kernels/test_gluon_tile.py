@@ -12,6 +12,7 @@ from genkern.kernels.families.gluon_tile import (
     columns_held,
     landing_bytes,
     parts_of,
+    powers_of,
     scale_bytes,
     turned,
 )
@@ -100,3 +101,28 @@ def test_generated_modules_hold_scales_alike(family: str, block_n: int) -> None:
             assert count_a == (width if swapped else rows + 4)
             size = theirs["scale_size"](rows, width, swapped)
             assert 4 * (count_a + count_b) <= size == scale_bytes(rows, width, swapped, block_n)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_powers_add_up(width: int) -> None:
+    """A width is the sum of its powers, which are distinct powers of two, largest first, none below 8."""
+    powers = powers_of(width)
+    assert sum(powers) == width
+    assert list(powers) == sorted(set(powers), reverse=True)
+    assert all(power & (power - 1) == 0 and power >= 8 for power in powers)
+
+
+@pytest.mark.parametrize("rows", [64, 128, 256])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_buffer_holds_a_block_of_k_of_both_sides(width: int, rows: int) -> None:
+    """64 elements of 2 bytes for each row and column, in whole blocks of the 8 rows that are swizzled together."""
+    assert buffer_bytes(rows, width) == (rows + width) * 64 * 2
+    assert buffer_bytes(rows, width) % 1024 == 0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"), [(1, 0), (2, 64 * 56 * 4), (4, 3 * 64 * 32 * 4), (8, 7 * 64 * 16 * 4)]
+)
+def test_sums_land_from_every_other_program(cluster: int, expected: int) -> None:
+    """A float32 for each element of what one program stores: 104 columns by eights, in shares that differ by one."""
+    assert landing_bytes(64, 104, cluster) == expected

@@ -12,21 +12,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from forms import CUTE_FORMS, FORMS, REALIGNED, RINGS, made
 from small_gemms import GEMV, WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, taking
 
-from genkern.gemm.config import Config
+from genkern.gemm.config import Config, has_options
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 
 # What a value depends on: variables that a loop carries round, each with the line of that loop.
 Carried = frozenset[tuple[str, int]]
 NONE: Carried = frozenset()
 PROBLEM = GemmProblem(256, 512, 1024, bias=True, activation="gelu")
-CLUSTERS = [
-    Config(name, 64, 64, 64, num_warps=4, num_stages=3) for name, family in FAMILIES.items() if family.in_clusters
-]
-REALIGNING = [Config(name, 64, 64, 64, num_stages=3) for name, family in FAMILIES.items() if family.realigns]
+CLUSTERS = [made(name, 64, 64, 64, num_warps=4, num_stages=3) for name in RINGS if FORMS[name].in_clusters]
+REALIGNING = [made(name, 64, 64, 64, num_stages=3) for name in REALIGNED]
 # For weights of fewer bits than A alone.
 FEWER_BITS = (GemmProblem(8, 512, 1024, "a16w4", dtype_b="int8"), Config("skinny_dot", 8, 16, 512, num_stages=1))
 
@@ -173,7 +172,9 @@ def lost_changes(text: str) -> set[str]:
 def modules() -> list[tuple[GemmProblem, Config]]:
     """One config of each kernel that there is, for NVIDIA; AMD's have the same loops."""
     chosen = {
-        (config.family, config.SPLIT_K > 1): config for config in [*taking(PROBLEM), *CLUSTERS] if not config.is_amd
+        (form_of(config).stem, config.SPLIT_K > 1): config
+        for config in [*taking(PROBLEM), *CLUSTERS]
+        if not has_options(config)
     }
     found = [*((PROBLEM, config) for config in chosen.values()), (replace(PROBLEM, M=1), GEMV), FEWER_BITS]
     return found + [(replace(PROBLEM, K=1025), config) for config in REALIGNING]
@@ -182,13 +183,13 @@ def modules() -> list[tuple[GemmProblem, Config]]:
 @pytest.mark.parametrize(("problem", "config"), modules(), ids=lambda value: value.name)
 def test_no_bound_is_made_of_what_a_loop_changes(problem: GemmProblem, config: Config) -> None:
     """No loop inside another takes its bounds from a variable that the outer one changes for nothing else."""
-    arch = "sm_100" if config.family == "persistent_tma_specialized" else "sm_90"
+    arch = "sm_100" if config.specialized else "sm_90"
     assert lost_changes(generate(problem, [config], arch).text) == set()
 
 
 def test_every_family_is_here() -> None:
     """A family that is added has its loops looked at too."""
-    assert {config.family for _, config in modules()} == set(FAMILIES) - set(CUTE)
+    assert {form_of(config).stem for _, config in modules()} == set(FORMS) - set(CUTE_FORMS)
 
 
 # What the kernel had begun of the first tile, as a variable that the loop of the loading warp carries round.

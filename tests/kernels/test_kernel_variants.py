@@ -17,7 +17,7 @@ PROBLEM = GemmProblem(104, 200, 520, bias=True, activation="relu")
 TILED = "tiled_BM32_BN32_BK64_GM3_SK1_nW4_nS3"
 ON_AMD = "tiled_BM16_BN64_BK64_GM1_SK1_nW4_nS2{}_EU0_mfma16_kP2_schednone"
 UPRIGHT = "warp_specialized_BM64_BN48_BK64_GM3_SK{}_nW4_nS6"
-SWAPPED = "warp_specialized_swapped{}_BM48_BN64_BK64_GM{}_SK1_nW4_nS6"
+SWAPPED = "warp_specialized_BM48_BN64_BK64_GM{1}_SK1_nW4_nS6{0}_swapped"
 
 
 def only_change(before: dict[str, str], after: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -49,12 +49,11 @@ def test_a_split_leaves_the_end_to_the_reduction() -> None:
     assert "tl.float32" in split[MAIN]
 
 
-@pytest.mark.parametrize(
-    ("upright", "swapped"), [("tiled_semaphore", "tiled_swapped"), ("tiled_tma", "tiled_tma_swapped")]
-)
-def test_swapped_tiles_are_the_transposes(upright: str, swapped: str) -> None:
+@pytest.mark.parametrize(("family", "upright"), [("tiled", "_semaphore"), ("tiled_tma", "")])
+def test_swapped_tiles_are_the_transposes(family: str, upright: str) -> None:
     """The same words in another order: A and B, rows and columns, change places, and nothing else comes or goes."""
-    texts = [kernel_texts(PROBLEM, f"{family}_BM32_BN32_BK64_GM3_SK3_nW4_nS3") for family in (upright, swapped)]
+    config = f"{family}_BM32_BN32_BK64_GM3_SK3_nW4_nS3{upright}"
+    texts = [kernel_texts(PROBLEM, config + side) for side in ("", "_swapped")]
     only_change(*texts)
     bodies = [re.sub(r'"""C\[M, N\] = .*?;', "", text[MAIN], flags=re.DOTALL) for text in texts]
     one, other = (Counter(re.findall(r"\w+", re.sub("BLOCK_SIZE_[MN]", "BLOCK", body))) for body in bodies)
@@ -65,8 +64,8 @@ def test_swapped_tiles_are_the_transposes(upright: str, swapped: str) -> None:
 
 def test_a_specialized_loop_says_so() -> None:
     """One word more for Triton's own specialisation of warps."""
-    families = (("persistent_tma", "sm_90"), ("persistent_tma_specialized", "sm_100"))
-    texts = [kernel_texts(PROBLEM, f"{family}_BM32_BN32_BK64_GM3_SK1_nW4_nS3", arch) for family, arch in families]
+    plain = "persistent_tma_BM32_BN32_BK64_GM3_SK1_nW4_nS3"
+    texts = kernel_texts(PROBLEM, plain), kernel_texts(PROBLEM, f"{plain}_specialized", "sm_100")
     (gone,), (new,) = only_change(*texts)
     assert new == gone.replace("flatten=True", "flatten=True, warp_specialize=True")
 
@@ -90,7 +89,7 @@ def test_programs_that_share_k_have_pointers_to_their_sums() -> None:
 def test_clusters_differ_in_their_size(size: int) -> None:
     """And in the descriptors of the parts of C that each program stores: all that are taken are handed on."""
     problem = replace(PROBLEM, M=48)
-    two, more = (kernel_texts(problem, SWAPPED.format(f"_cluster{programs}", 1)) for programs in (2, size))
+    two, more = (kernel_texts(problem, SWAPPED.format(f"_ck{programs}", 1)) for programs in (2, size))
     only_change(two, more)
     plain = [re.sub(r"c_desc_\d+,|\s", "", text[MAIN]) for text in (two, more)]
     assert plain[1] == plain[0].replace("aclusterof2", f"aclusterof{size}").replace(
@@ -102,7 +101,7 @@ def test_clusters_differ_in_their_size(size: int) -> None:
 
 def test_tiles_beside_each_other_are_told_by_two_numbers() -> None:
     """Two below each other, or two side by side."""
-    form = "warp_specialized_{}_BM64_BN48_BK64_GM1_SK1_nW4_nS6"
+    form = "warp_specialized_BM64_BN48_BK64_GM1_SK1_nW4_nS6_cl{}"
     (gone,), (new,) = only_change(*(kernel_texts(PROBLEM, form.format(cluster)) for cluster in ("2x1", "1x2")))
     assert (gone[-6:], new[-6:]) == (" 2, 1,", " 1, 2,")
     assert new[:-6] == gone[:-6]
@@ -112,14 +111,14 @@ def test_tiles_beside_each_other_are_told_by_two_numbers() -> None:
     "config",
     [
         "tiled_tma_BM32_BN32_BK64_GM3_SK1_nW4_nS3",
-        "split_tma_BM64_BN64_BK64_GM3_SK4_nW4_nS4",
+        "tiled_tma_BM64_BN64_BK64_GM3_SK4_nW4_nS4_kernel",
         UPRIGHT.format(1),
         SWAPPED.format("", 3),
     ],
 )
 def test_realigned_kernels_are_those_of_their_base(config: str) -> None:
     """What copies rows comes first; the kernel that multiplies is the same to the letter."""
-    base, realigned = kernel_texts(PROBLEM, config), kernel_texts(replace(PROBLEM, K=523), f"realigned_{config}")
+    base, realigned = kernel_texts(PROBLEM, config), kernel_texts(replace(PROBLEM, K=523), f"{config}_realigned")
     assert realigned.keys() - base.keys() == {"copy_numbers", "copy_block", "realign_ba"}
     assert {name: realigned[name] for name in base} == base
 

@@ -6,26 +6,20 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from forms import FORMS, PLACES, RINGS, made
 from random_gemms import random_config, random_problem
 
 from genkern.errors import InputError
-from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.triton_release import triton_release
 from genkern.kernels import legality
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
-from genkern.kernels.legality import (
-    TILE_FIELDS,
-    legal,
-    legal_compiled,
-    legal_group,
-    legal_problem,
-    legal_split,
-    require_legal,
-)
+from genkern.kernels.legality import legal, legal_compiled, legal_group, legal_problem, legal_split, require_legal
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import FamilySpace, Space
@@ -35,7 +29,8 @@ LARGE = GemmProblem(4096, 4096, 4096)
 INT8, FP32_OUT = {"op": "a8w8", "dtype_a": "int8", "dtype_b": "int8"}, GemmProblem(4096, 4096, 4096, dtype_c="fp32")
 INT4 = {"op": "a16w4", "dtype_b": "int8"}
 MXFP4 = {"op": "a4w4_blockscale", "dtype_a": "int8", "dtype_b": "int8"}
-CLUSTER = Config("warp_specialized_swapped_cluster2", 64, 64, 64, num_stages=4)
+BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+CLUSTER = Config("warp_specialized", 64, 64, 64, num_stages=4, cluster_k=2, swapped=1)
 
 
 def problem(m: int, n: int, k: int, **fields: object) -> GemmProblem:
@@ -43,9 +38,9 @@ def problem(m: int, n: int, k: int, **fields: object) -> GemmProblem:
     return GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
 
 
-def tile(family: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) -> Config:
-    """A config of the family."""
-    return Config(family, m, n, k, **fields)  # type: ignore[arg-type]
+def tile(stem: str, m: int = 64, n: int = 64, k: int = 64, **fields: object) -> Config:
+    """A config of the form."""
+    return made(stem, m, n, k, **fields)  # type: ignore[arg-type]
 
 
 # GPU, words of the reason, (problem, config) that is refused, (problem, config) nearby that is not
@@ -73,7 +68,10 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (H200, "threads", (LARGE, tile("warp_specialized", 256, num_warps=32)), (LARGE, tile("tiled", 256, num_warps=32))),
     (H200, "power of two", (LARGE, tile("tiled", num_warps=6)), (LARGE, tile("tiled", num_warps=8))),
     (H200, "power of two", (LARGE, tile("tiled", 48)), (LARGE, tile("tiled", 64))),
-    (H200, "neither xcd_remap", (LARGE, tile("stream_k", cache_modifier=".cg")), (LARGE, tile("tiled", cache_modifier=".cg"))),
+    (H200, "neither xcd_remap", (LARGE, tile("tiled_semaphore", cache_modifier=".cg")), (LARGE, tile("tiled", cache_modifier=".cg"))),
+    (H200, "gemv has no parameter cache_modifier", (problem(1, 64, 512), tile("gemv", 1, cache_modifier=".cg")), (problem(1, 64, 512), tile("gemv", 1))),
+    (H200, "has no parameter swapped", (LARGE, Config("persistent_tma", 64, 64, 64, swapped=1)), (LARGE, tile("tiled_tma_swapped"))),
+    (H200, "cluster 4x1 is not one of", (LARGE, Config("warp_specialized", 64, 64, 64, num_stages=4, cluster="4x1")), (LARGE, tile("warp_specialized", num_stages=4))),
     (H200, "does not split", (LARGE, tile("persistent_tma", SPLIT_K=2)), (LARGE, tile("tiled_tma", SPLIT_K=2))),
     (H200, "below 1", (LARGE, tile("tiled", SPLIT_K=0)), (LARGE, tile("tiled", SPLIT_K=1))),
     (H200, "below 1", (LARGE, tile("tiled", GROUP_SIZE_M=0)), (LARGE, tile("tiled", GROUP_SIZE_M=1))),
@@ -82,7 +80,6 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (H200, "32 bits", (problem(2**20, 2**20, 64), tile("tiled", 16, 16)), (problem(2**20, 2**20, 64), tile("tiled", 64, 64))),
     (H200, "32 bits", (problem(16, 64, 2**30), tile("tiled_semaphore", k=16, SPLIT_K=32)), (problem(16, 64, 2**30), tile("tiled_semaphore", k=16, SPLIT_K=31))),
     (H200, "beyond", (problem(16, 16, MAX_DIMENSION), tile("tiled", 16, 16, 1024, SPLIT_K=512)), (problem(16, 16, MAX_DIMENSION), tile("tiled", 16, 16, 64, SPLIT_K=2**8))),
-    (H200, "to share", (problem(128, 66 * 128, MAX_DIMENSION), tile("stream_k", 128, 128)), (problem(128, 63 * 128, MAX_DIMENSION), tile("stream_k", 128, 128))),
     # 133 * 112 tiles * 2**20 blocks do not fit 32 bits.
     (H200, "to share", (problem(128 * 112, 192, 2**26), tile("warp_specialized", 128, 192, SPLIT_K=2)), (problem(128 * 112, 192, 2**22), tile("warp_specialized", 128, 192, SPLIT_K=2))),
     (MI300X, "HIP", (problem(2**17, 2**17, 64), tile("tiled", 16, 16, num_warps=1)), (problem(2**17, 2**17, 64), tile("tiled", 16, 32, num_warps=1))),
@@ -175,61 +172,71 @@ class Watched:
         return getattr(self.config, field)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_asked_once_for_many_configs_reads_no_more(family: str) -> None:
-    """What is compiled in is asked without SPLIT_K and GROUP_SIZE_M, each of these besides with the tile alone."""
-    random = Random(family)
-    read: dict[str, set[str]] = {"compiled": set(), "split": set(), "group": set()}
-    parts = {"compiled": legal_compiled, "split": legal_split, "group": legal_group}
+def _stages(size: GemmProblem, watched: Watched, gpu: Gpu) -> None:
+    """How many stages fit, of a config that is legal but for these."""
+    if (stages := form_of(watched.config).stages) and not legal_compiled(size, watched.config, gpu):
+        stages(size, watched, gpu)(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stem", FORMS)
+def test_what_is_asked_once_for_many_configs_reads_no_more(stem: str) -> None:
+    """What is compiled in is asked without SPLIT_K and GROUP_SIZE_M, each of these besides with the tile alone.
+
+    And how many stages fit is asked without num_stages.
+    """
+    random = Random(stem)
+    read: dict[str, set[str]] = {"compiled": set(), "stages": set(), "split": set(), "group": set()}
+    parts = {"compiled": legal_compiled, "stages": _stages, "split": legal_split, "group": legal_group}
     for _ in range(200):
         arch = random.choice(["sm_90", "sm_100", "gfx942"])
         size = random_problem(random, arch)
         for name, part in parts.items():
-            watched = Watched(random_config(random, family, arch))
-            if not (name == "compiled" and legal_problem(size, family, gpu_for_arch(arch))):
+            watched = Watched(random_config(random, stem, arch))
+            if name in ("split", "group") or not legal_problem(size, *PLACES[stem], gpu_for_arch(arch)):
                 part(size, watched, gpu_for_arch(arch))  # type: ignore[operator]
             read[name] |= watched.read
-    assert read["compiled"] <= {*CONFIG_FIELDS} - {"GROUP_SIZE_M", "SPLIT_K"}
-    assert read["split"] <= {"family", "SPLIT_K", *TILE_FIELDS}
-    assert read["group"] <= {"family", "GROUP_SIZE_M", *TILE_FIELDS}
+    assert read["compiled"] <= {"family", "others", *PARAMETERS.by_name} - {"GROUP_SIZE_M", "SPLIT_K"}
+    assert read["stages"] <= {"family", "others", *PARAMETERS.by_name} - {"GROUP_SIZE_M", "SPLIT_K", "num_stages"}
+    assert read["split"] <= {"family", "others", "SPLIT_K", *BLOCKS}
+    assert read["group"] <= {"family", "others", "GROUP_SIZE_M", *BLOCKS}
 
 
-def expected(size: GemmProblem, config: Config, arch: str) -> bool:
-    """Whether the family takes the problem at all, from what its operands are rather than from a problem's fields."""
+def expected(size: GemmProblem, stem: str, arch: str) -> bool:
+    """Whether the form takes the problem at all, from what its operands are rather than from a problem's fields."""
     a, b, c = get_op(size.op).operands(size)[:3]
 
     def on_16_bytes(*operands: object) -> bool:
         return all(o.stored_shape[-1] * DTYPES[o.dtype].size_bytes % 16 == 0 for o in operands)  # type: ignore[attr-defined]
 
-    if config.family == "gemv":
+    if stem == "gemv":
         return a.shape[0] == 1 and not b.row_major
-    if config.family == "skinny_dot":
+    if stem == "skinny_dot":
         return a.dtype != b.dtype
-    if config.family.startswith("warp_specialized"):
+    if stem.startswith("warp_specialized"):
         # Square operands look alike either way round.
         turns = DTYPES[a.dtype].size_bytes == 2 or (a.row_major and not b.row_major)
-        known = not FAMILIES[config.family].in_clusters or triton_release() < (3, 8)
+        known = not FORMS[stem].in_clusters or triton_release() < (3, 8)
         return arch == "sm_90" and known and turns and DTYPES[a.dtype].size_bytes < 4 and on_16_bytes(a, b, c)
-    if config.family.startswith("cute_tcgen05"):
+    if stem.startswith("cute_tcgen05"):
         alike = DTYPES[a.dtype].size_bytes == 2 and a.dtype == b.dtype
-        stored = (a, b) if config.family.endswith("_direct") else (a, b, c)
+        stored = (a, b) if stem.endswith("_direct") else (a, b, c)
         return arch == "sm_100" and (alike or DTYPES[a.dtype].is_float8) and on_16_bytes(*stored)
-    if config.family.startswith("cute_"):
+    if stem.startswith("cute_"):
         wide = DTYPES[a.dtype].size_bytes == 2 and a.dtype == b.dtype
         narrow = DTYPES[a.dtype].is_float8 and a.row_major and not b.row_major
-        # C goes through no descriptor, or is the other kernel's.
-        elsewhere = config.family.endswith("_direct") or config.family.startswith("cute_split")
+        # C goes through no descriptor.
+        elsewhere = stem.endswith("_direct")
         stored = (a, b) if elsewhere else (a, b, c)
         copied = elsewhere or DTYPES[c.dtype].size_bytes == 2
         return arch == "sm_90" and (wide or narrow) and copied and on_16_bytes(*stored)
-    if config.family.startswith("realigned_"):
+    if stem.startswith("realigned_"):
         off = [o.stored_shape for o in (a, b) if not on_16_bytes(o)]
         copied = sum(rows * -(-columns // 64) * 64 for rows, columns in off)
         of_16_bits = all(DTYPES[o.dtype].size_bytes == 2 for o in (a, b))
-        archs = ("sm_90", "sm_100", "sm_120") if config.family.endswith("_tma") else ("sm_90",) * on_16_bytes(c)
+        archs = ("sm_90", "sm_100", "sm_120") if stem.endswith("_tma") else ("sm_90",) * on_16_bytes(c)
         return arch in archs and of_16_bits and 0 < copied < 2**31
-    if "_tma" in config.family:
-        stored = (a, b, c) if config.family.startswith("persistent") else (a, b)
+    if "_tma" in stem:
+        stored = (a, b, c) if stem.startswith("persistent") else (a, b)
         return arch in ("sm_90", "sm_100", "sm_120") and on_16_bytes(*stored)
     return True
 
@@ -239,7 +246,7 @@ def space_of(families: list[list[Config]]) -> Space:
     entries = []
     for configs in families:
         for config in configs:
-            ranges = tuple((field, (getattr(config, field),)) for field in CONFIG_FIELDS[1:])
+            ranges = tuple((name, (value,)) for name, value in config.values.items())
             entries.append(FamilySpace(config.family, ranges))
     return Space("any", known_archs(), ("a16w16", "a8w8"), tuple(entries), ())
 
@@ -247,24 +254,24 @@ def space_of(families: list[list[Config]]) -> Space:
 def test_a_space_without_rules_keeps_what_is_legal() -> None:
     """300 random problems, every family: what is kept is what `legal` lets through, and only what the family takes."""
     random = Random(14)
-    kept_families = set()
+    kept_forms = set()
     for number in range(300):
         arch = random.choice([*known_archs(), *["sm_90", "sm_100"] * 9])
         gpu, size = gpu_for_arch(arch), random_problem(random, arch)
-        configs = [[random_config(random, family, arch) for _ in range(4)] for family in FAMILIES]
+        configs = [[random_config(random, stem, arch) for _ in range(4)] for stem in FORMS]
         pruned = prune(space_of(configs), size, gpu)
         every = [config for row in configs for config in row]
         assert pruned.kept == [config for config in every if not legal(size, config, gpu)], (number, size.name)
         assert sum(pruned.illegal.values()) + len(pruned.kept) == len(every)
         for config in every:
-            if not expected(size, config, arch):
+            if not expected(size, form_of(config).stem, arch):
                 assert config not in pruned.kept, (size.name, config.name)
-                assert legal_problem(size, config.family, gpu)
+                assert legal_problem(size, config.family, config.others, gpu)
             else:
-                assert not legal_problem(size, config.family, gpu), (size.name, config.name)
-        kept_families |= {config.family for config in pruned.kept}
-    assert kept_families >= {
-        name
-        for name, family in FAMILIES.items()
-        if (not family.in_clusters or triton_release() < (3, 8)) and not family.in_registers
+                assert not legal_problem(size, config.family, config.others, gpu), (size.name, config.name)
+        kept_forms |= {form_of(config).stem for config in pruned.kept}
+    assert kept_forms >= {
+        stem
+        for stem, form in FORMS.items()
+        if (stem not in RINGS or not form.in_clusters or triton_release() < (3, 8)) and form.reads != "registers"
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from forms import CUTE_FORMS, FORMS, RINGS
 from gluon_cases import assert_exact, fp16_problem, product
 from interpreted import INTERPRETED, Interpreter
 from long_tests import LONG
@@ -25,7 +26,6 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.gemm.triton_release import triton_release
 from genkern.kernels.families.limits import tiles
-from genkern.kernels.family import CUTE, FAMILIES, GLUON
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 
@@ -69,13 +69,13 @@ def samples(seed: int, arch: str, count: int) -> list[tuple[GemmProblem, Config]
     """Random problems with configs that are legal and affordable, of every family in turn."""
     random, gpu = Random(seed), gpu_for_arch(arch)
     found: list[tuple[GemmProblem, Config]] = []
-    families = [name for name in FAMILIES if not (gpu.vendor == "amd" and not FAMILIES[name].runs_on_amd)]
+    families = [name for name in FORMS if not (gpu.vendor == "amd" and not FORMS[name].runs_on_amd)]
     # What CuTe DSL compiles is tests/farm/test_cute_compiler.py's.
-    families = [name for name in families if name not in CUTE and (arch == "sm_90" or name not in GLUON)]
+    families = [name for name in families if name not in CUTE_FORMS and (arch == "sm_90" or name not in RINGS)]
     # Problems are of formats whose weights have as many bits as A.
-    families = [name for name in families if not FAMILIES[name].in_registers]
+    families = [name for name in families if FORMS[name].reads != "registers"]
     if triton_release() >= (3, 8):
-        families = [name for name in families if not FAMILIES[name].in_clusters]
+        families = [name for name in families if not FORMS[name].in_clusters]
     while len(found) < count:
         family = families[len(found) % len(families)]
         size = random_problem(random, arch, 2**20)
@@ -136,7 +136,7 @@ def test_what_is_legal_is_right(interpreter: Interpreter) -> None:
     tried = dict.fromkeys(INTERPRETED, 0)
     while min(tried.values()) < (40 if LONG else 1):
         family = min(tried, key=tried.__getitem__)
-        arch = random.choice(["sm_90", "gfx942"] if FAMILIES[family].runs_on_amd else ["sm_90"])
+        arch = random.choice(["sm_90", "gfx942"] if FORMS[family].runs_on_amd else ["sm_90"])
         size = random_problem(random, arch, 200)
         config = random_config(random, family, arch, 64)
         steps = tiles(size, config) * (config.SPLIT_K + size.K // config.BLOCK_SIZE_K)
@@ -162,7 +162,7 @@ def test_what_gemv_is_refused_is_wrong(interpreter: Interpreter, monkeypatch: py
 @pytest.mark.slow
 def test_what_is_legal_in_gluon_is_exact() -> None:
     """Rings of any depth, shares of nothing, clusters with fewer K-blocks than programs: on the stand-in for an SM."""
-    random, done = Random(6), dict.fromkeys(GLUON, 0)
+    random, done = Random(6), dict.fromkeys(RINGS, 0)
     while min(done.values()) < (40 if LONG else 2):
         family = min(done, key=done.__getitem__)
         config = random_config(random, family, "sm_90", 128)

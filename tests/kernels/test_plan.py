@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from small_gemms import SEMAPHORE, SPLIT, STREAM_K, TILED, TMA, WARP_SPECIALIZED_SPLIT
+from small_gemms import SEMAPHORE, SPLIT, TILED, TMA, WARP_SPECIALIZED_SPLIT
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
@@ -39,12 +39,6 @@ def test_units_decide_grid_and_workspace() -> None:
     """What hangs on the device is left open, and follows from the number of its units alone."""
     (launch,) = plan_of(TMA).launches
     assert [launch.programs({"units": units}) for units in (1, 2, 132)] == [(1, 1, 1), (2, 1, 1), (2, 1, 1)]
-    # Four by two tiles: with three units the last wave has two of them.
-    assert plan_of(STREAM_K).launches[0].programs({"units": 3}) == (3, 1, 1)
-    assert [plan_of(STREAM_K).workspace_elements({"units": units}) for units in (3, 4)] == [
-        ((3 + 2) * 32 * 32, 2),
-        (0, 0),
-    ]
     assert plan_of(SEMAPHORE).workspace_elements({}) == (4 * 3 * 64 * 32, 4)
     # One tile, which is beyond the last full wave: three programs share it.
     (shared,) = plan_of(WARP_SPECIALIZED_SPLIT).launches

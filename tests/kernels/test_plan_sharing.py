@@ -11,13 +11,14 @@ from small_gemms import taking
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, expanded, passed
+from genkern.kernels.catalogue import form_of, language_of
+from genkern.kernels.contract.product import Product, product_of
 from genkern.kernels.expression import fold
-from genkern.kernels.families.call import Product, product_of
-from genkern.kernels.family import FAMILIES
 from genkern.kernels.legality import legal
-from genkern.kernels.plan import RUN_TIME, LaunchPlan
+from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import binary_name, call_of, known_of, launch_plan, open_plan, plan_text, run_time_values
 from genkern.ops.op import get_op
 from genkern.space.languages import space_for_libraries
@@ -43,7 +44,7 @@ def tried(problem: GemmProblem) -> Iterator[Config]:
     yield from taking(problem)
     kept = prune(space_for_libraries(None, "sm_90", problem.op, {TRITON, CUTE}), problem, H200).kept
     for those in (kept, kept[::-1]):
-        yield from {(config.family, config.SPLIT_K > 1): config for config in those}.values()
+        yield from {(form_of(config).stem, config.SPLIT_K > 1): config for config in those}.values()
 
 
 def whole(problem: GemmProblem, config: Config) -> list[object]:
@@ -71,8 +72,8 @@ def test_a_plan_that_is_closed_is_the_config_s_own(problem: GemmProblem) -> None
         plan = launch_plan(product(problem), config, H200)
         found = [(launch.grid, launch.arguments) for launch in plan.launches]
         assert [*found, plan.workspace, plan.counters] == whole(problem, config), config.name
-        assert not plan.hangs_on.intersection(RUN_TIME)
-        families.add(config.family)
+        assert not plan.hangs_on.intersection(PARAMETERS.run_time)
+        families.add(form_of(config).stem)
     assert len(families) >= 4
 
 
@@ -102,7 +103,7 @@ def test_what_is_left_open() -> None:
     tiled = Config("tiled", 64, 32, 32, 4, 1, 4, 2)
     assert open_plan(product(problem), tiled, H200).hangs_on == {"GROUP_SIZE_M"}
     split = open_plan(product(problem), replace(tiled, SPLIT_K=4), H200)
-    assert split.hangs_on == set(RUN_TIME)
+    assert split.hangs_on == set(PARAMETERS.run_time)
     assert not any(isinstance(each, Constant) for each in passed(split.launches[0].arguments))
     persistent = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
     assert launch_plan(product(problem), persistent, H200, any_m=True).hangs_on == {"units", "M"}
@@ -118,4 +119,4 @@ def test_plans_of_a_default_space(size: tuple[int, int, int]) -> None:
     texts = {plan_text(product(problem), config, H200) for config in binaries.values()}
     assert len(texts) <= len(binaries) / 2
     assert sum(map(len, texts)) <= 10**6
-    assert {FAMILIES[config.family].language for config in kept} == {TRITON, CUTE}
+    assert {language_of(config) for config in kept} == {TRITON, CUTE}

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forms import FORMS
 from long_tests import in_turns
 from small_gemms import make_module, specs_of
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.source import ast_source, load_module
@@ -90,13 +90,13 @@ def test_which_formats_take_it() -> None:
     """Those whose weights have fewer bits than A; on Hopper, along K, in rows of whole pieces of 16 bytes."""
     where = gpu_for_arch("sm_90")
     assert {name for name in op_names() if get_op(name).in_registers} == {"a16w4", "a16w8"}
-    assert [name for name, family in FAMILIES.items() if family.in_registers] == ["skinny_dot"]
+    assert [name for name, form in FORMS.items() if form.reads == "registers"] == ["skinny_dot"]
     for kind in KINDS:
         assert legal(problem_of(1, 64, 256, kind), config_of(1), where) == ""
-        assert "16 bytes" in legal_problem(problem_of(1, 64, 264, kind), "skinny_dot", where)
-        on_b200 = legal_problem(problem_of(1, 64, 256, kind), "skinny_dot", gpu_for_arch("sm_100"))
+        assert "16 bytes" in legal_problem(problem_of(1, 64, 264, kind), "skinny_dot", (), where)
+        on_b200 = legal_problem(problem_of(1, 64, 256, kind), "skinny_dot", (), gpu_for_arch("sm_100"))
         assert "wgmma, which sm_100 does not" in on_b200
-    assert "of fewer bits" in legal_problem(GemmProblem(1, 64, 256), "skinny_dot", where)
+    assert "of fewer bits" in legal_problem(GemmProblem(1, 64, 256), "skinny_dot", (), where)
 
 
 @pytest.mark.parametrize(("num_stages", "refused"), [(0, True), (1, False), (4, False), (5, True)])
@@ -122,7 +122,7 @@ def test_what_is_held_is_a_power_of_two_and_fits(kind: tuple[str, str, str, Own]
         (1, 3, 8, 16), (256, 2048, 32768), (16, 128), (4, 16), (1, 2, 3, 4), (1, 2)
     ):
         problem, config = problem_of(m, 512, k, kind), config_of(m, rows, warps, stages, splits)
-        variant = FAMILIES["skinny_dot"].variant(problem, config)
+        variant = FORMS["skinny_dot"].variant(problem, config)
         if not variant.held:
             continue
         group = get_op(problem.op).shared_scale(problem)[2]
@@ -163,7 +163,7 @@ def run_on_cpu(problem: GemmProblem, config: Config, seed: int) -> tuple[Any, An
 
     # Kernels that hold other parts of A are in the module too.
     others = [config_of(problem.M, 16, warps, 1, splits) for warps in (2, 8) for splits in (1, 2)]
-    text = generate(problem, [config, *others], "sm_90").text
+    text = generate(problem, [config, *others], "sm_90").kernels_text
     ours = dict(problem.own)
     kinds = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.int8}
     kinds["fp8e4m3fn"] = torch.float8_e4m3fn

@@ -11,11 +11,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from forms import FORMS, RINGS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import fitted, takes
 from long_tests import spread
-from small_gemms import AMD, TILED, make_module, specs_of, taking, write_module
+from small_gemms import AMD, TILED, make_module, specs_of, taking, variants_of, write_module
 from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from triton_launcher import arguments_of
 
@@ -23,9 +24,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import constants_of
-from genkern.kernels.families.call import product_of
+from genkern.kernels.catalogue import form_of, sides, together
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes
-from genkern.kernels.family import FAMILIES, GLUON, sides, together
 from genkern.kernels.generate import generate
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.source import load_module
@@ -35,7 +36,6 @@ from genkern.kernels.specs import (
     compile_options,
     kernel_specs,
     launch_plan,
-    variants_of,
     wide_operands,
 )
 from genkern.ops.op import get_op
@@ -77,13 +77,14 @@ def imported(folder: Path, problem: GemmProblem, configs: list[Config]) -> Modul
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(configs=st.lists(TILED_CONFIGS, min_size=1, max_size=5, unique=True))
 def test_names_in_the_module_are_those_of_config(tmp_path: Path, configs: list[Config]) -> None:
-    """The module derives the same names and the same names of binaries from its table as genkern from its configs."""
+    """The module has the same names, names of binaries and values in its table as genkern has of its configs."""
     module = imported(tmp_path, GemmProblem(100, 96, 4097), configs)
     assert list(module.CONFIGS) == [config.name for config in configs]
     for config in configs:
         row = module.CONFIGS[config.name]
-        assert module._binary_of(row) == binary_name(config)
-        assert row._replace(kernel="")[1:8] == dataclasses.astuple(config)[:7]
+        assert (row.name, row.form, row.binary) == (config.name, form_of(config).stem, binary_name(config))
+        assert {*config.values} <= {*row._fields[4:]}
+        assert row[4:] == tuple(getattr(config, name) for name in row._fields[4:])
         (kernel, *_) = call_of(product_of(GemmProblem(100, 96, 4097), get_op("a16w16"), "gfx942"), config).kernels
         assert module._options_of(row) == dict(compile_options(kernel, config))
         assert getattr(module, f"matmul_{config.name}").args == (row,)
@@ -335,18 +336,16 @@ def test_gpu_tests_run_every_config(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [config for config in CONFIGS if config.family in GLUON], ids=lambda config: config.name
+    "config", [config for config in CONFIGS if form_of(config).stem in RINGS], ids=lambda config: config.name
 )
 def test_gluon_configs_of_gpu_tests_fit(config: Config) -> None:
     """Rows are those of the warps, sums fit the registers, and ring, others' sums and C in float32 the SM."""
     rows, width = sides(config)
-    landing = landing_bytes(rows, width, FAMILIES[config.family].cluster)
+    landing = landing_bytes(rows, width, form_of(config).cluster_k)
     assert rows in (16 * config.num_warps, 32 * config.num_warps)
     assert rows * width <= 200 * 32 * config.num_warps
     # C in parts where tiles lie side by side; a block of barriers; what warps exchange takes less than 1 KiB.
-    columns = (
-        width if FAMILIES[config.family].side_by_side == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
-    )
+    columns = width if form_of(config).cluster == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
     needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * columns * 4
     assert needed + 1024 <= gpu_for_arch("sm_90").shared_bytes_per_block
 
@@ -354,17 +353,17 @@ def test_gluon_configs_of_gpu_tests_fit(config: Config) -> None:
 def test_gluon_kernels_have_every_form() -> None:
     """Upright and swapped, one warpgroup and two, 64 rows each and 128, whole tiles and shares: all run on a GPU."""
     found = {
-        (config.family, config.num_warps, sides(config)[0] // (16 * config.num_warps), config.SPLIT_K > 1)
+        (form_of(config).stem, config.num_warps, sides(config)[0] // (16 * config.num_warps), config.SPLIT_K > 1)
         for config in CONFIGS
-        if config.family in GLUON
+        if form_of(config).stem in RINGS
     }
     assert {form[:3] for form in found} == {
         (name, warps, halves)
-        for name, warps, halves in itertools.product(GLUON, (4, 8), (1, 2))
+        for name, warps, halves in itertools.product(RINGS, (4, 8), (1, 2))
         # 256 rows along N are no block of the spaces.
-        if not (warps == 8 and halves == 2 and FAMILIES[name].swaps_operands)
+        if not (warps == 8 and halves == 2 and FORMS[name].swapped)
     }
-    forms = {(name, split) for name in GLUON for split in (False, True) if FAMILIES[name].splits_k or not split}
+    forms = {(name, split) for name in RINGS for split in (False, True) if FORMS[name].splits_k or not split}
     assert {(family, split) for family, _, _, split in found} == forms
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import spread
 from small_gemms import (
@@ -26,8 +27,7 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem, Own
-from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.family import CUTE, FAMILIES, GLUON
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import bytes_moved, element_bytes, get_op
 from genkern.space.prune import prune
@@ -121,7 +121,9 @@ FAULTS = {
 def test_faults_are_found(interpreter: Interpreter, fault: str) -> None:
     """In one size: by exact inputs, or by random ones where no integer is concerned."""
     own, right, wrong = FAULTS[fault]
-    verdict = interpreter.check(problem_of(16, 40, 320, own), Config("tiled_swapped", 16, 64, 64), (right, wrong))
+    verdict = interpreter.check(
+        problem_of(16, 40, 320, own), Config("tiled", 16, 64, 64, reduce="semaphore", swapped=1), (right, wrong)
+    )
     assert not verdict["passed"]
     assert verdict["message"].startswith("random inputs" if fault == "another half" else "exact inputs")
 
@@ -140,8 +142,8 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
 def test_which_families_take_it() -> None:
     """All but those whose steps are their own; through TMA where packed rows start at multiples of 16 bytes."""
     where = gpu_for_arch("sm_90")
-    refused = {name for name in FAMILIES if legal_problem(problem_of(1, 128, 1024), name, where)}
-    assert refused == {*GLUON, *CUTE, *(family.name for family in REALIGNED)}
+    refused = {stem for stem in FORMS if legal_problem(problem_of(1, 128, 1024), *PLACES[stem], where)}
+    assert refused == {*RINGS, *CUTE_FORMS, *REALIGNED}
     for k, said in ((64, ""), (48, "multiples of 16 bytes")):
         reason = legal(problem_of(64, 128, k), replace(TILED_TMA_SPLIT, SPLIT_K=1), where)
         assert said in reason
@@ -175,4 +177,4 @@ def test_its_own_spaces_have_something_for_every_size(arch: str) -> None:
         kept = prune(space, problem_of(*size), gpu_for_arch(arch)).kept
         assert kept
         if size[0] <= 4 and size[1] > 17:
-            assert any(not FAMILIES[config.family].uses_dot for config in kept), size
+            assert any(not form_of(config).uses_dot for config in kept), size

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import spread
 from small_gemms import FEW_ROWS, GEMV, SPLIT, SWAPPED, TILED, TILED_TMA_SPLIT, needs_interpreter, taking
@@ -16,8 +17,7 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.family import CUTE, FAMILIES, GLUON
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal_problem
 from genkern.ops.op import bytes_moved, get_op
 from genkern.space.prune import prune
@@ -104,8 +104,8 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
 def test_families_that_multiply_what_they_load_are_refused() -> None:
     """wgmma has both operands of one type."""
     where = gpu_for_arch("sm_90")
-    refused = {name for name in FAMILIES if legal_problem(problem_of(1, 128, 1024), name, where)}
-    assert refused == {*GLUON, *CUTE, *(family.name for family in REALIGNED)}
+    refused = {stem for stem in FORMS if legal_problem(problem_of(1, 128, 1024), *PLACES[stem], where)}
+    assert refused == {*RINGS, *CUTE_FORMS, *REALIGNED}
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])
@@ -116,4 +116,4 @@ def test_its_own_spaces_have_something_for_every_size(arch: str) -> None:
         kept = prune(space, problem_of(*size), gpu_for_arch(arch)).kept
         assert kept
         if size[0] <= 8 and size[1] > 17:
-            assert any(not FAMILIES[config.family].uses_dot for config in kept), size
+            assert any(not form_of(config).uses_dot for config in kept), size

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forms import CUTE_FORMS, FORMS, PLACES, made
 from interpreted import INTERPRETED, Interpreter
 from long_tests import spread
 from small_gemms import make_module, needs_interpreter, specs_of, taking
@@ -16,7 +17,7 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch, gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.source import ast_source
 from genkern.ops.op import bytes_moved, element_bytes, get_op
@@ -29,7 +30,7 @@ from genkern.tuning.check import reduced
 OP = get_op("a4w4_blockscale")
 MXFP4, MXFP8_MXFP4, MXFP8 = ("int8", "int8"), ("fp8e4m3fn", "int8"), ("fp8e5m2", "fp8e4m3fn")
 TILED = Config("tiled", 32, 32, 64, 4, 1, 4, 2)
-SWAPPED = Config("tiled_swapped", 16, 64, 64, 4, 2, 4, 2)
+SWAPPED = Config("tiled", 16, 64, 64, 4, 2, 4, 2, reduce="semaphore", swapped=1)
 # tcgen05 takes exponents for 128 rows or more.
 NATIVE = Config("tiled", 128, 64, 128, 4, 1, 4, 3)
 
@@ -76,8 +77,9 @@ def test_every_family_multiplies(interpreter: Interpreter, types: tuple[str, str
     """Packed A or not, K that ends within a block, splits and swapped tiles, bias and activation."""
     problem = problem_of(*size, types, bias=True, activation="silu")
     fitting = (replace(config, BLOCK_SIZE_K=64) for config in taking(replace(problem, op="a16w16", dtype_b=types[0])))
-    one_each = {config.family: config for config in fitting if not legal(problem, config, gpu_for_arch("sm_90"))}
-    assert {*one_each} == {name for name in INTERPRETED if not legal_problem(problem, name, gpu_for_arch("sm_90"))}
+    one_each = {form_of(config).stem: config for config in fitting if not legal(problem, config, gpu_for_arch("sm_90"))}
+    where = gpu_for_arch("sm_90")
+    assert {*one_each} == {stem for stem in INTERPRETED if not legal_problem(problem, *PLACES[stem], where)}
     for config in spread([*one_each.values()], 3 if types == MXFP4 else 8):
         answer = interpreter.run(problem, config)
         assert answer.worst_row_error < 1e-5, config.name
@@ -138,7 +140,12 @@ def instructions(folder: Path, arch: str, types: tuple[str, str], config: Config
         ("sm_100", MXFP8_MXFP4, replace(NATIVE, family="tiled_tma"), r"tcgen05\.mma\S*kind::mxf8f6f4\.block_scale"),
         ("gfx950", MXFP4, TILED, r"v_mfma_scale_f32_32x32x64_f8f6f4"),
         ("gfx950", MXFP8, replace(SWAPPED, BLOCK_SIZE_K=128), r"v_mfma_scale_f32_16x16x128_f8f6f4"),
-        ("sm_90", MXFP8_MXFP4, replace(SWAPPED, family="tiled_tma_swapped"), r"wgmma\S*m64n16k16\.f32\.bf16\.bf16"),
+        (
+            "sm_90",
+            MXFP8_MXFP4,
+            replace(SWAPPED, family="tiled_tma", reduce="usual"),
+            r"wgmma\S*m64n16k16\.f32\.bf16\.bf16",
+        ),
         ("gfx942", MXFP4, TILED, r"v_mfma_f32_32x32x8_bf16"),
     ],
 )
@@ -161,8 +168,8 @@ def test_native_where_the_target_has_it(
 def test_which_families_take_it() -> None:
     """All that multiply by the format's step; with blocks that instructions for e2m1 take."""
     where = gpu_for_arch("sm_90")
-    taken = {name for name in FAMILIES if not legal_problem(problem_of(1, 128, 1024), name, where)}
-    assert taken == {name for name, family in FAMILIES.items() if family.steps and family.language == "triton"}
+    taken = {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024), *PLACES[stem], where)}
+    assert taken == {stem for stem, form in FORMS.items() if form.reads == "steps" and stem not in CUTE_FORMS}
     assert "skinny" not in taken
     # 96 elements are 48 bytes.
     assert not legal(problem_of(64, 128, 96), Config("tiled_tma", 64, 64, 64), where)
@@ -197,7 +204,7 @@ def test_its_own_spaces_have_something_for_every_size(arch: str) -> None:
         kept = prune(space, problem_of(*size), gpu_for_arch(arch)).kept
         assert kept, size
         if arch == "sm_100" and size[1] > 64:
-            sides = (config.BLOCK_SIZE_N if "swapped" in config.family else config.BLOCK_SIZE_M for config in kept)
+            sides = (config.BLOCK_SIZE_N if config.swapped else config.BLOCK_SIZE_M for config in kept)
             assert any(side >= 128 for side in sides)
 
 
@@ -210,12 +217,10 @@ def test_on_a_gpu(tmp_path: Path, types: tuple[str, str], size: tuple[int, int, 
     problem = problem_of(*size, types, dtype_c="bf16", bias=True, activation="silu")
     if OP.refuse(problem, arch):
         pytest.skip(OP.refuse(problem, arch))
-    families = ("tiled", "tiled_semaphore", "tiled_tma", "split_tma", "persistent_tma", "stream_k", "tiled_swapped")
-    made = [
-        Config(name, 128 if size[0] > 100 else 32, 64, 128, 4, 1, 4, 3) for name in (*families, "tiled_tma_swapped")
-    ]
-    made += [replace(config, SPLIT_K=3) for config in made if FAMILIES[config.family].splits_k]
-    configs = [config for config in made if not legal(problem, config, gpu_for_arch(arch))]
+    stems = ("tiled", "tiled_semaphore", "tiled_tma", "split_tma", "persistent_tma", "tiled_swapped")
+    tried = [made(stem, 128 if size[0] > 100 else 32, 64, 128, 4, 1, 4, 3) for stem in (*stems, "tiled_tma_swapped")]
+    tried += [replace(config, SPLIT_K=3) for config in tried if form_of(config).splits_k]
+    configs = [config for config in tried if not legal(problem, config, gpu_for_arch(arch))]
     _, loaded = make_module(tmp_path, problem, configs, arch)
     operands = loaded.make_operands("cuda")
     checking = Checking(problem, OP, arch, loaded.reference, operands)

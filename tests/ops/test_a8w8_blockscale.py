@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns, spread
-from small_gemms import SPLIT, STREAM_K, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, needs_interpreter, taking
+from small_gemms import SPLIT, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, needs_interpreter, taking
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense import FORMS
-from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.family import CUTE, FAMILIES, GLUON
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
@@ -62,8 +61,8 @@ def test_every_dot_family_scales_blocks(
     size, own, types = case
     whole = size[0] == 64
     problem = problem_of(*size, types, own, bias=whole, activation="silu" if whole else "none")
-    families = [name for name in INTERPRETED if FAMILIES[name].uses_dot]
-    configs = [config for config in taking(problem) if config.family in families]
+    families = [stem for stem in INTERPRETED if FORMS[stem].uses_dot]
+    configs = [config for config in taking(problem) if form_of(config).stem in families]
     # Each way to multiply for one type, size and blocks, and for some of the others.
     for config in in_turns(configs, 8, number) if number else configs:
         answer = interpreter.run(problem, config)
@@ -85,7 +84,7 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     for types in (INT8, (fp8, fp8)):
         folder = tmp_path / types[0]
         folder.mkdir()
-        configs = [TILED, SPLIT, TMA, STREAM_K, TILED_TMA_SPLIT, SWAPPED]
+        configs = [TILED, SPLIT, TMA, TILED_TMA_SPLIT, SWAPPED]
         problem = problem_of(100, 208, 320, types, bias=True)
         assert compile_all(folder, problem, configs if types == INT8 else spread(configs, 2), arch)
 
@@ -102,22 +101,31 @@ def test_a_step_lies_in_one_block_of_k() -> None:
 def test_families_that_leave_the_scales_out_are_refused() -> None:
     """One that multiplies element by element does not know the format's step; those that promote do."""
     problem, where = problem_of(1, 128, 1024, FP8), gpu_for_arch("sm_90")
-    assert {name for name, family in FAMILIES.items() if not family.steps} == {
+    assert {stem for stem, form in FORMS.items() if form.reads != "steps"} == {
         "gemv",
         "skinny",
         "skinny_dot",
-        *GLUON,
-        *CUTE,
-        *(family.name for family in REALIGNED),
+        *RINGS,
+        *CUTE_FORMS,
+        *REALIGNED,
     }
-    side_by_side = {name for name in GLUON if FAMILIES[name].side_by_side != (1, 1)}
-    together = {name for name, form in FORMS.items() if form.schedule == "cute_cooperative"}
-    promote = {name for name, family in FAMILIES.items() if family.promotes}
-    assert promote == (set(GLUON) - side_by_side) | together
-    for name, family in FAMILIES.items():
-        knows = family.steps or family.promotes
-        assert ("in its steps over K" in legal_problem(problem, name, where)) is not knows
-        assert "in its steps" not in legal_problem(GemmProblem(1, 128, 1024, "a8w8", *FP8, "bf16"), name, where)
+    side_by_side = {stem for stem in RINGS if FORMS[stem].cluster != (1, 1)}
+    together = {stem for stem in CUTE_FORMS if stem.startswith("cute_cooperative") and "swapped" not in stem}
+    promote = {stem for stem, form in FORMS.items() if form.reads == "promoted"}
+    assert promote == (set(RINGS) - side_by_side) | together
+    for stem, form in FORMS.items():
+        knows = form.reads in ("steps", "promoted")
+        assert ("in its steps over K" in legal_problem(problem, *PLACES[stem], where)) is not knows
+        plain = GemmProblem(1, 128, 1024, "a8w8", *FP8, "bf16")
+        assert "in its steps" not in legal_problem(plain, *PLACES[stem], where)
+
+
+def test_parts_of_k_are_not_promoted() -> None:
+    """In CuTe DSL a kernel that makes parts of K knows no scales of blocks; without a split it does."""
+    problem, where = problem_of(4096, 4096, 4096, FP8), gpu_for_arch("sm_90")
+    config = Config("cute_wgmma", 128, 128, 128, 1, 1, 8, 4, store="direct")
+    assert not legal(problem, config, where)
+    assert legal(problem, replace(config, SPLIT_K=2), where)
 
 
 def test_what_the_interpreter_checks_has_several_blocks() -> None:
@@ -154,10 +162,10 @@ def test_its_own_spaces_hold_what_it_can_compute(arch: str) -> None:
         problem = GemmProblem(*size, OP.name, *INT8, "bf16")
         kept = prune(space, problem, gpu_for_arch(arch)).kept
         assert kept
-        assert not any(OP.legal(problem, config) for config in kept if config.family not in GLUON)
-        assert all(FAMILIES[config.family].steps or FAMILIES[config.family].promotes for config in kept)
+        assert not any(OP.legal(problem, config) for config in kept if not form_of(config).in_ring)
+        assert all(form_of(config).reads in ("steps", "promoted") for config in kept)
         assert not any(legal(problem, config, gpu_for_arch(arch)) for config in kept)
-        assert any(config.family in GLUON for config in kept) is (arch == "sm_90")
+        assert any(form_of(config).in_ring for config in kept) is (arch == "sm_90")
 
 
 @pytest.mark.parametrize(
@@ -165,11 +173,11 @@ def test_its_own_spaces_hold_what_it_can_compute(arch: str) -> None:
     [
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (), ""),
         # Two buffers are filled together, and promoted one after the other.
-        (Config("warp_specialized_swapped", 16, 64, 256, 1, 1, 4, 4), (), ""),
+        (Config("warp_specialized", 16, 64, 256, 1, 1, 4, 4, swapped=1), (), ""),
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_k", 256),), ""),
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_k", 64),), "divide the 64 elements"),
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_n", 100),), "have several scales"),
-        (Config("warp_specialized_swapped", 16, 64, 128, 1, 1, 4, 4), (("block_n", 100),), ""),
+        (Config("warp_specialized", 16, 64, 128, 1, 1, 4, 4, swapped=1), (("block_n", 100),), ""),
     ],
 )
 def test_a_buffer_of_the_ring_has_one_scale(config: Config, own: tuple[tuple[str, int], ...], said: str) -> None:

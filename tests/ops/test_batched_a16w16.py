@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import CUTE_FORMS, FORMS, PLACES
 from interpreted import INTERPRETED, Interpreter
 from small_gemms import (
-    ATOMIC,
     GEMV,
     SEMAPHORE,
     SPLIT,
@@ -28,9 +28,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.argument import Constant, Leading, Stride
-from genkern.kernels.cute.dense import FORMS
-from genkern.kernels.families.call import product_of
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
@@ -91,7 +89,7 @@ def test_what_it_is_not(said: dict[str, object], reason: str) -> None:
         (problem_of(20, 40, 72, 2), TMA_SWAPPED),
         (problem_of(20, 40, 96, 2, INT8, row_major_a=False, row_major_b=True), SEMAPHORE),
         (problem_of(20, 40, 96, 2, INT8), SWAPPED),
-        (problem_of(20, 40, 96, 2, ("batched_a16w16", "fp32", "fp32", "fp32"), row_major_b=True), ATOMIC),
+        (problem_of(20, 40, 96, 2, ("batched_a16w16", "fp32", "fp32", "fp32"), row_major_b=True), SPLIT),
         (problem_of(1, 40, 300, 3), GEMV),
     ],
     ids=lambda value: value.name,
@@ -136,14 +134,18 @@ def test_which_families_take_it() -> None:
     what overhangs K is outside all matrices.
     """
     batch = problem_of(1, 128, 1024, 4)
-    taking = {name for name in FAMILIES if not legal_problem(batch, name, H200)}
-    tiled = {"tiled", "tiled_semaphore", "tiled_atomic", "tiled_swapped"}
-    whole = {name for name, form in FORMS.items() if not form.split}
+    taking = {stem for stem in FORMS if not legal_problem(batch, *PLACES[stem], H200)}
+    tiled = {"tiled", "tiled_semaphore", "tiled_swapped"}
+    whole = {stem for stem in CUTE_FORMS if PLACES[stem][0] == "cute_wgmma"}
     assert taking == {*tiled, "gemv", "tiled_tma", "tiled_tma_swapped", *whole}
     assert taking - whole < set(INTERPRETED)
     for turned in (replace(batch, M=16, row_major_a=False), replace(batch, row_major_b=True)):
-        assert "zeros beyond K only" in legal_problem(turned, "tiled_tma", H200)
-    assert "more rows than 32 bits" in legal_problem(problem_of(2**15, 128, 64, 2**15), "tiled_tma", H200)
+        assert "zeros beyond K only" in legal_problem(turned, "tiled_tma", (), H200)
+    assert "more rows than 32 bits" in legal_problem(problem_of(2**15, 128, 64, 2**15), "tiled_tma", (), H200)
+    direct = Config("cute_wgmma", 128, 128, 64, 1, 1, 8, 4, store="direct")
+    large = replace(batch, M=128, K=4096)
+    assert not legal(large, direct, H200)
+    assert legal(large, replace(direct, SPLIT_K=2), H200)
     huge = problem_of(2**15, 2**15, 64, 4)
     assert "more than 32 bits" in legal(huge, replace(SPLIT, SPLIT_K=2), H200)
     assert not legal(huge, replace(SPLIT, SPLIT_K=1), H200)
@@ -199,7 +201,7 @@ def test_spaces_have_something_for_every_size(arch: str, types: tuple[str, str])
 
 def test_programs_in_cute_walk_over_all_products() -> None:
     """One grid for all of them, in which each pointer has a step; what they load and store by TMA has no gaps."""
-    config = Config("cute_ping_pong", 128, 128, 64, 2, 1, 8, 4)
+    config = Config("cute_wgmma", 128, 128, 64, 2, 1, 8, 4, schedule="ping_pong")
     problem = problem_of(300, 200, 136, 5, ("batched_a16w16", "bf16", "bf16", "bf16"))
     for any_m in (False, True):
         plan = launch_plan(product_of(problem, get_op(problem.op), "sm_90"), config, H200, any_m=any_m)
@@ -213,7 +215,7 @@ def test_programs_in_cute_walk_over_all_products() -> None:
 
 def test_what_programs_in_cute_refuse() -> None:
     """What is beyond K is the next product's where rows run otherwise, and sizes that 32 bits do not count."""
-    config = Config("cute_ping_pong", 128, 128, 64, 2, 1, 8, 4)
+    config = Config("cute_wgmma", 128, 128, 64, 2, 1, 8, 4, schedule="ping_pong")
     types = ("batched_a16w16", "bf16", "bf16", "bf16")
     assert not legal(problem_of(300, 200, 136, 5, types), config, H200)
     for turned in ({"row_major_a": False}, {"row_major_b": True}):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import FORMS, PLACES
 from interpreted import Interpreter
 from long_tests import in_turns
 from small_gemms import make_module, needs_interpreter
@@ -16,8 +17,7 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import product_of
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal_problem
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
@@ -136,7 +136,7 @@ def test_operands_and_work() -> None:
         [(64, 512), (16, 512, 512), (256, 256), (16,), (256,)],
         [(256, 256), (16, 256, 512), (64, 512), (16,), (256,), (256,)],
     ]
-    assert {name for name in FAMILIES if not legal_problem(gate, name, H200)} == {
+    assert {stem for stem in FORMS if not legal_problem(gate, *PLACES[stem], H200)} == {
         "tiled",
         "tiled_tma",
         "persistent_tma",

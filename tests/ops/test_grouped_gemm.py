@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import FORMS, PLACES
 from interpreted import Interpreter
 from small_gemms import make_module, needs_interpreter
 
@@ -16,8 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.families.call import product_of
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
@@ -121,7 +121,7 @@ def test_what_it_is_not(said: dict[str, object], reason: str) -> None:
 def test_which_configs_take_it() -> None:
     """Families that find groups, without a split of K or an order of their own for tiles."""
     problem = problem_of(100, 128, 1024, 4)
-    assert {name for name in FAMILIES if not legal_problem(problem, name, H200)} == {
+    assert {stem for stem in FORMS if not legal_problem(problem, *PLACES[stem], H200)} == {
         "tiled",
         "tiled_tma",
         "persistent_tma",
@@ -130,7 +130,7 @@ def test_which_configs_take_it() -> None:
     }
     assert "not split along K" in legal(problem, replace(TILED, SPLIT_K=2), H200)
     assert "own order" in legal(problem, replace(TILED, xcd_remap=1), gpu_for_arch("gfx942"))
-    assert "rowMajorA: T" in legal_problem(replace(problem, row_major_a=False), "tiled", H200)
+    assert "rowMajorA: T" in legal_problem(replace(problem, row_major_a=False), "tiled", (), H200)
     blocks = problem_of(100, 128, 1024, 4, FP8, (("scales", "blocks"),))
     assert "BLOCK_SIZE_K must divide" in legal(blocks, replace(TILED, BLOCK_SIZE_K=256), H200)
 
@@ -155,13 +155,13 @@ def test_tiles_in_gluon_that_fit_groups_come_first() -> None:
     space, bf16 = load_space(None, "sm_90", "grouped_gemm"), ("bf16", "bf16", "bf16")
     few = problem_of(512, 4096, 7168, 16, (FP8[0], FP8[0], "bf16"), (("capacity", 256), ("scales", "blocks")))
     many = problem_of(1024, 4096, 7168, 4, bf16, (("capacity", 1024),))
-    first, second = (Config("warp_specialized_swapped", m, 128, 64, 1, 1, 4, 4) for m in (136, 128))
+    first, second = (Config("warp_specialized", m, 128, 64, 1, 1, 4, 4, swapped=1) for m in (136, 128))
     assert predict_us(many, first, Resources(), H200) < 0.8 * predict_us(many, second, Resources(), H200)
     order = promising_first(many, prune(space, many, H200).kept, H200)
-    assert {config.family for config in order[:20]} <= {"warp_specialized", "warp_specialized_swapped"}
-    kept = [config for config in prune(space, few, H200).kept if config.family.startswith("warp_specialized")]
-    assert {config.BLOCK_SIZE_M for config in kept if config.family == "warp_specialized"} == {64}
-    assert {32, 40, 48} == {config.BLOCK_SIZE_M for config in kept if config.family != "warp_specialized"}
+    assert {config.family for config in order[:20]} == {"warp_specialized"}
+    kept = [config for config in prune(space, few, H200).kept if config.family == "warp_specialized"]
+    assert {config.BLOCK_SIZE_M for config in kept if not config.swapped} == {64}
+    assert {config.BLOCK_SIZE_M for config in kept if config.swapped} == {32, 40, 48}
 
 
 def test_a_plan_serves_every_m() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import Interpreter
 from long_tests import in_turns
 from small_gemms import FEW_ROWS, GEMV, SPLIT, SWAPPED, TILED, TILED_TMA_SPLIT, kernels_of, needs_interpreter
@@ -16,8 +17,6 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.family import CUTE, FAMILIES, GLUON
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal_problem
 from genkern.ops.op import get_op
@@ -77,8 +76,8 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
 def test_which_families_take_it() -> None:
     """All but those whose instruction multiplies operands of one type, or weights of fewer bits."""
     where = gpu_for_arch("sm_90")
-    refused = {name for name in FAMILIES if legal_problem(problem_of(1, 128, 1024, PAIRS[0]), name, where)}
-    assert refused == {*GLUON, *CUTE, *(family.name for family in REALIGNED), "skinny_dot"}
+    refused = {stem for stem in FORMS if legal_problem(problem_of(1, 128, 1024, PAIRS[0]), *PLACES[stem], where)}
+    assert refused == {*RINGS, *CUTE_FORMS, *REALIGNED, "skinny_dot"}
     for arch in ("sm_90", "gfx942"):
         space = load_space(None, arch, "a16w16")
         for m in (1, 64, 4096):

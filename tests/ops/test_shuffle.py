@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from forms import FORMS, PLACES
 from interpreted import Interpreter
 from small_gemms import (
-    ATOMIC,
     FEW_ROWS,
     GEMV,
     SEMAPHORE,
     SPLIT,
-    STREAM_K,
     SWAPPED,
     TILED,
     TILED_TMA,
@@ -28,7 +27,6 @@ from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem, Own
-from genkern.kernels.family import FAMILIES
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import bytes_moved, get_op
 from genkern.space.prune import prune
@@ -122,8 +120,7 @@ def test_the_operand_is_the_weight() -> None:
         (problem_of(37, 48, 96), SPLIT),
         (problem_of(20, 64, 96, own=(("layout", "n32k16"),)), SWAPPED),
         (problem_of(20, 48, 96, own=OF_8, dtype="fp8e4m3fn"), SEMAPHORE),
-        (problem_of(20, 48, 96), ATOMIC),
-        (problem_of(40, 48, 96), STREAM_K),
+        (problem_of(40, 48, 96), SEMAPHORE),
         (problem_of(3, 16, 160), FEW_ROWS),
         (problem_of(1, 48, 160, own=OF_8), GEMV),
         (problem_of(20, 48, 96, BLOCKS, SMALL_BLOCKS, "fp8e4m3fnuz"), SPLIT),
@@ -182,9 +179,9 @@ def test_which_families_take_it() -> None:
     """Those that load through pointers; with block scales only those whose steps are the format's."""
     where = gpu_for_arch("sm_90")
     # skinny_dot multiplies weights of fewer bits than A's.
-    pointers = {name for name, family in FAMILIES.items() if not family.uses_tma} - {"skinny_dot"}
-    assert {name for name in FAMILIES if not legal_problem(problem_of(1, 128, 1024), name, where)} == pointers
-    blocks = {name for name in FAMILIES if not legal_problem(problem_of(1, 128, 1024, BLOCKS), name, where)}
+    pointers = {stem for stem, form in FORMS.items() if not form.uses_tma} - {"skinny_dot"}
+    assert {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024), *PLACES[stem], where)} == pointers
+    blocks = {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024, BLOCKS), *PLACES[stem], where)}
     assert blocks == pointers - {"gemv", "skinny"}
     assert "through pointers" in legal(problem_of(64, 128, 1024), TILED_TMA, where)
     assert "no multiple of the 16 elements" in legal(problem_of(4, 128, 1024), replace(FEW_ROWS, BLOCK_SIZE_K=8), where)

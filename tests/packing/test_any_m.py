@@ -13,8 +13,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Integer
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.expression import evaluate
-from genkern.kernels.families.call import product_of
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan, main_variant

@@ -22,7 +22,8 @@ ROW = (
     "'versions': {'triton': '3.6.0'}}\n"
 )
 OF_CUTE = ROW.replace("'BLOCK_SIZE_M': 16", "'BLOCK_SIZE_M': 64").replace(
-    "'num_warps': 4, 'num_stages': 2", "'num_warps': 8, 'num_stages': 4, 'family': 'cute_ping_pong'"
+    "'num_warps': 4, 'num_stages': 2",
+    "'num_warps': 8, 'num_stages': 4, 'family': 'cute_wgmma', 'schedule': 'ping_pong'",
 )
 H200, MI300X = ("sm_90", "NVIDIA H200"), ("gfx942", "AMD Instinct MI300X")
 
@@ -76,7 +77,7 @@ def test_kernels_that_cannot_be_compiled_leave_the_library(folder: Path, monkeyp
     assert run_pack(parse_pack(packed), console) == 1
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert said.count("not packed: ") == 1
-    assert "256x256x512 cute_ping_pong_" not in said
+    assert "256x256x512 cute_wgmma_" not in said
     assert "and 1 more: CuTe DSL is not installed" in said
     assert "of these 4 have the library's call" in said
     winners = {winner.problem.M: winner for winner in read_bundle("cute.genkern").winners}
@@ -94,7 +95,7 @@ def test_nothing_is_said_of_a_library_that_was_not_measured(folder: Path, monkey
     packed = ["alone.yaml", "-o", "alone.genkern", "--cache_dir", "cache", "--jobs", "1"]
     assert run_pack(parse_pack(packed), console) == 1
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "not packed: 64x256x512 cute_ping_pong_" in said
+    assert "not packed: 64x256x512 cute_wgmma_BM64_BN32_BK64_GM1_SK1_nW8_nS4_ping_pong: " in said
     assert "library" not in said
     assert read_bundle("alone.genkern").winners == ()
 

@@ -20,7 +20,7 @@ from genkern.runtime.packed import Contents
 from genkern.runtime.table import Choice
 
 PROBLEM = GemmProblem(300, 240, 1024, bias=True)
-SPLIT = Config("cute_split_1x2", 128, 120, 64, 1, 3, 8, 5)
+SPLIT = Config("cute_wgmma", 128, 120, 64, 1, 3, 8, 5, store="direct", cluster="1x2")
 
 
 def test_a_split_k_of_two_languages(tmp_path: Path) -> None:

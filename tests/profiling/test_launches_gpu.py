@@ -12,7 +12,7 @@ from genkern.farm.farm import Farm
 from genkern.gemm.gpus import detect_arch, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import plan_text, run_time_values

@@ -20,7 +20,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan

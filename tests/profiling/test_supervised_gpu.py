@@ -28,7 +28,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_devices, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Measurement, Outcome
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan

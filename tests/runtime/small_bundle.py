@@ -1,4 +1,4 @@
-"""A bundle of a config of each family, compiled for sm_90, and of two for gfx942."""
+"""A bundle of a config of each family and of several forms, compiled for sm_90, and of two for gfx942."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from compiled import compile_here
 from small_gemms import (
     AMD,
     AMD_SPLIT,
-    ATOMIC,
     CLUSTER,
     FEW_ROWS,
     GEMV,
     SEMAPHORE,
     SPLIT,
-    STREAM_K,
+    SPLIT_TMA,
+    SWAPPED,
     TILED,
     TILED_TMA_SPLIT,
     TMA,
@@ -40,7 +40,7 @@ from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 # N is the number of the family, so that each has a problem of its own; K is what all take.
 K = 512
 CONFIGS = (
-    *(TILED, SPLIT, TMA, TILED_TMA_SPLIT, SEMAPHORE, ATOMIC, STREAM_K),
+    *(TILED, SPLIT, TMA, TILED_TMA_SPLIT, SEMAPHORE, SPLIT_TMA, SWAPPED),
     *(WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED_SPLIT, CLUSTER),
 )
 DEVICES = {"sm_90": ("NVIDIA H200", 132), "gfx942": ("AMD Instinct MI300X", 304)}
@@ -100,6 +100,12 @@ def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bo
     path = str(folder / "all.genkern")
     write_bundle(path, Contents(tuple(winners), binaries, beside), images)
     return path
+
+
+def with_varying_sums(bundle: Bundle, chosen: PackedWinner) -> Bundle:
+    """The bundle as if the sums of that winner were added by atomics, as families of before and of others' may."""
+    winners = tuple(replace(one, deterministic=one.deterministic and one is not chosen) for one in bundle.winners)
+    return replace(bundle, contents=replace(bundle.contents, winners=winners))
 
 
 def winners_for(bundle: Bundle, arch: str) -> tuple[PackedWinner, ...]:

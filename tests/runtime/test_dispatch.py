@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from recording_gpu import FakeGpu
-from small_bundle import winners_for
+from small_bundle import winners_for, with_varying_sums
 
 from genkern.errors import InputError
 from genkern.gemm.operand import Operand
@@ -122,10 +122,11 @@ def test_without_a_guard_calls_are_the_same(gemm: Gemm, gpu: FakeGpu, monkeypatc
     assert len(gpu.driver.launched) == 3
 
 
-def test_a_winner_whose_sums_vary_yields(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
+def test_a_winner_whose_sums_vary_yields(gpu: FakeGpu, bundle: Bundle) -> None:
     """Where PyTorch is to be deterministic the library serves what atomic additions would, call by call."""
-    atomic = next(winner for winner in winners_for(bundle, "sm_90") if not winner.deterministic)
-    assert atomic.config.startswith("tiled_atomic")
+    atomic = next(winner for winner in winners_for(bundle, "sm_90") if winner.calls)
+    varying = with_varying_sums(bundle, atomic)
+    gemm = Gemm("a16w16", Context(lambda op: [varying], lambda index: gpu))
     x, weight = operands(atomic.problem.M, atomic.problem.N)
     launched = []
     try:

@@ -7,6 +7,7 @@ import itertools
 import math
 
 import pytest
+from forms import FORMS, made
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import known_gpus
@@ -15,7 +16,6 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.family import FAMILIES
 from genkern.search.predict import predict_us, promising_first, roofline_us
 
 H200 = gpu_for_arch("sm_90")
@@ -27,8 +27,8 @@ sizes = st.integers(1, 20000)
 types = st.sampled_from(["fp32", "fp16", "bf16", "int8", "fp8e4m3fn", "fp8e5m2fnuz"])
 problems = st.builds(GemmProblem, M=sizes, N=sizes, K=sizes, dtype_a=types, dtype_b=types, bias=st.booleans())
 configs = st.builds(
-    Config,
-    family=st.sampled_from(sorted(FAMILIES)),
+    made,
+    st.sampled_from(sorted(FORMS)),
     BLOCK_SIZE_M=st.sampled_from([1, 4, 16, 32, 64, 128, 256]),
     BLOCK_SIZE_N=st.sampled_from([16, 32, 64, 128, 256]),
     BLOCK_SIZE_K=st.sampled_from([16, 32, 64, 128, 256]),

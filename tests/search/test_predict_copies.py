@@ -13,7 +13,7 @@ from genkern.search.predict_copies import realigning_us
 from genkern.search.predict_splits import GAP_US, KERNEL_US
 
 H200 = gpu_for_arch("sm_90")
-TILED = Config("realigned_tiled_tma", 128, 128, 64, 8, 1, 4, 4)
+TILED = Config("tiled_tma", 128, 128, 64, 8, 1, 4, 4, realigned=1)
 
 
 def test_only_what_is_copied_takes_time() -> None:

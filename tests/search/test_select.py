@@ -201,23 +201,42 @@ def test_a_family_of_which_nothing_runs_is_named() -> None:
     failed, late, refused = Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED
     found = [
         *ended("tiled", Outcome.MEASURED, failed),
-        *ended("stream_k", failed, late, failed, message="RuntimeError: PassManager::run\nfailed"),
+        *ended("persistent_tma", failed, late, failed, message="RuntimeError: PassManager::run\nfailed"),
         *ended("gemv", refused, Outcome.CRASHED, Outcome.OVER_RESOURCES, message="no"),
         *ended("tiled_tma", Outcome.OVER_RESOURCES, Outcome.IDENTICAL),
         *ended("skinny", refused, Outcome.WRONG),
     ]
     assert barren_families(found) == [
         "no gemv config ran (launch_failed 1, crashed 1): no",
-        "no stream_k config ran (compile_failed 2, compile_timed_out 1): RuntimeError: PassManager::run failed",
+        "no persistent_tma config ran (compile_failed 2, compile_timed_out 1): RuntimeError: PassManager::run failed",
     ]
 
 
 def test_families_that_end_alike_share_a_line() -> None:
-    """A language that is not installed is said once, whatever the number of its families."""
+    """A language that is not installed is said once, whatever the number of its families and their forms."""
     missing = "CuTe DSL is not installed"
     found = [
         *ended("cute_cooperative", Outcome.COMPILE_FAILED, message=missing),
         *ended("cute_ping_pong", Outcome.COMPILE_FAILED, Outcome.COMPILE_FAILED, message=missing),
+        *ended("cute_tcgen05", Outcome.COMPILE_FAILED, message=missing),
         *ended("tiled", Outcome.MEASURED),
     ]
-    assert barren_families(found) == [f"no cute_cooperative, cute_ping_pong config ran (compile_failed 3): {missing}"]
+    assert barren_families(found) == [f"no cute_tcgen05, cute_wgmma config ran (compile_failed 4): {missing}"]
+
+
+def test_a_form_of_which_nothing_runs_is_named() -> None:
+    """By its parameters, where others of its family ran or ended otherwise."""
+    failed = Outcome.COMPILE_FAILED
+    found = [
+        *ended("warp_specialized", Outcome.MEASURED),
+        *ended("warp_specialized_swapped_cluster4", failed, message="no cluster of 4"),
+        *ended("warp_specialized_1x2", failed, failed, message="no cluster of 2"),
+        *ended("tiled_swapped", Outcome.LAUNCH_FAILED, message="one"),
+        *ended("tiled", Outcome.CRASHED, message="other"),
+    ]
+    assert barren_families(found) == [
+        "no tiled config ran (crashed 1): other",
+        "no tiled_semaphore_swapped config ran (launch_failed 1): one",
+        "no warp_specialized_ck4_swapped config ran (compile_failed 1): no cluster of 4",
+        "no warp_specialized_cl1x2 config ran (compile_failed 2): no cluster of 2",
+    ]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
+from forms import CUTE_FORMS, FORMS, PLACES
+from space_configs import configs_of
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
-from genkern.kernels.cute import dense_sm100
-from genkern.kernels.cute.dense import FORMS
 from genkern.space.guide_names import in_guide_names, in_own_names
+from genkern.space.space import Space, read_space
 
 ENTRY = {
-    "family": "cute_ping_pong",
+    "family": "cute_wgmma",
+    "schedule": ["ping_pong"],
     "mma_tiler_mn": [[128, 128], [64, 96], [128, 168]],
     "cluster_shape_mn": [[1, 1], [2, 1]],
     "use_2cta_instrs": [False],
@@ -19,20 +25,33 @@ ENTRY = {
     "num_stages": [4, 5],
     "GROUP_SIZE_M": [8],
 }
+COOPERATIVE = {**ENTRY, "schedule": ["cooperative"]}
 
 
-def test_an_entry_becomes_families() -> None:
-    """One for each cluster, way to store and number of rows, with the widths that go with these rows."""
-    found = in_own_names(ENTRY)
-    assert len(found) == 2 * 2 * 2
-    assert {entry["family"] for entry in found} == {  # type: ignore[index]
-        "cute_ping_pong",
-        "cute_ping_pong_direct",
-        "cute_ping_pong_2x1",
-        "cute_ping_pong_2x1_direct",
-    } & set(FORMS)
+def own(entry: object) -> list[dict[str, Any]]:
+    """The entry in genkern's own names."""
+    found = in_own_names(entry)
+    assert all(isinstance(each, dict) for each in found)
+    return found  # type: ignore[return-value]
+
+
+def space_of(folder: Path, entry: object, arch: str = "sm_90") -> Space:
+    """A space file that has this entry alone."""
+    document = {"archs": [arch], "ops": ["a16w16"], "rules": [], "families": [entry]}
+    (folder / "guide.yaml").write_text(yaml.safe_dump(document))
+    return read_space(folder / "guide.yaml")
+
+
+def test_an_entry_becomes_one_for_each_number_of_rows() -> None:
+    """With the widths that go with these rows, and the clusters and ways to store as lists of their parameters."""
+    found = own(ENTRY)
+    assert [each["BLOCK_SIZE_M"] for each in found] == [[128], [64]]
     assert found[0] == {
-        "family": "cute_ping_pong",
+        "family": "cute_wgmma",
+        "schedule": ["ping_pong"],
+        "swapped": [0],
+        "cluster": ["1x1", "2x1"],
+        "store": ["tma", "direct"],
         "BLOCK_SIZE_M": [128],
         "BLOCK_SIZE_N": [128, 168],
         "BLOCK_SIZE_K": [64, 128],
@@ -41,30 +60,77 @@ def test_an_entry_becomes_families() -> None:
         "num_stages": [4, 5],
         "GROUP_SIZE_M": [8],
     }
-    one_group = in_own_names({**ENTRY, "family": "cute_cooperative"})[1]
-    assert one_group["BLOCK_SIZE_M"] == [64]  # type: ignore[index]
-    assert one_group["num_warps"] == [4]  # type: ignore[index]
+    one_group = own(COOPERATIVE)[1]
+    assert one_group["BLOCK_SIZE_M"] == [64]
+    assert one_group["num_warps"] == [4]
+
+
+def test_an_entry_stands_for_all_of_its_product(tmp_path: Path) -> None:
+    """Three tiles, two clusters, two ways to store, two K-blocks and two depths; each schedule has warps of its own."""
+    space = space_of(tmp_path, {**ENTRY, "schedule": ["cooperative", "ping_pong"]})
+    configs = list(configs_of(space))
+    assert len(configs) == len(set(configs)) == space.size == 2 * 3 * 2 * 2 * 2 * 2
+    assert {(config.cluster, config.store) for config in configs} == {
+        (cluster, store) for cluster in ("1x1", "2x1") for store in ("tma", "direct")
+    }
+    low = {(config.schedule, config.num_warps) for config in configs if config.BLOCK_SIZE_M == 64}
+    assert low == {("cooperative", 4), ("ping_pong", 8)}
 
 
 def test_swapped_entries() -> None:
-    """Pairs are [m, n] as well; one family for each number of columns, along which the instruction has its rows."""
+    """Pairs are [m, n] as well; one for each number of columns, along which the instruction has its rows."""
     tiles = [[40, 64], [72, 64], [224, 128]]
-    found = in_own_names({**ENTRY, "family": "cute_cooperative_swapped", "mma_tiler_mn": tiles})
-    assert len(found) == 2 * 2 * 2
-    assert [found[0][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[40, 72], [64], [4]]  # type: ignore[index]
-    assert [found[1][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[224], [128], [8]]  # type: ignore[index]
-    three = in_own_names({**ENTRY, "family": "cute_cooperative_swapped", "mma_tiler_mn": [[200, 192]]})[0]
-    assert [three[key] for key in ("BLOCK_SIZE_N", "num_warps")] == [[192], [12]]  # type: ignore[index]
+    swapped = {**COOPERATIVE, "swapped": [1]}
+    found = own({**swapped, "mma_tiler_mn": tiles})
+    assert len(found) == 2
+    assert all(each["swapped"] == [1] for each in found)
+    assert [found[0][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[40, 72], [64], [4]]
+    assert [found[1][key] for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")] == [[224], [128], [8]]
+    three = own({**swapped, "mma_tiler_mn": [[200, 192]]})[0]
+    assert [three[key] for key in ("BLOCK_SIZE_N", "num_warps")] == [[192], [12]]
 
 
-def test_a_split_k() -> None:
-    """One way to store, whose families have no word for it; SPLIT_K is what the entry says."""
-    found = in_own_names({**ENTRY, "family": "cute_split", "use_tma_store": [False], "SPLIT_K": [2, 3]})
-    assert {each["family"] for each in found} == {"cute_split", "cute_split_2x1"} <= set(FORMS)  # type: ignore[index]
-    assert {tuple(each["SPLIT_K"]) for each in found} == {(2, 3)}  # type: ignore[index]
-    config = Config("cute_split_4x1", 128, 96, 64, 1, 3, 8, 4)
-    (back,) = in_own_names(in_guide_names(config))
-    assert (back["family"], back["SPLIT_K"]) == (config.family, [3])  # type: ignore[index]
+@pytest.mark.parametrize(
+    ("former", "said"),
+    [
+        ("cute_ping_pong", {"schedule": ["ping_pong"]}),
+        ("cute_cooperative_swapped", {"swapped": [1]}),
+        ("cute_ping_pong_swapped", {"schedule": ["ping_pong"], "swapped": [1]}),
+        ("cute_split", {"use_tma_store": [False], "SPLIT_K": [2]}),
+    ],
+)
+def test_schedules_that_were_families(former: str, said: dict[str, object]) -> None:
+    """Entries of files from before are those of today."""
+    entry = {key: value for key, value in ENTRY.items() if key != "schedule"}
+    more = {key: value for key, value in said.items() if key in ("use_tma_store", "SPLIT_K")}
+    assert own({**entry, **more, "family": former}) == own({**entry, **said})
+
+
+def test_families_of_before_in_their_own_names() -> None:
+    """Without any of the guide's names too: what the family's name said is said by parameters."""
+    entry = {"family": "cute_ping_pong_swapped_2x1_direct", "BLOCK_SIZE_M": [64]}
+    (found,) = own(entry)
+    assert found == {
+        "family": "cute_wgmma",
+        "BLOCK_SIZE_M": [64],
+        "schedule": ["ping_pong"],
+        "swapped": [1],
+        "cluster": ["2x1"],
+        "store": ["direct"],
+    }
+    assert own({"family": "tiled_swapped"}) == [{"family": "tiled", "reduce": ["semaphore"], "swapped": [1]}]
+
+
+def test_a_split_k(tmp_path: Path) -> None:
+    """Cooperative kernels that store from registers split K; SPLIT_K is what the entry says."""
+    split = {**COOPERATIVE, "use_tma_store": [False], "SPLIT_K": [2, 3]}
+    assert {config.SPLIT_K for config in configs_of(space_of(tmp_path, split))} == {2, 3}
+    for others in ({"use_tma_store": [True]}, {"schedule": ["ping_pong"]}):
+        with pytest.raises(InputError, match=r"SPLIT_K must be \[1\]: this family does not split K"):
+            space_of(tmp_path, {**split, **others})
+    config = Config("cute_wgmma", 128, 96, 64, 1, 3, 8, 4, store="direct", cluster="4x1")
+    (back,) = own(in_guide_names(config))
+    assert (back["family"], back["SPLIT_K"], back["cluster"]) == (config.family, [3], ["4x1"])
 
 
 @pytest.mark.parametrize("entry", [{"family": "tiled", "BLOCK_SIZE_M": [64]}, "no entry", {}])
@@ -76,7 +142,7 @@ def test_other_entries_stay(entry: object) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"family": "tiled"}, r"are for cute_cooperative, cute_ping_pong, .*, cute_tcgen05, not for 'tiled'"),
+        ({"family": "tiled"}, "are for cute_wgmma and cute_tcgen05, not for 'tiled'"),
         ({"family": None}, "not for 'None'"),
         ({"use_2cta_instrs": [True]}, r"use_2cta_instrs is \[false\]: wgmma"),
         ({"use_2cta_instrs": "no"}, "use_2cta_instrs is not a list of true and false"),
@@ -86,11 +152,10 @@ def test_other_entries_stay(entry: object) -> None:
         ({"cluster_shape_mn": [[0, 5]]}, "cluster_shape_mn: .0, 5. is no pair of whole numbers"),
         ({"cluster_shape_mn": [[-1, -1]]}, "is no pair"),
         ({"mma_tiler_mn": [[64, 64], [64, 64]]}, "is listed twice"),
-        ({"family": "cute_split"}, r"cute_split: use_tma_store is \[false\]: what it stores is sums"),
-        ({"family": "cute_split", "use_tma_store": [False]}, "SPLIT_K is a list of numbers from 2 on"),
-        ({"family": "cute_split", "use_tma_store": [False], "SPLIT_K": [1, 2]}, "SPLIT_K is a list of numbers from 2"),
+        ({"schedule": "ping_pong"}, "cute_wgmma: schedule = ping_pong is not a list of values"),
         ({"use_tma_store": [True, True]}, "use_tma_store: True is listed twice"),
-        ({"BLOCK_SIZE_N": [64]}, "mma_tiler_mn says BLOCK_SIZE_N already"),
+        ({"BLOCK_SIZE_N": [64]}, "cute_wgmma: BLOCK_SIZE_N is said by NVIDIA's names already"),
+        ({"cluster": ["2x1"]}, "cluster is said by NVIDIA's names already"),
     ],
 )
 def test_what_is_wrong_is_said(change: dict[str, object], message: str) -> None:
@@ -106,38 +171,53 @@ def test_missing_keys() -> None:
         in_own_names({key: value for key, value in ENTRY.items() if key != "use_tma_store"})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schedule": ["slow"]}, "schedule: 'slow' is not one of cooperative, ping_pong"),
+        ({"schedule": [["ping_pong"]]}, "schedule: a list is not one of cooperative"),
+        ({"swapped": [2]}, "swapped: 2 is not one of 0, 1"),
+        ({"cluster_shape_mn": [[3, 1]]}, "cluster: '3x1' is not one of 1x1, 2x1"),
+        ({"mma_tiler_mn": [[96, 64]]}, "BLOCK_SIZE_M: 96 is not a multiple of 64"),
+        ({"mma_tiler_mn": [[64, 500]]}, "BLOCK_SIZE_N: 500 is not a multiple of 8 up to 256"),
+    ],
+)
+def test_what_the_reader_says(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """Values that no parameter has are not left out: the file is refused in one line."""
+    with pytest.raises(InputError, match=message) as caught:
+        space_of(tmp_path, {**ENTRY, **change})
+    assert "\n" not in str(caught.value)
+
+
 def test_two_programs_for_a_tile() -> None:
     """Of tcgen05's all of the guide's four names are lists; what does not go together is left out, as in the guide."""
+    without = {key: value for key, value in ENTRY.items() if key != "schedule"}
     entry = {
-        **ENTRY,
+        **without,
         "family": "cute_tcgen05",
         "mma_tiler_mn": [[64, 128], [128, 128], [256, 192]],
         "cluster_shape_mn": [[1, 1], [2, 1]],
         "use_2cta_instrs": [True, False],
         "use_tma_store": [True],
     }
-    found = {(each["family"], each["BLOCK_SIZE_M"][0]) for each in in_own_names(entry)}  # type: ignore[index]
-    assert found == {
-        *(("cute_tcgen05", 64), ("cute_tcgen05", 128), ("cute_tcgen05_2x1", 64), ("cute_tcgen05_2x1", 128)),
-        *(("cute_tcgen05_2cta_2x1", 128), ("cute_tcgen05_2cta_2x1", 256)),
-    }
-    assert {each["num_warps"][0] for each in in_own_names(entry)} == {4}  # type: ignore[index]
+    found = {(each["ctas"][0], each["BLOCK_SIZE_M"][0], tuple(each["cluster"])) for each in own(entry)}
+    both = ("1x1", "2x1")
+    assert found == {(1, 64, both), (1, 128, both), (2, 128, ("2x1",)), (2, 256, ("2x1",))}
+    assert {each["num_warps"][0] for each in own(entry)} == {4}
     # A number of rows that no tile has is not left out, but refused by whoever reads the entry.
-    assert in_own_names({**entry, "mma_tiler_mn": [[96, 128]]}) != []
+    assert own({**entry, "mma_tiler_mn": [[96, 128]]}) != []
     with pytest.raises(InputError, match="none of these tiles goes with any of these clusters"):
-        in_own_names({**entry, "cluster_shape_mn": [[1, 1]], "use_2cta_instrs": [True]})
+        own({**entry, "cluster_shape_mn": [[1, 1]], "use_2cta_instrs": [True]})
 
 
-@pytest.mark.parametrize("family", [*FORMS, *dense_sm100.FORMS])
-def test_there_and_back(family: str) -> None:
+@pytest.mark.parametrize("stem", CUTE_FORMS)
+def test_there_and_back(stem: str, tmp_path: Path) -> None:
     """The entry of a config is that config's alone."""
-    sides, warps = (128, 64), 4
-    if family in FORMS:
-        sides, warps = FORMS[family].sides(128, 64), 8
+    (family, others), form = PLACES[stem], FORMS[stem]
+    arch, warps = ("sm_90", 8) if family == "cute_wgmma" else ("sm_100", 4)
+    sides = (64, 128) if form.swapped else (128, 64)
     # The second has neither the K-block nor the warps that an entry without them stands for.
     for block_k, num_warps in ((64, warps), (32, 2 * warps)):
-        splits = 2 if family in FORMS and FORMS[family].split else 1
-        config = Config(family, *sides, block_k, 8, splits, num_warps, 4)
-        (entry,) = in_own_names(in_guide_names(config))
-        assert isinstance(entry, dict)
-        assert {key: [getattr(config, key)] for key in entry if key != "family"} | {"family": family} == entry
+        splits = 2 if form.splits_k else 1
+        config = Config(family, *sides, block_k, 8, splits, num_warps, 4, others)
+        assert list(configs_of(space_of(tmp_path, in_guide_names(config), arch))) == [config]

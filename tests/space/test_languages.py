@@ -9,7 +9,7 @@ import pytest
 from genkern.errors import InputError
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import CUTE, FAMILIES
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space

@@ -6,24 +6,20 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from long_tests import LONG, spread
+from forms import FORMS, RINGS
+from long_tests import spread
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
+from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of, sides, together
 from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
-from genkern.kernels.family import FAMILIES, GLUON, sides, together
-from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune
-from genkern.space.rules.registry import rule_for
-from genkern.space.space import SHIPPED_SPACES, Space, enumerate_configs, load_space, read_space, shipped_names
+from genkern.space.space import load_space
 
 # tune_gemm v3.4's prune_configs, run for fp16 and 64 KiB LDS, fp16 and 160 KiB, fp8 and 64 KiB.
 # 1152 for 8192^3 on gfx950 is also in the log of ROCm/triton issue 888.
@@ -39,7 +35,7 @@ PUBLISHED = {
     (512, 512, 512): (5112, 6128, 5856),
     (2, 4096, 1792): (568, 600, 592),
 }
-ALONE = {name for name in GLUON if not FAMILIES[name].in_clusters}
+ALONE = {name for name in RINGS if not FORMS[name].in_clusters}
 H200 = gpu_for_arch("sm_90")
 LARGE = [(4096, 6144, 4096), (4096, 4096, 14336), (1024, 6144, 4096)]
 
@@ -56,25 +52,9 @@ def main_kernels(configs: list[Config]) -> int:
     return len({dataclasses.replace(config, GROUP_SIZE_M=1, SPLIT_K=1) for config in configs})
 
 
-def naive(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
-    """The definition of pruning: legality, then every rule, in order, asked of every config."""
-    kept = []
-    illegal: Counter[str] = Counter()
-    dropped = dict.fromkeys((*space.rules, *(name for family in space.families for name in family.rules or ())), 0)
-    for family in space.families:
-        names = space.rules if family.rules is None else family.rules
-        rules = [(name, rule_for(name, family.values("GROUP_SIZE_M"))) for name in names]
-        for block in family.blocks():
-            for config in block.configs():
-                if why := legal(problem, config, gpu):
-                    illegal[why] += 1
-                    continue
-                name = next((name for name, drop in rules if drop(problem, config, gpu)), None)
-                if name is None:
-                    kept.append(config)
-                else:
-                    dropped[name] += 1
-    return Pruned(kept, dropped, space.size, dict(illegal))
+def stems(configs: list[Config]) -> set[str]:
+    """What the kernels of these configs are called after."""
+    return {form_of(config).stem for config in configs}
 
 
 @pytest.mark.parametrize("size", PUBLISHED, ids=str)
@@ -89,65 +69,6 @@ def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
         len(prune(space, fp8, gpu_for_arch("gfx942")).kept),
     )
     assert counts == PUBLISHED[size]
-
-
-def thinned(space: Space) -> Space:
-    """Every other value of each range: one in many, of every family and for every rule."""
-    families = (
-        dataclasses.replace(family, ranges=tuple((field, values[::2]) for field, values in family.ranges))
-        for family in space.families
-    )
-    return space if LONG or space.size < 100_000 else dataclasses.replace(space, families=tuple(families))
-
-
-@pytest.mark.parametrize(
-    ("size", "gpu_arch", "space"),
-    [
-        ((8192, 8192, 8192), "gfx942", "amd"),
-        ((17, 5120, 5120), "gfx942", "amd"),
-        ((64, 8192, 8192), "gfx950", "amd_v2"),
-        ((512, 4096, 4096), "gfx1201", "amd_rdna4"),
-        ((1, 4097, 4096), "sm_90", "nvidia_quick"),
-        ((128, 512, 512), "sm_80", "nvidia_quick"),
-        ((300, 1000, 4097), "sm_80", "nvidia_sm80"),
-    ],
-)
-def test_equals_the_definition(size: tuple[int, int, int], gpu_arch: str, space: str) -> None:
-    """Asking the rules only where answers differ changes neither the configs, nor their order, nor any count."""
-    problem, gpu = GemmProblem(*size), gpu_for_arch(gpu_arch)
-    loaded = thinned(load_space(space, gpu_arch, "a16w16"))
-    assert prune(loaded, problem, gpu) == naive(loaded, problem, gpu)
-
-
-@given(
-    st.tuples(*[st.integers(1, 9000)] * 3),
-    st.sampled_from([("sm_90", "nvidia_quick"), ("sm_80", "nvidia_quick"), ("gfx942", "amd_quick")]),
-    st.randoms(use_true_random=False),
-)
-@settings(max_examples=60, deadline=None)
-def test_first_rule_gets_the_count(size: tuple[int, int, int], target: tuple[str, str], random: object) -> None:
-    """For any size and any order of the rules, the result is that of the definition."""
-    arch, name = target
-    space = load_space(name, arch, "a16w16")
-    rules = list(space.rules)
-    random.shuffle(rules)  # type: ignore[attr-defined]
-    shuffled = dataclasses.replace(space, rules=tuple(rules))
-    result = prune(shuffled, GemmProblem(*size), gpu_for_arch(arch))
-    assert result == naive(shuffled, GemmProblem(*size), gpu_for_arch(arch))
-    assert set(result.kept) == set(prune(space, GemmProblem(*size), gpu_for_arch(arch)).kept)
-
-
-@pytest.mark.parametrize("name", shipped_names())
-def test_counts_add_up(name: str) -> None:
-    """Every config is either kept or counted for one rule; of small spaces, those kept keep the order of the space."""
-    space = read_space(SHIPPED_SPACES / f"{name}.yaml")
-    result = prune(space, GemmProblem(256, 6144, 4096), gpu_for_arch(space.archs[0]))
-    left_out = sum(result.illegal.values()) + sum(result.dropped.values())
-    assert left_out + len(result.kept) == result.total == space.size
-    assert set(result.dropped) == set(space.rules).union(*(family.rules or () for family in space.families))
-    if LONG or space.size <= 40_000:
-        order = enumerate_configs(space)
-        assert all(config in order for config in result.kept)
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
@@ -171,10 +92,9 @@ def test_sm90_large_sizes(size: tuple[int, int, int]) -> None:
     result = pruned(size, "sm_90")
     assert len(result.kept) >= 7_000
     assert 300 <= main_kernels(result.kept) <= result.binaries < 600
-    assert {config.family for config in result.kept} == {"persistent_tma", *ALONE}
-    swaps = {name: facts.swaps_operands for name, facts in FAMILIES.items()}
-    assert min(config.BLOCK_SIZE_M for config in result.kept if not swaps[config.family]) == 64
-    assert min(config.BLOCK_SIZE_N for config in result.kept if swaps[config.family]) == 64
+    assert stems(result.kept) == {"persistent_tma", *ALONE}
+    assert min(config.BLOCK_SIZE_M for config in result.kept if not config.swapped) == 64
+    assert min(config.BLOCK_SIZE_N for config in result.kept if config.swapped) == 64
 
 
 def test_sm90_one_row_needs_no_dot() -> None:
@@ -191,13 +111,13 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
     """For two to 16 rows and K >= 4096 there are many ways to split K, and rows are not padded past 64."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert len({config.SPLIT_K for config in result.kept}) >= 8
-    upright = [config for config in result.kept if config.family in ("tiled", "tiled_tma", "persistent_tma")]
+    upright = [config for config in result.kept if form_of(config).stem in ("tiled", "tiled_tma", "persistent_tma")]
     assert {config.BLOCK_SIZE_M for config in upright} == {16, 64}
     assert {config.GROUP_SIZE_M for config in result.kept} == {1}
-    families = {config.family for config in result.kept}
-    assert families >= {"tiled_swapped", "tiled_tma_swapped", "warp_specialized_swapped", "skinny"}
-    assert "warp_specialized" not in families
-    assert "gemv" not in families
+    kept = stems(result.kept)
+    assert kept >= {"tiled_swapped", "tiled_tma_swapped", "warp_specialized_swapped", "skinny"}
+    assert "warp_specialized" not in kept
+    assert "gemv" not in kept
 
 
 @pytest.mark.parametrize(("m", "clusters"), [(64, [2, 3]), (256, [2])])
@@ -205,10 +125,10 @@ def test_sm90_medium_m(m: int, clusters: list[int]) -> None:
     """Medium M keeps the families that multiply tiles, and clusters that fit the SMs; and a choice of tiles for M."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert 1_000 < len(result.kept) < 25_000
-    families = {"tiled_tma", "split_tma", "persistent_tma", *ALONE} | ({"tiled"} if m == 64 else set())
-    families |= {f"warp_specialized_swapped_cluster{size}" for size in clusters}
+    wanted = {"tiled_tma", "split_tma", "persistent_tma", *ALONE} | ({"tiled"} if m == 64 else set())
+    wanted |= {f"warp_specialized_swapped_cluster{size}" for size in clusters}
     swapped = {"tiled_swapped", "tiled_tma_swapped"} if m == 64 else set()
-    assert {config.family for config in result.kept} == families | swapped
+    assert stems(result.kept) == wanted | swapped
     assert max(config.BLOCK_SIZE_M for config in result.kept) == m
     assert main_kernels(result.kept) <= 1_700
 
@@ -219,8 +139,9 @@ def test_gluon_configs_that_are_kept_compile(size: tuple[int, int, int], dtype_c
     """A Gluon kernel's ring is its largest allocation, as the kernel asserts, and its rows are those of its warps."""
     problem = GemmProblem(*size, dtype_c=dtype_c)
     space = load_space(None, "sm_90", "a16w16")
-    in_gluon = tuple(family for family in space.families if family.family in GLUON)
+    in_gluon = tuple(family for family in space.families if family.family == "warp_specialized")
     kept = prune(dataclasses.replace(space, families=in_gluon), problem, H200).kept
+    kept = [config for config in kept if not config.realigned]
     assert kept
     for config in kept:
         rows, width = sides(config)
@@ -239,11 +160,11 @@ def test_odd_sizes_keep_something(size: tuple[int, int, int], op: str, arch: str
     """Every default space has configs for sizes that no block divides and no descriptor aligns, but on copies."""
     kept = pruned(size, arch, op=op).kept
     assert kept
-    families = [FAMILIES[config.family] for config in kept]
-    assert not any(family.uses_tma and not family.realigns for family in families)
+    forms = [form_of(config) for config in kept]
+    assert not any(form.uses_tma and not form.realigned for form in forms)
     # Not for one row of 16 bits, which has no dot.
     copies = (arch, op) == ("sm_90", "a16w16") and size[0] > 1
-    assert any(family.realigns for family in families) is copies
+    assert any(form.realigned for form in forms) is copies
 
 
 @pytest.mark.parametrize(
@@ -264,9 +185,6 @@ def test_8_bit_types_keep_something(dtype: str, arch: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arch"),
     [
-        ("nvidia_sm80_wide", "sm_80"),
-        ("nvidia_sm90_wide", "sm_90"),
-        ("nvidia_sm100_wide", "sm_100"),
         ("amd_wide", "gfx942"),
         ("amd_rdna4_wide", "gfx1201"),
     ],
@@ -276,10 +194,9 @@ def test_wide_spaces_can_be_measured(name: str, arch: str, size: tuple[int, int,
     pruned = prune(load_space(name, arch, "a16w16"), GemmProblem(*size), gpu_for_arch(arch))
     assert 500 < len(pruned.kept) <= 40_000
     assert pruned.binaries <= 3_000
-    kept = {config.family for config in pruned.kept}
+    kept = stems(pruned.kept)
     assert ("tiled_swapped" in kept) == (size[0] <= 64)
     assert ("skinny" in kept) == (size[0] <= 16)
-    assert "stream_k" in kept or size[0] == 1 or arch == "gfx1201"
 
 
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (16, 8192, 8192)], ids=str)
@@ -289,7 +206,8 @@ def test_amd_wide_has_the_parameters_of_amd_tuned(size: tuple[int, int, int]) ->
     fields = ("num_stages", "matrix_instr_nonkdim", "kpack", "schedule_hint", "xcd_remap", "cache_modifier")
     for field in (*fields, "waves_per_eu"):
         of_wide, of_tuned = (
-            {getattr(config, field) for config in result.kept if config.family == "tiled"} for result in (wide, tuned)
+            {getattr(config, field) for config in result.kept if form_of(config).stem == "tiled"}
+            for result in (wide, tuned)
         )
         assert of_wide >= of_tuned, field
     # Where Triton has no schedule hints any more, amd_tuned is small itself.
@@ -303,7 +221,7 @@ def test_defaults_of_targets_never_run_can_be_measured(arch: str, size: tuple[in
     result = pruned(size, arch)
     assert 1_000 <= len(result.kept) <= 15_000
     assert 300 <= result.binaries <= 1_500
-    assert any(config.family == "persistent_tma_specialized" for config in result.kept) is (arch == "sm_100")
+    assert any(config.specialized for config in result.kept) is (arch == "sm_100")
 
 
 @pytest.mark.parametrize(

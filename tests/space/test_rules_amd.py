@@ -23,7 +23,7 @@ from genkern.space.rules.registry import rule_for
 
 LARGE, ONE_ROW = GemmProblem(4096, 4096, 4096), GemmProblem(16, 4096, 4096)
 MI300X, MI355X, MI210, RDNA4, H200 = (gpu_for_arch(arch) for arch in ("gfx942", "gfx950", "gfx90a", "gfx1201", "sm_90"))
-AMD = Config("tiled", 64, 64, 64, 4, 1, 4, 2, 0, 16, 1)
+AMD = Config("tiled", 64, 64, 64, 4, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=1)
 NVIDIA = Config("tiled", 16, 64, 64, 4, 1, 4, 3)
 RELEASES = ((3, 6), (3, 7), (3, 8), (3, 9))
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pytest
+from forms import made
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -21,23 +22,23 @@ def problem(m: int, n: int, k: int = 4096, **fields: object) -> GemmProblem:
 
 
 def ping_pong(m: int, n: int, form: str = "", stages: int = 4) -> Config:
-    return Config(f"cute_ping_pong{form}", m, n, 64, 8, 1, 8, stages)
+    return made(f"cute_ping_pong{form}", m, n, 64, 8, 1, 8, stages)
 
 
 def together(m: int, n: int, form: str = "", stages: int = 4) -> Config:
-    return Config(f"cute_cooperative{form}", m, n, 64, 8, 1, 8 if m > 64 else 4, stages)
+    return made(f"cute_cooperative{form}", m, n, 64, 8, 1, 8 if m > 64 else 4, stages)
 
 
 def three(m: int, n: int) -> Config:
-    return Config("cute_cooperative", m, n, 64, 8, 1, 12, 4)
+    return Config("cute_wgmma", m, n, 64, 8, 1, 12, 4)
 
 
 def swapped(m: int, n: int, form: str = "", stages: int = 4) -> Config:
-    return Config(f"cute_ping_pong_swapped{form}", m, n, 64, 8, 1, 8, stages)
+    return made(f"cute_ping_pong_swapped{form}", m, n, 64, 8, 1, 8, stages)
 
 
 def split(m: int, n: int, splits: int, form: str = "") -> Config:
-    return Config(f"cute_split{form}", m, n, 64, 1, splits, 8, 4)
+    return made(f"cute_split{form}", m, n, 64, 1, splits, 8, 4)
 
 
 ALONG_M = problem(3456, 624, row_major_a=False)
@@ -112,7 +113,7 @@ def test_rule(rule: str, dropped: tuple[GemmProblem, Config], kept: tuple[GemmPr
 
 
 def one(m: int, n: int, form: str = "", stages: int = 4) -> Config:
-    return Config(f"cute_tcgen05{form}", m, n, 64, 8, 1, 4, stages)
+    return made(f"cute_tcgen05{form}", m, n, 64, 8, 1, 4, stages)
 
 
 # The same of tcgen05's.

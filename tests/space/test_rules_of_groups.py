@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from forms import made
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -18,8 +19,8 @@ def in_groups(m: int, groups: int) -> GemmProblem:
 
 
 def gluon(m: int, family: str = "warp_specialized_swapped", group: int = 1) -> Config:
-    """A config of a family in Gluon."""
-    return Config(family, m, 128, 64, group, 1, 8, 2)
+    """A config of a form in Gluon."""
+    return made(family, m, 128, 64, group, 1, 8, 2)
 
 
 # With about 284 and 43 rows few groups have more of.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from forms import made
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -18,7 +19,7 @@ ONE_ROW = GemmProblem(1, 128, 256)
 @pytest.mark.parametrize("family", ["tiled", "tiled_swapped", "tiled_tma", "warp_specialized_swapped_cluster4"])
 def test_one_row_is_for_families_without_a_dot(family: str) -> None:
     """The others are dropped, where it is known who wins."""
-    assert dot_for_one_row(ONE_ROW, Config(family, 16, 64, 64), H200)
+    assert dot_for_one_row(ONE_ROW, made(family, 16, 64, 64), H200)
     assert not dot_for_one_row(ONE_ROW, Config("gemv", 1, 4, 256), H200)
     assert not dot_for_one_row(ONE_ROW, Config("skinny", 1, 4, 256), H200)
 

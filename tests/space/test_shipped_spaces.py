@@ -1,25 +1,27 @@
-"""What the shipped spaces hold: configs for every size, and every family wherever it compiles."""
+"""What the shipped spaces hold: configs for every size, and every form of the families wherever it compiles."""
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 
 import pytest
+from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from long_tests import spread
+from space_configs import configs_of_family
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute import dense_sm100
-from genkern.kernels.cute.dense import FORMS
-from genkern.kernels.families.realigned import REALIGNED
-from genkern.kernels.family import FAMILIES, GLUON
-from genkern.kernels.legality import legal_compiled, legal_problem, legal_run_time
+from genkern.kernels.catalogue import form_of
+from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
-from genkern.space.rules.registry import rule_for
+from genkern.space.prune import prune
+from genkern.space.rules.registry import is_for, rule_for
 from genkern.space.space import SHIPPED_SPACES, FamilySpace, Space, read_space, shipped_names
 
 SPACES = {name: read_space(SHIPPED_SPACES / f"{name}.yaml") for name in shipped_names()}
@@ -31,54 +33,64 @@ ADDITIONS = {"nvidia_sm90_cute", "nvidia_sm100_cute"}
 M_AND_N = (1, 16, 17, 100, 2048, 4097)
 K = (1, 16, 32, 33, 65, 1000, 4096)
 WGMMA_ONLY = {arch: "wgmma is Hopper's: no other target has it" for arch in known_archs() if arch != "sm_90"}
+WGMMA_IN_CUTE = tuple(stem for stem in CUTE_FORMS if PLACES[stem][0] == "cute_wgmma")
 TCGEN05_ONLY = {arch: "tcgen05 is Blackwell's" for arch in known_archs() if arch != "sm_100"}
-# By family, the targets that compile it and still have it in no space, and why.
+# By form, the targets that compile it and still have it in no space, and why.
 NOT_SHIPPED = {
     "persistent_tma_specialized": {
         "sm_90": "Triton ignores the option there: it is persistent_tma",
         "sm_120": "mma.sync needs the registers that the extra warps take",
     },
-    "tiled_atomic": {
-        "gfx90a": "float additions are compare-and-swap loops: atomic_compare_and_swap leaves int8 only",
-        "gfx1100": "as on gfx90a",
-    },
-    **dict.fromkeys((*GLUON, *FORMS, *(family.name for family in REALIGNED if family.in_gluon)), WGMMA_ONLY),
+    "tiled_semaphore": dict.fromkeys(
+        (arch for arch in known_archs() if arch.startswith("sm_")), "on an H200 it won nowhere: it is for AMD"
+    ),
+    **dict.fromkeys((*RINGS, *WGMMA_IN_CUTE, *(stem for stem in REALIGNED if FORMS[stem].in_ring)), WGMMA_ONLY),
     **{
-        family: dict.fromkeys(("sm_100", "sm_120"), "nobody has timed the copies there")
-        for family in ("realigned_tiled_tma", "realigned_split_tma")
+        stem: dict.fromkeys(("sm_100", "sm_120"), "nobody has timed the copies there")
+        for stem in ("realigned_tiled_tma", "realigned_split_tma")
     },
-    **dict.fromkeys(dense_sm100.FORMS, TCGEN05_ONLY),
+    **dict.fromkeys((stem for stem in CUTE_FORMS if stem not in WGMMA_IN_CUTE), TCGEN05_ONLY),
     "skinny_dot": dict.fromkeys(known_archs(), "it multiplies weights of fewer bits than A's, not a16w16"),
 }
 
 
-def compiles(family: str, arch: str) -> bool:
-    """Whether Triton takes the family's kernels for this target."""
+def compiles(stem: str, arch: str) -> bool:
+    """Whether Triton takes the form's kernels for this target."""
     if arch.startswith("gfx"):
-        return FAMILIES[family].runs_on_amd
-    return gpu_for_arch(arch).has.tma or not FAMILIES[family].uses_tma
+        return FORMS[stem].runs_on_amd
+    return gpu_for_arch(arch).has.tma or not FORMS[stem].uses_tma
 
 
-def keeps_something(space: Space, problem: GemmProblem, arch: str, family: str = "") -> bool:
-    """Whether pruning leaves a config, of this family where one is named: `prune`, but up to the first one only."""
+def kept_forms(space: Space, problem: GemmProblem, arch: str) -> set[str]:
+    """What the kernels that pruning leaves are called after."""
+    return {form_of(config).stem for config in prune(space, problem, gpu_for_arch(arch)).kept}
+
+
+def keeps_something(space: Space, problem: GemmProblem, arch: str) -> bool:
+    """Whether pruning leaves a config: `prune`, but up to the first one only."""
     gpu = gpu_for_arch(arch)
     for entry in space.families:
-        if family not in ("", entry.family) or legal_problem(problem, entry.family, gpu):
-            continue
         names = space.rules if entry.rules is None else entry.rules
-        rules = [rule_for(name, entry.values("GROUP_SIZE_M")) for name in names]
-        for config in one_of_each_tile(entry):
-            illegal = legal_compiled(problem, config, gpu) or legal_run_time(problem, config, gpu)
-            if not illegal and not any(drop(problem, config, gpu) for drop in rules):
-                return True
+        for name, configs in one_of_each_tile(entry).items():
+            if legal_problem(problem, *PLACES[name], gpu):
+                continue
+            rules = [rule_for(each, entry.values("GROUP_SIZE_M")) for each in names if is_for(each, FORMS[name])]
+            for config in configs:
+                if not legal(problem, config, gpu) and not any(drop(problem, config, gpu) for drop in rules):
+                    return True
     return False
 
 
 @cache
-def one_of_each_tile(entry: FamilySpace) -> list[Config]:
-    """The first SPLIT_K and GROUP_SIZE_M of each tile, in an order that soon comes to a tile for any size."""
-    configs = [block.config(block.splits[0], block.group_sizes[0]) for block in entry.blocks()]
-    random.Random(0).shuffle(configs)
+def one_of_each_tile(entry: FamilySpace) -> dict[str, list[Config]]:
+    """By form the first SPLIT_K and GROUP_SIZE_M of each tile, in an order that soon comes to a tile for any size."""
+    first = (("SPLIT_K", entry.values("SPLIT_K")[:1]), ("GROUP_SIZE_M", entry.values("GROUP_SIZE_M")[:1]))
+    ranges = tuple({**dict(entry.ranges), **dict(first)}.items())
+    configs: dict[str, list[Config]] = defaultdict(list)
+    for config in configs_of_family(replace(entry, ranges=ranges)):
+        configs[form_of(config).stem].append(config)
+    for each in configs.values():
+        random.Random(0).shuffle(each)
     return configs
 
 
@@ -103,8 +115,8 @@ def test_no_size_is_left_without_configs(name: str, op: str) -> None:
 
 
 @pytest.mark.parametrize("arch", known_archs())
-def test_every_family_is_in_a_space_where_it_compiles(arch: str) -> None:
-    """Some shipped space of each target that compiles a family keeps it for some size, unless a reason is given."""
+def test_every_form_is_in_a_space_where_it_compiles(arch: str) -> None:
+    """Some shipped space of each target that compiles a form keeps it for some size, unless a reason is given."""
     sizes = (
         (1, 4096, 4096),
         (16, 1280, 8192),
@@ -119,12 +131,8 @@ def test_every_family_is_in_a_space_where_it_compiles(arch: str) -> None:
     )
     spaces = [space for space in SPACES.values() if arch in space.archs]
     problems = [problem_of(size, "a16w16", arch) for size in sizes]
-    kept = {
-        family
-        for family in FAMILIES
-        if any(keeps_something(space, problem, arch, family) for space in spaces for problem in problems)
-    }
-    assert kept == {family for family in FAMILIES if compiles(family, arch) and arch not in NOT_SHIPPED.get(family, {})}
+    kept = {stem for space in spaces for problem in problems for stem in kept_forms(space, problem, arch)}
+    assert kept == {stem for stem in FORMS if compiles(stem, arch) and arch not in NOT_SHIPPED.get(stem, {})}
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_100", "sm_120"])
@@ -134,10 +142,6 @@ def test_defaults_hold_what_won_for_small_m(arch: str) -> None:
     wanted = {"tiled", "tiled_swapped", "gemv", "skinny"}
     if compiles("tiled_tma", arch):
         wanted |= {"tiled_tma", "split_tma", "tiled_tma_swapped", "persistent_tma"}
-    kept = {
-        family
-        for size in ((1, 4096, 4096), (16, 4096, 4096), (64, 2112, 7168))
-        for family in FAMILIES
-        if keeps_something(space, problem_of(size, "a16w16", arch), arch, family)
-    }
+    sizes = ((1, 4096, 4096), (16, 4096, 4096), (64, 2112, 7168))
+    kept = {stem for size in sizes for stem in kept_forms(space, problem_of(size, "a16w16", arch), arch)}
     assert kept - {"persistent_tma_specialized"} == wanted

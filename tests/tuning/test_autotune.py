@@ -22,6 +22,7 @@ from genkern.formats.kind import kind_of, read_results
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Winner
+from genkern.kernels.catalogue import form_of
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
 from genkern.runtime.bundle import write_bundle
@@ -99,7 +100,8 @@ def test_an_exact_key(tmp_path: Path) -> None:
     (options,) = command.asked
     assert (options.warmup, options.iters, options.libtype) == (7, 150, "cute")
     space = yaml.safe_load(Path(options.space).read_text())
-    assert [entry["family"] for entry in space["families"]] == ["cute_ping_pong", "cute_cooperative"]
+    assert [entry["family"] for entry in space["families"]] == ["cute_wgmma"] * 2
+    assert [entry["schedule"] for entry in space["families"]] == [["ping_pong"], ["cooperative"]]
     assert space["families"][0]["mma_tiler_mn"] == [[128, 128]]
     assert space["families"][1]["mma_tiler_mn"] == [[128, 128], [256, 96]]
     assert (found.key, found.time_us, found.torch_us, found.power_of_two_loss) == ("exact", 10.0, 11.0, None)
@@ -109,7 +111,7 @@ def test_an_exact_key(tmp_path: Path) -> None:
     found(a, b, c, gpu)
     first, second = gpu.driver.launched
     assert first == second
-    assert first.symbol.startswith(f"matmul_{found.config.family}")
+    assert first.symbol.startswith(f"matmul_{form_of(found.config).stem}")
     assert {each.address for each in gpu.driver.encoded} <= {a.data_ptr(), b.data_ptr(), c.data_ptr()}
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_gemms import TILED, needs_interpreter
+from small_gemms import TILED, needs_interpreter, variants_of
 
 import genkern.tuning.check
 from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.kernels.generate import generate
-from genkern.kernels.specs import variants_of
 from genkern.timing.session import Budget, Session
 from genkern.tuning.check import DeviceChecker, InterpreterChecker, reduced
 
@@ -70,10 +69,13 @@ def session_for(problem: GemmProblem, folder: Path, arch: str = "gfx942") -> Ses
 @pytest.mark.parametrize(
     ("problem", "config"),
     [
-        (GemmProblem(4096, 4096, 4097), Config("tiled", 32, 32, 32, 8, 4, 4, 2, 2, 16, 2)),
+        (
+            GemmProblem(4096, 4096, 4097),
+            Config("tiled", 32, 32, 32, 8, 4, 4, 2, waves_per_eu=2, matrix_instr_nonkdim=16, kpack=2),
+        ),
         (
             GemmProblem(17, 4096, 8192, "a8w8", "fp8e4m3fnuz", "fp8e4m3fnuz", "bf16"),
-            Config("tiled", 16, 32, 64, 8, 1, 4, 2, 2, 16, 2),
+            Config("tiled", 16, 32, 64, 8, 1, 4, 2, waves_per_eu=2, matrix_instr_nonkdim=16, kpack=2),
         ),
     ],
 )

@@ -14,6 +14,7 @@ from genkern.formats.tuned_row import config_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, gpu_named, known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 
@@ -108,8 +109,8 @@ def parsed(values: object, names: Mapping[str, str], ignored: Collection[str], a
 
 def plain_obstacle(config: Config, splits: bool) -> str:
     """Why another program's kernel of the same kind cannot run `config`; `splits` says whether it can split K."""
-    if config.family != FAMILY:
-        return f"a config of {config.family}, which is a kernel of genkern's own"
+    if (stem := form_of(config).stem) != FAMILY:
+        return f"a config of {stem}, which is a kernel of genkern's own"
     if config.SPLIT_K > 1 and not splits:
         return "a config with SPLIT_K"
     if config.schedule_hint != "none":

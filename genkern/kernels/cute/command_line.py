@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from genkern.errors import InputError
-from genkern.kernels.family import add_file
+from genkern.kernels.catalogue import add_file
 
 
 def add_families(group: argparse._ArgumentGroup) -> None:

@@ -1,37 +1,34 @@
-"""The families in CuTe DSL for sm_90 (templates/cute/dense_sm90.py): a persistent GEMM by TMA and wgmma.
+"""cute_wgmma, in CuTe DSL for sm_90 (templates/cute/dense_sm90.py): a persistent GEMM by TMA and wgmma.
 
-In the cooperative ones up to three warpgroups share a tile; in ping-pong each of two has its own, and while one
-multiplies the other brings its sums to C. Programs of a cluster of two to eight have tiles beside each other, and load
-for one another.
-`swapped` ones compute C^T = B^T A^T: the 64 rows of wgmma go along N, and BLOCK_SIZE_M is any multiple of 8.
-`direct` ones store C from registers, for rows of C off 16 bytes and for float32; the others by TMA, but for `split`
-ones: these are cooperative and share K out too, and sums go to the workspace, where a kernel in Triton adds them up.
+`schedule`: in cooperative kernels up to three warpgroups share a tile; in ping_pong each of two has its own, and while
+one multiplies the other brings its sums to C. `cluster`: two to eight programs have tiles beside each other, and load
+for one another. `swapped` computes C^T = B^T A^T: the 64 rows of wgmma go along N, and BLOCK_SIZE_M is any multiple
+of 8. `store`: direct stores C from registers, for rows of C off 16 bytes and for float32. With SPLIT_K cooperative
+direct kernels share K out too, and sums go to the workspace, where a kernel in Triton adds them up.
 
-NVIDIA's guide to autotuning CuTe DSL GEMMs calls this cluster_shape_mn and use_tma_store, and the blocks mma_tiler_mn.
+NVIDIA's guide to autotuning CuTe DSL GEMMs calls cluster and store cluster_shape_mn and use_tma_store, and the blocks
+mma_tiler_mn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
-from genkern.kernels.cute import tile
-from genkern.kernels.cute.dense_product import (
-    BLOCKS,
-    dense_family,
-    finish_limit,
-    operands_limit,
-    product_constants,
-    scales_of,
-)
-from genkern.kernels.expression import Value, cdiv, least, most, name, where
-from genkern.kernels.families.call import (
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form, any_config
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
     BATCH,
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
@@ -40,14 +37,22 @@ from genkern.kernels.families.call import (
     NUM_WARPS,
     SPLIT_K,
     UNITS,
-    Call,
     K,
-    Kernel,
     M,
     N,
-    Product,
-    Variant,
 )
+from genkern.kernels.contract.variant import Variant
+from genkern.kernels.cute import tile
+from genkern.kernels.cute.dense_product import (
+    BLOCKS,
+    dense_form,
+    finish_limit,
+    operands_limit,
+    product_constants,
+    ring_limit,
+    scales_of,
+)
+from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
 from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
 from genkern.kernels.families.limits import (
@@ -64,9 +69,6 @@ from genkern.ops.op import get_op
 TEMPLATE = "cute/dense_sm90.py"
 # Of products with scales of blocks, which are promoted to float32 K-block by K-block.
 PROMOTED = "cute/promoted_sm90.py"
-# From so many programs on clusters, which leave SMs over (units_in_clusters), are for one wave, or two.
-LARGE_CLUSTER = 4
-_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _TURNS = name("turns")
 Side = TypeVar("Side")
 # What a tile is high at most, and wide, by whether it is one warpgroup's or two share it.
@@ -77,32 +79,26 @@ _SIZES = (Integer("M", M), Integer("N", N), Integer("K", K))
 
 
 @dataclass(frozen=True)
-class Form:
-    """What tells the families apart: the schedule, the cluster along M and N, how C is stored, and if K is split."""
+class Shape:
+    """What tells the forms apart: the schedule, the side, the cluster along M and N, and how C is stored."""
 
     ping_pong: bool
     swapped: bool
     cluster_m: int
     cluster_n: int
     tma_store: bool
-    split: bool = False
 
     @property
     def cluster(self) -> int:
         """Programs of a cluster."""
         return self.cluster_m * self.cluster_n
 
-    @property
-    def schedule(self) -> str:
-        """The name without the cluster and the way to store."""
-        schedule = "split" if self.split else "ping_pong" if self.ping_pong else "cooperative"
-        return f"cute_{schedule}" + ("_swapped" if self.swapped else "")
-
-    @property
-    def name(self) -> str:
-        """Of the family."""
+    def stem(self, *, split: bool = False) -> str:
+        """What its kernels are called after, those that make parts of K otherwise."""
+        schedule = "split" if split else "ping_pong" if self.ping_pong else "cooperative"
         cluster = f"_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
-        return self.schedule + cluster + ("" if self.tma_store or self.split else "_direct")
+        direct = "" if self.tma_store or split else "_direct"
+        return f"cute_{schedule}" + "_swapped" * self.swapped + cluster + direct
 
     def sides(self, along_m: Side, along_n: Side) -> tuple[Side, Side]:
         """What is of M and of N, as that of the side that wgmma's rows go along, the height, and that of the width."""
@@ -127,29 +123,18 @@ class Form:
         return part_of(left) if 0 < left < part else part
 
 
-def _forms() -> Iterator[Form]:
-    for swapped in (False, True):
-        for ping_pong in (False, True):
-            for cluster_m, cluster_n in _CLUSTERS:
-                for tma_store in (True, False):
-                    yield Form(ping_pong, swapped, cluster_m, cluster_n, tma_store)
-        for cluster_m, cluster_n in _CLUSTERS:
-            yield Form(False, swapped, cluster_m, cluster_n, tma_store=False, split=True)
-
-
-def _variant(problem: GemmProblem, config: Config) -> Variant:
-    form = FORMS[config.family]
-    part = form.part(problem, config)
+def _variant(shape: Shape, problem: GemmProblem, config: Config) -> Variant:
+    part, split = shape.part(problem, config), config.SPLIT_K > 1
     return Variant(
-        f"matmul_{form.name}" + (f"_p{part}" if part else ""),
+        f"matmul_{shape.stem(split=split)}" + (f"_p{part}" if part else ""),
         PROMOTED if scales_of(problem) == BLOCKS else TEMPLATE,
-        cluster=form.cluster,
+        cluster=shape.cluster,
         part=part,
-        split=form.split,
-        specialized=form.ping_pong,
-        swapped=form.swapped,
-        down=form.cluster_m,
-        across=form.cluster_n,
+        split=split,
+        specialized=shape.ping_pong,
+        swapped=shape.swapped,
+        down=shape.cluster_m,
+        across=shape.cluster_n,
     )
 
 
@@ -244,37 +229,43 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
 
 
 def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Each split has a K-block, and what adds them up has so many programs."""
-    if not FORMS[config.family].split:
+    """Each split has a K-block, and what adds them up has so many programs; K of one product, whose steps read A and
+    B alone, is split.
+    """
+    if config.SPLIT_K == 1:
         return ""
+    if get_op(problem.op).batched:
+        return "this family computes one product, not a batch of them, where it splits K"
+    if scales_of(problem) == BLOCKS:
+        return "this family reads nothing but A and B in its steps over K where it splits K"
     if config.SPLIT_K > -(-problem.K // config.BLOCK_SIZE_K):
         return "more splits than K-blocks"
     return splits_limit(problem, config, gpu) or over_c_limit(problem, gpu)
 
 
-def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """The tile is one for wgmma and its copies, and stages and parts of C fit shared memory."""
-    form, block_m, block_n = FORMS[config.family], config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    height, width = form.sides(block_m, block_n)
-    if height % tile.ROWS or height > _HIGHEST[form.ping_pong]:
-        return f"tiles have 64 or 128 {'columns' if form.swapped else 'rows'} for each warpgroup"
-    groups = tile.groups_of(height, width, form.ping_pong)
+    block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+    height, width = shape.sides(block_m, block_n)
+    if height % tile.ROWS or height > _HIGHEST[shape.ping_pong]:
+        return f"tiles have 64 or 128 {'columns' if shape.swapped else 'rows'} for each warpgroup"
+    groups = tile.groups_of(height, width, shape.ping_pong)
     if groups > 2 and scales_of(problem) == BLOCKS:
         return "at most two warpgroups share a tile whose products have scales of blocks"
-    left, right = form.widths(problem, config)
+    left, right = shape.widths(problem, config)
     if left and config.num_warps == 2 * tile.GROUP_WARPS and scales_of(problem) != BLOCKS:
         groups = 2
     if config.num_warps != groups * tile.GROUP_WARPS:
         return f"num_warps is {groups * tile.GROUP_WARPS}: whole warpgroups that multiply such a tile"
     if right > tile.WIDEST:
         return f"a warpgroup multiplies at most {tile.WIDEST} columns"
-    if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(problem, config)):
+    if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(shape, problem, config)):
         return f"the copy engine takes at most {tile.WIDEST} rows at a time"
     across_k = not problem.row_major_a and problem.row_major_b
     whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
     if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
         return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where no operand runs along it"
-    most_accumulators, of_tile = tile.MOST_ACCUMULATORS[groups], 1 if form.ping_pong else groups
+    most_accumulators, of_tile = tile.MOST_ACCUMULATORS[groups], 1 if shape.ping_pong else groups
     accumulators = tile.accumulators(height, width, of_tile)
     if scales_of(problem) == BLOCKS:
         # Beside sums lie products of 64 rows, which one group has, and scales.
@@ -287,55 +278,77 @@ def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return "in a batch what is beyond K is the next product's where an operand does not run along K"
     if problem.batch > 1 and problem.batch * tiles(problem, config) >= INT32 // 2:
         return "more tiles than 32 bits count"
-    if not 2 <= config.num_stages <= tile.MOST_STAGES:
-        return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
-    if gpu is not None and shared_bytes(problem, config) > gpu.shared_bytes_per_block:
-        return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
     return ""
 
 
-def _shares(problem: GemmProblem, config: Config) -> tuple[tuple[int, bool, int], ...]:
+def _shares(shape: Shape, problem: GemmProblem, config: Config) -> tuple[tuple[int, bool, int], ...]:
     """Of A and B: a tile's side, whether they run along K, and the programs of a cluster that load it together."""
-    form = FORMS[config.family]
-    of_a = config.BLOCK_SIZE_M, problem.row_major_a, form.cluster_n
-    return of_a, (config.BLOCK_SIZE_N, not problem.row_major_b, form.cluster_m)
+    of_a = config.BLOCK_SIZE_M, problem.row_major_a, shape.cluster_n
+    return of_a, (config.BLOCK_SIZE_N, not problem.row_major_b, shape.cluster_m)
 
 
-def shared_bytes(problem: GemmProblem, config: Config) -> int:
-    """Shared memory of one program, in bytes; the constant of that name in its kernel says the same."""
-    form = FORMS[config.family]
-    height, width = form.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callable[[int], int]:
+    """Shared memory of one program, in bytes, by its stages; the constant of that name in its kernel says the same."""
+    height, width = shape.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     groups = config.num_warps // tile.GROUP_WARPS
-    parts = groups * tile.ROWS * form.part(problem, config) * DTYPES[problem.dtype_c].size_bytes
-    columns_turned = turned(problem, form.swapped)[1]
+    parts = groups * tile.ROWS * shape.part(problem, config) * DTYPES[problem.dtype_c].size_bytes
+    columns_turned = turned(problem, shape.swapped)[1]
     row_bytes = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     stage_bytes = buffer_bytes(height, width, columns_turned) // tile.BLOCK_BYTES * row_bytes
-    before_parts = tile.BARRIER_BYTES + config.num_stages * stage_bytes
-    buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
-    return before_parts + buffers * parts
+
+    def taken(stages: int) -> int:
+        before_parts = tile.BARRIER_BYTES + stages * stage_bytes
+        buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
+        return before_parts + buffers * parts
+
+    return taken
 
 
-FORMS = {form.name: form for form in _forms()}
-SCHEDULES = tuple(dict.fromkeys(form.schedule for form in FORMS.values()))
-CUTE_DENSE = tuple(
-    dense_family(
-        form.name,
-        _variant,
-        _call,
-        takes=_takes_tma_store if form.tma_store else _takes,
-        legal=_legal,
-        shares=_shares_of_k,
-        # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.
-        promotes=not form.ping_pong and not form.swapped and not form.split,
-        tma_store=form.tma_store,
-        swapped=form.swapped,
+def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
+    """Why a ring of so many stages does not fit beside parts of C."""
+    return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
+
+
+@lru_cache(maxsize=64)
+def _form_of(shape: Shape) -> Form:
+    splits, widest = not shape.ping_pong and not shape.tma_store, _WIDEST[shape.ping_pong]
+    turn = Turn(
+        *(shape.cluster_m, shape.cluster_n),
+        programs_of_tile=1,
+        programs=shape.cluster,
+        tma_store=shape.tma_store,
+        tma_stores=(2,),
+        hides_stores=shape.ping_pong,
         width_step=tile.WIDTH_STEP,
-        widest=_WIDEST[form.ping_pong],
-        height_step=tile.ROWS,
-        block_m=(tile.WIDTH_STEP, _WIDEST[form.ping_pong]) if form.swapped else (tile.ROWS, _HIGHEST[form.ping_pong]),
-        helper_warps=tile.LOADING_WARPS,
-        batches=not form.split,
-        splits_k=form.split,
+        units=lambda units: units_in_clusters(units, shape.cluster),
+        swapped=shape.swapped,
+        swaps_for_few=not shape.swapped,
     )
-    for form in FORMS.values()
-)
+    return dense_form(
+        shape.stem(),
+        partial(_variant, shape),
+        _call,
+        turn,
+        takes=_takes_tma_store if shape.tma_store else _takes,
+        legal=partial(_legal, shape),
+        stages=partial(_stages, shape),
+        shares=_shares_of_k if splits else any_config,
+        # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.
+        promotes=not shape.ping_pong and not shape.swapped,
+        widest=widest,
+        height_step=tile.ROWS,
+        block_m=(tile.WIDTH_STEP, widest) if shape.swapped else (tile.ROWS, _HIGHEST[shape.ping_pong]),
+        helper_warps=tile.LOADING_WARPS,
+        batches=True,
+        splits_k=splits,
+    )
+
+
+def _form(choice: Choice) -> Form:
+    cluster = pair_of(str(choice["cluster"]))
+    return _form_of(
+        Shape(choice["schedule"] == "ping_pong", bool(choice["swapped"]), *cluster, choice["store"] == "tma")
+    )
+
+
+CUTE_WGMMA = Family("cute_wgmma", _form, (SCHEDULE, CLUSTER, STORE, SWAPPED), language="cute")

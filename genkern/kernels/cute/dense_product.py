@@ -10,18 +10,13 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.cost import Cost, Turn
+from genkern.kernels.contract.form import Form, Sides, any_config
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value
-from genkern.kernels.families.call import (
-    BLOCK_SIZE_K,
-    BLOCK_SIZE_M,
-    BLOCK_SIZE_N,
-    NUM_STAGES,
-    Call,
-    Family,
-    Product,
-    Variant,
-    any_config,
-)
 from genkern.kernels.families.gluon_tile import WIDEST
 from genkern.ops.op import get_op
 
@@ -96,49 +91,62 @@ def product_constants(problem: GemmProblem, variant: Variant) -> dict[str, Value
     }
 
 
-def dense_family(
-    name: str,
+def dense_form(
+    stem: str,
     variant: Callable[[GemmProblem, Config], Variant],
     call: Callable[[Product, Variant], Call],
+    turn: Turn,
     *,
     takes: Callable[[GemmProblem, Gpu | None], str],
     legal: Callable[[GemmProblem, Config, Gpu | None], str],
-    tma_store: bool,
-    width_step: int,
+    stages: Callable[[GemmProblem, Config, Gpu | None], Callable[[int], str]],
     widest: int = WIDEST,
     height_step: int = 0,
     block_m: tuple[int, int],
     helper_warps: int,
-    swapped: bool = False,
     promotes: bool = False,
     batches: bool = False,
     shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config,
     splits_k: bool = False,
-) -> Family:
-    """A family that loads by TMA and, with `tma_store`, stores so; `block_m`: its least and its most BLOCK_SIZE_M.
+) -> Form:
+    """A form that loads by TMA, and whose clusters walk over C; `block_m`: its least and its most BLOCK_SIZE_M.
 
     With `splits_k` another kernel adds up the splits of K.
     """
-    return Family(
-        name,
+    return Form(
+        stem,
         variant,
         call,
         takes=takes,
         legal=legal,
-        uses_tma=True,
-        stores_tma=tma_store,
-        interpreted=False,
-        steps=False,
-        promotes=promotes,
-        batches=batches,
+        stages=stages,
         shares=shares,
+        cost=Cost(turn=turn),
+        sides=Sides(block_m[0], block_m[1], width_step=turn.width_step, widest=widest, height_step=height_step),
+        reads="promoted" if promotes else "",
+        uses_tma=True,
+        stores_tma=turn.tma_store,
         splits_k=splits_k,
-        swaps_operands=swapped,
-        width_step=width_step,
-        widest=widest,
-        height_step=height_step,
+        split_apart=splits_k,
+        interpreted=False,
         helper_warps=helper_warps,
-        least_block_m=block_m[0],
-        most_block_m=block_m[1],
-        language="cute",
+        swapped=turn.swapped,
+        cluster=(turn.tiles_m, turn.tiles_n),
+        batches=batches,
     )
+
+
+def ring_limit(most: int, gpu: Gpu | None, shared_bytes: Callable[[int], int]) -> Callable[[int], str]:
+    """Why a ring cannot have a number of stages, or "": it has two at least, and at most so many.
+
+    `shared_bytes` is what a program takes of shared memory with so many stages.
+    """
+
+    def problem_of(stages: int) -> str:
+        if not 2 <= stages <= most:
+            return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
+        if gpu is not None and shared_bytes(stages) > gpu.shared_bytes_per_block:
+            return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
+        return ""
+
+    return problem_of

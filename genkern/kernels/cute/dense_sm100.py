@@ -1,45 +1,41 @@
-"""The families in CuTe DSL for sm_100 (templates/cute/dense_sm100.py): a persistent GEMM by TMA and tcgen05.mma.
+"""cute_tcgen05, in CuTe DSL for sm_100: a persistent GEMM by TMA and tcgen05.mma (templates/cute/compiled_only).
 
 Compiled only: nothing of genkern has run on such a GPU.
 
-What tells them apart are three of the four names that NVIDIA's guide to autotuning CuTe DSL GEMMs tunes:
-cluster_shape_mn, programs that load for one another; use_2cta_instrs, whether two neighbours along M make a tile
-together; use_tma_store, C by the copy engine or from registers (`direct`). The fourth, mma_tiler_mn, is BLOCK_SIZE_M
-and BLOCK_SIZE_N: the tile of one instruction, with use_2cta_instrs that of both programs.
+Its parameters are three of the four that NVIDIA's guide to autotuning CuTe DSL GEMMs tunes: `cluster`, programs that
+load for one another (cluster_shape_mn); `ctas`, whether two neighbours along M make a tile together (use_2cta_instrs);
+`store`, C by the copy engine or from registers (use_tma_store). The fourth, mma_tiler_mn, is BLOCK_SIZE_M and
+BLOCK_SIZE_N: the tile of one instruction, of two programs that of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import CLUSTER, CTAS, STORE, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, UNITS, K, M, N
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import tile_sm100 as tile
-from genkern.kernels.cute.dense_product import dense_family, finish_limit, operands_limit, product_constants
+from genkern.kernels.cute.dense_product import dense_form, finish_limit, operands_limit, product_constants, ring_limit
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
 from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
-from genkern.kernels.families.call import (
-    BLOCK_SIZE_M,
-    BLOCK_SIZE_N,
-    NUM_STAGES,
-    UNITS,
-    Call,
-    K,
-    Kernel,
-    M,
-    N,
-    Product,
-    Variant,
-)
 from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
 
-TEMPLATE = "cute/dense_sm100.py"
-SCHEDULE = "cute_tcgen05"
+TEMPLATE = "cute/compiled_only/dense_sm100.py"
+NAME = "cute_tcgen05"
 # Clusters of one program a tile, and of two. The guide tries (4, 4) as well: clusters of more than eight are launched
 # only by those that ask for it (cudaFuncAttributeNonPortableClusterSizeAllowed), which genkern's launch does not.
 _CLUSTERS = {
@@ -53,8 +49,8 @@ _TURNS = name("turns")
 
 
 @dataclass(frozen=True)
-class Form:
-    """What tells the families apart: programs that share a tile, the cluster along M and N, and how C is stored."""
+class Shape:
+    """What tells the forms apart: programs that share a tile, the cluster along M and N, and how C is stored."""
 
     ctas: int
     cluster_m: int
@@ -67,43 +63,30 @@ class Form:
         return self.cluster_m * self.cluster_n
 
     @property
-    def tiles_m(self) -> int:
-        """Tiles of a cluster along M."""
-        return self.cluster_m // self.ctas
-
-    @property
-    def name(self) -> str:
-        """Of the family."""
+    def stem(self) -> str:
+        """What its kernels are called after."""
         together = "_2cta" if self.ctas == 2 else ""
         cluster = f"_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
-        return f"{SCHEDULE}{together}{cluster}" + ("" if self.tma_store else "_direct")
+        return f"{NAME}{together}{cluster}" + ("" if self.tma_store else "_direct")
 
 
-def _forms() -> Iterator[Form]:
-    for ctas, clusters in _CLUSTERS.items():
-        for cluster_m, cluster_n in clusters:
-            for tma_store in (True, False):
-                yield Form(ctas, cluster_m, cluster_n, tma_store)
-
-
-def _part(problem: GemmProblem, config: Config) -> int:
+def _part(shape: Shape, problem: GemmProblem, config: Config) -> int:
     """Columns of C that go out at a time by TMA, 0 where none do."""
-    form = FORMS[config.family]
-    halves = 2 if form.ctas == 2 and config.BLOCK_SIZE_M == 128 else 1
+    halves = 2 if shape.ctas == 2 and config.BLOCK_SIZE_M == 128 else 1
     size = DTYPES[problem.dtype_c].size_bytes
-    return tile.part_of(config.BLOCK_SIZE_N // halves, size) if form.tma_store else 0
+    return tile.part_of(config.BLOCK_SIZE_N // halves, size) if shape.tma_store else 0
 
 
-def _variant(problem: GemmProblem, config: Config) -> Variant:
-    form, part = FORMS[config.family], _part(problem, config)
+def _variant(shape: Shape, problem: GemmProblem, config: Config) -> Variant:
+    part = _part(shape, problem, config)
     return Variant(
-        f"matmul_{form.name}" + (f"_p{part}" if part else ""),
+        f"matmul_{shape.stem}" + (f"_p{part}" if part else ""),
         TEMPLATE,
-        cluster=form.cluster,
+        cluster=shape.cluster,
         part=part,
-        down=form.cluster_m,
-        across=form.cluster_n,
-        ctas=form.ctas,
+        down=shape.cluster_m,
+        across=shape.cluster_n,
+        ctas=shape.ctas,
     )
 
 
@@ -180,14 +163,14 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
     return _takes(problem, gpu) or tma_output_limit(problem)
 
 
-def instruction_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def instruction_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """The tile is that of one tcgen05.mma: 64 or 128 rows, or of two programs (cta_group::2) 128 or 256.
 
     PTX ISA, tcgen05.mma, shapes of kind::f16 and kind::f8f6f4. Their N goes by 8 to 32; here, as in the guide's
     example, by 32, so that parts of C have whole rows of 64 bytes; by 64 where two programs have 64 rows each, as then
     the columns lie in two halves. K of a block is what 128 bytes hold, four instructions.
     """
-    ctas = FORMS[config.family].ctas
+    ctas = shape.ctas
     if config.BLOCK_SIZE_M not in tile.ROWS[ctas]:
         said = "tiles of two programs (2cta)" if ctas == 2 else "tiles of one program"
         return f"{said} have {' or '.join(map(str, tile.ROWS[ctas]))} rows"
@@ -198,12 +181,12 @@ def instruction_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> 
     return ""
 
 
-def copies_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def copies_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """What a program loads of an operand that memory does not run along K of is whole squares of 128 bytes a side.
 
     The narrower swizzles that tcgen05 would take as well are left out.
     """
-    ctas = FORMS[config.family].ctas
+    ctas = shape.ctas
     for k_major, side in (
         (problem.row_major_a, config.BLOCK_SIZE_M),
         (not problem.row_major_b, config.BLOCK_SIZE_N),
@@ -214,64 +197,78 @@ def copies_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return ""
 
 
-def tensor_memory_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def tensor_memory_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """Two accumulators fit tensor memory, 512 columns of 128 lanes of 32 bits (PTX ISA, tcgen05, tensor memory)."""
-    columns = tile.columns_of(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, FORMS[config.family].ctas)
+    columns = tile.columns_of(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, shape.ctas)
     if columns > tile.MEMORY_COLUMNS:
         return f"{tile.ACCUMULATORS} accumulators take more than the {tile.MEMORY_COLUMNS} columns of tensor memory"
     return ""
 
 
-def shared_memory_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Stages and parts of C fit the shared memory that a program may have (CUDA programming guide, 10.0: 227 KiB)."""
-    if not 2 <= config.num_stages <= tile.MOST_STAGES:
-        return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
-    if gpu is not None and shared_bytes(problem, config) > gpu.shared_bytes_per_block:
-        return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
-    return ""
-
-
-def warps_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def warps_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """Four warps bring C, as each may read a quarter of tensor memory's lanes (PTX ISA, tcgen05.ld)."""
     if config.num_warps != tile.STORING_WARPS:
         return f"num_warps is {tile.STORING_WARPS}: those that bring C; two more load and multiply"
     return ""
 
 
-LIMITS: tuple[Callable[[GemmProblem, Config, Gpu | None], str], ...] = (
+LIMITS: tuple[Callable[[Shape, GemmProblem, Config, Gpu | None], str], ...] = (
     instruction_limit,
     warps_limit,
     copies_limit,
     tensor_memory_limit,
-    shared_memory_limit,
 )
 
 
-def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """The first of the limits that says why not. Which clusters go with two programs a tile the families' names say."""
-    return next((reason for limit in LIMITS if (reason := limit(problem, config, gpu))), "")
+def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The first of the limits that says why not."""
+    return next((reason for limit in LIMITS if (reason := limit(shape, problem, config, gpu))), "")
 
 
-def shared_bytes(problem: GemmProblem, config: Config) -> int:
-    """Shared memory of one program, in bytes; the constant of that name in its kernel says the same."""
-    sides = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, FORMS[config.family].ctas
-    element_bytes = DTYPES[problem.dtype_c].size_bytes
-    _, used = tile.buffers_and_bytes(*sides, config.num_stages, _part(problem, config), element_bytes)
-    return max(used, tile.ALONE_BYTES)
+def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callable[[int], int]:
+    """Shared memory of one program, in bytes, by its stages; the constant of that name in its kernel says the same."""
+    sides = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, shape.ctas
+    element_bytes, part = DTYPES[problem.dtype_c].size_bytes, _part(shape, problem, config)
+    return lambda stages: max(tile.buffers_and_bytes(*sides, stages, part, element_bytes)[1], tile.ALONE_BYTES)
 
 
-FORMS = {form.name: form for form in _forms()}
-CUTE_DENSE_SM100 = tuple(
-    dense_family(
-        form.name,
-        _variant,
-        _call,
-        takes=_takes_tma_store if form.tma_store else _takes,
-        legal=_legal,
-        tma_store=form.tma_store,
+def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
+    """Why a ring of so many stages does not fit beside parts of C."""
+    return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
+
+
+@lru_cache(maxsize=64)
+def _form_of(shape: Shape) -> Form | str:
+    if (shape.cluster_m, shape.cluster_n) not in _CLUSTERS[shape.ctas]:
+        said = ", ".join(f"{along_m}x{along_n}" for along_m, along_n in _CLUSTERS[shape.ctas])
+        return f"clusters of {shape.ctas} program{'s' * (shape.ctas > 1)} a tile are {said}"
+    turn = Turn(
+        *(shape.cluster_m // shape.ctas, shape.cluster_n),
+        programs_of_tile=shape.ctas,
+        programs=shape.cluster,
+        tma_store=shape.tma_store,
+        tma_stores=(2, 4),
+        hides_stores=True,
         width_step=32,
-        block_m=tile.ROWS[form.ctas],
+        units=lambda units: units_in_clusters(units, shape.cluster),
+        full_rows=tile.FULL_ROWS,
+    )
+    return dense_form(
+        shape.stem,
+        partial(_variant, shape),
+        _call,
+        turn,
+        takes=_takes_tma_store if shape.tma_store else _takes,
+        legal=partial(_legal, shape),
+        stages=partial(_stages, shape),
+        block_m=tile.ROWS[shape.ctas],
         helper_warps=tile.HELPER_WARPS,
     )
-    for form in FORMS.values()
-)
+
+
+def _form(choice: Choice) -> Form | str:
+    cluster = pair_of(str(choice["cluster"]))
+    return _form_of(Shape(int(choice["ctas"]), *cluster, choice["store"] == "tma"))
+
+
+CUTE_TCGEN05 = Family(NAME, _form, (CLUSTER, CTAS, STORE), language="cute")

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from genkern.errors import InputError
-from genkern.kernels.families.call import Family
+from genkern.kernels.contract.family import Family
 
 # Files, separated as in PATH.
 ENVIRONMENT = "GENKERN_FAMILY_FILES"

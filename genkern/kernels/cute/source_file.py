@@ -9,6 +9,9 @@ from pathlib import Path
 import genkern.templates
 from genkern.errors import InputError
 
+# What all kernels of genkern's in CuTe DSL may import.
+_SHARED = Path(genkern.templates.__path__[0]) / "cute"
+
 
 def path_of(file: str) -> Path:
     """Of the file of a kernel: below genkern's templates, unless it says the whole way."""
@@ -19,12 +22,13 @@ def path_of(file: str) -> Path:
 def sha256_of(file: str) -> str:
     """Digest, hex, of its text and of whatever else its folder has in Python, which it may import.
 
-    Raises InputError where it cannot be read.
+    Of a file in a folder of templates/cute also of what that one has. Raises InputError where it cannot be read.
     """
     path = path_of(file)
     digest = hashlib.sha256(path.name.encode())
     try:
-        for each in sorted({path, *path.parent.glob("*.py")}):
+        folders = [path.parent, *([_SHARED] if _SHARED in path.parents else [])]
+        for each in sorted({path, *(found for folder in folders for found in folder.glob("*.py"))}):
             digest.update(b"\0" + each.read_bytes())
     except OSError as error:
         raise InputError(f"{file}: cannot read this kernel: {error.strerror}") from None

@@ -6,6 +6,9 @@ from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, 
 
 # Rows of a tile of one program, and of one that two share (tcgen05.mma, cta_group::1 and ::2).
 ROWS = {1: (64, 128), 2: (128, 256)}
+# Rows of a program's tile that keep tcgen05 busy: with 64 half of tensor memory's lanes are idle (PTX ISA, layout F);
+# two programs with 64 rows each use all of them (layout B).
+FULL_ROWS = 128
 # Warps that bring C, and the two that load and multiply.
 STORING_WARPS, HELPER_WARPS = 4, 2
 # Tensor memory has so many columns of 32 bits for each of 128 lanes, given out as powers of two from 32 on (PTX ISA,

@@ -15,8 +15,9 @@ from genkern.kernels.argument import (
     Workspace,
     alignment_of,
 )
-from genkern.kernels.expression import Value, cdiv, where
-from genkern.kernels.families.call import (
+from genkern.kernels.contract.call import Call, Kernel, Options
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
@@ -26,15 +27,12 @@ from genkern.kernels.families.call import (
     SPLIT_K,
     TILES,
     TILES_OF_C,
-    Call,
     K,
-    Kernel,
     M,
     N,
-    Options,
-    Product,
-    Variant,
 )
+from genkern.kernels.contract.variant import Variant
+from genkern.kernels.expression import Value, cdiv, where
 from genkern.ops.op import groups_of
 
 Arguments = tuple[Argument, ...]
@@ -44,8 +42,7 @@ REDUCE_BLOCK_SIZE = 512
 _SUM_BLOCK_SIZE = 1024
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
 SUM_SLOTS = Variant("sum_slots", "gemm/sum_slots.py.j2")
-ZERO_FILL = Variant("zero_fill", "gemm/zero_fill.py.j2")
-ZERO_FILL_OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
+AROUND_OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
 # The config's own; AMD's come after them.
 CONFIG_OPTIONS: Options = (("num_warps", NUM_WARPS), ("num_stages", NUM_STAGES))
 
@@ -83,11 +80,19 @@ def sums(product: Product) -> Arguments:
 
 
 def masked_variant(
-    problem: GemmProblem, config: Config, *, split: bool = False, rows: int = 0, clips_k: bool = False
+    stem: str,
+    problem: GemmProblem,
+    config: Config,
+    *,
+    split: bool = False,
+    rows: int = 0,
+    clips_k: bool = False,
+    template: str = "",
 ) -> Variant:
     """The kernel of a config with one program for each tile: it masks what overhangs.
 
-    `clips_k`: what lies beyond K is loaded as zeros without masks, by TMA.
+    `stem` is what it is called after, and its template where there is no other `template`. `clips_k`: what lies beyond
+    K is loaded as zeros without masks, by TMA.
     """
     overhangs = {
         # A group may end anywhere.
@@ -98,14 +103,14 @@ def masked_variant(
     masked = "".join(letter for letter, needed in overhangs.items() if needed)
     placed = "_xcd" * config.xcd_remap + config.cache_modifier.replace("none", "").replace(".", "_")
     name = (
-        f"matmul_{config.family}"
+        f"matmul_{stem}"
         + (f"_rows{rows}" if rows else "")
         + ("_split" if split else "")
         + placed
         + (f"_mask_{masked}" if masked else "")
     )
     masks = overhangs["m"], overhangs["n"], overhangs["k"]
-    template = f"gemm/{config.family}.py.j2"
+    template = f"gemm/{template or stem}.py.j2"
     return Variant(name, template, *masks, split, bool(config.xcd_remap), config.cache_modifier, rows)
 
 
@@ -119,7 +124,7 @@ def reduction(product: Product, splits: Value) -> Kernel:
     """C from the sums in the workspace, [splits, M, N]."""
     partial = Workspace("partial_ptr", product.accumulator)
     numbers = (*sizes(product)[:2], *leading(product, "c"), Integer("SPLIT_K", splits))
-    options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
+    options = (*AROUND_OPTIONS, ("launch_pdl", 1)) if product.starts_early else AROUND_OPTIONS
     return _over_c(REDUCE, (partial, C_POINTER, *product.at_end, *numbers), options)
 
 
@@ -139,7 +144,7 @@ def slot_sums(product: Product) -> Kernel:
     """C from the rows of all slots in the workspace, [M * top_k, N] of C's type."""
     numbers = (Integer("N", N, alignment_of(product.problem.N)), *leading(product, "c"))
     constants = (Constant("BINARY", f"B{_SUM_BLOCK_SIZE}"), Constant("BLOCK_SIZE", _SUM_BLOCK_SIZE))
-    options = (*ZERO_FILL_OPTIONS, ("launch_pdl", 1)) if product.starts_early else ZERO_FILL_OPTIONS
+    options = (*AROUND_OPTIONS, ("launch_pdl", 1)) if product.starts_early else AROUND_OPTIONS
     arguments = (slot_rows(product), C_POINTER, *numbers, *constants)
     return Kernel(SUM_SLOTS, arguments, (M * cdiv(N, _SUM_BLOCK_SIZE), 1, 1), options)
 
@@ -160,11 +165,6 @@ def of_groups(product: Product, variant: Variant, a: Argument, b: Argument, last
     if not groups.summed:
         return Call((main,), (TILES_OF_C,))
     return Call((main, slot_sums(product)), (TILES_OF_C,), workspace=slot_elements(product))
-
-
-def zero_fill(product: Product, sums: tuple[Argument, Argument]) -> Kernel:
-    """Zeros in the matrix that programs add to: its pointer and leading dimension are `sums`."""
-    return _over_c(ZERO_FILL, (sums[0], *sizes(product)[:2], sums[1]), ZERO_FILL_OPTIONS)
 
 
 def _over_c(variant: Variant, arguments: Arguments, options: Options) -> Kernel:

@@ -5,13 +5,20 @@ skinny_dot multiplies by mma.sync: weights of fewer bits become A's type in regi
 
 from __future__ import annotations
 
+from functools import partial
+
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import AMD_OPTIONS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant
-from genkern.kernels.expression import cdiv, where
-from genkern.kernels.families.call import (
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.cost import SWAPPED_EDGES, Cost
+from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.form import Form, Sides
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
@@ -20,14 +27,11 @@ from genkern.kernels.families.call import (
     SPLIT_K,
     TILES,
     TILES_OF_C,
-    Call,
-    Family,
-    Kernel,
     M,
     N,
-    Product,
-    Variant,
 )
+from genkern.kernels.contract.variant import Variant
+from genkern.kernels.expression import cdiv, where
 from genkern.kernels.families.common import (
     BINARY_NAME,
     C_POINTER,
@@ -83,24 +87,23 @@ def _gemv_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
 
 
-GEMV = Family(
+_GEMV = Form(
     "gemv",
-    masked_variant,
+    partial(masked_variant, "gemv"),
     _gemv_call,
     takes=_gemv_takes,
     legal=_gemv_legal,
     runs_on_amd=True,
+    sides=Sides(least_m=1, most_k=8192),
+    reads="converted",
     uses_dot=False,
-    steps=False,
-    converts=True,
-    least_block_m=1,
-    most_block_k=8192,
     batches=True,
 )
+GEMV = Family("gemv", _GEMV, AMD_OPTIONS)
 
 
 def _skinny_variant(problem: GemmProblem, config: Config) -> Variant:
-    return masked_variant(problem, config, rows=config.BLOCK_SIZE_M)
+    return masked_variant("skinny", problem, config, rows=config.BLOCK_SIZE_M)
 
 
 def _skinny_call(product: Product, variant: Variant) -> Call:
@@ -127,21 +130,20 @@ def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return _rows_limit(problem, config) or splits_limit(problem, config, gpu)
 
 
-SKINNY = Family(
+_SKINNY = Form(
     "skinny",
     _skinny_variant,
     _skinny_call,
     legal=_skinny_legal,
     shares=_shares,
+    cost=Cost((1, 1), vector=True, reduces="semaphore"),
+    sides=Sides(least_m=1, most_m=16),
+    reads="converted",
     splits_k=True,
     runs_on_amd=True,
     uses_dot=False,
-    steps=False,
-    converts=True,
-    has_semaphore=True,
-    least_block_m=1,
-    most_block_m=16,
 )
+SKINNY = Family("skinny", _SKINNY, AMD_OPTIONS)
 
 
 def rows_of_warp(config: Config) -> int:
@@ -227,22 +229,20 @@ def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
 
 
-SKINNY_DOT = Family(
+_SKINNY_DOT = Form(
     "skinny_dot",
     _dot_variant,
     _dot_call,
     takes=_dot_takes,
     legal=_dot_legal,
     shares=_shares,
+    cost=Cost(SWAPPED_EDGES, reduces="semaphore"),
+    sides=Sides(least_m=_COLUMNS, most_m=_MOST_COLUMNS, most_k=WARP_K * _MOST_WARPS),
+    reads="registers",
+    aligned_rows=True,
     splits_k=True,
     split_apart=True,
     interpreted=False,
-    steps=False,
-    in_registers=True,
-    aligned_rows=True,
-    swaps_operands=True,
-    has_semaphore=True,
-    least_block_m=_COLUMNS,
-    most_block_m=_MOST_COLUMNS,
-    most_block_k=WARP_K * _MOST_WARPS,
+    swapped=True,
 )
+SKINNY_DOT = Family("skinny_dot", _SKINNY_DOT)

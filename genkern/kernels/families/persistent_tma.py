@@ -1,39 +1,35 @@
 """persistent_tma: one program for each SM walks over the tiles of C; operands and C through TMA, which clips them.
 
-In persistent_tma_specialized, which has the same text but for one word, some warps load and the others multiply.
+`specialized`: some warps load and the others multiply; the text is the same but for one word.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import SPECIALIZED
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, TILES, TILES_OF_C, UNITS
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import least
-from genkern.kernels.families.call import (
-    BLOCK_SIZE_K,
-    BLOCK_SIZE_M,
-    BLOCK_SIZE_N,
-    TILES,
-    TILES_OF_C,
-    UNITS,
-    Call,
-    Family,
-    Product,
-    Variant,
-)
 from genkern.kernels.families.common import GROUP, main_kernel, of_groups, sizes
 from genkern.kernels.families.limits import dot_limit, tma_box_limit, tma_operands_limit, tma_output_limit
 from genkern.ops.op import groups_of
 
 
-def _variant(problem: GemmProblem, config: Config) -> Variant:
+def _variant(stem: str, problem: GemmProblem, config: Config) -> Variant:
     if (groups := groups_of(problem)) is not None:
         # Rows that are gathered come through pointers.
         overhangs = groups.gathered and problem.K % config.BLOCK_SIZE_K != 0
-        name = f"matmul_{config.family}_groups" + "_mask_k" * overhangs
+        name = f"matmul_{stem}_groups" + "_mask_k" * overhangs
         return Variant(name, "gemm/persistent_tma_groups.py.j2", mask_k=overhangs)
-    specialized = config.family == PERSISTENT_TMA_SPECIALIZED.name
-    return Variant(f"matmul_{config.family}", "gemm/persistent_tma.py.j2", specialized=specialized)
+    return Variant(f"matmul_{stem}", "gemm/persistent_tma.py.j2", specialized=bool(config.specialized))
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -65,9 +61,9 @@ def _legal_specialized(problem: GemmProblem, config: Config, gpu: Gpu | None) ->
     return tma_box_limit(problem, config) or dot_limit(problem, config, gpu)
 
 
-PERSISTENT_TMA = Family(
+_PLAIN = Form(
     "persistent_tma",
-    _variant,
+    partial(_variant, "persistent_tma"),
     _call,
     takes=_takes,
     legal=_legal,
@@ -77,9 +73,9 @@ PERSISTENT_TMA = Family(
     gathers=True,
 )
 # Triton adds whole warpgroups: one warp of four loads, one multiplies.
-PERSISTENT_TMA_SPECIALIZED = Family(
+_SPECIALIZED = Form(
     "persistent_tma_specialized",
-    _variant,
+    partial(_variant, "persistent_tma_specialized"),
     _call,
     takes=_takes,
     legal=_legal_specialized,
@@ -87,3 +83,10 @@ PERSISTENT_TMA_SPECIALIZED = Family(
     stores_tma=True,
     helper_warps=4,
 )
+
+
+def _form(choice: Choice) -> Form:
+    return _SPECIALIZED if choice["specialized"] else _PLAIN
+
+
+PERSISTENT_TMA = Family("persistent_tma", _form, (SPECIALIZED,))

@@ -1,26 +1,27 @@
-"""realigned_*: families that load through TMA, for rows of A or B that start where TMA cannot load them.
+"""`realigned`: forms that load through TMA, for rows of A or B that start where TMA cannot load them.
 
 A first kernel copies each operand whose pitch is no multiple of 16 bytes into the workspace, with rows at a pitch of
-whole cache lines; then the base family's own kernels multiply the copies. All are part of the config's time. B's copy
+whole cache lines; then the base form's own kernels multiply the copies. All are part of the config's time. B's copy
 comes before A's, so that where they lie does not depend on M, but behind the sums of splits, where there are any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import MOST_PROMISED, Argument, Constant, Integer, Pointer, Workspace
+from genkern.kernels.contract.call import Call, Kernel, Options
+from genkern.kernels.contract.form import Form, any_config
+from genkern.kernels.contract.product import Copy, Product
+from genkern.kernels.contract.symbols import K, M, N
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, cdiv, evaluate, name
-from genkern.kernels.families.call import Call, Copy, Family, K, Kernel, M, N, Options, Product, Variant, any_config
 from genkern.kernels.families.limits import INT32, TMA_BYTES, tma_output_limit
-from genkern.kernels.families.tiled_tma import SPLIT_TMA, TILED_TMA
-from genkern.kernels.families.warp_specialized import WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
 
 # Of a cache line, which a row of a copy begins with; and of the elements that are copied.
 _LINE_BYTES = 128
@@ -93,7 +94,7 @@ def _copy_kernel(product: Product, copies: tuple[Copy, ...]) -> Kernel:
     return Kernel(variant, tuple(arguments), (sum(others, first), 1, 1), _OPTIONS)
 
 
-def _call_on_copies(base: Family) -> Callable[[Product, Variant], Call]:
+def _call_on_copies(base: Form) -> Callable[[Product, Variant], Call]:
     def call(product: Product, variant: Variant) -> Call:
         sum_bytes = DTYPES[product.accumulator].size_bytes
         line = _LINE_BYTES // sum_bytes
@@ -111,35 +112,12 @@ def _call_on_copies(base: Family) -> Callable[[Product, Variant], Call]:
     return call
 
 
-@dataclass(frozen=True)
-class _OfBase:
-    """A config as one of the base family, of which no more is read than the base reads."""
-
-    config: Config
-    family: str
-
-    def __getattr__(self, field: str) -> Any:
-        return getattr(self.config, field)
-
-
-def _of_base(config: Config, base: Family) -> Config:
-    return cast(Config, _OfBase(config, base.name))
-
-
-def _variant_of(base: Family) -> Callable[[GemmProblem, Config], Variant]:
-    return lambda problem, config: base.variant(problem, _of_base(config, base))
-
-
-def _legal_of(base: Family) -> Callable[[GemmProblem, Config, Gpu | None], str]:
-    return lambda problem, config, gpu: base.legal(problem, _of_base(config, base), gpu)
-
-
-def _takes_by(base: Family) -> Callable[[GemmProblem, Gpu | None], str]:
+def _takes_by(base: Form) -> Callable[[GemmProblem, Gpu | None], str]:
     def takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         """Operands of 16 bits with rows that TMA cannot load, C that the base can store, and offsets of 32 bits."""
         if gpu is not None and not gpu.has.tma:
             return f"this family needs TMA, which {gpu.arch} does not have"
-        if base.in_gluon and gpu is not None and not gpu.has.wgmma:
+        if base.in_ring and gpu is not None and not gpu.has.wgmma:
             return f"this family is written for wgmma, which {gpu.arch} does not have"
         if {DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes} != {_ELEMENT_BYTES}:
             return "this family copies operands of 16 bits"
@@ -163,7 +141,7 @@ def _elements(problem: GemmProblem) -> int:
     return evaluate(end_of(copies[-1]), known)
 
 
-def _shares_of(base: Family) -> Callable[[GemmProblem, Config, Gpu | None], str]:
+def _shares_of(base: Form) -> Callable[[GemmProblem, Config, Gpu | None], str]:
     def shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         """The base's own, and copies behind the sums of splits that 32 bits still reach."""
         sums = config.SPLIT_K * problem.M * problem.N * (_SUM_BYTES // _ELEMENT_BYTES)
@@ -174,26 +152,21 @@ def _shares_of(base: Family) -> Callable[[GemmProblem, Config, Gpu | None], str]
     return shares
 
 
-REALIGNED = tuple(
-    replace(
+def realigned(base: Form) -> Form:
+    """The base form on copies; it splits K where a kernel behind the product adds up the splits."""
+    return replace(
         base,
-        name=f"realigned_{base.name}",
-        variant=_variant_of(base),
+        stem=f"realigned_{base.stem}",
         call=_call_on_copies(base),
         takes=_takes_by(base),
-        legal=_legal_of(base),
-        # The workspace holds copies, and no sums but those that a kernel behind the product adds up.
-        shares=_shares_of(base) if base is SPLIT_TMA else any_config,
-        splits_k=base is SPLIT_TMA,
-        split_apart=base is SPLIT_TMA,
-        has_semaphore=False,
-        steps=False,
-        promotes=False,
+        shares=_shares_of(base) if base.cost.reduces == "kernel" else any_config,
+        splits_k=base.cost.reduces == "kernel",
+        split_apart=base.cost.reduces == "kernel",
+        cost=replace(base.cost, reduces="kernel"),
+        reads="",
         kernels_before=1,
-        realigns=base.name,
+        realigned=True,
         batches=False,
         groups=False,
         gathers=False,
     )
-    for base in (TILED_TMA, SPLIT_TMA, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
-)

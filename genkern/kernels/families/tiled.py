@@ -1,30 +1,31 @@
-"""tiled: one program for each tile of C, and of K's splits, which a second kernel adds up."""
+"""tiled: one program for each tile of C and split of K, operands through pointers.
+
+The splits a second kernel adds up, or, with reduce = semaphore, the last program of a tile. `swapped`: M up to 128,
+where N takes the long side of the instruction; its splits are added up by the last program alone.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import AMD_OPTIONS, CACHE_MODIFIER, REDUCE, SWAPPED, XCD_REMAP
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Integer, Workspace
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form, Sides
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import SPLIT_K, TILES, TILES_OF_C, UNITS, UNITS_PER_XCD, XCDS, M, N
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import name, where
-from genkern.kernels.families.call import (
-    SPLIT_K,
-    TILES,
-    TILES_OF_C,
-    UNITS,
-    UNITS_PER_XCD,
-    XCDS,
-    Call,
-    Family,
-    M,
-    N,
-    Product,
-    Variant,
-)
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
     POINTERS,
+    SPLIT_TILES,
     SPLITS,
     leading,
     main_kernel,
@@ -34,8 +35,10 @@ from genkern.kernels.families.common import (
     slot_elements,
     slot_rows,
     slot_sums,
+    sums,
+    when_split,
 )
-from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, tiles
+from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, splits_limit, tiles
 from genkern.ops.op import groups_of
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
@@ -45,7 +48,7 @@ XCDS_OF_UNITS = ("xcds", where(UNITS // UNITS_PER_XCD, UNITS // UNITS_PER_XCD, X
 
 
 def _variant(problem: GemmProblem, config: Config) -> Variant:
-    return masked_variant(problem, config, split=config.SPLIT_K > 1)
+    return masked_variant("tiled", problem, config, split=config.SPLIT_K > 1)
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -83,7 +86,42 @@ def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return over_c_limit(problem, gpu)
 
 
-TILED = Family(
+def _semaphore_call(product: Product, variant: Variant) -> Call:
+    pointers = (*POINTERS, C_POINTER, *sums(product), *product.extra)
+    arguments = (*pointers, *sizes(product), *leading(product, "abc"), GROUP, SPLITS)
+    kernel = main_kernel(variant, arguments, TILES, SPLIT_K)
+    return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
+
+
+def _semaphore(swapped: bool) -> Form:
+    def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+        reason = dot_limit(problem, config, gpu, swapped=swapped)
+        return reason or grid_limit(tiles(problem, config), config.num_warps, gpu)
+
+    stem = "tiled_swapped" if swapped else "tiled_semaphore"
+    return Form(
+        stem,
+        partial(masked_variant, stem),
+        _semaphore_call,
+        legal=legal,
+        shares=splits_limit,
+        cost=Cost(SWAPPED_EDGES if swapped else EDGES, reduces="semaphore"),
+        sides=Sides(least_m=8) if swapped else Sides(),
+        splits_k=True,
+        runs_on_amd=True,
+        swapped=swapped,
+        batches=True,
+    )
+
+
+def _form(choice: Choice) -> Form | str:
+    swapped, semaphore = bool(choice["swapped"]), choice["reduce"] == "semaphore"
+    if not semaphore and not swapped:
+        return _KERNEL
+    return _SEMAPHORE[swapped] if semaphore else "swapped tiles are added up by a semaphore (reduce)"
+
+
+_KERNEL = Form(
     "tiled",
     _variant,
     _call,
@@ -96,4 +134,10 @@ TILED = Family(
     batches=True,
     groups=True,
     gathers=True,
+)
+_SEMAPHORE = {swapped: _semaphore(swapped) for swapped in (False, True)}
+TILED = Family(
+    "tiled",
+    _form,
+    (REDUCE.of("usual", "semaphore"), SWAPPED, XCD_REMAP, CACHE_MODIFIER, *AMD_OPTIONS),
 )

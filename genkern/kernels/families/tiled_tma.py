@@ -1,30 +1,24 @@
-"""tiled_tma and tiled_tma_swapped: as tiled_semaphore and tiled_swapped, with operands through TMA.
+"""tiled_tma: as tiled, with operands through TMA; the last program of a tile adds up its splits.
 
-split_tma: tiled_tma whose splits of K a second kernel adds up, as those of tiled.
+With reduce = kernel a second kernel does. `swapped`: M up to 128, where N takes the long side of the instruction.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import REALIGNED, REDUCE, SWAPPED
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Descriptor, Workspace
-from genkern.kernels.families.call import (
-    BLOCK_SIZE_K,
-    BLOCK_SIZE_M,
-    BLOCK_SIZE_N,
-    SPLIT_K,
-    TILES,
-    TILES_OF_C,
-    Call,
-    Family,
-    M,
-    N,
-    Product,
-    Variant,
-)
+from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.cost import SWAPPED_EDGES, Cost
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form, Sides
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, SPLIT_K, TILES, TILES_OF_C, M, N
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
@@ -47,13 +41,14 @@ from genkern.kernels.families.limits import (
     tma_box_limit,
     tma_operands_limit,
 )
+from genkern.kernels.families.realigned import realigned
 from genkern.ops.op import groups_of
 
 
-def _variant(problem: GemmProblem, config: Config) -> Variant:
+def _variant(stem: str, problem: GemmProblem, config: Config) -> Variant:
     # Rows that are gathered come through pointers.
     groups = groups_of(problem)
-    return masked_variant(problem, config, clips_k=groups is None or not groups.gathered)
+    return masked_variant(stem, problem, config, clips_k=groups is None or not groups.gathered)
 
 
 def _operands(product: Product) -> tuple[Descriptor, Descriptor]:
@@ -71,8 +66,8 @@ def _call(product: Product, variant: Variant) -> Call:
 
 
 def _split_variant(problem: GemmProblem, config: Config) -> Variant:
-    variant = masked_variant(problem, config, split=config.SPLIT_K > 1, clips_k=True)
-    return replace(variant, template="gemm/tiled_tma.py.j2")
+    split = config.SPLIT_K > 1
+    return masked_variant("split_tma", problem, config, split=split, clips_k=True, template="tiled_tma")
 
 
 def _split_call(product: Product, variant: Variant) -> Call:
@@ -100,49 +95,62 @@ def _split_shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return splits_limit(problem, config, gpu) or (over_c_limit(problem, gpu) if config.SPLIT_K > 1 else "")
 
 
-def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    swapped = config.family == TILED_TMA_SWAPPED.name
+def _legal(swapped: bool, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, swapped=swapped)
 
 
 # C goes through pointers, so that its rows may start anywhere.
-TILED_TMA = Family(
+_SEMAPHORE = Form(
     "tiled_tma",
-    _variant,
+    partial(_variant, "tiled_tma"),
     _call,
     takes=_takes,
-    legal=_legal,
+    legal=partial(_legal, False),
     shares=splits_limit,
+    cost=Cost(reduces="semaphore"),
     uses_tma=True,
     splits_k=True,
-    has_semaphore=True,
     batches=True,
     groups=True,
     gathers=True,
 )
-# With one split it is tiled_tma; spaces begin at two.
-SPLIT_TMA = Family(
+_SWAPPED = Form(
+    "tiled_tma_swapped",
+    partial(_variant, "tiled_tma_swapped"),
+    _call,
+    takes=_takes,
+    legal=partial(_legal, True),
+    shares=splits_limit,
+    cost=Cost(SWAPPED_EDGES, reduces="semaphore"),
+    sides=Sides(least_m=8),
+    uses_tma=True,
+    splits_k=True,
+    batches=True,
+    swapped=True,
+)
+_KERNEL = Form(
     "split_tma",
     _split_variant,
     _split_call,
     takes=_takes,
-    legal=_legal,
+    legal=partial(_legal, False),
     shares=_split_shares,
     uses_tma=True,
     splits_k=True,
     split_apart=True,
 )
-TILED_TMA_SWAPPED = Family(
-    "tiled_tma_swapped",
-    _variant,
-    _call,
-    takes=_takes,
-    legal=_legal,
-    shares=splits_limit,
-    uses_tma=True,
-    splits_k=True,
-    has_semaphore=True,
-    batches=True,
-    swaps_operands=True,
-    least_block_m=8,
-)
+
+
+def _form(choice: Choice) -> Form | str:
+    if choice["swapped"]:
+        if choice["realigned"] or choice["reduce"] != "usual":
+            return "swapped tiles are neither realigned nor added up by a second kernel"
+        return _SWAPPED
+    if choice["reduce"] == "kernel":
+        return _REALIGNED_KERNEL if choice["realigned"] else _KERNEL
+    return _REALIGNED if choice["realigned"] else _SEMAPHORE
+
+
+# The workspace holds copies, and no sums but those that a kernel behind the product adds up.
+_REALIGNED, _REALIGNED_KERNEL = realigned(_SEMAPHORE), realigned(_KERNEL)
+TILED_TMA = Family("tiled_tma", _form, (REDUCE.of("usual", "kernel"), SWAPPED, REALIGNED))

@@ -1,22 +1,29 @@
-"""The families in Gluon for sm_90: one warp loads through TMA, the others multiply by wgmma.
+"""warp_specialized, in Gluon for wgmma: one warp loads through TMA, the others multiply.
 
-warp_specialized and warp_specialized_swapped walk over the tiles of C; with SPLIT_K the tiles beyond the last full wave
-are shared. In the families with a cluster its programs make one tile, each over a share of K. Rows in groups are
-taken by the first two, in a kernel of its own that finds the group of each tile.
+One program for each SM walks over the tiles of C; with SPLIT_K the tiles beyond the last full wave are shared. With
+`cluster_k` the programs of a cluster make one tile, each over a share of K; with `cluster` two have tiles beside each
+other. Rows in groups are taken without either, in a kernel of its own that finds the group of each tile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import CLUSTER, CLUSTER_K, REALIGNED, SWAPPED, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
-from genkern.kernels.expression import Value, cdiv, evaluate, least, most, name, where
-from genkern.kernels.families.call import (
+from genkern.kernels.contract.call import Call, Kernel, Options
+from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
+from genkern.kernels.contract.family import Choice, Family
+from genkern.kernels.contract.form import Form, Sides, any_config
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
     BLOCK_SIZE_K,
     BLOCK_SIZE_M,
     BLOCK_SIZE_N,
@@ -26,17 +33,12 @@ from genkern.kernels.families.call import (
     TILES,
     TILES_OF_C,
     UNITS,
-    Call,
-    Family,
     K,
-    Kernel,
     M,
     N,
-    Options,
-    Product,
-    Variant,
-    any_config,
 )
+from genkern.kernels.contract.variant import Variant
+from genkern.kernels.expression import Value, cdiv, evaluate, least, most, name, where
 from genkern.kernels.families.common import (
     BINARY_NAME,
     C_POINTER,
@@ -55,6 +57,7 @@ from genkern.kernels.families.gluon_tile import (
     STORED,
     TURNED_BOX,
     WIDEST,
+    Tile,
     columns_held,
     parts_of,
     powers_of,
@@ -64,6 +67,7 @@ from genkern.kernels.families.gluon_tile import (
     turned,
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.kernels.families.realigned import realigned
 from genkern.ops.op import get_op, groups_of
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -84,34 +88,58 @@ SHARES = (
 )
 
 
-def _variant(problem: GemmProblem, config: Config) -> Variant:
-    facts = _BY_NAME[config.family]
-    split = config.SPLIT_K > 1 and facts.split_apart
+class _Shape(NamedTuple):
+    """What tells the forms apart: the side, programs that share K, and programs side by side along M and along N."""
+
+    swapped: bool
+    cluster_k: int
+    cluster: tuple[int, int]
+
+    @property
+    def stem(self) -> str:
+        swapped = "_swapped" * self.swapped
+        beside = "" if self.cluster == (1, 1) else f"_{self.cluster[0]}x{self.cluster[1]}"
+        return f"warp_specialized{swapped}{beside}" + f"_cluster{self.cluster_k}" * (self.cluster_k > 1)
+
+    @property
+    def down_across(self) -> tuple[int, int]:
+        """Programs with tiles of their own, along the rows that wgmma goes along, and along the columns."""
+        along_m, along_n = self.cluster
+        return (along_n, along_m) if self.swapped else (along_m, along_n)
+
+    def sides(self, config: Config) -> tuple[int, int]:
+        """The side of a tile that the rows of wgmma go along, and its width."""
+        upright = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+        return upright[::-1] if self.swapped else upright
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether programs are in no cluster."""
+        return self.cluster_k == 1 and self.cluster == (1, 1)
+
+
+def _variant(shape: _Shape, problem: GemmProblem, config: Config) -> Variant:
+    split = config.SPLIT_K > 1 and shape.is_alone
     in_groups = groups_of(problem) is not None
-    width = config.BLOCK_SIZE_M if facts.swaps_operands else config.BLOCK_SIZE_N
-    down, across = _down_across(facts)
-    column_boxes = 1 if turned(problem, facts.swaps_operands)[1] else len(powers_of(width // down))
-    c_parts = len(parts_of(width, facts.cluster, _stored(problem, config)))
-    name = f"matmul_{config.family}_b{column_boxes}" + (
-        f"_c{c_parts}" if facts.cluster > 1 or c_parts != column_boxes else ""
+    width = config.BLOCK_SIZE_M if shape.swapped else config.BLOCK_SIZE_N
+    down, across = shape.down_across
+    column_boxes = 1 if turned(problem, shape.swapped)[1] else len(powers_of(width // down))
+    stored = _stored(shape, problem, tuple(getattr(config, name) for name in _SHAPE))
+    c_parts = len(parts_of(width, shape.cluster_k, stored))
+    name = f"matmul_{shape.stem}_b{column_boxes}" + (
+        f"_c{c_parts}" if shape.cluster_k > 1 or c_parts != column_boxes else ""
     )
     return Variant(
         name + ("_groups" if in_groups else "_split" if split else ""),
         f"gemm/warp_specialized{'_groups' if in_groups else ''}.py.j2",
         split=split,
-        swapped=facts.swaps_operands,
-        cluster=facts.cluster * down * across,
+        swapped=shape.swapped,
+        cluster=shape.cluster_k * down * across,
         down=down,
         across=across,
         column_boxes=column_boxes,
         c_parts=c_parts,
     )
-
-
-def _down_across(facts: Family) -> tuple[int, int]:
-    """Programs of a cluster with tiles of their own, along the rows that wgmma goes along, and along the columns."""
-    along_m, along_n = facts.side_by_side
-    return (along_n, along_m) if facts.swaps_operands else (along_m, along_n)
 
 
 def _ring_k(product: Product) -> int:
@@ -158,15 +186,14 @@ def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
     return where(ring + column * width > _SHARED_BYTES, where(in_turns > _SHARED_BYTES, few, some), WIDEST)
 
 
-def _stored(problem: GemmProblem, config: Config) -> int:
-    """_most_stored of a config; programs without neighbours store all that they have."""
-    facts = _BY_NAME[config.family]
-    if facts.side_by_side == (1, 1):
+def _stored(shape: _Shape, problem: GemmProblem, of_tile: tuple[int, ...]) -> int:
+    """_most_stored of a tile and its stages (_SHAPE); programs without neighbours store all that they have."""
+    if shape.cluster == (1, 1):
         return WIDEST
-    return _stored_in_tile(problem, facts.swaps_operands, tuple(getattr(config, name) for name in _SHAPE))
+    return _stored_in_tile(problem, shape.swapped, of_tile)
 
 
-# Once for all families, group sizes and copies of a tile: a space asks for each of its tiles many times.
+# Once for all forms, group sizes and copies of a tile: a space asks for each of its tiles many times.
 @lru_cache(maxsize=16_384)
 def _stored_in_tile(problem: GemmProblem, swapped: bool, shape: tuple[int, ...]) -> int:
     return evaluate(_most_stored(problem, swapped), dict(zip(_SHAPE, shape, strict=True)))
@@ -237,46 +264,60 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
 
 
-def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """The tile is one for wgmma, and ring and C fit, with the sums of other programs in a cluster."""
-    facts = _BY_NAME[config.family]
-    rows, width = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    if facts.swaps_operands:
-        rows, width = width, rows
-    tile = tile_of(
-        rows,
-        width,
+def _tile(shape: _Shape, problem: GemmProblem, config: Config) -> Tile | str:
+    """What the tile takes, or why it is none for wgmma."""
+    return tile_of(
+        *shape.sides(config),
         config.BLOCK_SIZE_K,
         config.num_warps,
         problem.dtype_a,
         problem.dtype_c,
-        turned(problem, facts.swaps_operands),
-        facts.cluster,
-        _down_across(facts),
+        turned(problem, shape.swapped),
+        shape.cluster_k,
+        shape.down_across,
     )
-    if isinstance(tile, str):
+
+
+def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """The tile is one for wgmma, whose products are scaled as they can be."""
+    if isinstance(tile := _tile(shape, problem, config), str):
         return tile
-    scales = 0
     if (op := get_op(problem.op)).promoted(problem):
         _, block_n, _ = op.shared_scale(problem)
-        if not facts.swaps_operands and block_n % EIGHT:
+        if not shape.swapped and block_n % EIGHT:
             return "products are scaled eight columns at a time, which have several scales"
-        scales = scale_bytes(rows, width, facts.swaps_operands, block_n)
-    buffers = config.num_stages * tile.together
-    if buffers <= tile.together:
-        return "a ring needs a buffer to read besides those that are filled together"
-    if buffers > MOST_BUFFERS:
-        return "the barriers of so many buffers do not fit their block"
-    ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
-    # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
-    if tile.part_bytes >= ring:
-        return "the ring must be larger than what C takes of shared memory"
-    c_bytes, stored = tile.c_bytes, _stored(problem, config)
-    if stored < width:
-        c_bytes = c_bytes // width * (width % stored + 2 * stored)
-    if gpu is not None and ring + c_bytes > gpu.shared_bytes_per_block:
-        return f"ring and C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
     return ""
+
+
+def _stages(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
+    """Ring and C fit shared memory, with the sums of other programs in a cluster."""
+    tile = _tile(shape, problem, config)
+    assert isinstance(tile, Tile)
+    rows, width = shape.sides(config)
+    scales = 0
+    if (op := get_op(problem.op)).promoted(problem):
+        scales = scale_bytes(rows, width, shape.swapped, op.shared_scale(problem)[1])
+    together, most_bytes = tile.together, None if gpu is None else gpu.shared_bytes_per_block
+    blocks = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
+
+    def problem_of(stages: int) -> str:
+        buffers = stages * together
+        if buffers <= together:
+            return "a ring needs a buffer to read besides those that are filled together"
+        if buffers > MOST_BUFFERS:
+            return "the barriers of so many buffers do not fit their block"
+        ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
+        # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
+        if tile.part_bytes >= ring:
+            return "the ring must be larger than what C takes of shared memory"
+        c_bytes, stored = tile.c_bytes, _stored(shape, problem, (*blocks, stages))
+        if stored < width:
+            c_bytes = c_bytes // width * (width % stored + 2 * stored)
+        if most_bytes is not None and ring + c_bytes > most_bytes:
+            return f"ring and C take more than the {most_bytes:,} bytes of shared memory"
+        return ""
+
+    return problem_of
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -289,85 +330,47 @@ def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return "more K-blocks to share than 32 bits count" if (sharers + 1) * rest * blocks >= INT32 else ""
 
 
-WARP_SPECIALIZED = Family(
-    "warp_specialized",
-    _variant,
-    _call,
-    takes=_takes,
-    legal=_legal,
-    shares=_shares,
-    uses_tma=True,
-    stores_tma=True,
-    splits_k=True,
-    split_apart=True,
-    has_semaphore=True,
-    interpreted=False,
-    steps=False,
-    promotes=True,
-    width_step=16,
-    helper_warps=HELPER_WARPS,
-    groups=True,
-    gathers=True,
-)
-WARP_SPECIALIZED_SWAPPED = Family(
-    "warp_specialized_swapped",
-    _variant,
-    _call,
-    takes=_takes,
-    legal=_legal,
-    shares=_shares,
-    uses_tma=True,
-    stores_tma=True,
-    splits_k=True,
-    split_apart=True,
-    has_semaphore=True,
-    interpreted=False,
-    steps=False,
-    promotes=True,
-    swaps_operands=True,
-    width_step=8,
-    helper_warps=HELPER_WARPS,
-    groups=True,
-    gathers=True,
-    least_block_m=8,
-)
-CLUSTERS = tuple(
-    Family(
-        f"warp_specialized_swapped_cluster{cluster}",
-        _variant,
+def _formed(shape: _Shape) -> Form:
+    # Each of the programs that share columns loads eights of them.
+    step = max(8 if shape.swapped else 16, EIGHT * shape.down_across[0])
+    return Form(
+        shape.stem,
+        partial(_variant, shape),
         _call,
         takes=_takes,
-        legal=_legal,
+        legal=partial(_legal, shape),
+        stages=partial(_stages, shape),
+        shares=_shares if shape.is_alone else any_config,
+        cost=Cost(SWAPPED_EDGES if shape.swapped else EDGES, reduces="shares"),
+        sides=Sides(least_m=8 if shape.swapped else 16, width_step=step),
+        reads="promoted" if shape.cluster == (1, 1) else "",
         uses_tma=True,
         stores_tma=True,
+        splits_k=shape.is_alone,
+        split_apart=shape.is_alone,
         interpreted=False,
-        steps=False,
-        promotes=True,
-        swaps_operands=True,
-        width_step=8,
+        in_ring=True,
         helper_warps=HELPER_WARPS,
-        cluster=cluster,
-        least_block_m=8,
+        swapped=shape.swapped,
+        cluster_k=shape.cluster_k,
+        cluster=shape.cluster,
+        groups=shape.is_alone,
+        gathers=shape.is_alone,
     )
-    for cluster in (2, 3, 4, 5, 8)
-)
-SIDE_BY_SIDE = tuple(
-    replace(
-        family,
-        name=f"{family.name}_{along_m}x{along_n}",
-        takes=_takes,
-        promotes=False,
-        shares=any_config,
-        splits_k=False,
-        split_apart=False,
-        has_semaphore=False,
-        groups=False,
-        gathers=False,
-        # Each of the programs that share columns loads eights of them.
-        width_step=max(family.width_step, EIGHT * (along_n if family.swaps_operands else along_m)),
-        side_by_side=(along_m, along_n),
-    )
-    for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED)
-    for along_m, along_n in ((2, 1), (1, 2))
-)
-_BY_NAME = {family.name: family for family in (WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED, *CLUSTERS, *SIDE_BY_SIDE)}
+
+
+@lru_cache(maxsize=64)
+def _form_of(shape: _Shape, is_realigned: bool) -> Form | str:
+    if shape.cluster_k > 1 and (shape.cluster != (1, 1) or not shape.swapped):
+        return "programs share K of swapped tiles (cluster_k), and have no tiles beside each other then"
+    if is_realigned and not shape.is_alone:
+        return "operands are realigned without clusters"
+    return realigned(_formed(shape)) if is_realigned else _formed(shape)
+
+
+def _form(choice: Choice) -> Form | str:
+    cluster = pair_of(str(choice["cluster"]))
+    return _form_of(_Shape(bool(choice["swapped"]), int(choice["cluster_k"]), cluster), bool(choice["realigned"]))
+
+
+WARP_SPECIALIZED = Family("warp_specialized", _form, (CLUSTER.of("1x1", "2x1", "1x2"), CLUSTER_K, SWAPPED, REALIGNED))

@@ -48,7 +48,7 @@ def waves_per_eu_given(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: eight warps are two on each of four SIMDs, so LLVM ignores an aim of one: the code is that of 0.
     """
-    return 0 < config.waves_per_eu < -(-config.num_warps // gpu.simds_per_unit)
+    return bool(0 < config.waves_per_eu < -(-config.num_warps // gpu.simds_per_unit))
 
 
 def waves_per_eu_over_lds(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -59,7 +59,7 @@ def waves_per_eu_over_lds(problem: GemmProblem, config: Config, gpu: Gpu) -> boo
     if config.waves_per_eu == 0:
         return False
     workgroups = gpu.shared_bytes_per_unit // _lds_bytes(problem, config, gpu)
-    return config.waves_per_eu * gpu.simds_per_unit > max(1, workgroups) * config.num_warps
+    return bool(config.waves_per_eu * gpu.simds_per_unit > max(1, workgroups) * config.num_warps)
 
 
 def waves_per_eu_spills(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -72,7 +72,7 @@ def waves_per_eu_spills(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     accumulators = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N // (config.num_warps * gpu.warp_size)
     registers = gpu.registers_per_unit // (gpu.simds_per_unit * gpu.warp_size) // config.waves_per_eu
-    return accumulators + OTHER_REGISTERS > registers
+    return bool(accumulators + OTHER_REGISTERS > registers)
 
 
 def kpack_no_effect(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -81,7 +81,7 @@ def kpack_no_effect(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: on gfx950 it is overwritten by 1, with a warning (HIPOptions of Triton 3.6 to 3.9); it is a property of
     MFMA, which RDNA does not have.
     """
-    return config.kpack > gpu.has.kpack_max
+    return bool(config.kpack > gpu.has.kpack_max)
 
 
 def schedule_hint_ignored(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -120,5 +120,5 @@ def cache_modifier_no_effect(problem: GemmProblem, config: Config, gpu: Gpu) -> 
     if modifier == "none":
         return False
     if gpu.vendor == "amd":
-        return modifier != ".cg"
+        return bool(modifier != ".cg")
     return config.num_stages > 1 and (modifier != ".ca" or triton_release() < _ASYNC_CA_FROM)

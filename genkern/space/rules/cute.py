@@ -7,14 +7,12 @@ no measurement.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense import FORMS, LARGE_CLUSTER
-from genkern.kernels.cute.turn import FAMILIES, Turn, shared_bytes, turn_of, units_in_clusters
+from genkern.kernels.catalogue import form_of
+from genkern.kernels.contract.cost import Turn
 from genkern.kernels.families.gluon_tile import TURNED_BOX, turned
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
@@ -29,6 +27,8 @@ _LEAST_FILL = 0.8
 _LEAST_PART_BLOCKS = 4
 # Stages beyond which none was faster.
 _DEEP_RING = 12
+# From so many programs on clusters, which leave SMs over (units_in_clusters), are for one wave, or two.
+_LARGE_CLUSTER = 4
 # What L2 hands out.
 _LINE_BYTES = 128
 # The least width that fewer rows or columns than this may have: of upright tiles, and of swapped ones.
@@ -41,12 +41,12 @@ def cute_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: as wgmma_rows; upright families have the 64 rows of wgmma along M. Those of tcgen05 have no swapped sibling
     for few rows, and keep theirs of 64, or of 128 for two programs.
     """
-    turn = turn_of(config.family)
+    turn = form_of(config).cost.turn
     if turn is None:
         return False
     along, _ = turn.sides(problem.M, problem.N)
     rows, _ = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    few = config.family in FORMS and not turn.swapped and problem.M <= _FEW_ROWS
+    few = turn.swaps_for_few and problem.M <= _FEW_ROWS
     return few or max(64 * turn.programs_of_tile, covering_block(along)) < rows
 
 
@@ -55,7 +55,7 @@ def cute_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: what is beyond it is multiplied for nothing. For the fewest rows the least width of the space stays.
     """
-    turn = turn_of(config.family)
+    turn = form_of(config).cost.turn
     if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
@@ -68,7 +68,7 @@ def cute_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: as wgmma_tile_small: fewer and larger tiles read less, and are no harder to deal out.
     """
-    turn = turn_of(config.family)
+    turn = form_of(config).cost.turn
     if turn is None or _SQUARE_TILE * turn.programs_of_tile <= config.BLOCK_SIZE_M * config.BLOCK_SIZE_N:
         return False
     return tiles(problem, config) * turn.programs_of_tile > _MANY_WAVES * gpu.compute_units
@@ -79,9 +79,10 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: stages hide the latency of memory, and shared memory is of no other use to a program that has its SM alone.
     """
-    if config.family not in FAMILIES or config.num_stages >= _DEEP_RING:
+    form = form_of(config)
+    if form.cost.turn is None or form.stages is None or config.num_stages >= _DEEP_RING:
         return False
-    return shared_bytes(problem, replace(config, num_stages=config.num_stages + 1)) <= gpu.shared_bytes_per_block
+    return not form.stages(problem, config, gpu)(config.num_stages + 1)
 
 
 def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -91,14 +92,14 @@ def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     for the tiles of a cluster to cover N or M (cuBLASLt has 64x96 in clusters of 4x2 for 2984x184x4792). It has 128x160
     for 3456x624x640 and 256x96 for 288x9312x424, 110 and 111 tiles for 132 SMs, so a fifth may be idle.
     """
-    turn = turn_of(config.family)
+    turn = form_of(config).cost.turn
     if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
     height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     if height & (height - 1) == 0 and (width & (width - 1) == 0 or width == _covering(turn, along)):
         return False
-    return _turns(problem, config) < _LEAST_FILL * _waves(problem, config, gpu) * _at_once(config, gpu)
+    return _turns(problem, config) < _LEAST_FILL * _waves(problem, config, gpu) * turn.at_once(gpu.compute_units)
 
 
 def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -109,7 +110,7 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     begins 16 bytes off a sector of L2: on an H200 3456x624x640 NT took 10.0 us by these and 8.2 by tiles of 160, in
     another call 7.8 by 160 and 7.6 by 144. It is for spaces with all widths, as ours.
     """
-    turn = turn_of(config.family)
+    turn = form_of(config).cost.turn
     if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
@@ -134,22 +135,17 @@ def _covering(turn: Turn, along: int) -> int:
 
 def _turns(problem: GemmProblem, config: Config, tile: tuple[int, int] | None = None) -> int:
     """Of clusters, each of which makes its tiles, or a part of K of them, once a turn; `tile`: if tiles were such."""
-    turn = turn_of(config.family)
+    turn = form_of(config).cost.turn
     assert turn is not None
     block_m, block_n = tile or (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
     return problem.batch * config.SPLIT_K * turns
 
 
-def _at_once(config: Config, gpu: Gpu) -> int:
-    """Clusters that run at a time."""
-    turn = turn_of(config.family)
-    assert turn is not None
-    return max(1, units_in_clusters(config.family, gpu.compute_units) // turn.programs)
-
-
 def _waves(problem: GemmProblem, config: Config, gpu: Gpu, tile: tuple[int, int] | None = None) -> int:
-    return -(-_turns(problem, config, tile) // _at_once(config, gpu))
+    turn = form_of(config).cost.turn
+    assert turn is not None
+    return -(-_turns(problem, config, tile) // turn.at_once(gpu.compute_units))
 
 
 def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -157,15 +153,11 @@ def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the others would load and multiply what lies beyond C.
     """
-    turn = turn_of(config.family)
+    turn = form_of(config).cost.turn
     if turn is None:
         return False
     along_m, along_n = -(-problem.M // config.BLOCK_SIZE_M), -(-problem.N // config.BLOCK_SIZE_N)
     return turn.tiles_m > along_m or turn.tiles_n > along_n
-
-
-def _splits(config: Config) -> bool:
-    return config.family in FORMS and FORMS[config.family].split
 
 
 def _rounded(size: int, step: int) -> int:
@@ -179,7 +171,8 @@ def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     box of the copy engine asks for two lines of L2 where it needs one, and where one wave is all there is
     (100x6144x8192 there: 29.6 us by 120 tiles in clusters of eight, 31.5 without), as of all that won on an H200.
     """
-    if config.family not in FORMS or FORMS[config.family].cluster < LARGE_CLUSTER:
+    turn = form_of(config).cost.turn
+    if turn is None or turn.programs < _LARGE_CLUSTER:
         return False
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
     sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
@@ -192,7 +185,7 @@ def cute_parts(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: splits are there to give work to idle SMs; a shorter part is over before its ring is full.
     """
-    if not _splits(config):
+    if form_of(config).cost.turn is None or config.SPLIT_K == 1:
         return False
     short = config.SPLIT_K * _LEAST_PART_BLOCKS * config.BLOCK_SIZE_K > problem.K
     return short or _waves(problem, config, gpu) > 1
@@ -204,8 +197,7 @@ def cute_direct(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: it writes 4 bytes of each of 8 rows at a time; NVIDIA's guide tries both (use_tma_store). Sums of a split K
     go no other way.
     """
-    turn = turn_of(config.family)
-    if turn is None or turn.tma_store or _splits(config):
+    turn = form_of(config).cost.turn
+    if turn is None or turn.tma_store or config.SPLIT_K > 1:
         return False
-    able = 2 if config.family in FORMS else DTYPES[problem.dtype_c].size_bytes
-    return DTYPES[problem.dtype_c].size_bytes == able and not tma_output_limit(problem)
+    return DTYPES[problem.dtype_c].size_bytes in turn.tma_stores and not tma_output_limit(problem)

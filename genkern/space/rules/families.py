@@ -27,8 +27,6 @@ def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: fewer leave memory latency uncovered, more do not fit the registers, of which 16 warps have 128 a thread.
     """
-    if config.family != "gemv":
-        return False
     least, most = _GEMV_ELEMENTS_PER_THREAD
     if config.num_warps > 8:
         most //= 2
@@ -41,8 +39,6 @@ def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the rest of such a block is masked out and reads nothing.
     """
-    if config.family != "gemv":
-        return False
     return config.BLOCK_SIZE_K > covering_block(problem.K) or config.BLOCK_SIZE_N > covering_block(problem.N)
 
 
@@ -51,7 +47,7 @@ def tma_many_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: then programs that walk over tiles (persistent_tma) start once instead of once a tile; of a batch none do.
     """
-    return config.family == "tiled_tma" and problem.batch == 1 and tiles(problem, config) > 2 * gpu.compute_units
+    return problem.batch == 1 and tiles(problem, config) > 2 * gpu.compute_units
 
 
 def tiled_beside_tma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -60,7 +56,7 @@ def tiled_beside_tma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: of 11 such sizes that nobody chose, with 50 to 860 of its configs measured, it took 1.13 to 3.1 times the
     best of TMA's families (H200), and it won none of the 199 such sizes in results/nvidia_h200.
     """
-    if config.family != "tiled" or problem.batch > 1 or DTYPES[problem.dtype_a].size_bytes != 2:
+    if problem.batch > 1 or DTYPES[problem.dtype_a].size_bytes != 2:
         return False
     if min(problem.M, problem.N) < _TMA_ROWS or problem.M * problem.N * problem.K < _TMA_PRODUCTS:
         return False

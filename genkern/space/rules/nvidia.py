@@ -13,7 +13,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.triton_release import triton_release
-from genkern.kernels.family import FAMILIES, PERSISTENT_TMA
+from genkern.kernels.catalogue import form_of
 from genkern.ops.op import columns_of_b, element_bytes, operands_of
 from genkern.space.rules.tiles import covering_block
 
@@ -29,7 +29,7 @@ _WEIGHTS_BOUND_M = 128
 
 def _warpgroup_mma(config: Config) -> bool:
     """Whether Triton uses wgmma (sm_90) or tcgen05 (sm_100): 64 rows and whole groups of 4 warps."""
-    rows = config.BLOCK_SIZE_N if FAMILIES[config.family].swaps_operands else config.BLOCK_SIZE_M
+    rows = config.BLOCK_SIZE_N if form_of(config).swapped else config.BLOCK_SIZE_M
     return rows >= 64 and config.num_warps % 4 == 0
 
 
@@ -37,10 +37,11 @@ def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> float:
     size_a, size_b = element_bytes(problem)
     a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * size_a
     b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b * columns_of_b(problem)
-    if config.family not in PERSISTENT_TMA and not FAMILIES[config.family].in_gluon:
-        return (a + b) * buffers + (_BARRIER_BYTES if FAMILIES[config.family].uses_tma else 0)
+    form = form_of(config)
+    if not form.stores_tma:
+        return (a + b) * buffers + (_BARRIER_BYTES if form.uses_tma else 0)
     c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
-    between_groups = config.family == "persistent_tma_specialized" and _GROUP_BARRIER_BYTES * config.num_stages
+    between_groups = config.specialized and _GROUP_BARRIER_BYTES * config.num_stages
     return (a + b) * buffers + c + _BARRIER_BYTES + between_groups
 
 
@@ -71,7 +72,7 @@ def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) 
     With 4 or 8 warps (8 or 12 with those that Triton adds) a thread has 256 or 168 registers; with 16 there are 96, and
     Triton takes mma.sync. (Compiled by 3.6, 3.7 and 3.9.)
     """
-    if config.family != "persistent_tma_specialized":
+    if not config.specialized:
         return False
     if not gpu.has.tcgen05 or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
         return True

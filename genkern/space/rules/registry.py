@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
+from genkern.kernels.contract.form import Form
 from genkern.ops.op import groups_of
 from genkern.space.rules import amd, cute, families, nvidia, small_m, splits, tiles, tune_gemm, wgmma
 from genkern.space.rules.tiles import tiles_m
@@ -32,7 +33,7 @@ def group_m_redundant(group_sizes: Sequence[int]) -> Rule:
         go from group of rows to group, and have so many tiles in each as few groups have more of.
         """
         smaller, rows = below[config.GROUP_SIZE_M], tiles_m(problem, config)
-        if FAMILIES[config.family].in_gluon and (groups := groups_of(problem)) is not None:
+        if form_of(config).in_ring and (groups := groups_of(problem)) is not None:
             rows = -(-groups.usual_rows(problem.M) // config.BLOCK_SIZE_M)
         return bool(smaller) and smaller[-1] >= rows
 
@@ -100,9 +101,6 @@ RULES: dict[str, Rule] = {
         small_m.swapped_large_m,
         small_m.swapped_instruction,
         splits.not_deterministic,
-        splits.atomic_compare_and_swap,
-        splits.stream_k_full_wave,
-        splits.stream_k_short_share,
         wgmma.wgmma_rows,
         wgmma.wgmma_width,
         wgmma.wgmma_tile_small,
@@ -128,32 +126,24 @@ RULES: dict[str, Rule] = {
 # This one compares a group size with the others of its family, so it is made for each family.
 GROUP_RULE = "group_m_redundant"
 RULE_NAMES = (*RULES, GROUP_RULE)
-# Rules that read GROUP_SIZE_M or SPLIT_K; all others say the same of every config that shares a binary. Of the
-# compiled-in fields these read no others than SHAPE_FIELDS, so that they need not be asked for each binary.
-RUNTIME_RULES = frozenset(
-    {
-        GROUP_RULE,
-        "v34_split_k_unneeded",
-        "v34_split_k_uneven",
-        "v34_group_m",
-        "v2_split_k_unneeded",
-        "v2_split_k_uneven",
-        "v2_group_m",
-        "split_k_fills",
-        "split_k_short",
-        "split_k_empty",
-        "stages_over_loop",
-        "width_fills_nothing",
-        "wgmma_shares",
-        "cute_wave",
-        "cute_fitted",
-        "cute_large_cluster",
-        "cute_parts",
-    }
-)
-# Of these, the ones that read GROUP_SIZE_M; they do not read SPLIT_K.
-GROUP_RULES = frozenset({GROUP_RULE, "v34_group_m", "v2_group_m"})
-SHAPE_FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
+# Rules of single texts, by what their kernels are called after (Form.stem): nothing else is asked them.
+_STEM_OF = {
+    "gemv_registers": "gemv",
+    "gemv_over_problem": "gemv",
+    "skinny_rows": "skinny",
+    "skinny_registers": "skinny",
+    "skinny_over_problem": "skinny",
+    "skinny_dot_rows": "skinny_dot",
+    "skinny_dot_registers": "skinny_dot",
+    "skinny_dot_stages": "skinny_dot",
+    "tma_many_waves": "tiled_tma",
+    "tiled_beside_tma": "tiled",
+}
+
+
+def is_for(name: str, form: Form) -> bool:
+    """Whether configs of this form are asked the rule of that name."""
+    return _STEM_OF.get(name, form.stem) == form.stem
 
 
 def rule_for(name: str, group_sizes: Sequence[int]) -> Rule:

@@ -11,8 +11,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.families.few_rows import WARP_K, rows_of_warp
-from genkern.kernels.family import FAMILIES
 from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import covering_block
 
@@ -47,7 +47,7 @@ def dot_for_one_row(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     25,600, 28 for each column at most), and were second in all but one. What is beyond these sizes, or in 8 or 32 bits,
     keeps all families, as does a K that is not whole pieces of 16 bytes.
     """
-    if not FAMILIES[config.family].uses_dot or problem.M != 1 or problem.row_major_b:
+    if not form_of(config).uses_dot or problem.M != 1 or problem.row_major_b:
         return False
     least_k, most_k = _ONE_ROW_K
     measured = problem.N >= _ONE_ROW_LEAST_N and least_k <= problem.K <= min(most_k, _ONE_ROW_K_PER_COLUMN * problem.N)
@@ -60,8 +60,6 @@ def skinny_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: fewer rows a program read B more than once, and more of them multiply what is not stored.
     """
-    if config.family != "skinny":
-        return False
     return problem.M > _SKINNY_ROWS or config.BLOCK_SIZE_M != 1 << (problem.M - 1).bit_length()
 
 
@@ -70,8 +68,6 @@ def skinny_dot_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: each tile of rows reads the weights, and has to make numbers of them, once more.
     """
-    if config.family != "skinny_dot":
-        return False
     return problem.M > _SKINNY_DOT_ROWS or config.BLOCK_SIZE_M != max(8, 1 << (problem.M - 1).bit_length())
 
 
@@ -80,8 +76,6 @@ def skinny_dot_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool
 
     genkern: a thread has a 32nd of them as sums; 16 warps have 128 registers a thread.
     """
-    if config.family != "skinny_dot":
-        return False
     weights = _step_bytes(problem, config)
     return config.BLOCK_SIZE_M * rows_of_warp(config) > 2048 or (config.num_warps > 8 and weights > 4096)
 
@@ -92,7 +86,7 @@ def skinny_dot_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: they wait in registers, and so does A of the next step, two registers for each row; more are spilled
     (Triton 3.6.0).
     """
-    if config.family != "skinny_dot" or config.num_stages == 1:
+    if form_of(config).reads != "registers" or config.num_stages == 1:
         return False
     waiting = _step_bytes(problem, config) * (config.num_stages + 1)
     return config.BLOCK_SIZE_M > _SKINNY_DOT_WAITING_ROWS or waiting > _SKINNY_DOT_WAITING_BYTES
@@ -108,8 +102,6 @@ def skinny_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: fewer leave memory latency uncovered, more do not fit the registers. Each row has accumulators of its own.
     """
-    if config.family != "skinny":
-        return False
     least, most = _ELEMENTS_PER_THREAD
     each = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K / (config.num_warps * gpu.warp_size)
     return not least <= each <= most or config.BLOCK_SIZE_M * each > _ACCUMULATORS_PER_THREAD
@@ -122,8 +114,6 @@ def skinny_rows_of_b(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     memory, with two barriers a row of A and step (compiled for sm_90 and gfx942). Row-major B runs along N, and a
     row of less than two 32-byte sectors wastes memory requests.
     """
-    if config.family != "skinny":
-        return False
     size = element_bytes(problem)[1]
     if problem.row_major_b:
         return config.BLOCK_SIZE_N * size < _ROW_BYTES
@@ -135,8 +125,6 @@ def skinny_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the rest of such a block is masked out and reads nothing.
     """
-    if config.family != "skinny":
-        return False
     return config.BLOCK_SIZE_K > covering_block(problem.K) or config.BLOCK_SIZE_N > covering_block(problem.N)
 
 
@@ -147,7 +135,7 @@ def swapped_large_m(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     (H200). More than two tiles along M read the weights too often. Blocks go up to the next power of two of their
     dimension; 16 stay for M, 64 for N, 32 for K.
     """
-    if not FAMILIES[config.family].swaps_operands:
+    if not form_of(config).swapped:
         return False
     return (
         problem.M > min(_SWAPPED_M, _SWAPPED_TILES * config.BLOCK_SIZE_M)
@@ -163,7 +151,7 @@ def swapped_instruction(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: every warp has 16 rows of N at least; wgmma and tcgen05 take 64 of them and whole groups of 4 warps. AMD's
     have 16 columns at least: for 8, Triton takes mfma_4x4x4 on CDNA and no matrix instruction on gfx12 (3.6, 3.7).
     """
-    if not FAMILIES[config.family].swaps_operands:
+    if not form_of(config).swapped:
         return False
     if gpu.vendor == "amd" and config.BLOCK_SIZE_M < 16:
         return True

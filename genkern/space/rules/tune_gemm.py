@@ -28,7 +28,7 @@ def v34_mfma_size(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     tune_gemm v3.4 rule 1: 16x16 instructions only when M < 32 or N < 32.
     """
-    return config.matrix_instr_nonkdim > _widest_mfma(problem)
+    return bool(config.matrix_instr_nonkdim > _widest_mfma(problem))
 
 
 def v34_mfma4_block_k(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -53,7 +53,7 @@ def v34_block_below_mfma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool
     tune_gemm v3.4 rule 4.
     """
     nonkdim = config.matrix_instr_nonkdim
-    return config.BLOCK_SIZE_M < nonkdim or config.BLOCK_SIZE_N < nonkdim
+    return bool(config.BLOCK_SIZE_M < nonkdim or config.BLOCK_SIZE_N < nonkdim)
 
 
 def v34_one_block_is_enough(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -62,9 +62,8 @@ def v34_one_block_is_enough(problem: GemmProblem, config: Config, gpu: Gpu) -> b
     tune_gemm v3.4 rule 5.
     """
     nonkdim = config.matrix_instr_nonkdim
-    return (problem.M <= nonkdim and config.BLOCK_SIZE_M != nonkdim) or (
-        problem.N <= nonkdim and config.BLOCK_SIZE_N != nonkdim
-    )
+    sides = (problem.M, config.BLOCK_SIZE_M), (problem.N, config.BLOCK_SIZE_N)
+    return any(bool(size <= nonkdim != block) for size, block in sides)
 
 
 def v34_block_over_twice(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:

@@ -10,9 +10,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of, sides, together
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
 from genkern.kernels.families.limits import units_in_clusters
-from genkern.kernels.family import FAMILIES, sides, together
 from genkern.ops.op import get_op, groups_of
 from genkern.space.rules.tiles import covering_block, tiles
 
@@ -47,7 +47,7 @@ def _sized(problem: GemmProblem, config: Config) -> tuple[int, int]:
     """What the sides of the tile go along: M and N, or N and M. Of rows in groups M is what few groups have more of."""
     groups = groups_of(problem)
     rows = problem.M if groups is None else groups.usual_rows(problem.M)
-    return (problem.N, rows) if FAMILIES[config.family].swaps_operands else (rows, problem.N)
+    return (problem.N, rows) if form_of(config).swapped else (rows, problem.N)
 
 
 def _covers(problem: GemmProblem, config: Config) -> bool:
@@ -58,7 +58,7 @@ def _covers(problem: GemmProblem, config: Config) -> bool:
 def _cuts_evenly(problem: GemmProblem, config: Config) -> bool:
     """Whether the tile's width is the least that cuts its dimension into as few tiles."""
     _, width = sides(config)
-    step = FAMILIES[config.family].width_step
+    step = form_of(config).sides.width_step
     along = _sized(problem, config)[1]
     return width == -(-along // -(-along // width) // step) * step
 
@@ -69,11 +69,11 @@ def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: with at most 32 rows of A the tensor cores are idle anyway, so an upright tile of 64 is left to them by
     warp_specialized_swapped.
     """
-    if not FAMILIES[config.family].in_gluon:
+    if not form_of(config).in_ring:
         return False
     rows, _ = sides(config)
     along, _ = _sized(problem, config)
-    return rows > max(64, covering_block(along)) or (not FAMILIES[config.family].swaps_operands and along <= 32)
+    return rows > max(64, covering_block(along)) or (not form_of(config).swapped and along <= 32)
 
 
 def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -81,10 +81,10 @@ def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: the columns beyond it are multiplied for nothing.
     """
-    if not FAMILIES[config.family].in_gluon:
+    if not form_of(config).in_ring:
         return False
     _, width = sides(config)
-    step = FAMILIES[config.family].width_step
+    step = form_of(config).sides.width_step
     return width > max(2 * step, -(-_sized(problem, config)[1] // step) * step)
 
 
@@ -94,7 +94,7 @@ def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: fewer and larger tiles read less, and are no harder to deal out (H200: no winner of 88 sizes was smaller).
     Tiles of all rows of a group read each weight once as it is.
     """
-    if not FAMILIES[config.family].in_gluon or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
+    if not form_of(config).in_ring or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
         return False
     if (groups := groups_of(problem)) is not None and problem.M * groups.top_k / groups.count <= config.BLOCK_SIZE_M:
         return False
@@ -108,12 +108,12 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     addresses. Below 16, waiting for a buffer takes longer than multiplying it. Where products are promoted, those of 64
     rows are beside the sums, and where columns are rows of A two scales for each eight of them, which fit up to 232.
     """
-    if not FAMILIES[config.family].in_gluon:
+    if not form_of(config).in_ring:
         return False
     each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
     _, width = sides(config)
     beside = width / 2 if get_op(problem.op).promoted(problem) else 0
-    scales = width / 4 if beside and FAMILIES[config.family].swaps_operands else 0
+    scales = width / 4 if beside and form_of(config).swapped else 0
     if each + beside > 200 or each + beside + scales > 232:
         return True
     return each < 16 and not _covers(problem, config)
@@ -127,17 +127,17 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     at least (six buffers filled four at a time: 16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer
     for C and, in a cluster, the sums of other programs.
     """
-    if not FAMILIES[config.family].in_gluon:
+    if not form_of(config).in_ring:
         return False
     rows, width = sides(config)
-    swapped = FAMILIES[config.family].swaps_operands
+    swapped = form_of(config).swapped
     buffer = buffer_bytes(rows, width, turned(problem, swapped)[1])
     if (op := get_op(problem.op)).promoted(problem):
         buffer += scale_bytes(rows, width, swapped, op.shared_scale(problem)[1])
     # Programs with tiles side by side need not have room for all of C.
-    least = width if FAMILIES[config.family].side_by_side == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
+    least = width if form_of(config).cluster == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
     c_bytes = rows * min(width, least) * DTYPES[problem.dtype_c].size_bytes
-    others = landing_bytes(rows, width, FAMILIES[config.family].cluster)
+    others = landing_bytes(rows, width, form_of(config).cluster_k)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     at_once = together(config, _element_bytes(problem))
     deepest = min(fit, _DEEP_RING) // at_once
@@ -152,11 +152,7 @@ def wgmma_together(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: buffers are filled together so that memory is asked for neighbours at the same time. That tells where
     nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
     """
-    return (
-        FAMILIES[config.family].in_gluon
-        and together(config, _element_bytes(problem)) > 1
-        and not _covers(problem, config)
-    )
+    return form_of(config).in_ring and together(config, _element_bytes(problem)) > 1 and not _covers(problem, config)
 
 
 def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -165,12 +161,7 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     genkern: such widths are there to cut C to fit the SMs, or to cover a dimension with no more than it needs.
     """
     _, width = sides(config)
-    if (
-        not FAMILIES[config.family].in_gluon
-        or width & (width - 1) == 0
-        or config.SPLIT_K > 1
-        or _covers(problem, config)
-    ):
+    if not form_of(config).in_ring or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
         # Shares of the rest (SPLIT_K) leave nobody idle, whatever the width.
         return False
     count = tiles(problem, config)
@@ -188,7 +179,7 @@ def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     in clusters, whose neighbours have other K-blocks (H200, 64x1280x8192, 80 programs: 13.8 us by two for each tile of
     32x64, 9.6 by four for each of 64x64).
     """
-    if (cluster := FAMILIES[config.family].cluster) == 1:
+    if (cluster := form_of(config).cluster_k) == 1:
         return False
     if not _covers(problem, config) and not (
         config.BLOCK_SIZE_M >= _LEAST_ROWS_BESIDE
@@ -208,7 +199,7 @@ def neighbours_share_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> 
     genkern: on other rows a box of the copy engine asks for two lines of L2 where it needs one, and the way into the
     SMs is the limit. On rows of 128 bytes programs beside each other are served together as it is (H200).
     """
-    along_m, along_n = FAMILIES[config.family].side_by_side
+    along_m, along_n = form_of(config).cluster
     if along_m * along_n == 1:
         return False
     if along_m > -(-problem.M // config.BLOCK_SIZE_M) or along_n > -(-problem.N // config.BLOCK_SIZE_N):
@@ -224,7 +215,7 @@ def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     where such tiles exist, leave over 10 % of their wave idle, follow four full waves at most, and keep 85 % of the SMs
     busy when shared; a SPLIT_K beyond what gives every SM a share changes nothing.
     """
-    if not FAMILIES[config.family].in_gluon or config.SPLIT_K == 1:
+    if not form_of(config).in_ring or config.SPLIT_K == 1:
         return False
     units = gpu.compute_units
     whole, rest = divmod(tiles(problem, config), units)

@@ -11,17 +11,19 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from forms import RINGS
 from gluon_cases import assert_exact, product
 from gluon_groups import assert_groups_exact, group_product
 from long_tests import spread
 
 from benchmarks.checking import mutant_cases
-from benchmarks.checking.mutant_cases import Case
+from benchmarks.checking.mutant_cases import Case, Kind, kinds_of
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import GLUON
+from genkern.kernels.catalogue import FAMILIES
 from genkern.ops.op import groups_of
 
 UNITS = 132
+KINDS = [kind for kind in kinds_of(FAMILIES) if kind.name in RINGS]
 # Whole numbers do not show them: what lies between 0 and 1, and sums that 16 bits hold. Nor does the stand-in
 # add slots up.
 UNSEEN = (
@@ -36,9 +38,9 @@ def cases() -> list[Case]:
     """As on an H200, but in the types that the stand-in has."""
     made = mutant_cases.problem_of
 
-    def problem_of(family: str, op: str, dtype: str, *more: Any) -> GemmProblem:
+    def problem_of(kind: Kind, op: str, dtype: str, *more: Any) -> GemmProblem:
         return replace(
-            made(family, op, dtype, *more), dtype_c="fp16" if dtype == "fp16" and op != "fused_moe" else "fp32"
+            made(kind, op, dtype, *more), dtype_c="fp16" if dtype == "fp16" and op != "fused_moe" else "fp32"
         )
 
     formats = (
@@ -49,21 +51,21 @@ def cases() -> list[Case]:
         ("fused_moe", "fp16", {"own": (("experts", 5), ("top_k", 2))}),
     )
     with mock.patch.multiple(mutant_cases, problem_of=problem_of, _FORMATS=formats):
-        return [case for case in mutant_cases.mutants(GLUON, "sm_90", True) if case.fault not in UNSEEN]
+        return [case for case in mutant_cases.mutants(KINDS, "sm_90", True) if case.fault not in UNSEEN]
 
 
 CASES = cases()
 
 
 def test_all_of_them_are_here() -> None:
-    """The types change neither families nor faults, but for a scale that there is one of."""
-    real = mutant_cases.mutants(GLUON, "sm_90", True)
-    assert {case.config.family for case in CASES} == {case.config.family for case in real}
+    """The types change neither kernels nor faults, but for a scale that there is one of."""
+    real = mutant_cases.mutants(KINDS, "sm_90", True)
+    assert {case.kind for case in CASES} == {case.kind for case in real} == {*RINGS}
     missing = {case.fault for case in real} - {case.fault for case in CASES} - set(UNSEEN)
     assert all(fault.startswith("scale of ") for fault in missing)
 
 
-@pytest.mark.parametrize("case", spread(CASES, 20), ids=lambda case: f"{case.config.family}-{case.fault}")
+@pytest.mark.parametrize("case", spread(CASES, 20), ids=lambda case: f"{case.kind}-{case.fault}")
 def test_a_mutant_computes_wrongly(case: Case) -> None:
     """Or does what would hang, or race, on a GPU."""
     with pytest.raises(AssertionError):

@@ -10,16 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forms import CUTE_FORMS, FORMS
 from small_gemms import needs_interpreter
 
 from benchmarks.checking import mutant_cases
 from benchmarks.checking.faults_of_kernels import FAULTS, Fault
 from benchmarks.checking.judges import Judged
-from benchmarks.checking.mutant_cases import Case, mutated, sound
+from benchmarks.checking.mutant_cases import Case, kinds_of, mutated, sound
 from benchmarks.checking.mutants import Verdicts, last_line, report
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import CUTE, FAMILIES
+from genkern.kernels.catalogue import CUTE, FAMILIES
+from genkern.kernels.generate import generate
 
 ROOT = Path(__file__).resolve().parents[3]
 CASE = Case(GemmProblem(1, 1, 1), Config("tiled", 16, 16, 16))
@@ -28,16 +30,33 @@ BAD = Case(CASE.problem, CASE.config, "bias is missing")
 
 @pytest.fixture(scope="module")
 def made() -> list[Case]:
-    """Every mutant of every family, as on an H200."""
-    return mutant_cases.mutants(list(FAMILIES), "sm_90", True)
+    """Every mutant of all kernels, as on an H200."""
+    return mutant_cases.mutants(kinds_of(FAMILIES), "sm_90", True)
 
 
-def test_every_family_has_faults_and_every_fault_a_family(made: list[Case]) -> None:
+def test_all_kernels_have_faults_and_every_fault_has_kernels(made: list[Case]) -> None:
     """At least 60 mutants in all; a fault that applies nowhere would be one that is never looked for."""
     assert len(made) >= 60
     # persistent_tma_specialized is for sm_100 only, and kernels in CuTe DSL are no part of the modules that are edited.
-    assert {case.config.family for case in made} >= set(FAMILIES) - {"persistent_tma_specialized", *CUTE}
+    assert {case.kind for case in made} >= set(FORMS) - {"persistent_tma_specialized", *CUTE_FORMS}
     assert {case.fault for case in made} == {fault.name for fault in FAULTS}
+
+
+def test_every_entry_of_a_fault_applies_somewhere(made: list[Case]) -> None:
+    """Also where several have one name: an edit of a text that is gone would look like one that is judged."""
+    texts = {generate(case.problem, [case.config], "sm_90").text for case in made if case.fault}
+    assert not [fault for fault in FAULTS if not any(mutated(text, fault) for text in texts)]
+
+
+def test_kernels_in_cute_dsl_are_judged_with_a_split_and_without() -> None:
+    """These are two kernels; the faults of those that split are in the one that adds up."""
+    kinds = [kind for kind in kinds_of(CUTE) if kind.form.splits_k]
+    assert kinds
+    cases = sound(kinds, "sm_90", 2, True)
+    assert {case.kind for case in cases} == {kind.name for kind in kinds}
+    assert {case.kind.endswith("_split") for case in cases if case.config.SPLIT_K > 1} == {True}
+    made = mutant_cases.mutants(kinds, "sm_90", True)
+    assert {case.kind for case in made} == {kind.name for kind in kinds if kind.splits}
 
 
 def test_mutants_are_python(made: list[Case]) -> None:
@@ -47,12 +66,12 @@ def test_mutants_are_python(made: list[Case]) -> None:
         ast.parse(chunk, fault)
 
 
-def test_every_family_comes_early(made: list[Case]) -> None:
-    """What is judged before a limit is of all families: each comes once before any comes twice."""
-    for cases in (made, sound(list(FAMILIES), "sm_90", 2, True)):
-        families = [case.config.family for case in cases]
-        first = families[: len(set(families))]
-        assert sorted(first) == sorted(set(families))
+def test_all_kernels_come_early(made: list[Case]) -> None:
+    """What is judged before a limit is of all kernels: each kind comes once before any comes twice."""
+    for cases in (made, sound(kinds_of(FAMILIES), "sm_90", 2, True)):
+        kinds = [case.kind for case in cases]
+        first = kinds[: len(set(kinds))]
+        assert sorted(first) == sorted(set(kinds))
 
 
 def test_a_fault_that_does_not_apply_is_no_mutant() -> None:
@@ -86,10 +105,13 @@ def test_what_was_not_judged_is_not_found() -> None:
 
 
 def test_the_report_names_what_was_missed() -> None:
-    """A mutant that passed and a sound kernel that did not are lines of their own."""
-    text = report([Judged(BAD, "passed", ""), Judged(CASE, "wrong", "C[0, 0] is 1")])
+    """A mutant that passed and a sound kernel that did not are lines of their own; each form has a row."""
+    swapped = replace(BAD, config=replace(CASE.config, swapped=1, reduce="semaphore"))
+    text = report([Judged(BAD, "passed", ""), Judged(swapped, "wrong", ""), Judged(CASE, "wrong", "C[0, 0] is 1")])
     assert "bias is missing: passed" in text
     assert "no fault: wrong C[0, 0] is 1" in text
+    assert "| tiled | 1 | 0 | 0 | 0 | 0 | 0 | 1 | 1 |" in text
+    assert "| tiled_swapped | 1 | 1 | 1 | 0 | 0 | 0 | 0 | 0 |" in text
 
 
 def test_verdicts_are_read_back(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from forms import FORMS, made
 from made_winners import write_results
 
 from benchmarks.kernels import roofline
@@ -13,7 +14,6 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.kernels.family import FAMILIES
 
 MACHINE = roofline.Machine(4.0, 800.0, 100, "made up")
 SKINNY, SQUARE = GemmProblem(1, 4000, 4000), GemmProblem(8000, 8000, 8000)
@@ -37,7 +37,7 @@ def test_traffic_and_fill_follow_from_the_tile() -> None:
     split = Config("tiled", 64, 128, 64, SPLIT_K=4)
     assert roofline.fill(problem, split, 100) == pytest.approx(0.8)
     assert roofline.unit_bytes_per_us(problem, split, 10.0, 100) == pytest.approx(2 * (64 + 128) * 2048 * 2 / 10)
-    cluster = Config("warp_specialized_swapped_cluster2", 256, 64, 64)
+    cluster = Config("warp_specialized", 256, 64, 64, cluster_k=2, swapped=1)
     assert roofline.fill(problem, cluster, 100) == pytest.approx(0.4)
     assert roofline.unit_bytes_per_us(problem, cluster, 10.0, 100) == pytest.approx((256 + 64) * 4096 * 2 / 10)
 
@@ -63,12 +63,12 @@ def test_command_reads_shipped_results(capsys: pytest.CaptureFixture[str]) -> No
         assert any(f"| {row.problem.size} |" in line and row.config.name in line for line in out.splitlines())
 
 
-def test_command_reads_every_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each size of a results file, whichever family won it."""
+def test_command_reads_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each size of a results file, whichever kernels won it."""
     winners = [
         Winner(
             GemmProblem(64 + i, 4096, 4096),
-            Config(name, max(16, FAMILIES[name].least_block_m), 64, 64),
+            made(stem, max(16, form.sides.least_m), 64, 64),
             9.0 + i,
             0.1,
             15,
@@ -77,7 +77,7 @@ def test_command_reads_every_family(tmp_path: Path, capsys: pytest.CaptureFixtur
             "NVIDIA H200",
             (),
         )
-        for i, name in enumerate(FAMILIES)
+        for i, (stem, form) in enumerate(FORMS.items())
     ]
     write_results(str(tmp_path / "results.yaml"), winners)
     roofline.main([str(tmp_path / "results.yaml")])

@@ -25,8 +25,8 @@ from genkern.journal.facts import ProblemFacts
 from genkern.profiling.finals import Finals, Rounds
 from genkern.tuning.autotune import rounded_up
 
-OWN = Config("cute_ping_pong", 128, 128, 64, 8, 1, 8, 5)
-OTHER = Config("cute_cooperative_2x1", 256, 128, 64, 8, 1, 8, 4)
+OWN = Config("cute_wgmma", 128, 128, 64, 8, 1, 8, 5, schedule="ping_pong")
+OTHER = Config("cute_wgmma", 256, 128, 64, 8, 1, 8, 4, cluster="2x1")
 EXACT, ROUNDED = GemmProblem(300, 3000, 1000), GemmProblem(512, 4096, 1024)
 PAIR = key.Pair(EXACT, OWN, OTHER)
 

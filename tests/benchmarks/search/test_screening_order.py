@@ -16,7 +16,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.journal import Journal
-from genkern.search.patience import families_first
+from genkern.search.patience import forms_first
 from genkern.search.predict import promising_first
 from genkern.space.prune import prune
 from genkern.space.space import load_space
@@ -63,7 +63,7 @@ def test_orders_are_those_of_space_and_prediction() -> None:
     assert screening_order.space_order(screening) == list(KEPT) != list(screening.us)
     orders = screening_order.orders_of(screening)
     binaries = {name: [compiled_of(config) for config in order] for name, order in orders.items()}
-    expected = {"space": list(KEPT), "predicted": predicted, "families": families_first(predicted)}
+    expected = {"space": list(KEPT), "predicted": predicted, "forms": forms_first(predicted)}
     for name, order in expected.items():
         assert sorted(orders[name]) == sorted(KEPT)
         assert [what for what, _ in itertools.groupby(binaries[name])] == list(dict.fromkeys(map(compiled_of, order)))
@@ -110,7 +110,7 @@ def test_command_reads_journals(tmp_path: Path, capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 2 + len(screening_order.POLICIES)
-    assert rows[-1] == "| 1024x512x512 | 3 | families | 1.5 | 256 | 100.0% | 100.0% | 100.0% | 1.0000 |"
+    assert rows[-1] == "| 1024x512x512 | 3 | forms | 1.5 | 256 | 100.0% | 100.0% | 100.0% | 1.0000 |"
     assert {"prediction_share: 1.0000", "prediction_worst: 0.0000", "patience_64_loss: 0.0000"} < set(lines)
     (tmp_path / "j").write_text("what is this\n")
     Journal(tmp_path / "without", {"arch": "sm_90"}).close()

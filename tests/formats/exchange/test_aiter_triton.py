@@ -17,7 +17,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 
 BOUNDS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-SMALL, LARGE = Config("tiled", 16, 64, 128, 1, 4, 4, 2, 0, 16, 1), Config("tiled", 128, 128, 64, 8, 1, 8, 2, 2, 16, 2)
+SMALL, LARGE = (
+    Config("tiled", 16, 64, 128, 1, 4, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=1),
+    Config("tiled", 128, 128, 64, 8, 1, 8, 2, waves_per_eu=2, matrix_instr_nonkdim=16, kpack=2),
+)
 BF16 = GemmProblem(16, 256, 7168)
 
 
@@ -41,7 +44,9 @@ def test_a_shipped_file_is_read() -> None:
     read = aiter_triton.read(AITER, "f", AITER_NAME, None)
     assert (read.arch, not read.left_out) == ("gfx950", True)
     assert [each.problem for each in read.candidates] == [replace(BF16, M=M) for M in (64, 4096, 8192)]
-    assert read.candidates[0].config == Config("tiled", 16, 16, 512, 1, 1, 4, 3, 1, 16, 1, cache_modifier=".cg")
+    assert read.candidates[0].config == Config(
+        "tiled", 16, 16, 512, 1, 1, 4, 3, waves_per_eu=1, matrix_instr_nonkdim=16, kpack=1, cache_modifier=".cg"
+    )
 
 
 def test_older_keys_are_read() -> None:

@@ -40,7 +40,7 @@ def test_amd_has_its_own_encoding_and_options() -> None:
     """fnuz on MI300X; Triton's two stages where the file says none."""
     (read,) = vllm.read(VLLM_AMD, "f", VLLM_AMD_NAME, None).candidates
     assert read.problem.dtype_a == "fp8e4m3fnuz"
-    assert read.config == Config("tiled", 32, 32, 128, 1, 1, 4, 2, 0, 16, 1)
+    assert read.config == Config("tiled", 32, 32, 128, 1, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=1)
 
 
 @pytest.mark.parametrize(("peer", "name"), [(vllm, VLLM_NAME), (sglang, VLLM_NAME.replace("128,128", "128, 128"))])

@@ -6,15 +6,15 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from forms import CUTE_FORMS, FORMS, PLACES, made
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Leading, Map, Pointer
-from genkern.kernels.cute.dense import FORMS, shared_bytes
+from genkern.kernels.catalogue import FAMILIES, form_of, sides
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute.tile import SHARED_BYTES
-from genkern.kernels.families.call import product_of
-from genkern.kernels.family import CUTE, FAMILIES
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
@@ -27,11 +27,11 @@ PLAIN = GemmProblem(4096, 6144, 4096)
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 BLOCKS = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
 INT8 = {"dtype_a": "int8", "dtype_b": "int8"}
-PING_PONG = Config("cute_ping_pong_2x1", 128, 168, 64, 8, 1, 8, 5)
-SWAPPED = Config("cute_cooperative_swapped_2x1", 224, 128, 64, 8, 1, 8, 4)
+PING_PONG = Config("cute_wgmma", 128, 168, 64, 8, 1, 8, 5, schedule="ping_pong", cluster="2x1")
+SWAPPED = Config("cute_wgmma", 224, 128, 64, 8, 1, 8, 4, swapped=1, cluster="2x1")
 
-SPLIT = Config("cute_split_1x4", 128, 96, 64, 1, 4, 8, 4)
-PROMOTED = Config("cute_cooperative_2x1", 256, 128, 128, 8, 1, 8, 4)
+SPLIT = Config("cute_wgmma", 128, 96, 64, 1, 4, 8, 4, store="direct", cluster="1x4")
+PROMOTED = Config("cute_wgmma", 256, 128, 128, 8, 1, 8, 4, cluster="2x1")
 
 
 def problem(m: int = 4096, n: int = 6144, k: int = 4096, **fields: object) -> GemmProblem:
@@ -49,14 +49,19 @@ def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
     return launch
 
 
-def test_the_families() -> None:
-    """Two schedules, upright and swapped, eight clusters, two ways to store C; and those that split K, of one each."""
-    assert set(FORMS) < set(CUTE)
-    assert len(FORMS) == 64 + 16
-    assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_cooperative_4x2", "cute_ping_pong_1x2_direct"} < set(FORMS)
-    assert {"cute_cooperative_swapped", "cute_ping_pong_swapped_2x4_direct"} < set(FORMS)
-    assert {name for name, form in FORMS.items() if form.swapped} == {name for name in FORMS if "swapped" in name}
-    assert all(FAMILIES[name].swaps_operands is form.swapped for name, form in FORMS.items())
+STEMS = [stem for stem in CUTE_FORMS if PLACES[stem][0] == "cute_wgmma"]
+
+
+def test_the_forms() -> None:
+    """Two schedules, upright and swapped, eight clusters, two ways to store C; those that split K store themselves."""
+    assert len(STEMS) == 64
+    assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_cooperative_4x2", "cute_ping_pong_1x2_direct"} < set(STEMS)
+    assert {"cute_cooperative_swapped", "cute_ping_pong_swapped_2x4_direct"} < set(STEMS)
+    assert {stem for stem in STEMS if FORMS[stem].swapped} == {stem for stem in STEMS if "swapped" in stem}
+    splitting = [stem for stem in STEMS if FORMS[stem].splits_k]
+    assert len(splitting) == 16
+    assert all(stem.startswith("cute_cooperative") and stem.endswith("_direct") for stem in splitting)
+    assert FAMILIES["cute_wgmma"].language == "cute"
 
 
 # Problem, config, why not ("" where it can).
@@ -78,9 +83,9 @@ CASES = [
     (problem(dtype_a="fp32", dtype_b="fp32", dtype_c="fp32"), PING_PONG, "stores C of 16 bits"),
     (problem(dtype_b="fp16"), PING_PONG, "operands of one type"),
     (problem(dtype_c="fp32"), PING_PONG, "stores C of 16 bits"),
-    (problem(dtype_c="fp32"), replace(PING_PONG, family="cute_ping_pong_2x1_direct"), ""),
+    (problem(dtype_c="fp32"), replace(PING_PONG, store="direct"), ""),
     (problem(n=513), PING_PONG, "rows of C do not start at multiples of 16 bytes"),
-    (problem(n=513), replace(PING_PONG, family="cute_ping_pong_2x1_direct"), ""),
+    (problem(n=513), replace(PING_PONG, store="direct"), ""),
     (problem(k=1001), PING_PONG, "rows of A do not start at multiples of 16 bytes"),
     (problem(row_major_b=True), PING_PONG, ""),
     # Columns that do not run along K come 64 at a time, and take the room of as many.
@@ -98,8 +103,8 @@ CASES = [
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=200), "more than 192 accumulators"),
     (problem(**BLOCKS, own=(("block_n", 64),)), PROMOTED, "or 1x128 and 128x128 blocks"),
     (problem(**BLOCKS | INT8), PROMOTED, "multiplies bf16, fp16 or fp8"),
-    (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 4, 4), ""),
-    (PLAIN, Config("cute_cooperative", 64, 256, 64, 8, 1, 8, 4), ""),
+    (PLAIN, Config("cute_wgmma", 64, 256, 64, 8, 1, 4, 4), ""),
+    (PLAIN, Config("cute_wgmma", 64, 256, 64, 8, 1, 8, 4), ""),
     (PLAIN, SWAPPED, ""),
     (PLAIN, replace(SWAPPED, num_stages=5), "take more than the 232,448 bytes of shared memory"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=8), ""),
@@ -108,7 +113,7 @@ CASES = [
     # Of 64 rows two groups may have columns each: whole boxes of them where their operand runs across K.
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=264, BLOCK_SIZE_N=64, num_warps=4), "num_warps is 8"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=264, BLOCK_SIZE_N=64, num_stages=3), "at most 256 rows at a time"),
-    (PLAIN, replace(SWAPPED, family="cute_cooperative_swapped_1x2", BLOCK_SIZE_M=264, BLOCK_SIZE_N=64), ""),
+    (PLAIN, replace(SWAPPED, cluster="1x2", BLOCK_SIZE_M=264, BLOCK_SIZE_N=64), ""),
     (problem(row_major_a=False), replace(SWAPPED, BLOCK_SIZE_M=120, BLOCK_SIZE_N=64), "num_warps is 4"),
     (problem(row_major_a=False), replace(SWAPPED, BLOCK_SIZE_M=136, BLOCK_SIZE_N=64), ""),
     # K-blocks of 32 need operands that both run across K.
@@ -122,12 +127,20 @@ CASES = [
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_N=64, num_warps=16), "num_warps is 4"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=208, BLOCK_SIZE_N=256, num_stages=2), "more than 200 accumulators"),
     (PLAIN, replace(SWAPPED, BLOCK_SIZE_M=192, BLOCK_SIZE_N=256, num_stages=3), ""),
-    (PLAIN, Config("cute_ping_pong_swapped", 32, 256, 64, 8, 1, 8, 4), "64 or 128 columns for each warpgroup"),
-    (PLAIN, Config("cute_ping_pong_swapped", 32, 192, 64, 8, 1, 12, 4), "64 or 128 columns for each warpgroup"),
+    (
+        PLAIN,
+        Config("cute_wgmma", 32, 256, 64, 8, 1, 8, 4, schedule="ping_pong", swapped=1),
+        "64 or 128 columns for each warpgroup",
+    ),
+    (
+        PLAIN,
+        Config("cute_wgmma", 32, 192, 64, 8, 1, 12, 4, schedule="ping_pong", swapped=1),
+        "64 or 128 columns for each warpgroup",
+    ),
     (problem(row_major_a=False), SWAPPED, ""),
     (problem(row_major_a=False, row_major_b=True), replace(SWAPPED, BLOCK_SIZE_M=192), ""),
     (problem(n=513), SWAPPED, "rows of C do not start at multiples of 16 bytes"),
-    (problem(m=513, n=513), replace(SWAPPED, family="cute_cooperative_swapped_2x1_direct"), ""),
+    (problem(m=513, n=513), replace(SWAPPED, store="direct"), ""),
     (problem(**FP8), replace(SWAPPED, BLOCK_SIZE_K=128), ""),
 ]
 
@@ -141,7 +154,7 @@ def test_legality(of: GemmProblem, config: Config, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "family", "pairs"),
+    ("of", "stem", "pairs"),
     [
         (problem(n=514), "cute_ping_pong_2x1_direct", True),
         (problem(n=513), "cute_ping_pong_2x1_direct", False),
@@ -149,19 +162,22 @@ def test_legality(of: GemmProblem, config: Config, why: str) -> None:
         (problem(n=514), "cute_ping_pong_swapped_direct", False),
         (problem(n=514, op="batched_a16w16", own=(("batch_size", 3),)), "cute_ping_pong_2x1_direct", False),
         (PLAIN, "cute_ping_pong_2x1", False),
-        (PLAIN, "cute_split_2x1", True),
-        (problem(n=513), "cute_split_2x1", False),
+        (PLAIN, "cute_cooperative_2x1_direct", True),
+        (problem(n=513), "cute_cooperative_2x1_direct", False),
     ],
 )
-def test_sums_go_out_in_pairs(of: GemmProblem, family: str, pairs: bool) -> None:
-    """From registers, where a thread has neighbours of a row, and every row begins with an even element."""
-    split = FORMS[family].split
-    config = replace(PING_PONG, family=family, BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, SPLIT_K=1 + split)
-    assert not legal(of, config, H200)
-    arguments = launch_plan(product_of(of, get_op(of.op), "sm_90"), config, H200).launches[0].arguments
-    assert (dict(spec_of(of, config).constants).get("pairs", 0) == 1) is pairs
-    promised = [argument.multiple_of for argument in arguments if isinstance(argument, Leading)]
-    assert promised == ([1 + pairs] if "direct" in family else [])
+def test_sums_go_out_in_pairs(of: GemmProblem, stem: str, pairs: bool) -> None:
+    """From registers, where a thread has neighbours of a row, and every row begins with an even element.
+
+    Parts of a split K have no leading dimension of C.
+    """
+    for split_k in (1, 2) if FORMS[stem].splits_k else (1,):
+        config = made(stem, 128, 128, 64, 8, split_k, 8, 5)
+        assert not legal(of, config, H200)
+        arguments = launch_plan(product_of(of, get_op(of.op), "sm_90"), config, H200).launches[0].arguments
+        assert (dict(spec_of(of, config).constants).get("pairs", 0) == 1) is pairs
+        promised = [argument.multiple_of for argument in arguments if isinstance(argument, Leading)]
+        assert promised == ([1 + pairs] if "direct" in stem and split_k == 1 else [])
 
 
 def test_other_architectures_are_refused() -> None:
@@ -169,19 +185,30 @@ def test_other_architectures_are_refused() -> None:
     assert "wgmma, which sm_100 does not have" in legal(PLAIN, PING_PONG, gpu_for_arch("sm_100"))
 
 
+def fits(of: GemmProblem, config: Config, shared_bytes: int) -> bool:
+    """Whether the ring's stages do, on a GPU whose programs have so much shared memory."""
+    stages = form_of(config).stages
+    assert stages is not None
+    return not stages(of, config, replace(H200, shared_bytes_per_block=shared_bytes))(config.num_stages)
+
+
 def test_shared_memory_is_said_once() -> None:
-    """What legality bounds is what the kernel is compiled with and launched with, of each family, every third width."""
+    """What legality bounds is what the kernel is compiled with and launched with, of each form, every third width."""
     of = (PLAIN, problem(dtype_c="fp32"), problem(row_major_a=False, row_major_b=True))
-    blocks = itertools.product(FORMS, (64, 128, 192, 256), range(8, 257, 24), (2, 3, 4, 6, 9))
+    blocks = itertools.product(STEMS, (64, 128, 192, 256), range(8, 257, 24), (2, 3, 4, 6, 9))
     seen = 0
-    for family, height, width, stages in blocks:
+    for stem, height, width, stages in blocks:
         for warps in (12,) if height == 192 else (4, 8):
-            config = Config(family, *FORMS[family].sides(height, width), 64, 1, 1, warps, stages)
+            block_m, block_n = (width, height) if FORMS[stem].swapped else (height, width)
+            config = made(stem, block_m, block_n, 64, 1, 1, warps, stages)
+            assert sides(config) == (height, width)
             for each in of:
                 if legal(each, config, H200):
                     continue
                 constants = dict(spec_of(each, config).constants)
-                assert constants["shared_bytes"] == shared_bytes(each, config) <= SHARED_BYTES
+                taken = int(constants["shared_bytes"])
+                assert taken <= SHARED_BYTES
+                assert [fits(each, config, taken - less) for less in (0, 1)] == [True, False]
                 assert constants["warps"] == warps + 4
                 seen += 1
     assert seen > 700
@@ -229,7 +256,7 @@ def test_the_plan_of_a_swapped_kernel() -> None:
 
 def test_the_plan_of_other_layouts_and_stores() -> None:
     """Operands that do not run along K come 64 wide, here with half of K; C from registers needs address and pitch."""
-    config = Config("cute_cooperative_2x2_direct", 256, 128, 64, 4, 1, 8, 4)
+    config = Config("cute_wgmma", 256, 128, 64, 4, 1, 8, 4, cluster="2x2", store="direct")
     launch = launch_of(problem(row_major_a=False, row_major_b=True), config)
     a, b, c, *_, pitch = [each for each in launch.arguments if type(each).__name__ != "Constant"]
     assert a == Map("a_desc", "a", (32, 64), True, 3)

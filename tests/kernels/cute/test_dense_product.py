@@ -7,10 +7,10 @@ import ast
 import pytest
 
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import dense, dense_sm100
 from genkern.kernels.cute.dense_product import finish_limit, operands_limit, product_constants, scales_of
 from genkern.kernels.cute.source_file import path_of
-from genkern.kernels.families.call import Variant
 
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 BLOCKS = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}

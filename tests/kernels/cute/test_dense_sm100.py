@@ -6,15 +6,17 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from forms import CUTE_FORMS, FORMS, PLACES, made
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Leading, Map, Pointer
+from genkern.kernels.catalogue import form_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute import tile_sm100 as tile
-from genkern.kernels.cute.dense_sm100 import FORMS, LIMITS, shared_bytes, tensor_memory_limit
+from genkern.kernels.cute.dense_sm100 import LIMITS, Shape, tensor_memory_limit
 from genkern.kernels.cute.tile import SHARED_BYTES
-from genkern.kernels.families.call import product_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
@@ -25,7 +27,7 @@ B200 = gpu_for_arch("sm_100")
 PLAIN = GemmProblem(4096, 6144, 4096)
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
 ONE = Config("cute_tcgen05", 128, 128, 64, 8, 1, 4, 6)
-TWO = Config("cute_tcgen05_2cta_2x1", 256, 192, 64, 8, 1, 4, 6)
+TWO = Config("cute_tcgen05", 256, 192, 64, 8, 1, 4, 6, ctas=2, cluster="2x1")
 
 
 def problem(m: int = 4096, n: int = 6144, k: int = 4096, **fields: object) -> GemmProblem:
@@ -42,11 +44,26 @@ def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
     return launch
 
 
-def test_the_families() -> None:
+STEMS = [stem for stem in CUTE_FORMS if PLACES[stem][0] == "cute_tcgen05"]
+
+
+def test_the_forms() -> None:
     """By use_2cta_instrs, cluster_shape_mn and use_tma_store: two programs a tile in an even number along M only."""
-    assert len(FORMS) == 2 * (6 + 5)
-    assert {"cute_tcgen05", "cute_tcgen05_1x4_direct", "cute_tcgen05_2cta_4x2"} < set(FORMS)
-    assert all(form.cluster_m % form.ctas == 0 and form.cluster <= 8 for form in FORMS.values())
+    assert len(STEMS) == 2 * (6 + 5)
+    assert {"cute_tcgen05", "cute_tcgen05_1x4_direct", "cute_tcgen05_2cta_4x2"} < set(STEMS)
+    for stem in STEMS:
+        turn = FORMS[stem].cost.turn
+        assert turn is not None
+        assert turn.programs_of_tile == dict(PLACES[stem][1]).get("ctas", 1)
+        assert turn.tiles_m * turn.tiles_n * turn.programs_of_tile == turn.programs <= 8
+
+
+@pytest.mark.parametrize(("ctas", "cluster"), [(1, "4x2"), (1, "2x4"), (2, "1x1"), (2, "1x2"), (2, "1x4")])
+def test_clusters_that_there_are_not(ctas: int, cluster: str) -> None:
+    """The reason says which there are."""
+    said = legal(PLAIN, replace(ONE, ctas=ctas, cluster=cluster), B200)
+    assert f"clusters of {ctas} program{'s' * (ctas > 1)} a tile are " in said
+    assert f"a tile are {cluster}" not in said
 
 
 # Problem, config, why not ("" where it can).
@@ -68,7 +85,7 @@ CASES = [
     (problem(op="a8w8", dtype_a="int8", dtype_b="int8"), ONE, "multiplies bf16, fp16 or fp8"),
     (problem(dtype_c="fp32"), replace(ONE, num_stages=5), ""),
     (problem(n=513), ONE, "rows of C do not start at multiples of 16 bytes"),
-    (problem(n=513), replace(ONE, family="cute_tcgen05_direct"), ""),
+    (problem(n=513), replace(ONE, store="direct"), ""),
     (problem(k=1001), ONE, "rows of A do not start at multiples of 16 bytes"),
     # All four layouts, by squares of 128 bytes: 64 rows or columns of 16 bits, 128 of 8.
     (problem(row_major_a=False, row_major_b=True), ONE, ""),
@@ -100,9 +117,10 @@ def test_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two accumulators of every tile that there is fit; three of 256 columns would not."""
     assert tensor_memory_limit in LIMITS
     widest = replace(ONE, BLOCK_SIZE_N=256)
-    assert tensor_memory_limit(PLAIN, widest, B200) == ""
+    shape = Shape(1, 1, 1, True)
+    assert tensor_memory_limit(shape, PLAIN, widest, B200) == ""
     monkeypatch.setattr(tile, "ACCUMULATORS", 3)
-    assert "the 512 columns of tensor memory" in tensor_memory_limit(PLAIN, widest, B200)
+    assert "the 512 columns of tensor memory" in tensor_memory_limit(shape, PLAIN, widest, B200)
 
 
 def test_limits_say_where_they_come_from() -> None:
@@ -113,23 +131,32 @@ def test_limits_say_where_they_come_from() -> None:
         )
 
 
+def fits(of: GemmProblem, config: Config, shared_bytes: int) -> bool:
+    """Whether the ring's stages do, on a GPU whose programs have so much shared memory."""
+    stages = form_of(config).stages
+    assert stages is not None
+    return not stages(of, config, replace(B200, shared_bytes_per_block=shared_bytes))(config.num_stages)
+
+
 def test_what_a_kernel_takes_is_said_once() -> None:
-    """What legality bounds is what the kernel is compiled with and launched with, for every family and tile."""
+    """What legality bounds is what the kernel is compiled with and launched with, for every form and tile."""
     of = (PLAIN, problem(dtype_c="fp32"), problem(row_major_a=False, row_major_b=True))
     seen = 0
-    for family, block_m, block_n, stages in itertools.product(FORMS, (64, 128, 256), range(32, 257, 32), (2, 4, 7)):
-        config = Config(family, block_m, block_n, 64, 1, 1, 4, stages)
+    for stem, block_m, block_n, stages in itertools.product(STEMS, (64, 128, 256), range(32, 257, 32), (2, 4, 7)):
+        config = made(stem, block_m, block_n, 64, 1, 1, 4, stages)
         for each in of:
             if legal(each, config, B200):
                 continue
-            constants, ctas = dict(spec_of(each, config).constants), FORMS[family].ctas
-            assert constants["shared_bytes"] == shared_bytes(each, config) <= SHARED_BYTES
+            constants, ctas = dict(spec_of(each, config).constants), config.ctas
+            assert int(constants["shared_bytes"]) <= SHARED_BYTES
             assert constants["shared_bytes"] >= tile.ALONE_BYTES
             assert constants["columns"] == tile.columns_of(block_m, block_n, ctas) <= tile.MEMORY_COLUMNS
-            part = int(constants["part"]) * FORMS[family].tma_store
+            part = int(constants["part"]) * FORMS[stem].stores_tma
             size = 4 if each.dtype_c == "fp32" else 2
             buffers, used = tile.buffers_and_bytes(block_m, block_n, ctas, stages, part, size)
             assert constants["buffers"] == buffers
+            taken = int(constants["shared_bytes"])
+            assert [fits(each, config, taken - less) for less in (0, 1)] == [True, False]
             assert used + int(constants["spare_bytes"]) == constants["shared_bytes"]
             seen += 1
     assert seen > 500
@@ -161,7 +188,7 @@ def test_the_plan() -> None:
 def test_the_plan_of_other_layouts_and_stores() -> None:
     """Operands that do not run along K come in squares; C from registers needs its address and pitch."""
     fields = {"row_major_a": False, "row_major_b": True}
-    config = Config("cute_tcgen05_2cta_2x2_direct", 256, 256, 128, 4, 1, 4, 4)
+    config = Config("cute_tcgen05", 256, 256, 128, 4, 1, 4, 4, ctas=2, cluster="2x2", store="direct")
     a, b, c, *_, pitch = [
         each for each in launch_of(problem(**FP8, **fields), config).arguments if type(each).__name__ != "Constant"
     ]
@@ -176,7 +203,7 @@ def test_the_plan_of_other_layouts_and_stores() -> None:
 def test_plans_are_data() -> None:
     """They go through JSON, for any M."""
     product = product_of(PLAIN, get_op("a16w16"), "sm_100")
-    plan = launch_plan(product, replace(TWO, family="cute_tcgen05_2cta_4x1"), B200, any_m=True)
+    plan = launch_plan(product, replace(TWO, cluster="4x1"), B200, any_m=True)
     assert LaunchPlan.from_json(plan.to_json()) == plan
     # 32 clusters of four at a time.
     assert plan.launches[0].programs({"units": 148, "M": 4096}) == (32, 1, 1)

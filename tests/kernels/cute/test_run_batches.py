@@ -24,20 +24,20 @@ _TURNED = {"row_major_a": False, "row_major_b": True}
 _FP8 = {"op": "batched_a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
 # Whole tiles; M and N that tiles overhang, within a part of C and between parts; products of one tile and of several.
 CASES = [
-    (batch(128, 128, 128, 5), "cute_ping_pong_BM64_BN64_BK64_GM2_SK1_nW8_nS3"),
-    (batch(100, 104, 200, 3), "cute_ping_pong_BM64_BN72_BK64_GM1_SK1_nW8_nS2"),
-    (batch(37, 40, 72, 7), "cute_ping_pong_BM64_BN64_BK64_GM1_SK1_nW8_nS2"),
-    (batch(150, 200, 136, 3), "cute_cooperative_BM128_BN128_BK64_GM2_SK1_nW8_nS2"),
-    (batch(250, 136, 136, 3), "cute_cooperative_BM192_BN128_BK64_GM2_SK1_nW12_nS2"),
-    (batch(88, 96, 128, 3, **_TURNED), "cute_cooperative_BM64_BN64_BK64_GM1_SK1_nW4_nS2"),
-    (batch(200, 136, 72, 2), "cute_ping_pong_2x1_BM64_BN64_BK64_GM1_SK1_nW8_nS2"),
-    (batch(200, 200, 72, 2), "cute_cooperative_2x2_BM64_BN64_BK64_GM2_SK1_nW4_nS2"),
-    (batch(100, 72, 136, 3), "cute_ping_pong_swapped_BM72_BN64_BK64_GM1_SK1_nW8_nS2"),
-    (batch(61, 200, 136, 3), "cute_cooperative_swapped_1x2_BM40_BN64_BK64_GM2_SK1_nW4_nS2"),
-    (batch(75, 61, 72, 3), "cute_ping_pong_direct_BM64_BN40_BK64_GM1_SK1_nW8_nS2"),
-    (batch(75, 61, 72, 3, dtype_c="fp32"), "cute_cooperative_swapped_direct_BM40_BN64_BK64_GM1_SK1_nW4_nS2"),
-    (batch(75, 72, 144, 3, **_FP8), "cute_ping_pong_BM64_BN64_BK128_GM1_SK1_nW8_nS2"),
-    (batch(75, 72, 144, 3, **_FP8), "cute_cooperative_swapped_direct_BM40_BN64_BK128_GM1_SK1_nW4_nS2"),
+    (batch(128, 128, 128, 5), "cute_wgmma_BM64_BN64_BK64_GM2_SK1_nW8_nS3_ping_pong"),
+    (batch(100, 104, 200, 3), "cute_wgmma_BM64_BN72_BK64_GM1_SK1_nW8_nS2_ping_pong"),
+    (batch(37, 40, 72, 7), "cute_wgmma_BM64_BN64_BK64_GM1_SK1_nW8_nS2_ping_pong"),
+    (batch(150, 200, 136, 3), "cute_wgmma_BM128_BN128_BK64_GM2_SK1_nW8_nS2"),
+    (batch(250, 136, 136, 3), "cute_wgmma_BM192_BN128_BK64_GM2_SK1_nW12_nS2"),
+    (batch(88, 96, 128, 3, **_TURNED), "cute_wgmma_BM64_BN64_BK64_GM1_SK1_nW4_nS2"),
+    (batch(200, 136, 72, 2), "cute_wgmma_BM64_BN64_BK64_GM1_SK1_nW8_nS2_ping_pong_cl2x1"),
+    (batch(200, 200, 72, 2), "cute_wgmma_BM64_BN64_BK64_GM2_SK1_nW4_nS2_cl2x2"),
+    (batch(100, 72, 136, 3), "cute_wgmma_BM72_BN64_BK64_GM1_SK1_nW8_nS2_ping_pong_swapped"),
+    (batch(61, 200, 136, 3), "cute_wgmma_BM40_BN64_BK64_GM2_SK1_nW4_nS2_cl1x2_swapped"),
+    (batch(75, 61, 72, 3), "cute_wgmma_BM64_BN40_BK64_GM1_SK1_nW8_nS2_ping_pong_direct"),
+    (batch(75, 61, 72, 3, dtype_c="fp32"), "cute_wgmma_BM40_BN64_BK64_GM1_SK1_nW4_nS2_direct_swapped"),
+    (batch(75, 72, 144, 3, **_FP8), "cute_wgmma_BM64_BN64_BK128_GM1_SK1_nW8_nS2_ping_pong"),
+    (batch(75, 72, 144, 3, **_FP8), "cute_wgmma_BM40_BN64_BK128_GM1_SK1_nW4_nS2_direct_swapped"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import count
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from cute_binary import Compiled, compiled
 from cute_stand_in import needs_dsl
+from forms import CUTE_FORMS, FORMS, PLACES, made
 from long_tests import repeats
 from ptx_gemm import computed, shows
 
@@ -18,15 +20,16 @@ from genkern.farm.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense import FORMS
+from genkern.kernels.catalogue import form_of
 from genkern.kernels.cute.tile import GROUP_WARPS, groups_of
 from genkern.kernels.families.limits import units_in_clusters
-from genkern.kernels.legality import legal_compiled, legal_problem
+from genkern.kernels.legality import legal, legal_problem
 
 pytestmark = needs_dsl
 H200 = gpu_for_arch("sm_90")
 FP8 = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
-FAMILIES = [name for name in FORMS if not legal_problem(GemmProblem(512, 512, 512, **FP8), name, H200)]  # type: ignore[arg-type]
+PROBLEM = GemmProblem(512, 512, 512, **FP8)  # type: ignore[arg-type]
+STEMS = [stem for stem in CUTE_FORMS if not legal_problem(PROBLEM, *PLACES[stem], H200)]
 # One set of products and two, one wgmma of a group's rows and two; widths that divide 128 and that do not.
 TILES = (
     (64, 32),
@@ -44,50 +47,51 @@ TILES = (
 
 def run(of: GemmProblem, config: Config, made: Compiled, *, seed: int, clusters: int) -> tuple[np.ndarray, np.ndarray]:
     """C as the kernel leaves it where so many clusters run at a time, and as it should be."""
-    cluster = FORMS[config.family].cluster
+    cluster = math.prod(form_of(config).cluster)
     units = next(units for units in count(1) if units_in_clusters(units, cluster) // cluster == clusters)
     return computed(of, config, made, seed=seed, units=units)
 
 
-def picked(family: str, seed: int) -> tuple[GemmProblem, Config]:
+def picked(stem: str, seed: int) -> tuple[GemmProblem, Config]:
     """A problem of some turns, off the tiles' sides, and a config."""
-    form, random = FORMS[family], Random(f"{family} {seed}")
+    form, random = FORMS[stem], Random(f"{stem} {seed}")
     while True:
         block_m, block_n = random.choice(TILES)
         along_m, along_n = random.choice(((1, 4), (3, 1), (2, 2)))
-        high, wide = block_m * form.cluster_m, block_n * form.cluster_n
+        high, wide = block_m * form.cluster[0], block_n * form.cluster[1]
         m, n = (
             random.randint((along_m - 1) * high + 1, along_m * high),
             random.randint((along_n - 1) * wide + 1, along_n * wide),
         )
         k = random.choice((16, 128, 256, 384, random.randint(1, 64) * 16))
         fields = {**FP8, "dtype_a": random.choice(("fp8e4m3fn", "fp8e5m2")), "bias": random.random() < 0.4}
-        if not form.tma_store:
+        if not form.stores_tma:
             fields["dtype_c"] = "fp32"
-        of = GemmProblem(m, n if not form.tma_store else -(-n // 8) * 8, k, **fields)  # type: ignore[arg-type]
+        of = GemmProblem(m, n if not form.stores_tma else -(-n // 8) * 8, k, **fields)  # type: ignore[arg-type]
         warps = GROUP_WARPS * groups_of(block_m, block_n, False)
-        config = Config(family, block_m, block_n, 128, random.randint(1, 3), 1, warps, random.randint(2, 4))
-        if not legal_compiled(of, config, H200):
+        config = made(stem, block_m, block_n, 128, random.randint(1, 3), 1, warps, random.randint(2, 4))
+        if not legal(of, config, H200):
             return of, config
 
 
-def test_the_families() -> None:
+def test_the_forms() -> None:
     """Those whose groups share a tile, in every cluster."""
-    upright = {name for name, form in FORMS.items() if form.schedule == "cute_cooperative"}
-    assert set(FAMILIES) == upright != set()
+    upright = {stem for stem in CUTE_FORMS if stem.startswith("cute_cooperative") and "swapped" not in stem}
+    assert set(STEMS) == upright
+    assert len(STEMS) == 16
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_kernel_computes(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stem", STEMS)
+def test_the_kernel_computes(stem: str, tmp_path: Path) -> None:
     """Every element of C, and nothing besides, of A and B with other scales for each row, columns and K-block."""
     for seed in range(repeats(1, 20)):
-        of, config = picked(family, seed)
+        of, config = picked(stem, seed)
         got, wanted = run(of, config, compiled(of, config, "sm_90", tmp_path), seed=seed, clusters=1 + seed % 2)
         np.testing.assert_array_equal(got, wanted, f"{of} {config.name}")
 
 
 # With two sets of products and with one, by an even number of K-blocks and by an odd one.
-JUDGED = ("cute_cooperative_2x1_BM128_BN32_BK128_GM2_SK1_nW8_nS3", "cute_cooperative_BM256_BN128_BK128_GM2_SK1_nW8_nS2")
+JUDGED = ("cute_wgmma_BM128_BN32_BK128_GM2_SK1_nW8_nS3_cl2x1", "cute_wgmma_BM256_BN128_BK128_GM2_SK1_nW8_nS2")
 BLOCKS = (5, 4)
 LEFT_OUT = (r"wgmma\.wait_group\S+\s+\d;", r"wgmma\.fence\S*;", r"mbarrier\.try_wait\.parity[^;]*;")
 

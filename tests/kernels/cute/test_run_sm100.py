@@ -20,7 +20,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
-from genkern.templates.cute.protocol_sm100 import Sharing
+from genkern.templates.cute.compiled_only.protocol_sm100 import Sharing
 
 pytestmark = needs_dsl
 FP8 = {"op": "a8w8", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e5m2"}
@@ -36,17 +36,17 @@ def problem(m: int, n: int, k: int, **fields: object) -> GemmProblem:
 # Sizes off every tile; fewer programs than tiles; rings shorter than K; odd numbers of parts of C.
 CASES = [
     (problem(200, 160, 136, bias=True, activation="relu"), "cute_tcgen05_BM64_BN96_BK64_GM2_SK1_nW4_nS3"),
-    (problem(304, 160, 136, **HALF, **TURNED), "cute_tcgen05_2x2_BM128_BN64_BK64_GM2_SK1_nW4_nS3"),
+    (problem(304, 160, 136, **HALF, **TURNED), "cute_tcgen05_BM128_BN64_BK64_GM2_SK1_nW4_nS3_cl2x2"),
     # A ring so short that a program might be a round ahead of one that it shares nothing with.
-    (problem(43, 304, 560), "cute_tcgen05_2x2_BM64_BN96_BK64_GM1_SK1_nW4_nS2"),
-    (problem(300, 161, 136, **HALF), "cute_tcgen05_1x2_direct_BM128_BN64_BK64_GM2_SK1_nW4_nS3"),
-    (problem(300, 168, 136, dtype_c="fp32"), "cute_tcgen05_1x4_BM64_BN32_BK64_GM2_SK1_nW4_nS3"),
-    (problem(300, 160, 136), "cute_tcgen05_2cta_2x1_BM128_BN64_BK64_GM2_SK1_nW4_nS3"),
-    (problem(520, 200, 200, row_major_a=False), "cute_tcgen05_2cta_2x2_BM256_BN96_BK64_GM1_SK1_nW4_nS4"),
-    (problem(264, 272, 272, **FP8, row_major_b=True), "cute_tcgen05_2cta_4x1_BM256_BN256_BK128_GM2_SK1_nW4_nS2"),
+    (problem(43, 304, 560), "cute_tcgen05_BM64_BN96_BK64_GM1_SK1_nW4_nS2_cl2x2"),
+    (problem(300, 161, 136, **HALF), "cute_tcgen05_BM128_BN64_BK64_GM2_SK1_nW4_nS3_cl1x2_direct"),
+    (problem(300, 168, 136, dtype_c="fp32"), "cute_tcgen05_BM64_BN32_BK64_GM2_SK1_nW4_nS3_cl1x4"),
+    (problem(300, 160, 136), "cute_tcgen05_BM128_BN64_BK64_GM2_SK1_nW4_nS3_cl2x1_cta2"),
+    (problem(520, 200, 200, row_major_a=False), "cute_tcgen05_BM256_BN96_BK64_GM1_SK1_nW4_nS4_cl2x2_cta2"),
+    (problem(264, 272, 272, **FP8, row_major_b=True), "cute_tcgen05_BM256_BN256_BK128_GM2_SK1_nW4_nS2_cl4x1_cta2"),
     (
         problem(200, 200, 272, **TOKENS, bias=True, activation="relu"),
-        "cute_tcgen05_2cta_4x2_direct_BM128_BN64_BK128_GM2_SK1_nW4_nS3",
+        "cute_tcgen05_BM128_BN64_BK128_GM2_SK1_nW4_nS3_cl4x2_cta2_direct",
     ),
 ]
 
@@ -112,7 +112,7 @@ def test_faults_of_the_text_are_found(tmp_path: Path) -> None:
 
 
 # Four pairs: each shares A with another and B with another.
-SHARED = (problem(600, 128, 136), "cute_tcgen05_2cta_4x2_BM256_BN64_BK64_GM1_SK1_nW4_nS2")
+SHARED = (problem(600, 128, 136), "cute_tcgen05_BM256_BN64_BK64_GM1_SK1_nW4_nS2_cl4x2_cta2")
 
 
 @pytest.mark.parametrize(

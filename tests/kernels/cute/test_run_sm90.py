@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from cute_binary import Compiled, compiled
 from cute_stand_in import needs_dsl
+from forms import CUTE_FORMS, FORMS, PLACES, made
 from long_tests import repeats
 from ptx_gemm import computed, shows
 
@@ -25,7 +26,6 @@ from genkern.farm.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.cute.dense import FORMS
 from genkern.kernels.cute.tile import BLOCK_BYTES, GROUP_WARPS, groups_of
 from genkern.kernels.legality import legal
 from genkern.kernels.source import load_module
@@ -50,13 +50,15 @@ def run(of: GemmProblem, config: Config, made: Compiled, *, seed: int, clusters:
     return computed(of, config, made, seed=seed, units=units)
 
 
-def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
-    """A problem of some turns, off the tiles' sides, and a config: small ones of all that the family takes."""
-    form, random = FORMS[family], Random(f"{family} {seed}")
+def picked(stem: str, splits_k: bool, seed: int) -> tuple[GemmProblem, str]:
+    """A problem of some turns, off the tiles' sides, and a config: small ones of all that the form takes."""
+    # What the kernels of parts of K are called after.
+    called = stem.replace("cooperative", "split").removesuffix("_direct") if splits_k else stem
+    form, random, ping_pong = FORMS[stem], Random(f"{called} {seed}"), "ping_pong" in stem
     while True:
-        height = random.choice((64, 128) if form.ping_pong else (64, 128, 192, 256))
+        height = random.choice((64, 128) if ping_pong else (64, 128, 192, 256))
         width, stages = random.choice((16, 24, 40, 64, 64, 64, 72, 96, 128)), random.randint(2, 4)
-        block_m, block_n = form.sides(height, width)
+        block_m, block_n = (width, height) if form.swapped else (height, width)
         dtype = random.choice(("bf16", "bf16", "fp16", "fp8e4m3fn"))
         block_k = BLOCK_BYTES // (1 if dtype.startswith("fp8") else 2)
         fields: dict[str, object] = {
@@ -71,24 +73,33 @@ def picked(family: str, seed: int) -> tuple[GemmProblem, str]:
         if dtype.startswith("fp8"):
             fields |= {**FP8, "own": random.choice(((), (("scales", "per_token"),)))}
         turns_m, turns_n = random.choice(((1, 5), (5, 1), (2, 3), (3, 2)))
-        m = random.randint((turns_m - 1) * block_m * form.cluster_m + 1, turns_m * block_m * form.cluster_m)
-        n = random.randint((turns_n - 1) * block_n * form.cluster_n + 1, turns_n * block_n * form.cluster_n)
+        m = random.randint((turns_m - 1) * block_m * form.cluster[0] + 1, turns_m * block_m * form.cluster[0])
+        n = random.randint((turns_n - 1) * block_n * form.cluster[1] + 1, turns_n * block_n * form.cluster[1])
         k = random.randint(1, 9 * block_k)
         unit = random.choice(((1, 1, 16), (16, 8, 16), (8, 8, 1)))
         m, n, k = (-(-side // each) * each for side, each in zip((m, n, k), unit, strict=True))
-        warps = GROUP_WARPS * groups_of(height, width, form.ping_pong)
-        splits = random.randint(2, 4) if form.split else 1
-        config = Config(family, block_m, block_n, block_k, random.randint(1, 3), splits, warps, stages)
+        warps = GROUP_WARPS * groups_of(height, width, ping_pong)
+        splits = random.randint(2, 4) if splits_k else 1
+        config = made(stem, block_m, block_n, block_k, random.randint(1, 3), splits, warps, stages)
         of = GemmProblem(m, n, k, **fields)  # type: ignore[arg-type]
         if not legal(of, config, H200):
             return of, config.name
 
 
-@pytest.mark.parametrize("family", FORMS)
-def test_the_kernel_computes(family: str, tmp_path: Path) -> None:
+# Those that split K, with a kernel for its parts besides.
+STEMS = [
+    (stem, splits_k)
+    for stem in CUTE_FORMS
+    if PLACES[stem][0] == "cute_wgmma"
+    for splits_k in (False, True)[: 1 + FORMS[stem].splits_k]
+]
+
+
+@pytest.mark.parametrize(("stem", "splits_k"), STEMS)
+def test_the_kernel_computes(stem: str, splits_k: bool, tmp_path: Path) -> None:
     """Every element of C, and nothing besides; nobody waits for ever, and nobody leaves too early."""
     for seed in range(repeats(1, 20)):
-        of, name = picked(family, seed)
+        of, name = picked(stem, splits_k, seed)
         config, made = made_of(of, name, tmp_path)
         got, wanted = run(of, config, made, seed=seed, clusters=1 + seed % 2)
         np.testing.assert_array_equal(got, wanted, f"{of} {name}")
@@ -96,14 +107,14 @@ def test_the_kernel_computes(family: str, tmp_path: Path) -> None:
 
 # Of a width whole boxes of 64 are held where the operand does not run along K: alone, by two groups, in clusters.
 TURNED_WIDTHS = [
-    "cute_cooperative_BM128_BN136_BK64_GM2_SK1_nW8_nS3",
-    "cute_ping_pong_4x1_BM64_BN72_BK64_GM1_SK1_nW8_nS4",
-    "cute_cooperative_swapped_BM152_BN128_BK64_GM2_SK1_nW8_nS3",
-    "cute_cooperative_swapped_2x2_BM152_BN128_BK64_GM1_SK1_nW8_nS4",
-    "cute_ping_pong_swapped_1x4_BM72_BN64_BK64_GM1_SK1_nW8_nS4",
+    "cute_wgmma_BM128_BN136_BK64_GM2_SK1_nW8_nS3",
+    "cute_wgmma_BM64_BN72_BK64_GM1_SK1_nW8_nS4_ping_pong_cl4x1",
+    "cute_wgmma_BM152_BN128_BK64_GM2_SK1_nW8_nS3_swapped",
+    "cute_wgmma_BM152_BN128_BK64_GM1_SK1_nW8_nS4_cl2x2_swapped",
+    "cute_wgmma_BM72_BN64_BK64_GM1_SK1_nW8_nS4_ping_pong_cl1x4_swapped",
     # Of less of K a stage, alone and in a cluster.
-    "cute_ping_pong_BM64_BN72_BK32_GM1_SK1_nW8_nS5",
-    "cute_cooperative_4x1_BM64_BN272_BK32_GM1_SK1_nW8_nS5",
+    "cute_wgmma_BM64_BN72_BK32_GM1_SK1_nW8_nS5_ping_pong",
+    "cute_wgmma_BM64_BN272_BK32_GM1_SK1_nW8_nS5_cl4x1",
 ]
 
 
@@ -118,12 +129,12 @@ def test_widths_of_operands_across_k(name: str, tmp_path: Path) -> None:
 
 # Two groups that have 64 rows together: columns of a half each, or of whole boxes, in the widest tile and a narrow one.
 BESIDE = [
-    ("TN", "cute_cooperative_2x1_BM64_BN264_BK64_GM1_SK1_nW8_nS3"),
-    ("TN", "cute_cooperative_BM64_BN72_BK64_GM1_SK1_nW8_nS4"),
-    ("TN", "cute_cooperative_swapped_1x2_direct_BM272_BN64_BK64_GM1_SK1_nW8_nS3"),
-    ("NT", "cute_cooperative_4x1_BM64_BN272_BK64_GM1_SK1_nW8_nS3"),
-    ("NT", "cute_cooperative_direct_BM64_BN136_BK64_GM2_SK1_nW8_nS3"),
-    ("NT", "cute_cooperative_swapped_1x2_BM400_BN64_BK64_GM1_SK1_nW8_nS3"),
+    ("TN", "cute_wgmma_BM64_BN264_BK64_GM1_SK1_nW8_nS3_cl2x1"),
+    ("TN", "cute_wgmma_BM64_BN72_BK64_GM1_SK1_nW8_nS4"),
+    ("TN", "cute_wgmma_BM272_BN64_BK64_GM1_SK1_nW8_nS3_cl1x2_direct_swapped"),
+    ("NT", "cute_wgmma_BM64_BN272_BK64_GM1_SK1_nW8_nS3_cl4x1"),
+    ("NT", "cute_wgmma_BM64_BN136_BK64_GM2_SK1_nW8_nS3_direct"),
+    ("NT", "cute_wgmma_BM400_BN64_BK64_GM1_SK1_nW8_nS3_cl1x2_swapped"),
 ]
 
 
@@ -138,10 +149,10 @@ def test_groups_beside_each_other(layout: str, name: str, tmp_path: Path) -> Non
 
 # Three groups that have 64 rows each: parts of C by TMA and from registers, both operands across K, in a cluster.
 THREE = [
-    ("TN", "cute_cooperative_BM192_BN168_BK64_GM2_SK1_nW12_nS3"),
-    ("TN", "cute_cooperative_swapped_1x2_BM200_BN192_BK64_GM1_SK1_nW12_nS3"),
-    ("NT", "cute_cooperative_swapped_2x1_direct_BM72_BN192_BK64_GM1_SK1_nW12_nS3"),
-    ("NT", "cute_cooperative_2x2_direct_BM192_BN64_BK32_GM1_SK1_nW12_nS4"),
+    ("TN", "cute_wgmma_BM192_BN168_BK64_GM2_SK1_nW12_nS3"),
+    ("TN", "cute_wgmma_BM200_BN192_BK64_GM1_SK1_nW12_nS3_cl1x2_swapped"),
+    ("NT", "cute_wgmma_BM72_BN192_BK64_GM1_SK1_nW12_nS3_cl2x1_direct_swapped"),
+    ("NT", "cute_wgmma_BM192_BN64_BK32_GM1_SK1_nW12_nS4_cl2x2_direct"),
 ]
 
 
@@ -158,10 +169,10 @@ def test_three_groups(layout: str, name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "early"),
     [
-        ("cute_ping_pong_BM128_BN128_BK64_GM1_SK1_nW8_nS3", True),
-        ("cute_cooperative_BM192_BN112_BK64_GM1_SK1_nW12_nS3", True),
-        ("cute_ping_pong_swapped_BM168_BN128_BK64_GM1_SK1_nW8_nS3", False),
-        ("cute_ping_pong_BM128_BN136_BK64_GM1_SK1_nW8_nS3", False),
+        ("cute_wgmma_BM128_BN128_BK64_GM1_SK1_nW8_nS3_ping_pong", True),
+        ("cute_wgmma_BM192_BN112_BK64_GM1_SK1_nW12_nS3", True),
+        ("cute_wgmma_BM168_BN128_BK64_GM1_SK1_nW8_nS3_ping_pong_swapped", False),
+        ("cute_wgmma_BM128_BN136_BK64_GM1_SK1_nW8_nS3_ping_pong", False),
     ],
 )
 def test_the_bias_is_asked_for_before_products(name: str, early: bool, tmp_path: Path) -> None:
@@ -174,9 +185,9 @@ def test_the_bias_is_asked_for_before_products(name: str, early: bool, tmp_path:
 
 # C from registers: two neighbours at once, in 16 and in 32 bits, and one by one.
 PAIRS = [
-    (102, "bf16", "cute_cooperative_direct_BM128_BN72_BK64_GM1_SK1_nW8_nS3"),
-    (102, "fp32", "cute_ping_pong_2x1_direct_BM64_BN64_BK64_GM1_SK1_nW8_nS3"),
-    (101, "bf16", "cute_cooperative_direct_BM64_BN64_BK64_GM1_SK1_nW4_nS3"),
+    (102, "bf16", "cute_wgmma_BM128_BN72_BK64_GM1_SK1_nW8_nS3_direct"),
+    (102, "fp32", "cute_wgmma_BM64_BN64_BK64_GM1_SK1_nW8_nS3_ping_pong_cl2x1_direct"),
+    (101, "bf16", "cute_wgmma_BM64_BN64_BK64_GM1_SK1_nW4_nS3_direct"),
 ]
 
 
@@ -190,9 +201,9 @@ def test_pairs(n: int, dtype_c: str, name: str, tmp_path: Path) -> None:
 
 # Seven K-blocks in three parts and in seven; sums that go to the workspace one by one, and two at a time.
 PARTS = [
-    ("TN", 101, "cute_split_BM128_BN64_BK64_GM1_SK3_nW8_nS3"),
-    ("TN", 100, "cute_split_2x1_BM64_BN64_BK64_GM1_SK7_nW4_nS3"),
-    ("NT", 136, "cute_split_swapped_1x2_BM136_BN64_BK64_GM1_SK3_nW4_nS3"),
+    ("TN", 101, "cute_wgmma_BM128_BN64_BK64_GM1_SK3_nW8_nS3_direct"),
+    ("TN", 100, "cute_wgmma_BM64_BN64_BK64_GM1_SK7_nW4_nS3_cl2x1_direct"),
+    ("NT", 136, "cute_wgmma_BM136_BN64_BK64_GM1_SK3_nW4_nS3_cl1x2_direct_swapped"),
 ]
 
 
@@ -207,7 +218,7 @@ def test_parts_of_k(layout: str, n: int, name: str, tmp_path: Path) -> None:
 
 
 # Turns of two groups, parts of C in two buffers, programs beside and below each other: whatever is left out shows.
-JUDGED = (GemmProblem(500, 368, 328), "cute_ping_pong_2x2_BM64_BN96_BK64_GM2_SK1_nW8_nS3")
+JUDGED = (GemmProblem(500, 368, 328), "cute_wgmma_BM64_BN96_BK64_GM2_SK1_nW8_nS3_ping_pong_cl2x2")
 
 
 def without(pattern: str, number: int = 0, *, of: int = 1) -> Callable[[str], str]:
@@ -256,7 +267,7 @@ FAULTS: dict[str, Callable[[str], str]] = {
 }
 
 # Two groups with a tile, three parts of it in two buffers.
-ALONE = (GemmProblem(300, 400, 200), "cute_cooperative_BM128_BN168_BK64_GM2_SK1_nW8_nS2")
+ALONE = (GemmProblem(300, 400, 200), "cute_wgmma_BM128_BN168_BK64_GM2_SK1_nW8_nS2")
 FAULTS_ALONE: dict[str, Callable[[str], str]] = {
     "a stage is filled before it is empty": replaced(_WAIT, _PASSED, 0, of=2),
     "a stage is read before it is full": replaced(_WAIT, _PASSED, 1, of=2),
@@ -270,7 +281,7 @@ FAULTS_ALONE: dict[str, Callable[[str], str]] = {
 }
 
 # Both load two blocks of their own columns of B before they have met, and then their shares of A.
-SHARING = (GemmProblem(200, 400, 328), "cute_cooperative_1x2_BM64_BN64_BK64_GM1_SK1_nW4_nS3")
+SHARING = (GemmProblem(200, 400, 328), "cute_wgmma_BM64_BN64_BK64_GM1_SK1_nW4_nS3_cl1x2")
 _SHARE = r"cp\.async\.bulk\.tensor\S+multicast"
 FAULTS_SHARING: dict[str, Callable[[str], str]] = {
     "half of the first blocks' bytes are waited for": replaced(_EXPECTED.format(16384), r"\g<1>8192\2", 0, of=2),
@@ -282,7 +293,7 @@ FAULTS_SHARING: dict[str, Callable[[str], str]] = {
 }
 
 # A group's four warps fill three parts of each tile, in two buffers, which one of them sends.
-SWAPPED = (GemmProblem(400, 304, 200), "cute_ping_pong_swapped_BM168_BN64_BK64_GM2_SK1_nW8_nS2")
+SWAPPED = (GemmProblem(400, 304, 200), "cute_wgmma_BM168_BN64_BK64_GM2_SK1_nW8_nS2_ping_pong_swapped")
 _TOGETHER = r"bar\.sync\s+%r\d+, 128"
 FAULTS_SWAPPED: dict[str, Callable[[str], str]] = {
     "a part is written over the last one of a tile": replaced(r"(wait_group\.read\s+)0", r"\g<1>1", 0, of=2),

@@ -1,17 +1,17 @@
-"""Tests of profiling/checking/subjects.py: right kernels of every interpreted family pass, over sizes and types."""
+"""Tests of profiling/checking/subjects.py: right kernels of every interpreted form pass, over sizes and types."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from forms import FORMS, made
 from interpreted import INTERPRETED, Interpreter, fitted
 from long_tests import repeats
 from small_gemms import SEMAPHORE, TILED, make_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.family import FAMILIES
 from genkern.profiling.checking.subjects import module_subject
 
 pytest.importorskip("torch")
@@ -33,9 +33,9 @@ PROBLEMS = [
 ]
 BLOCKS = {"gemv": (1, 16, 128, 1), "skinny": (4, 64, 128, 1)}
 CONFIGS = [
-    Config(name, *BLOCKS.get(name, (32, 32, 32, 4)), 3 if FAMILIES[name].splits_k else 1, 4, 2) for name in INTERPRETED
+    made(stem, *BLOCKS.get(stem, (32, 32, 32, 4)), 3 if FORMS[stem].splits_k else 1, 4, 2) for stem in INTERPRETED
 ]
-# Each family and each problem at least once.
+# Each form and each problem at least once.
 CASES = [
     (config, PROBLEMS[(n + 2 * m) % len(PROBLEMS)]) for n, config in enumerate(CONFIGS) for m in range(repeats(1, 2))
 ]

@@ -16,7 +16,7 @@ from genkern.farm.cache import BinaryCache
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import kernel_specs, main_variant, plan_text, run_time_values
 from genkern.ops.op import get_op
@@ -25,7 +25,7 @@ from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout
 
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(300, 512, 256)
-CONFIG = Config("cute_ping_pong_1x2", 128, 128, 64, 4, 1, 8, 5)
+CONFIG = Config("cute_wgmma", 128, 128, 64, 4, 1, 8, 5, schedule="ping_pong", cluster="1x2")
 SYMBOL = "matmul_cute_ping_pong_1x2_p64_BM128_BN128_BK64_nW8_nS5_0"
 
 

@@ -13,7 +13,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.families.call import product_of
+from genkern.kernels.contract.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
 from genkern.kernels.specs import kernel_specs, launch_plan
@@ -25,12 +25,12 @@ from genkern.runtime.launch.torch_gpu import TorchGpu
 pytestmark = [pytest.mark.gpu, needs_dsl]
 H200 = gpu_for_arch("sm_90")
 CONFIGS = [
-    "cute_ping_pong_BM128_BN168_BK64_GM3_SK1_nW8_nS5",
-    "cute_ping_pong_2x1_BM64_BN96_BK64_GM3_SK1_nW8_nS4",
-    "cute_ping_pong_1x2_direct_BM128_BN128_BK64_GM3_SK1_nW8_nS4",
-    "cute_cooperative_BM64_BN72_BK64_GM3_SK1_nW4_nS4",
-    "cute_cooperative_1x2_BM256_BN152_BK64_GM3_SK1_nW8_nS4",
-    "cute_cooperative_2x2_BM256_BN128_BK64_GM3_SK1_nW8_nS4",
+    "cute_wgmma_BM128_BN168_BK64_GM3_SK1_nW8_nS5_ping_pong",
+    "cute_wgmma_BM64_BN96_BK64_GM3_SK1_nW8_nS4_ping_pong_cl2x1",
+    "cute_wgmma_BM128_BN128_BK64_GM3_SK1_nW8_nS4_ping_pong_cl1x2_direct",
+    "cute_wgmma_BM64_BN72_BK64_GM3_SK1_nW4_nS4",
+    "cute_wgmma_BM256_BN152_BK64_GM3_SK1_nW8_nS4_cl1x2",
+    "cute_wgmma_BM256_BN128_BK64_GM3_SK1_nW8_nS4_cl2x2",
 ]
 
 

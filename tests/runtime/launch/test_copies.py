@@ -24,9 +24,9 @@ pytest.importorskip("triton")
 
 # K off 16 bytes, and in the second only the rows of B along N, whose product is stored through pointers.
 ROWS = [
-    row(GemmProblem(100, 200, 523), Config("realigned_tiled_tma", 64, 64, 64, 1, 1, 4, 3)),
-    row(GemmProblem(100, 331, 512, row_major_b=True), Config("realigned_tiled_tma", 64, 64, 64, 1, 1, 4, 3)),
-    row(GemmProblem(100, 264, 523), Config("realigned_warp_specialized", 64, 96, 64, 1, 1, 4, 3)),
+    row(GemmProblem(100, 200, 523), Config("tiled_tma", 64, 64, 64, 1, 1, 4, 3, realigned=1)),
+    row(GemmProblem(100, 331, 512, row_major_b=True), Config("tiled_tma", 64, 64, 64, 1, 1, 4, 3, realigned=1)),
+    row(GemmProblem(100, 264, 523), Config("warp_specialized", 64, 96, 64, 1, 1, 4, 3, realigned=1)),
 ]
 
 

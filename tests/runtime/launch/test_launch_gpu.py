@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_bundle import CONFIGS, K, pack_here, problem_of, row
+from small_bundle import CONFIGS, K, pack_here, problem_of, row, with_varying_sums
 
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt, cublaslt_matmul
@@ -42,11 +42,14 @@ def gemm(request: pytest.FixtureRequest, here: Bundle, monkeypatch: pytest.Monke
         monkeypatch.setattr(launcher, "_native", None)
     elif launcher._native is None:
         pytest.skip("the C extension was not built")
+    return served_by(here)
 
+
+def served_by(bundle: Bundle) -> Gemm:
     def gpu_of(index: int) -> TorchGpu | None:
         return TorchGpu(index) if index >= 0 else None
 
-    return Gemm("a16w16", Context(lambda op: [here], gpu_of))
+    return Gemm("a16w16", Context(lambda op: [bundle], gpu_of))
 
 
 def operands(m: int, n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -150,9 +153,11 @@ def test_nothing_of_ours_stays_in_a_graphs_pool(gemm: Gemm) -> None:
     assert alive <= kept
 
 
-def test_deterministic_algorithms(gemm: Gemm, here: Bundle) -> None:
+@pytest.mark.usefixtures("gemm")
+def test_deterministic_algorithms(here: Bundle) -> None:
     """Atomic sums are the library's then, also of a call that was launched before."""
-    (winner,) = (each for each in here.winners if not each.deterministic)
+    winner = next(each for each in here.winners if each.calls)
+    gemm = served_by(with_varying_sums(here, winner))
     torch.manual_seed(0)
     x, weight = (torch.randn(size, device="cuda").bfloat16() for size in ((100, K), (winner.problem.N, K)))
     gemm(x, weight)

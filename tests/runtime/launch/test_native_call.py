@@ -17,7 +17,9 @@ from recording_gpu import RELAXED, FakeGpu, Launched
 from small_bundle import winners_for
 
 from genkern.errors import GenkernError
+from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch import launcher
@@ -58,8 +60,10 @@ class Case:
         self.failures.append(str(error))
 
 
-def winner_of(bundle: Bundle, family: str) -> PackedWinner:
-    return next(winner for winner in winners_for(bundle, "sm_90") if winner.config.startswith(f"{family}_BM"))
+def winner_of(bundle: Bundle, kernels: str) -> PackedWinner:
+    """The first whose kernels are called after that."""
+    winners = winners_for(bundle, "sm_90")
+    return next(winner for winner in winners if form_of(Config.parse(winner.config)).stem == kernels)
 
 
 def case_of(bundle: Bundle, winner: PackedWinner, gpu: FakeGpu | None = None) -> Case:
@@ -91,13 +95,13 @@ def test_it_launches_what_python_launches(bundle: Bundle) -> None:
         assert not case.handed_on
 
 
-@pytest.mark.parametrize("family", ["tiled", "tiled_semaphore"])
+@pytest.mark.parametrize("kernels", ["tiled", "tiled_semaphore"])
 @given(offsets=st.tuples(st.integers(0, 16), st.integers(0, 16)), other=st.booleans(), capturing=st.booleans())
 def test_what_is_otherwise_is_handed_on(
-    bundle: Bundle, family: str, offsets: tuple[int, int], other: bool, capturing: bool
+    bundle: Bundle, kernels: str, offsets: tuple[int, int], other: bool, capturing: bool
 ) -> None:
     """Operands off 16 bytes, another device, a capture that needs workspace of its own: then nothing is launched."""
-    winner = winner_of(bundle, family)
+    winner = winner_of(bundle, kernels)
     case = case_of(bundle, winner)
     rooms = [torch.zeros(tensor.numel() + 16).bfloat16() for tensor in tensors_of(winner)]
     tensors = tuple(room[offset : room.numel() - 16 + offset] for room, offset in zip(rooms, offsets, strict=True))

@@ -23,9 +23,9 @@ from cutlass.cute.nvgpu.common import OperandMajorMode
 from cutlass.utils import blackwell_helpers
 
 from genkern.templates.cute.arguments import TYPES, arguments_of
-from genkern.templates.cute.epilogue_sm100 import WARP, Epilogue
+from genkern.templates.cute.compiled_only.epilogue_sm100 import WARP, Epilogue
+from genkern.templates.cute.compiled_only.protocol_sm100 import Sharing
 from genkern.templates.cute.finish import coordinates
-from genkern.templates.cute.protocol_sm100 import Sharing
 from genkern.templates.cute.walk import Walk
 
 # Warps 0 to 3 bring C: a warp may read the lanes of tensor memory of its number modulo 4.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forms import FORMS, PLACES, REALIGNED
 from gluon_cases import assert_exact, fp16_problem, product
 from interpreted import Interpreter
 from small_gemms import make_module, needs_interpreter, specs_of
@@ -15,9 +16,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Copied, Descriptor
-from genkern.kernels.families.call import product_of
-from genkern.kernels.families.realigned import REALIGNED, copied_operands
-from genkern.kernels.family import FAMILIES
+from genkern.kernels.catalogue import form_of
+from genkern.kernels.contract.product import product_of
+from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan
@@ -26,10 +27,10 @@ from genkern.kernels.specs import launch_plan, main_variant
 from genkern.ops.op import get_op
 
 H200 = gpu_for_arch("sm_90")
-TILED = Config("realigned_tiled_tma", 32, 32, 32, 3, 1, 4, 3)
-SPLIT = Config("realigned_split_tma", 32, 32, 32, 3, 4, 4, 3)
-UPRIGHT = Config("realigned_warp_specialized", 64, 48, 64, 2, 1, 4, 3)
-SWAPPED = Config("realigned_warp_specialized_swapped", 40, 64, 64, 2, 1, 4, 3)
+TILED = Config("tiled_tma", 32, 32, 32, 3, 1, 4, 3, realigned=1)
+SPLIT = Config("tiled_tma", 32, 32, 32, 3, 4, 4, 3, reduce="kernel", realigned=1)
+UPRIGHT = Config("warp_specialized", 64, 48, 64, 2, 1, 4, 3, realigned=1)
+SWAPPED = Config("warp_specialized", 40, 64, 64, 2, 1, 4, 3, swapped=1, realigned=1)
 EVEN = GemmProblem(104, 200, 522, bias=True, activation="relu")
 # One of each set of operands that are off 16 bytes, and every layout.
 PROBLEMS = [
@@ -100,35 +101,38 @@ def test_copies_lie_behind_the_sums_of_splits() -> None:
 
 def test_refusals() -> None:
     """Each in one line: nothing to copy, C that cannot be stored, other types, more than one product, other devices."""
-    families = [family.name for family in REALIGNED]
     off, rows_of_c = GemmProblem(64, 64, 67), GemmProblem(64, 67, 64, row_major_b=True)
-    assert not any(legal_problem(off, family, H200) for family in families)
-    for family in families:
-        assert "nothing to realign" in legal_problem(GemmProblem(64, 64, 64), family, H200)
-        assert "16 bits" in legal_problem(replace(off, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32"), family, H200)
-        assert "TMA" in legal_problem(off, family, gpu_for_arch("sm_80"))
-        assert "TMA" in legal_problem(off, family, gpu_for_arch("gfx942"))
+    assert len(REALIGNED) == 4
+    for stem in REALIGNED:
+        form = PLACES[stem]
+        assert not legal_problem(off, *form, H200)
+        assert "nothing to realign" in legal_problem(GemmProblem(64, 64, 64), *form, H200)
+        assert "16 bits" in legal_problem(replace(off, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32"), *form, H200)
+        assert "TMA" in legal_problem(off, *form, gpu_for_arch("sm_80"))
+        assert "TMA" in legal_problem(off, *form, gpu_for_arch("gfx942"))
         batch = replace(off, op="batched_a16w16", own=(("batch_size", 3),))
-        assert "batch" in legal_problem(batch, family, H200)
-        refused = legal_problem(rows_of_c, family, H200)
-        assert ("rows of C" in refused) is FAMILIES[family].stores_tma
+        assert "batch" in legal_problem(batch, *form, H200)
+        refused = legal_problem(rows_of_c, *form, H200)
+        assert ("rows of C" in refused) is FORMS[stem].stores_tma
         huge = GemmProblem(2**20, 64, 2**12 - 1)
-        assert "32 bits" in legal_problem(huge, family, H200)
+        assert "32 bits" in legal_problem(huge, *form, H200)
     assert "does not split K" in legal(off, replace(TILED, SPLIT_K=2), H200)
     wide = GemmProblem(2**14 - 1, 2**14 - 1, 2049)
     assert not legal(wide, replace(SPLIT, SPLIT_K=3), H200)
     assert "sums of splits and copies" in legal(wide, replace(SPLIT, SPLIT_K=4), H200)
-    assert "wgmma, which sm_100 does not have" in legal_problem(off, UPRIGHT.family, gpu_for_arch("sm_100"))
+    assert "wgmma, which sm_100 does not have" in legal_problem(
+        off, UPRIGHT.family, UPRIGHT.others, gpu_for_arch("sm_100")
+    )
     # What the base refuses of a config, in its words.
     assert "shared memory" in legal(off, replace(UPRIGHT, BLOCK_SIZE_M=128, num_stages=11), H200)
 
 
-@pytest.mark.parametrize("config", [TILED, SPLIT, UPRIGHT, SWAPPED], ids=lambda config: config.family)
+@pytest.mark.parametrize("config", [TILED, SPLIT, UPRIGHT, SWAPPED], ids=lambda config: form_of(config).stem)
 def test_the_kernel_is_the_bases_own(config: Config) -> None:
     """To the letter, so that a binary of one is the other's."""
     off = GemmProblem(128, 192, 130)
     aligned = replace(off, K=136)
-    base = replace(config, family=FAMILIES[config.family].realigns)
+    base = config.having(realigned=0)
     variant = main_variant(off, config)
     assert variant == main_variant(aligned, base)
     found = generate(off, [config], "sm_90").source_sha256
@@ -170,7 +174,7 @@ def test_the_check_sees_a_copy_that_is_short(interpreter: Interpreter, problem: 
         assert not interpreter.check(problem, TILED, (right, wrong), "sm_90")["passed"], wrong
 
 
-@pytest.mark.parametrize("config", [UPRIGHT, SWAPPED], ids=lambda config: config.family)
+@pytest.mark.parametrize("config", [UPRIGHT, SWAPPED], ids=lambda config: form_of(config).stem)
 @pytest.mark.parametrize(("row_major_a", "row_major_b"), [(True, False), (False, False), (True, True), (False, True)])
 def test_exact_in_gluon(config: Config, row_major_a: bool, row_major_b: bool) -> None:
     """On the stand-in for an SM: sizes that end anywhere in a box, with anything between the rows of the copies."""
@@ -186,7 +190,7 @@ def test_a_warp_stores_along_rows(tmp_path: Path) -> None:
     """Lanes side by side store 16 bytes each side by side: of 32 rows at a time, copies take twice as long."""
     compiler = pytest.importorskip("triton.compiler")
     target = pytest.importorskip("triton.backends.compiler").GPUTarget(*triton_target(gpu_for_arch("sm_90")))
-    config = Config("realigned_tiled_tma", 64, 64, 64, 1, 1, 4, 3)
+    config = Config("tiled_tma", 64, 64, 64, 1, 1, 4, 3, realigned=1)
     module, _ = make_module(tmp_path, fp16_problem(64, 72, 1001), [config], "sm_90")
     copies, _ = specs_of(module, config)
     with pytest.MonkeyPatch.context() as patch:

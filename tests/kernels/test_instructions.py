@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forms import FORMS
+from forms import made as of_form
 from long_tests import in_turns, spread
 from small_gemms import make_module, specs_of
 
@@ -21,8 +23,8 @@ from genkern.farm.occupancy import fits
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of, sides
 from genkern.kernels.families.gluon_tile import buffer_bytes
-from genkern.kernels.family import FAMILIES, sides
 from genkern.kernels.legality import legal
 from genkern.kernels.refusal import said_by_compiler
 from genkern.kernels.source import ast_source
@@ -49,17 +51,16 @@ GLUON_CONFIGS = [
     Config("warp_specialized", 128, 176, 64, 4, 1, 8, 4),
     Config("warp_specialized", 128, 112, 64, 4, 1, 4, 5),
     Config("warp_specialized", 256, 80, 64, 4, 3, 8, 4),
-    Config("warp_specialized_swapped", 8, 64, 64, 1, 3, 4, 12),
-    Config("warp_specialized_swapped", 104, 64, 64, 1, 1, 4, 9),
-    Config("warp_specialized_swapped", 104, 128, 64, 1, 3, 4, 5),
-    Config("warp_specialized_swapped", 248, 128, 64, 1, 1, 8, 3),
+    Config("warp_specialized", 8, 64, 64, 1, 3, 4, 12, swapped=1),
+    Config("warp_specialized", 104, 64, 64, 1, 1, 4, 9, swapped=1),
+    Config("warp_specialized", 104, 128, 64, 1, 3, 4, 5, swapped=1),
+    Config("warp_specialized", 248, 128, 64, 1, 1, 8, 3, swapped=1),
 ]
-SPECIALIZED_NAME = "persistent_tma_specialized"
 SPECIALIZED = [
-    Config(SPECIALIZED_NAME, 64, 64, 64, 4, 1, 4, 4),
-    Config(SPECIALIZED_NAME, 128, 128, 64, 4, 1, 4, 3),
-    Config(SPECIALIZED_NAME, 128, 256, 64, 4, 1, 8, 2),
-    Config(SPECIALIZED_NAME, 256, 128, 32, 4, 1, 8, 6),
+    Config("persistent_tma", 64, 64, 64, 4, 1, 4, 4, specialized=1),
+    Config("persistent_tma", 128, 128, 64, 4, 1, 4, 3, specialized=1),
+    Config("persistent_tma", 128, 256, 64, 4, 1, 8, 2, specialized=1),
+    Config("persistent_tma", 256, 128, 32, 4, 1, 8, 6, specialized=1),
 ]
 SPECIALIZED_PROBLEMS = [
     GemmProblem(1000, 2112, 7168, activation="gelu"),
@@ -185,11 +186,10 @@ def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> N
         assert "ld.global" not in before
 
 
-@pytest.mark.parametrize(("family", "split_k"), [("tiled_semaphore", 4), ("stream_k", 1)])
 @pytest.mark.parametrize("arch", spread(ARCHS, 2))
-def test_sums_within_the_kernel(compiled: Callable[..., Texts], family: str, split_k: int, arch: str) -> None:
-    """Matrix instructions, also inside a loop over tiles, and partial sums that a tile's last program can see."""
-    texts = compiled(arch, PROBLEM, Config(family, 64, 64, 32, 1, split_k, 4, 2))
+def test_sums_within_the_kernel(compiled: Callable[..., Texts], arch: str) -> None:
+    """Matrix instructions, and partial sums that a tile's last program can see."""
+    texts = compiled(arch, PROBLEM, Config("tiled", 64, 64, 32, 1, 4, 4, 2, reduce="semaphore"))
     assert len(texts) == 1
     assert re.search(MATRIX[arch], main_text(texts))
     assert counts_arrivals(main_text(texts), arch)
@@ -198,7 +198,7 @@ def test_sums_within_the_kernel(compiled: Callable[..., Texts], family: str, spl
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 def test_split_tma(compiled: Callable[..., Texts], arch: str) -> None:
     """Both operands through the copy engine, sums that nobody counts, and a reduction that is there before they are."""
-    texts = compiled(arch, PROBLEM, Config("split_tma", 64, 64, 64, 1, 4, 4, 3))
+    texts = compiled(arch, PROBLEM, Config("tiled_tma", 64, 64, 64, 1, 4, 4, 3, reduce="kernel"))
     assert list(texts) == ["matmul_split_tma_split_mask_m", "reduce_splits"]
     text = main_text(texts)
     assert text.count("cp.async.bulk.tensor.2d") >= 2
@@ -208,35 +208,10 @@ def test_split_tma(compiled: Callable[..., Texts], arch: str) -> None:
     assert "griddepcontrol.wait" in texts["reduce_splits"]
 
 
-@pytest.mark.parametrize("arch", spread(ARCHS, 3))
-def test_stream_k_with_float32_out(compiled: Callable[..., Texts], arch: str) -> None:
-    """C in float32 needs the accumulators in another layout, also where they come from one of two places."""
-    problem = GemmProblem(13, 512, 4096, dtype_a="fp16", dtype_b="fp16", dtype_c="fp32", bias=True)
-    text = main_text(compiled(arch, problem, Config("stream_k", 64, 64, 32, 4, 1, 4, 3)))
-    assert counts_arrivals(text, arch)
-
-
-@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
-def test_tiled_atomic(compiled: Callable[..., Texts], arch: str) -> None:
-    """Additions in hardware, four floats at a time from sm_90 on, and no compare-and-swap but on gfx90a (a rule)."""
-    texts = compiled(arch, PROBLEM, Config("tiled_atomic", 64, 64, 32, 1, 4, 4, 2))
-    assert list(texts) == ["zero_fill", "matmul_tiled_atomic_mask_m", "reduce_splits"]
-    wanted = r"global_atomic_add_f32"
-    if arch == "gfx90a":
-        wanted = r"global_atomic_cmpswap"
-    elif arch.startswith("sm_"):
-        wanted = r"(atom|red)\.global\.gpu\.relaxed\.add\." + ("f32" if arch == "sm_80" else r"v4\.f32")
-    assert re.search(wanted, main_text(texts))
-    assert ("cmpswap" in main_text(texts)) == (arch == "gfx90a")
-    sums = GemmProblem(13, 512, 4096, dtype_c="fp32")
-    if arch == "sm_90":
-        assert "reduce_splits" not in compiled(arch, sums, Config("tiled_atomic", 64, 64, 32, 1, 4, 4, 2))
-
-
 @pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
 def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
     """16 rows of A are the short side of the matrix instruction: wgmma on sm_90, tcgen05 on sm_100."""
-    text = main_text(compiled(arch, PROBLEM, Config("tiled_swapped", 16, 64, 32, 1, 4, 4, 3)))
+    text = main_text(compiled(arch, PROBLEM, Config("tiled", 16, 64, 32, 1, 4, 4, 3, reduce="semaphore", swapped=1)))
     assert re.search(MATRIX[arch], text)
     assert counts_arrivals(text, arch)
 
@@ -244,7 +219,7 @@ def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
 @pytest.mark.parametrize(("arch", "block_m"), [("sm_90", 16), ("sm_90", 8), ("sm_100", 16)])
 def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: int) -> None:
     """Operands by the copy engine; 8 rows are wgmma's from Triton 3.9 on, and mma.sync's before."""
-    text = main_text(compiled(arch, PROBLEM, Config("tiled_tma_swapped", block_m, 64, 64, 1, 4, 4, 3)))
+    text = main_text(compiled(arch, PROBLEM, Config("tiled_tma", block_m, 64, 64, 1, 4, 4, 3, swapped=1)))
     assert "cp.async.bulk.tensor.2d" in text
     assert counts_arrivals(text, arch)
     if block_m == 8:
@@ -269,7 +244,7 @@ def test_persistent_tma_specialized(kernels: Callable[..., Kernels], config: Con
     shared memory counts what Triton allocates, or at most 128 bytes more.
     """
     (kernel,) = kernels("sm_100", problem, config).values()
-    ptx, warps = kernel.asm["ptx"], config.num_warps + FAMILIES[config.family].helper_warps
+    ptx, warps = kernel.asm["ptx"], config.num_warps + form_of(config).helper_warps
     assert re.search(r"tcgen05\.mma", ptx)
     assert "cp.async.bulk.tensor.2d" in ptx
     assert "mma.sync" not in ptx
@@ -291,7 +266,9 @@ def test_specialized_loops_are_for_sm_100(
     kernels: Callable[..., Kernels], arch: str, warps: int, shared_out: bool
 ) -> None:
     """sm_90 compiles such a loop as any other, and sm_120 adds warps that take registers from mma.sync's: a rule."""
-    (kernel,) = kernels(arch, GemmProblem(256, 512, 4096), Config(SPECIALIZED_NAME, 128, 64, 64, 8, 1, 4, 3)).values()
+    (kernel,) = kernels(
+        arch, GemmProblem(256, 512, 4096), Config("persistent_tma", 128, 64, 64, 8, 1, 4, 3, specialized=1)
+    ).values()
     assert kernel.metadata.num_warps == warps
     assert ("setmaxnreg" in kernel.asm["ptx"]) is shared_out
     assert "tcgen05" not in kernel.asm["ptx"]
@@ -350,7 +327,7 @@ def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], 
     "config",
     [
         Config("warp_specialized", 128, 256, 64, 1, 1, 8, 2),
-        Config("warp_specialized_swapped", 256, 128, 64, 1, 1, 8, 2),
+        Config("warp_specialized", 256, 128, 64, 1, 1, 8, 2, swapped=1),
     ],
     ids=lambda config: config.name,
 )
@@ -376,8 +353,8 @@ def test_gluon_loader_begins_a_turn_where_the_kernel_left_off(
 
     Triton 3.6 and 3.7 take a number that a loop carries for dead when all that asks for it is another loop's range.
     """
-    bm, bn = (112, 128) if FAMILIES[family].swaps_operands else (128, 112)
-    ttgir = gluon_kernel(GemmProblem(500, 7168, 2048), Config(family, bm, bn, 64, 1, split_k, 4, 6)).asm["ttgir"]
+    bm, bn = (112, 128) if FORMS[family].swapped else (128, 112)
+    ttgir = gluon_kernel(GemmProblem(500, 7168, 2048), of_form(family, bm, bn, 64, 1, split_k, 4, 6)).asm["ttgir"]
     starts = re.findall(r"scf\.for %\w+ = (%\w+)[ #]", ttgir)
     made = re.findall(rf"{re.escape(starts[-1])}(?::\d+)? = (.*)", ttgir)[-1]
     by = [made, *(line for name in re.findall(r"%\w+", made) for line in re.findall(rf"{name} = (.*)", ttgir)[-1:])]

@@ -1,0 +1,208 @@
+"""The kernel families there are, and what follows from the family and the parameters of a config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from genkern.errors import InputError
+from genkern.gemm.config import Config, Others
+from genkern.gemm.parameter import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, CORE, PARAMETERS, Parameter, Value
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.form import Form
+from genkern.kernels.cute import own
+from genkern.kernels.cute.dense import CUTE_WGMMA
+from genkern.kernels.cute.dense_sm100 import CUTE_TCGEN05
+from genkern.kernels.families.few_rows import GEMV, SKINNY, SKINNY_DOT
+from genkern.kernels.families.gluon_tile import ring_k
+from genkern.kernels.families.persistent_tma import PERSISTENT_TMA
+from genkern.kernels.families.tiled import TILED
+from genkern.kernels.families.tiled_tma import TILED_TMA
+from genkern.kernels.families.warp_specialized import WARP_SPECIALIZED
+from genkern.ops.op import get_op
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        *(TILED, GEMV, SKINNY, SKINNY_DOT, TILED_TMA, PERSISTENT_TMA, WARP_SPECIALIZED),
+        *(CUTE_WGMMA, CUTE_TCGEN05),
+    )
+}
+# Those of genkern's in CuTe DSL, which is an optional extra.
+CUTE = (CUTE_WGMMA.name, CUTE_TCGEN05.name)
+_FORMS: dict[tuple[str, Others], Form | str] = {}
+# What is wrong with values of a form's block sizes and warps.
+_CHECKED: dict[tuple[str, Others, tuple[int, int, int], int], str] = {}
+
+
+def add_file(file: str | Path) -> str:
+    """The name of the family that a file declares, which is one of FAMILIES from here on, and in what this one starts.
+
+    Raises InputError for a file that declares none, or one that genkern has.
+    """
+    file = Path(file).resolve()
+    family = own.family_of(file)
+    if family.name in FAMILIES and file not in own.files():
+        raise InputError(f"{file}: there is a family {family.name} already: take another name")
+    add(family)
+    own.remember(file)
+    return family.name
+
+
+def add(family: Family) -> None:
+    """Make a family known to this process, in the place of one of its name."""
+    FAMILIES[family.name] = family
+    for key in [key for key in _FORMS if key[0] == family.name]:
+        del _FORMS[key]
+    _CHECKED.clear()
+
+
+for _file in own.files():
+    add_file(_file)
+
+
+def form_of(config: Config) -> Form:
+    """The facts of a config's kernels. Raises InputError for a family or parameters that there are not."""
+    form = formed(config.family, config.others)
+    if isinstance(form, str):
+        raise InputError(f"{config.name}: {form}")
+    return form
+
+
+def formed(family: str, others: Others) -> Form | str:
+    """The facts of kernels of a family with these parameters off their neutral values, or why there are none."""
+    form = _FORMS.get((family, others))
+    if form is None:
+        _FORMS[family, others] = form = _formed(family, others)
+    return form
+
+
+def _formed(name: str, others: Others) -> Form | str:
+    if (family := FAMILIES.get(name)) is None:
+        return f"there is no family {name}"
+    taken = {parameter.name: parameter for parameter in family.parameters}
+    for parameter, value in others:
+        if parameter not in taken:
+            return f"{name} has no parameter {parameter}"
+        if problem := taken[parameter].problem(value):
+            return f"{parameter} {value} {problem}"
+    return family.formed({parameter: value for parameter, value in others if taken[parameter].in_text})
+
+
+def forms_of(family: str) -> dict[Others, Form]:
+    """All forms of a family, by the parameters off their neutral values."""
+    found: dict[Others, Form] = {}
+    for choice in FAMILIES[family].choices():
+        others = Config(family, 1, 1, 1, **choice).others  # type: ignore[arg-type]
+        form = formed(family, others)
+        assert isinstance(form, Form)
+        found[others] = form
+    return found
+
+
+def parameters_of(family: str) -> dict[str, Parameter]:
+    """All parameters of a family's configs by name, in the order of names, with the values that they may have."""
+    of_family = {parameter.name: parameter for parameter in (*CORE, *FAMILIES[family].parameters)}
+    return {name: of_family[name] for name in PARAMETERS.by_name if name in of_family}
+
+
+def language_of(config: Config) -> str:
+    """What the kernels of a config are written in, "triton" (Gluon too) or "cute"."""
+    return FAMILIES[config.family].language
+
+
+def sides(config: Config) -> tuple[int, int]:
+    """The side of a tile that the rows of the matrix instruction go along, and its width."""
+    if form_of(config).swapped:
+        return config.BLOCK_SIZE_N, config.BLOCK_SIZE_M
+    return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+
+
+def k_shares(config: Config) -> int:
+    """Programs that share K of a tile: SPLIT_K of them, or those of its cluster."""
+    return config.SPLIT_K * form_of(config).cluster_k
+
+
+def together(config: Config, element_bytes: int = 2) -> int:
+    """Buffers of a Gluon kernel's ring that are filled one after the other, with neighbours along K."""
+    return config.BLOCK_SIZE_K // ring_k(element_bytes)
+
+
+def block_problem(form: Form, field: str, value: int, language: str) -> str:
+    """Why kernels cannot have this block size ("" when they can); `field` is BLOCK_SIZE_M, _N or _K."""
+    sides = form.sides
+    least, most = (16 if form.uses_dot else 1), BLOCK_SIZE_N.values[-1]
+    if field == BLOCK_SIZE_M.name:
+        least, most = sides.least_m, sides.most_m
+    elif field == BLOCK_SIZE_K.name:
+        most = sides.most_k
+    if not least <= value <= int(most):
+        return f"{value} is not from {least} to {most}"
+    if sides.width_step and field == (BLOCK_SIZE_M.name if form.swapped else BLOCK_SIZE_N.name):
+        if value % sides.width_step or value > sides.widest:
+            return f"{value} is not a multiple of {sides.width_step} up to {sides.widest}"
+    elif sides.width_step and field == BLOCK_SIZE_K.name:
+        if language == "cute" and value not in (32, 64, 128):
+            return f"{value} is not 32, 64 or 128"
+        if language != "cute" and value not in (64, 128, 256):
+            return (
+                f"{value} is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements"
+            )
+    elif sides.height_step:
+        if value % sides.height_step:
+            return f"{value} is not a multiple of {sides.height_step}"
+    elif value & (value - 1):
+        return f"{value} is not a power of two, which Triton needs"
+    return ""
+
+
+def warps_problem(language: str, value: int) -> str:
+    """Why kernels cannot have so many warps ("" when they can, or when that hangs on the tile)."""
+    if value < 1:
+        return f"{value} is below 1"
+    if language == "triton" and value & (value - 1):
+        return f"{value} is not a power of two, which Triton needs"
+    return ""
+
+
+def values_problem(config: Config) -> str:
+    """What of a config its family can never have, whatever the problem and the device, as "NAME: why not", or ""."""
+    form = formed(config.family, config.others)
+    if isinstance(form, str):
+        return form
+    return _values_problem(
+        config.family,
+        config.others,
+        (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K),
+        config.num_warps,
+    )
+
+
+def _values_problem(family: str, others: Others, blocks: tuple[int, int, int], num_warps: int) -> str:
+    key = family, others, blocks, num_warps
+    if (known := _CHECKED.get(key)) is None:
+        form, language = formed(family, others), FAMILIES[family].language
+        assert isinstance(form, Form)
+        named = zip((BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K), blocks, strict=True)
+        problems = ((side.name, block_problem(form, side.name, value, language)) for side, value in named)
+        known = next((f"{name}: {problem}" for name, problem in problems if problem), "")
+        if not known and (problem := warps_problem(language, num_warps)):
+            known = f"num_warps: {problem}"
+        if len(_CHECKED) > 65_536:
+            _CHECKED.clear()
+        _CHECKED[key] = known
+    return known
+
+
+def is_deterministic(problem: GemmProblem, config: Config) -> bool:
+    """False for float sums whose order is that in which programs happen to run.
+
+    int32 sums (int8 operands) are exact in any order, so they count as deterministic.
+    """
+    return form_of(config).deterministic or get_op(problem.op).accumulator(problem) == "int32"
+
+
+def numbers_of(config: Config) -> dict[str, int]:
+    """Every parameter of a config that is a number, by name: what expressions of its family may be in terms of."""
+    values: dict[str, Value] = {**PARAMETERS.neutral, **config.values}
+    return {name: value for name, value in values.items() if isinstance(value, int)}

@@ -1,0 +1,83 @@
+"""Calls for several products at once: all of a batch, and rows in groups that each have a weight of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from genkern.kernels.argument import Argument, Constant, Counters, Integer, Pointer, Stride, Workspace, alignment_of
+from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import BATCH, BLOCK_SIZE_M, BLOCK_SIZE_N, TILES_OF_C, M, N
+from genkern.kernels.expression import cdiv, least
+
+
+def for_batch(product: Product, call: Call) -> Call:
+    """The call for all products of a batch, of formats that have it: they go along the third dimension of the grid, or
+    programs walk over them.
+    """
+    if len(product.operands[0].shape) == 2:
+        return call
+    return replace(
+        call,
+        kernels=tuple(_for_batch(product, call, kernel) for kernel in call.kernels),
+        workspace=call.workspace and BATCH * call.workspace,
+        counters=call.counters and BATCH * call.counters,
+    )
+
+
+def _for_batch(product: Product, call: Call, kernel: Kernel) -> Kernel:
+    steps: dict[str, Argument] = {}
+    for argument in kernel.arguments:
+        step = f"{argument.name.removesuffix('_ptr')}_step"
+        if isinstance(argument, Workspace):
+            # Whole tiles of sums, or matrices of N columns.
+            steps[argument.name] = Integer(step, call.workspace, alignment_of(product.problem.N))
+        elif isinstance(argument, Counters):
+            steps[argument.name] = Integer(step, call.counters)
+        elif isinstance(argument, Pointer) and len((operand := product.by_name[argument.operand]).shape) == 3:
+            # Whatever M is: a row without gaps is so long.
+            multiple_of = 1 if kernel.walks_batch else alignment_of(operand.storage_shape[-1])
+            steps[argument.name] = Stride(step, argument.operand, multiple_of)
+    constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
+    arguments = tuple(argument for argument in kernel.arguments if not isinstance(argument, Constant))
+    x, y, z = kernel.grid
+    return replace(
+        kernel,
+        arguments=(*arguments, *steps.values(), *constants),
+        grid=(x, y, z if kernel.walks_batch else BATCH),
+        steps=tuple((pointer, step.name) for pointer, step in steps.items()),
+    )
+
+
+def for_groups(product: Product, call: Call) -> Call:
+    """The call for rows in groups, of formats that have them: as many tiles as there may be, and a step of each
+    operand that groups have of their own.
+    """
+    groups = product.groups
+    if groups is None:
+        return call
+    rows = M * groups.top_k if groups.top_k > 1 else M
+    tiles_m = (rows + least(groups.count, rows) * (BLOCK_SIZE_M - 1)) // BLOCK_SIZE_M
+    if groups.capacity:
+        tiles_m = cdiv(groups.capacity, BLOCK_SIZE_M) * groups.count
+    tiles = TILES_OF_C[0], tiles_m * cdiv(N, BLOCK_SIZE_N)
+    return replace(
+        call,
+        kernels=tuple(_for_groups(product, kernel) for kernel in call.kernels),
+        definitions=tuple(tiles if definition == TILES_OF_C else definition for definition in call.definitions),
+    )
+
+
+def _for_groups(product: Product, kernel: Kernel) -> Kernel:
+    steps: dict[str, Argument] = {}
+    for argument in kernel.arguments:
+        if isinstance(argument, Pointer) and len((operand := product.by_name[argument.operand]).shape) == 3:
+            step = f"{argument.name.removesuffix('_ptr')}_step"
+            steps[argument.name] = Stride(step, argument.operand, alignment_of(operand.storage_shape[-1]))
+    constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
+    arguments = tuple(argument for argument in kernel.arguments if not isinstance(argument, Constant))
+    return replace(
+        kernel,
+        arguments=(*arguments, *steps.values(), *constants),
+        steps=tuple((pointer, step.name) for pointer, step in steps.items()),
+    )

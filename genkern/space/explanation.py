@@ -1,0 +1,31 @@
+"""What --explain says of a space besides what its rules drop: the parameters in which its families' configs differ."""
+
+from __future__ import annotations
+
+from genkern.gemm.parameter import CORE, PARAMETERS, Value
+from genkern.kernels.catalogue import parameters_of
+from genkern.space.space import Space
+
+
+def parameters_table(space: Space) -> str:
+    """A line for each parameter of a family that the space lists off its neutral value; "" where it lists none.
+
+    The family, the parameter with the values that are listed, and what it means.
+    """
+    core = {parameter.name for parameter in CORE}
+    listed: dict[tuple[str, str], list[Value]] = {}
+    for entry in space.families:
+        for name, values in entry.ranges:
+            if name not in core:
+                seen = listed.setdefault((entry.family, name), [])
+                seen += [value for value in values if value not in seen]
+    rows = [
+        (family, f"{name} = {', '.join(map(str, values))}", parameters_of(family)[name].meaning)
+        for (family, name), values in listed.items()
+        if name in parameters_of(family) and values != [PARAMETERS.neutral[name]]
+    ]
+    if not rows:
+        return ""
+    widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
+    lines = [f"{family:<{widths[0]}}  {said:<{widths[1]}}  {meaning}" for family, said, meaning in rows]
+    return "\n".join(["parameters beside the tile, and what they mean:", *lines])

@@ -1,0 +1,29 @@
+"""Every config of a space, one by one, in the space's order: what pruning is held to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from genkern.gemm.config import Config
+from genkern.gemm.parameter import PARAMETERS
+from genkern.space.space import FamilySpace, Space
+
+_FIRST = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps")
+# The last of these varies fastest: configs that share a binary are neighbours.
+_LAST = ("num_stages", "SPLIT_K", "GROUP_SIZE_M")
+
+
+def configs_of(space: Space) -> Iterator[Config]:
+    """Of each family in turn."""
+    for family in space.families:
+        yield from configs_of_family(family)
+
+
+def configs_of_family(family: FamilySpace) -> Iterator[Config]:
+    """Kernels of one text together, of these those of a tile."""
+    ranges = dict(family.ranges)
+    text = [name for name in ranges if PARAMETERS.by_name[name].in_text]
+    order = (*text, *_FIRST, *(name for name in ranges if name not in (*text, *_FIRST, *_LAST)), *_LAST)
+    for values in itertools.product(*(ranges[name] for name in order)):
+        yield Config(family.family, **dict(zip(order, values, strict=True)))  # type: ignore[arg-type]
