@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from genkern.formats.kind import read_results
 
 FOLDER = Path(__file__).parent
 DEVICE = "nvidia_h200"
@@ -29,6 +32,7 @@ def page() -> str:
             *_head(said, [row for of_file in rows.values() for row in of_file]),
             *_files(said, rows),
             *_by_rows([row for name, of_file in rows.items() if "_tp" in name for row in of_file]),
+            *_families(rows),
             *_tables(said["tables"], figures),
             *_commands(said),
             "",
@@ -108,6 +112,29 @@ def _by_rows(rows: Iterable[Row]) -> list[str]:
     command = "python -m benchmarks.kernels.vs_vendor --brief results/nvidia_h200/*_tp*.yaml"
     title = f"The models' sizes by M, each once (`{command}`):"
     return ["", title, "", *_table(["M", "sizes", *_COLUMNS], cells)]
+
+
+def _families(rows: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Whose kernels are genkern's fastest, under the names that families have today."""
+    lists = {
+        "models": [name for name in rows if "_tp" in name],
+        "anchors and held out": [name for name in rows if name.startswith(("anchors", "held_out"))],
+        "unfriendly_9_10": [name for name in rows if name == "unfriendly_9_10.yaml"],
+    }
+    won = {title: Counter(_families_of(names)) for title, names in lists.items()}
+    order = sorted({family for counts in won.values() for family in counts}, key=lambda f: -won["models"][f])
+    cells = [[family, *(won[title][family] for title in lists)] for family in order]
+    return ["", "Families of genkern's fastest kernels, in sizes:", "", *_table(["family", *lists], cells)]
+
+
+def _families_of(names: Iterable[str]) -> list[str]:
+    of_problem = {
+        row.problem: row.config.family
+        for name in names
+        for row in read_results(str(FOLDER / DEVICE / name))
+        if row.config is not None
+    }
+    return list(of_problem.values())
 
 
 _COLUMNS = ("library / genkern", "least", "library / called", "torch / called")

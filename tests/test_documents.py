@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 import yaml
 
+from genkern.kernels.catalogue import FAMILIES
+
 ROOT = Path(__file__).resolve().parent.parent
 # What a newcomer has to read before the project is known, in words as wc -w counts them.
 MOST_WORDS = {"README.md": 900, "ARCHITECTURE.md": 2200, "docs/kernels.md": 3000, "docs/history.md": 3000}
@@ -81,3 +83,16 @@ def test_every_result_file_says_where_it_comes_from() -> None:
             assert facts["commits"], name
             assert all(re.fullmatch(r"[0-9a-f]{7}", commit) for commit in facts["commits"]), name
         assert all(facts["command"] in said["commands"] for facts in said["files"].values())
+
+
+def test_kernels_has_every_family_and_parameter() -> None:
+    """docs/kernels.md has a row for each family, and for each parameter one with the families that declare it."""
+    rows = [line.split(" | ") for line in (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").splitlines()]
+    said = {name: row for row in rows if len(row) > 3 for name in re.findall(r"`(\w+)`", row[0])}
+    declared: dict[str, set[str]] = {}
+    for family in FAMILIES.values():
+        assert family.name in said
+        for parameter in family.parameters:
+            declared.setdefault(parameter.name, set()).add(family.name)
+    for name, families in declared.items():
+        assert set(re.findall(r"`(\w+)`", said[name][2])) == families, name
