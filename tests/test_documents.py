@@ -20,8 +20,9 @@ WRITERS = {"docs/options.py": "docs/options.md", "results/readme.py": "results/n
 
 
 def documents() -> list[Path]:
-    """The documents of the project."""
-    return [*ROOT.glob("*.md"), *(path for path in ROOT.glob("*/**/*.md") if ".venv" not in path.parts)]
+    """The documents of the project, each once; folders of tools, whose names begin with a dot, have none."""
+    inside = (path.relative_to(ROOT) for path in ROOT.glob("**/*.md"))
+    return sorted({(ROOT / path).resolve() for path in inside if not any(part.startswith(".") for part in path.parts)})
 
 
 def words(path: Path) -> int:
