@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import yaml
 
+from genkern.gemm.config import Config
 from genkern.kernels.catalogue import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,3 +98,13 @@ def test_kernels_has_every_family_and_parameter() -> None:
             declared.setdefault(parameter.name, set()).add(family.name)
     for name, families in declared.items():
         assert set(re.findall(r"`(\w+)`", said[name][2])) == families, name
+
+
+def test_names_of_configs_are_real() -> None:
+    """The names that docs/kernels.md explains are such as genkern reads and writes."""
+    names = re.findall(r"^    (\w+_BM\w+)$", (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) == 2
+    for name in names:
+        config = Config.parse(name)
+        assert config.name == name
+        assert config.family in FAMILIES
