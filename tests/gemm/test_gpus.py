@@ -14,6 +14,7 @@ from machines import known_gpus
 
 from genkern.errors import InputError
 from genkern.gemm import gpus
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import (
     DetectedDevice,
     Gpu,
@@ -82,6 +83,13 @@ def test_every_entry_is_plausible(gpu: Gpu) -> None:
     assert gpu.compute_units % gpu.xcds == 0
     # One wave of the largest register need must fit into its SIMD.
     assert gpu.registers_per_thread_max * gpu.warp_size <= gpu.registers_per_unit // gpu.simds_per_unit
+
+
+@every_gpu
+def test_what_plans_choose_by_is_what_gpus_of_warpgroups_have(gpu: Gpu) -> None:
+    """A plan knows no GPU, so those of kernels with wgmma or tcgen05 count on one figure, which all such GPUs have."""
+    if gpu.has.of_warpgroups:
+        assert gpu.shared_bytes_per_block == WARPGROUP_SHARED_BYTES
 
 
 @every_gpu

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import Gpu
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
@@ -167,7 +167,7 @@ def _call(product: Product, variant: Variant) -> Call:
     row_bytes = BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     before_parts = NUM_STAGES * (held * row_bytes) + tile.BARRIER_BYTES
     part_bytes = groups * (tile.ROWS * variant.part * DTYPES[product.by_name["c"].dtype].size_bytes)
-    buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > tile.SHARED_BYTES, 1, tile.MOST_BUFFERS)
+    buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > WARPGROUP_SHARED_BYTES, 1, tile.MOST_BUFFERS)
     constants: dict[str, Value | str] = {
         **product_constants(problem, variant),
         "swapped": int(variant.swapped),
@@ -298,7 +298,7 @@ def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callabl
 
     def taken(stages: int) -> int:
         before_parts = tile.BARRIER_BYTES + stages * stage_bytes
-        buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
+        buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= WARPGROUP_SHARED_BYTES else 1
         return before_parts + buffers * parts
 
     return taken
