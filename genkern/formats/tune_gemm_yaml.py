@@ -39,7 +39,7 @@ from genkern.formats.tuned_row import (
     vendor_of,
     whole,
 )
-from genkern.gemm.config import Config, has_options, name_today
+from genkern.gemm.config import Config, has_amd_options, name_today
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
@@ -226,7 +226,7 @@ def _line(winner: Winner, compute_units: int) -> str:
 
 def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, config, check = winner.problem, winner.config, winner.check
-    amd = has_options(config) or arch_vendor(winner.arch) == "amd"
+    amd = has_amd_options(config) or arch_vendor(winner.arch) == "amd"
     low_us, high_us = winner.interval_us or (None, None)
     vendor_low_us, vendor_high_us = winner.vendor_interval_us or (None, None)
     values: dict[str, object] = {

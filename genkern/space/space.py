@@ -75,11 +75,6 @@ class Part:
     def size(self) -> int:
         return math.prod(len(values) for _, values in self.ranges)
 
-    @property
-    def group_sizes(self) -> tuple[int, ...]:
-        """The values of GROUP_SIZE_M."""
-        return tuple(value for value in dict(self.ranges)["GROUP_SIZE_M"] if isinstance(value, int))
-
     def others(self) -> Iterator[Others]:
         """The parameters beside the core of a config that are off their neutral values, each time in other ones."""
         more = {name: values for name, values in self.ranges if name not in _CORE}

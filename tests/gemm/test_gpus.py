@@ -18,7 +18,6 @@ from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import (
     DetectedDevice,
     Gpu,
-    detect_arch,
     detect_devices,
     gpu_for_arch,
     gpu_for_device,
@@ -323,9 +322,8 @@ def fake_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def test_machine_without_gpu(fake_tools: Callable[[str, str], None]) -> None:
-    """With no tool and no driver there is no device and no arch."""
+    """With no tool and no driver there is no device."""
     assert detect_devices() == []
-    assert detect_arch() is None
 
 
 def test_detection_asks_the_tools(fake_tools: Callable[[str, str], None]) -> None:
@@ -333,7 +331,6 @@ def test_detection_asks_the_tools(fake_tools: Callable[[str, str], None]) -> Non
     fake_tools("nvidia-smi", "import sys\nassert 'compute_cap' in sys.argv[1]\nprint('0, NVIDIA H200, 9.0')")
     fake_tools("rocminfo", f"print({ROCMINFO!r})")
     assert [device.arch for device in detect_devices()] == ["sm_90", "gfx942", "gfx90a"]
-    assert detect_arch() == "sm_90"
 
 
 @pytest.mark.parametrize(
@@ -353,7 +350,7 @@ def test_detection_never_raises(
     monkeypatch.setattr(gpus, "_TIMEOUT_S", 0.3)
     fake_tools("nvidia-smi", program)
     fake_tools("rocminfo", program)
-    assert detect_arch() is None
+    assert detect_devices() == []
 
 
 def test_tool_that_cannot_start_is_no_gpu(fake_tools: Callable[[str, str], None], tmp_path: Path) -> None:
