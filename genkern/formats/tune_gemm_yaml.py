@@ -27,7 +27,6 @@ from genkern.formats.gemm_entry import (
 )
 from genkern.formats.tuned_row import (
     AMD_KEYS,
-    RESULT_KEYS,
     TunedRow,
     choice_of,
     code_of,
@@ -35,6 +34,7 @@ from genkern.formats.tuned_row import (
     interval,
     positive,
     ratio,
+    row_keys,
     text_of,
     vendor_of,
     whole,
@@ -154,7 +154,7 @@ def no_room(ops: Sequence[str], head: str) -> str:
 
 
 def _known_keys() -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*SIZE_KEYS, *RESULT_KEYS, *PARAMETERS.by_name, *own_keys())))
+    return tuple(dict.fromkeys((*row_keys(), *PARAMETERS.by_name)))
 
 
 def _size_values(values: Mapping[str, object]) -> dict[str, object]:
