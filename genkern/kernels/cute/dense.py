@@ -245,6 +245,11 @@ def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 
 def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """The tile is one for wgmma and its copies, and stages and parts of C fit shared memory."""
+    # First, since nothing else of the config is read for it: half of a space's tiles are asked no more.
+    across_k = not problem.row_major_a and problem.row_major_b
+    whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
+    if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
+        return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where no operand runs along it"
     block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     height, width = shape.sides(block_m, block_n)
     if height % tile.ROWS or height > _HIGHEST[shape.ping_pong]:
@@ -261,10 +266,6 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
         return f"a warpgroup multiplies at most {tile.WIDEST} columns"
     if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(shape, problem, config)):
         return f"the copy engine takes at most {tile.WIDEST} rows at a time"
-    across_k = not problem.row_major_a and problem.row_major_b
-    whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
-    if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
-        return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where no operand runs along it"
     most_accumulators, of_tile = tile.MOST_ACCUMULATORS[groups], 1 if shape.ping_pong else groups
     accumulators = tile.accumulators(height, width, of_tile)
     if scales_of(problem) == BLOCKS:
