@@ -14,8 +14,10 @@ from genkern import __version__
 from genkern.arguments import Parser, number, underscored
 from genkern.errors import InputError
 from genkern.files import is_stream
+from genkern.formats.tuned_row import row_keys
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
+from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import ACTIVATIONS
 from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
@@ -55,6 +57,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises InputError; SystemExit(0) after printing for --help and --version.
     """
     add_folders(argv)
+    # A family of a file's own (--family) may declare parameters, which results files then have as keys.
+    PARAMETERS.reserve(row_keys())
     reader = parser()
     names = frozenset(reader._option_string_actions)
     arguments = underscored(argv, reader)

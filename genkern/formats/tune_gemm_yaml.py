@@ -27,7 +27,6 @@ from genkern.formats.gemm_entry import (
 )
 from genkern.formats.tuned_row import (
     AMD_KEYS,
-    RESULT_KEYS,
     TunedRow,
     choice_of,
     code_of,
@@ -35,11 +34,12 @@ from genkern.formats.tuned_row import (
     interval,
     positive,
     ratio,
+    row_keys,
     text_of,
     vendor_of,
     whole,
 )
-from genkern.gemm.config import Config, has_options, name_today
+from genkern.gemm.config import Config, has_amd_options, name_today
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
@@ -154,7 +154,7 @@ def no_room(ops: Sequence[str], head: str) -> str:
 
 
 def _known_keys() -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*SIZE_KEYS, *RESULT_KEYS, *PARAMETERS.by_name, *own_keys())))
+    return tuple(dict.fromkeys((*row_keys(), *PARAMETERS.by_name)))
 
 
 def _size_values(values: Mapping[str, object]) -> dict[str, object]:
@@ -226,7 +226,7 @@ def _line(winner: Winner, compute_units: int) -> str:
 
 def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, config, check = winner.problem, winner.config, winner.check
-    amd = has_options(config) or arch_vendor(winner.arch) == "amd"
+    amd = has_amd_options(config) or arch_vendor(winner.arch) == "amd"
     low_us, high_us = winner.interval_us or (None, None)
     vendor_low_us, vendor_high_us = winner.vendor_interval_us or (None, None)
     values: dict[str, object] = {

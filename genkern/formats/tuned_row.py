@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
-from genkern.formats.gemm_entry import SIZE_KEYS
+from genkern.formats.gemm_entry import SIZE_KEYS, own_keys
 from genkern.gemm.config import Config, today
 from genkern.gemm.former_names import FORMER, GONE
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
@@ -39,6 +39,11 @@ RESULT_KEYS = (
 CHOICES = ("config", "vendor")
 LIBRARY = "genkern"
 _REQUIRED = tuple(parameter.name for parameter in CORE if parameter.name.startswith("BLOCK_SIZE"))
+
+
+def row_keys() -> tuple[str, ...]:
+    """Everything that a row may say besides parameters that RESULT_KEYS leaves out: of the problem, and of results."""
+    return tuple(dict.fromkeys((*SIZE_KEYS, *RESULT_KEYS, *own_keys())))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from genkern.errors import InputError
 from genkern.gemm.former_names import FORMER
-from genkern.gemm.parameter import CORE, FAMILY, PARAMETERS, Parameter, Value
+from genkern.gemm.parameter import CORE, FAMILY, PARAMETERS, Value
 
 Others = tuple[tuple[str, Value], ...]
 _CORE = tuple(parameter.name for parameter in CORE)
@@ -142,9 +142,9 @@ def in_text(config: Config) -> Others:
     return tuple(other for other in config.others if PARAMETERS.by_name[other[0]].in_text)
 
 
-def has_options(config: Config, group: str = "amd") -> bool:
-    """Whether any of the parameters that are said together is off its neutral value."""
-    return any(PARAMETERS.by_name[name].together == group for name, _ in config.others)
+def has_amd_options(config: Config) -> bool:
+    """Whether any of the options of AMD's backend, which names say together, is off its neutral value."""
+    return any(PARAMETERS.by_name[name].together == "amd" for name, _ in config.others)
 
 
 def _merged(others: Others, named: dict[str, Value]) -> Others:
@@ -172,8 +172,3 @@ def _check_family(family: str) -> None:
 
 
 CONFIG_FIELDS = tuple(field.name for field in fields(Config))
-
-
-def parameters_said(config: Config) -> tuple[Parameter, ...]:
-    """The parameters that the config's name says, in order."""
-    return tuple(PARAMETERS.by_name[name] for name in config.values)

@@ -13,6 +13,10 @@ VENDORS = ("amd", "nvidia")
 FP8_ENCODINGS = ("ocp", "fnuz")
 # What peaks are known by.
 PEAKS = ("fp16", "bf16", "fp8", "int8", "fp32")
+# What a program may have of shared memory on every GPU whose matrix instructions are a warpgroup's (CUDA programming
+# guide, compute capabilities 9.0 and 10.0): what plans choose by, which know no GPU. Whether a config fits one is asked
+# of that GPU.
+WARPGROUP_SHARED_BYTES = 227 * 1024
 # Significant bits of float32.
 _FLOAT32_BITS = 24
 # Figures of a GPU that may be 0.

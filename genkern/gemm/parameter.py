@@ -253,7 +253,12 @@ class Vocabulary:
     def __init__(self, first: Iterable[Parameter], last: Iterable[Parameter]) -> None:
         self._first, self._last = tuple(first), tuple(last)
         self._own: tuple[Parameter, ...] = ()
+        self._taken = frozenset(_TAKEN)
         self._update()
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Let no parameter that is declared from here on be called so: files say something else by these names."""
+        self._taken |= frozenset(names)
 
     def declare(self, parameter: Parameter) -> None:
         """Make a parameter known. Raises InputError where its name, or what names say of it, is another's.
@@ -268,7 +273,7 @@ class Vocabulary:
                 # Names and files are read by what is known of it.
                 raise InputError(f"there is another parameter {parameter.name} already, which is {known.said}")
             return
-        if parameter.name in _TAKEN:
+        if parameter.name in self._taken:
             raise InputError(f"parameter {parameter.name}: something else is called so: take another name")
         if parameter.neutral is None:
             raise InputError(f"parameter {parameter.name} has no neutral value, which all other configs have")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 from genkern.errors import InputError
 
@@ -57,6 +58,18 @@ class GemmProblem:
             raise InputError(f"activation = {str(self.activation)[:40]!r} is not one of {', '.join(ACTIVATIONS)}")
         if self.own != ():
             object.__setattr__(self, "own", _checked(self.own))
+
+    # Asked a hundred thousand times while a space is pruned, by whatever is remembered of a problem.
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, each.name) for each in fields(self)))
+
+    def __getstate__(self) -> dict[str, object]:
+        # Texts have other hashes in another process.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     @property
     def size(self) -> str:

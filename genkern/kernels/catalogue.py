@@ -67,10 +67,10 @@ for _file in own.files():
 
 def form_of(config: Config) -> Form:
     """The facts of a config's kernels. Raises InputError for a family or parameters that there are not."""
-    form = formed(config.family, config.others)
-    if isinstance(form, str):
-        raise InputError(f"{config.name}: {form}")
-    return form
+    form = _FORMS.get((config.family, config.others)) or formed(config.family, config.others)
+    if form.__class__ is Form:
+        return form
+    raise InputError(f"{config.name}: {form}")
 
 
 def formed(family: str, others: Others) -> Form | str:

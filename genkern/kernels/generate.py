@@ -15,7 +15,7 @@ from jinja2.runtime import Context
 
 from genkern import __version__
 from genkern.errors import InputError
-from genkern.gemm.config import Config, has_options
+from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
@@ -133,7 +133,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     configs = [config for config in configs if language_of(config) == "triton"]
     (a, b, *_), groups = op.operands(problem), groups_of(problem)
     accumulator = op.accumulator(problem)
-    amd = any(map(has_options, configs))
+    amd = any(map(has_amd_options, configs))
     forms_here = {form.stem: form for form in map(form_of, configs)}
     xcd_remap = any(config.xcd_remap for config in configs)
     if xcd_remap and gpu is None:

@@ -104,8 +104,11 @@ def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | 
 
 def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """As `legal`, for what is compiled in: the same for configs that differ in GROUP_SIZE_M and SPLIT_K alone."""
-    if reason := values_problem(config):
-        return reason
+    return values_problem(config) or legal_kernel(problem, config, gpu)
+
+
+def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+    """As `legal_compiled`, of configs whose values their family may have (`values_problem`)."""
     if config.cache_modifier == ".cs" and triton_release() < _CS_FROM:
         return "loads take .cs from Triton 3.8 on"
     facts = form_of(config)
@@ -148,7 +151,9 @@ def legal_group(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """As `legal`, for GROUP_SIZE_M; SPLIT_K is not read."""
     if config.GROUP_SIZE_M < 1:
         return "GROUP_SIZE_M is below 1"
-    if config.GROUP_SIZE_M * -(-problem.N // config.BLOCK_SIZE_N) >= INT32:
+    # A tile has a column at least, so that few sizes need be asked for theirs.
+    many = config.GROUP_SIZE_M * problem.N >= INT32
+    if many and config.GROUP_SIZE_M * -(-problem.N // config.BLOCK_SIZE_N) >= INT32:
         return "GROUP_SIZE_M rows of tiles are more tiles than 32 bits count"
     return ""
 
@@ -164,12 +169,18 @@ def legal_split(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return f"SPLIT_K is over the {GRID_YZ:,} programs of a grid's second dimension"
     if split_k > 1 and groups_of(problem) is not None:
         return "rows in groups are not split along K"
-    if tiles(problem, config) >= INT32 - GRID_YZ:
+    # A tile has an element at least.
+    many = problem.M * problem.N >= INT32 - GRID_YZ or groups_of(problem) is not None
+    if many and tiles(problem, config) >= INT32 - GRID_YZ:
         return "more tiles than 32 bits count"
-    elements = tiles(problem, config) * config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
-    if split_k > 1 and get_op(problem.op).batched and elements * split_k >= INT32:
+    if split_k > 1 and get_op(problem.op).batched and _elements(problem, config) * split_k >= INT32:
         return "partial sums of a product of the batch are more than 32 bits count"
     return facts.shares(problem, config, gpu)
+
+
+def _elements(problem: GemmProblem, config: Config) -> int:
+    """Of all tiles of C."""
+    return tiles(problem, config) * config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
 
 
 @lru_cache(maxsize=64)

@@ -72,16 +72,11 @@ def _from_usual(config: Config) -> tuple[int, int]:
     return abs(config.GROUP_SIZE_M - _USUAL_GROUP_SIZE_M), config.GROUP_SIZE_M
 
 
-def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:
-    """Return the least time of `problem` on `gpu` in microseconds, by peak compute and peak bandwidth."""
-    compute_us = problem.flops / _peak_tflops(problem, gpu) * 1e-6
-    return max(compute_us, bytes_moved(problem) / gpu.memory_tb_per_s * 1e-6)
-
-
 def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu) -> float:
     """Return the predicted time of one call in microseconds, all kernels of the config included.
 
-    Never below `roofline_us`; infinite when the kernel cannot launch. Equal arguments give equal results.
+    Never below what the peaks of compute and bandwidth allow; infinite when the kernel cannot launch. Equal arguments
+    give equal results.
     """
     per_unit = resident_workgroups(problem, config, resources, gpu)
     if per_unit == 0:
@@ -95,7 +90,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     tiles = tiles_m * tiles_n * split_k * problem.batch * columns_of_b(problem)
 
     if (turn := form_of(config).cost.turn) is not None:
-        unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units * _MATRIX_EFFICIENCY
+        unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units * _MATRIX_EFFICIENCY
         tiles_us = programs_us(problem, config, turn, gpu, unit_tflops)
     elif shares:
         # One program a unit: whole tiles, then an equal share of what is left.
@@ -126,7 +121,7 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     cost = form_of(config).cost
     edge_m, edge_n = cost.edges
     flops = 2 * max(block_m, edge_m) * max(block_n, edge_n) * block_k
-    unit_tflops = _peak_tflops(problem, gpu) / gpu.compute_units
+    unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units
     if cost.vector:
         unit_tflops = _VECTOR_FLOPS_PER_CLOCK * gpu.clock_mhz * 1e-6
     matrix_us = resident * flops / (unit_tflops * _MATRIX_EFFICIENCY * busy) * 1e-6
@@ -182,7 +177,7 @@ def _ceil(value: int, step: int) -> int:
     return -(-value // step)
 
 
-def _peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
+def peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
     """Dense peak of the type in which tl.dot multiplies: the wider of A's and B's, fp16 for an fp8 not in hardware."""
     dtype_a, dtype_b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     dtype = dtype_a if dtype_a.size_bytes >= dtype_b.size_bytes else dtype_b

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
@@ -72,45 +71,48 @@ def watching(same: Mapping[str, Any]) -> Watching:
 
 
 class Asked(Generic[Answer]):
-    """A question, with the answers that it gave, by what it read of configs to give them."""
+    """A question, with the answers that it gave, by what it read of configs to give them.
 
-    def __init__(self, question: Callable[[Config], Answer], watched: Watching) -> None:
-        self._question, self._watched = question, watched
+    `recalls`: whether they are kept, which is no use where no two configs are the same to it.
+    """
+
+    def __init__(self, question: Callable[[Config], Answer], watched: Watching, *, recalls: bool = True) -> None:
+        self._question, self._watched, self._recalls = question, watched, recalls
         self._tree: Any = _MISSING
 
     def of(self, known: Mapping[str, Any]) -> Answer:
         """The answer for configs of which so much is known, besides what all have in common, or PENDING."""
-        node = self._tree
+        node, last = self._tree, None
         while node.__class__ is _Node:
-            value = known.get(node.name, _MISSING)
-            if value is _MISSING:
+            if node.name not in known:
                 return PENDING  # type: ignore[no-any-return]
-            node = node.children.get(value, _MISSING)
-        return self._found(known) if node is _MISSING else node
+            last = node
+            node = node.children.get(known[node.name], _MISSING)
+        return self._found(known, last) if node is _MISSING else node
 
-    def _found(self, known: Mapping[str, Any]) -> Answer:
+    def _found(self, known: Mapping[str, Any], last: _Node | None) -> Answer:
+        """`last` is the last node on the way to where the answer is missing."""
         reads: list[str] = []
         try:
             answer = self._question(cast(Config, self._watched(known, reads)))
         except _Unknown:
             # What was read last: whoever comes by with it known goes on from there.
             answer = PENDING
-        self._keep(reads, known, answer)
+        if self._recalls:
+            self._keep(reads, known, last, answer)
         return answer
 
-    def _keep(self, reads: Sequence[str], known: Mapping[str, Any], answer: Any) -> None:
+    def _keep(self, reads: Sequence[str], known: Mapping[str, Any], last: _Node | None, answer: Any) -> None:
         """One path more. A question reads the same next where all that it has read is the same."""
-        if not reads:
-            self._tree = answer
-            return
-        if self._tree.__class__ is not _Node:
-            self._tree = _Node(reads[0])
-        node = self._tree
-        for name, following in itertools.pairwise(reads):
-            below = node.children.get(known[name], _MISSING)
-            if below.__class__ is not _Node:
-                node.children[known[name]] = below = _Node(following)
-            node = below
-        last = reads[-1]
-        if last in known:
-            node.children[known[last]] = answer
+        # From its end: each node leads to what comes after it.
+        begun = 0 if last is None else reads.index(last.name) + 1
+        below = answer
+        for name in reversed(reads[begun:]):
+            node = _Node(name)
+            if name in known:
+                node.children[known[name]] = below
+            below = node
+        if last is None:
+            self._tree = below
+        else:
+            last.children[known[last.name]] = below

@@ -22,12 +22,13 @@ from genkern.kernels.contract.form import Form
 from genkern.kernels.legality import (
     legal_compiled,
     legal_group,
+    legal_kernel,
     legal_problem,
     legal_split,
 )
 from genkern.space.asked import PENDING, Asked, watching
 from genkern.space.rules.registry import is_for, reason, rule_for
-from genkern.space.space import Part, Space
+from genkern.space.space import Part, Space, listed_problem
 
 Answer = TypeVar("Answer")
 # What is known of a config first.
@@ -93,7 +94,9 @@ class _Pruning:
         form = formed(part.family, part.chosen)
         assert isinstance(form, Form)
         ranges = dict(part.ranges)
-        asking = _Asking(self, self._problem, self._gpu, form, _same(part), ranges, names)
+        # What no config of the form ever has is not there where a file was read.
+        compiled = legal_compiled if listed_problem(part) else legal_kernel
+        asking = _Asking(self, self._problem, self._gpu, form, _same(part), ranges, names, compiled)
         neutral = {name: PARAMETERS.neutral[name] for name in ranges if name in PARAMETERS.neutral}
         beside: list[dict[str, Any]] = [{**neutral, **dict(others), "others": others} for others in part.others()]
         for sides in itertools.product(*(ranges[name] for name in _TILE)):
@@ -113,6 +116,12 @@ def _same(part: Part) -> dict[str, Any]:
     }
 
 
+def _ends(values: Sequence[Value]) -> set[Value]:
+    """The least and the largest."""
+    numbers = [value for value in values if isinstance(value, int)]
+    return {min(numbers), max(numbers)}
+
+
 class _Asking:
     """What configs of one form are asked.
 
@@ -130,20 +139,27 @@ class _Asking:
         same: Mapping[str, Any],
         ranges: Mapping[str, tuple[Value, ...]],
         names: Sequence[str],
+        compiled: Callable[[GemmProblem, Config, Gpu], str],
     ) -> None:
         watched = watching(same)
 
-        def asked(question: Callable[[GemmProblem, Config, Gpu], Answer]) -> Asked[Answer]:
-            return Asked(lambda config: question(problem, config, gpu), watched)
+        def asked(question: Callable[[GemmProblem, Config, Gpu], Answer], *, recalls: bool = True) -> Asked[Answer]:
+            return Asked(lambda config: question(problem, config, gpu), watched, recalls=recalls)
 
         self._result, self._same = result, same
         self._stages_of: Sequence[Value] = ranges["num_stages"]
         self._splits_of: Sequence[Value] = ranges["SPLIT_K"]
         self._group_sizes_of: Sequence[Value] = ranges["GROUP_SIZE_M"]
-        self._stages = form.stages and asked(form.stages)
-        self._compiled, self._split, self._group = asked(legal_compiled), asked(legal_split), asked(legal_group)
+        self._split_ends, self._group_ends = _ends(self._splits_of), _ends(self._group_sizes_of)
+        # Of each tile this is asked once.
+        self._stages = form.stages and asked(form.stages, recalls=False)
+        self._compiled, self._split, self._group = asked(compiled), asked(legal_split), asked(legal_group)
         group_sizes = tuple(size for size in ranges["GROUP_SIZE_M"] if isinstance(size, int))
-        self._rules = [(name, asked(rule_for(name, group_sizes))) for name in names if is_for(name, form)]
+        rules = ((name, asked(rule_for(name, group_sizes))) for name in names if is_for(name, form))
+        # Rules that drop nothing whatever the tile, and run-time values that are legal with all, are not asked of each.
+        self._rules = [(name, rule) for name, rule in rules if rule.of({}) is not False]
+        self._splits_differ = any(self._split.of({"SPLIT_K": end}) for end in self._split_ends)
+        self._groups_differ = any(self._group.of({"GROUP_SIZE_M": end}) for end in self._group_ends)
 
     def tile(self, known: dict[str, Any]) -> None:
         """Ask the configs of which all is known but the number of stages, SPLIT_K and GROUP_SIZE_M."""
@@ -157,9 +173,9 @@ class _Asking:
         if self._stages is not None:
             stages = self._that_fit(self._stages.of(known), stages, each)
         # What is legal for the least and the largest is so for those between.
-        if any(self._at(self._split, known, "SPLIT_K", end(splits)) for end in (min, max)):
+        if self._splits_differ and any(self._at(self._split, known, "SPLIT_K", end) for end in self._split_ends):
             splits = self._legal(self._split, known, "SPLIT_K", splits, len(stages) * len(group_sizes))
-        if any(self._at(self._group, known, "GROUP_SIZE_M", end(group_sizes)) for end in (min, max)):
+        if self._groups_differ and any(self._at(self._group, known, "GROUP_SIZE_M", end) for end in self._group_ends):
             group_sizes = self._legal(self._group, known, "GROUP_SIZE_M", group_sizes, len(stages) * len(splits))
         if stages and splits and group_sizes:
             self._ask(self._rules, known, (("num_stages", stages), ("SPLIT_K", splits), ("GROUP_SIZE_M", group_sizes)))
@@ -223,9 +239,11 @@ class _Asking:
 
     def _keep(self, known: Mapping[str, Any], is_open: _Open) -> None:
         names = [name for name, _ in is_open]
+        said = {**self._same, **known}
+        same = {name: said[name] for name in CONFIG_FIELDS if name in said}
         for values in itertools.product(*(values for _, values in is_open)):
-            said = {**self._same, **known, **dict(zip(names, values, strict=True))}
-            self._result.kept.append(Config(**{name: said[name] for name in CONFIG_FIELDS}))
+            same.update(zip(names, values, strict=True))
+            self._result.kept.append(Config(**same))
 
 
 _SETTLED: Asked[bool] = Asked(lambda config: True, watching({}))

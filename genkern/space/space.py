@@ -75,11 +75,6 @@ class Part:
     def size(self) -> int:
         return math.prod(len(values) for _, values in self.ranges)
 
-    @property
-    def group_sizes(self) -> tuple[int, ...]:
-        """The values of GROUP_SIZE_M."""
-        return tuple(value for value in dict(self.ranges)["GROUP_SIZE_M"] if isinstance(value, int))
-
     def others(self) -> Iterator[Others]:
         """The parameters beside the core of a config that are off their neutral values, each time in other ones."""
         more = {name: values for name, values in self.ranges if name not in _CORE}
@@ -325,9 +320,24 @@ def _neutral(parameter: Parameter) -> Value:
 
 def _check_part(part: Part, form: Form, amd: bool) -> None:
     """Raise InputError for values that kernels of this form never have."""
-    family, language = part.family, FAMILIES[part.family].language
+    family = part.family
     if amd and not form.runs_on_amd:
         raise InputError(_NOT_ON_AMD.format(family))
+    if problem := listed_problem(part):
+        raise InputError(f"{family}: {problem}")
+    for name, values in part.ranges:
+        if name in ("xcd_remap", "cache_modifier") and not form.places_loads and values != (PARAMETERS.neutral[name],):
+            raise InputError(f"{family}: {name} must be [{PARAMETERS.neutral[name]}]: this family does not take it")
+        if name == "SPLIT_K" and not form.splits_k and values != (1,):
+            raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
+
+
+# Asked again for every size.
+@lru_cache(maxsize=4096)
+def listed_problem(part: Part) -> str:
+    """Which of the blocks and warps that are listed its kernels never have, and why, or ""."""
+    form, language = formed(part.family, part.chosen), FAMILIES[part.family].language
+    assert isinstance(form, Form)
     for name, values in part.ranges:
         for value in values:
             problem = ""
@@ -336,11 +346,8 @@ def _check_part(part: Part, form: Form, amd: bool) -> None:
             elif name == "num_warps":
                 problem = warps_problem(language, int(value))
             if problem:
-                raise InputError(f"{family}: {name}: {problem}")
-        if name in ("xcd_remap", "cache_modifier") and not form.places_loads and values != (PARAMETERS.neutral[name],):
-            raise InputError(f"{family}: {name} must be [{PARAMETERS.neutral[name]}]: this family does not take it")
-        if name == "SPLIT_K" and not form.splits_k and values != (1,):
-            raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
+                return f"{name}: {problem}"
+    return ""
 
 
 def _rules(key: str, value: object) -> tuple[str, ...]:

@@ -190,6 +190,18 @@ def test_explain_says_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "as much ahead as there is" in ran.out
 
 
+@pytest.mark.parametrize("name", ["M", "op", "arch", "time_us", "code", "batch_size", "instruction_sched_variant"])
+def test_a_key_of_results_is_no_name_for_it(file: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, where the family's file is given; what a results file says by that name stays what it is."""
+    file.write_text(FILE.replace('"prefetch", "pf"', f'"{name}", "pf"'))
+    ran = run_here(capsys, "-m", 64, "-n", 512, "-k", 256, "--arch", "sm_90", "--family", file, "--explain")
+    assert ran.status == 2
+    assert f"parameter {name}: something else is called so: take another name" in ran.err
+    assert str(file) in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert "cute_ahead" not in FAMILIES
+
+
 def test_results_hold_it(file: Path, tmp_path: Path) -> None:
     """A key of its own in YAML, left out where it is neutral; what is read is what was written."""
     add_file(file)

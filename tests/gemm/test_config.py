@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.errors import InputError
-from genkern.gemm.config import Config, has_options
+from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.former_names import FORMER
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter
 
@@ -86,7 +86,7 @@ def test_names_as_documented() -> None:
     """The names that results files hold: what is neutral is left out, AMD's options are there all or none."""
     config = Config("tiled", 128, 256, 64, 8, 1, 8, 3)
     assert config.name == "tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3"
-    assert not has_options(config)
+    assert not has_amd_options(config)
     for field, value, tail in [
         ("waves_per_eu", 2, "EU2_mfma0_kP0_schednone"),
         ("matrix_instr_nonkdim", 16, "EU0_mfma16_kP0_schednone"),
@@ -95,7 +95,7 @@ def test_names_as_documented() -> None:
         ("schedule_hint", "llvm-iglp-0", "EU0_mfma0_kP0_schedllvm__iglp__0"),
     ]:
         amd = dataclasses.replace(config, **{field: value})  # type: ignore[arg-type]
-        assert has_options(amd)
+        assert has_amd_options(amd)
         assert amd.name == f"tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_{tail}"
     assert tuple(PARAMETERS.by_name)[-4:] == tuple(each.name for each in AMD_OPTIONS)
     for fields, tail in [
@@ -110,7 +110,7 @@ def test_names_as_documented() -> None:
         ({"specialized": 1, "xcd_remap": 1}, "specialized_xcd1"),
     ]:
         placed = dataclasses.replace(config, **fields)  # type: ignore[arg-type]
-        assert has_options(placed) is ("kpack" in fields)
+        assert has_amd_options(placed) is ("kpack" in fields)
         assert placed.name == f"tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_{tail}"
 
 

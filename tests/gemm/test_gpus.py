@@ -14,10 +14,10 @@ from machines import known_gpus
 
 from genkern.errors import InputError
 from genkern.gemm import gpus
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import (
     DetectedDevice,
     Gpu,
-    detect_arch,
     detect_devices,
     gpu_for_arch,
     gpu_for_device,
@@ -82,6 +82,13 @@ def test_every_entry_is_plausible(gpu: Gpu) -> None:
     assert gpu.compute_units % gpu.xcds == 0
     # One wave of the largest register need must fit into its SIMD.
     assert gpu.registers_per_thread_max * gpu.warp_size <= gpu.registers_per_unit // gpu.simds_per_unit
+
+
+@every_gpu
+def test_what_plans_choose_by_is_what_gpus_of_warpgroups_have(gpu: Gpu) -> None:
+    """A plan knows no GPU, so those of kernels with wgmma or tcgen05 count on one figure, which all such GPUs have."""
+    if gpu.has.of_warpgroups:
+        assert gpu.shared_bytes_per_block == WARPGROUP_SHARED_BYTES
 
 
 @every_gpu
@@ -315,9 +322,8 @@ def fake_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def test_machine_without_gpu(fake_tools: Callable[[str, str], None]) -> None:
-    """With no tool and no driver there is no device and no arch."""
+    """With no tool and no driver there is no device."""
     assert detect_devices() == []
-    assert detect_arch() is None
 
 
 def test_detection_asks_the_tools(fake_tools: Callable[[str, str], None]) -> None:
@@ -325,7 +331,6 @@ def test_detection_asks_the_tools(fake_tools: Callable[[str, str], None]) -> Non
     fake_tools("nvidia-smi", "import sys\nassert 'compute_cap' in sys.argv[1]\nprint('0, NVIDIA H200, 9.0')")
     fake_tools("rocminfo", f"print({ROCMINFO!r})")
     assert [device.arch for device in detect_devices()] == ["sm_90", "gfx942", "gfx90a"]
-    assert detect_arch() == "sm_90"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +350,7 @@ def test_detection_never_raises(
     monkeypatch.setattr(gpus, "_TIMEOUT_S", 0.3)
     fake_tools("nvidia-smi", program)
     fake_tools("rocminfo", program)
-    assert detect_arch() is None
+    assert detect_devices() == []
 
 
 def test_tool_that_cannot_start_is_no_gpu(fake_tools: Callable[[str, str], None], tmp_path: Path) -> None:

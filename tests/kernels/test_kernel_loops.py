@@ -15,7 +15,7 @@ import pytest
 from forms import CUTE_FORMS, FORMS, REALIGNED, RINGS, made
 from small_gemms import GEMV, WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, taking
 
-from genkern.gemm.config import Config, has_options
+from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
@@ -174,7 +174,7 @@ def modules() -> list[tuple[GemmProblem, Config]]:
     chosen = {
         (form_of(config).stem, config.SPLIT_K > 1): config
         for config in [*taking(PROBLEM), *CLUSTERS]
-        if not has_options(config)
+        if not has_amd_options(config)
     }
     found = [*((PROBLEM, config) for config in chosen.values()), (replace(PROBLEM, M=1), GEMV), FEWER_BITS]
     return found + [(replace(PROBLEM, K=1025), config) for config in REALIGNING]

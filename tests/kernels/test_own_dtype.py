@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_all
+from rooflines import roofline_us
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
@@ -22,7 +23,6 @@ from genkern.ops.op import get_op
 from genkern.profiling.checking.alphabet import LARGEST, choose_alphabet
 from genkern.profiling.checking.bound import accumulator_roundoff
 from genkern.runtime.backends.cublaslt_operation import operation_of, refusal
-from genkern.search.predict import roofline_us
 
 # fp8 with an exponent's bias of 15, which Triton has on NVIDIA: no number is larger than 1.875. PyTorch has none.
 E4B15 = DType(

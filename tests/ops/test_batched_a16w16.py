@@ -9,6 +9,7 @@ import pytest
 from compiled import compile_all
 from forms import CUTE_FORMS, FORMS, PLACES
 from interpreted import INTERPRETED, Interpreter
+from rooflines import roofline_us
 from small_gemms import (
     GEMV,
     SEMAPHORE,
@@ -33,7 +34,7 @@ from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import bytes_moved, get_op
-from genkern.search.predict import predict_us, roofline_us
+from genkern.search.predict import predict_us
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 from genkern.tuning.check import reduced

@@ -9,6 +9,7 @@ import pytest
 from compiled import compile_all
 from forms import FORMS, PLACES
 from interpreted import Interpreter
+from rooflines import roofline_us
 from small_gemms import make_module, needs_interpreter
 
 from genkern.errors import InputError
@@ -23,7 +24,7 @@ from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import bytes_moved, get_op, groups_of
 from genkern.packing.any_m import reach
-from genkern.search.predict import predict_us, promising_first, roofline_us
+from genkern.search.predict import predict_us, promising_first
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 from genkern.tuning.check import reduced

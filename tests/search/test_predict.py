@@ -11,12 +11,13 @@ from forms import FORMS, made
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import known_gpus
+from rooflines import roofline_us
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.search.predict import predict_us, promising_first, roofline_us
+from genkern.search.predict import predict_us, promising_first
 
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(4096, 6144, 4096)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 from forms import CUTE_FORMS, PLACES, made
+from rooflines import roofline_us
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.catalogue import form_of
-from genkern.search.predict import predict_us, promising_first, roofline_us
+from genkern.search.predict import predict_us, promising_first
 from genkern.search.predict_cute import programs_us
 
 H200 = gpu_for_device("NVIDIA H200", "sm_90")

@@ -12,7 +12,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Copied, Descriptor, Leading, Pointer, alignment_of
 from genkern.kernels.expression import Expression, Value, cdiv
 from genkern.ops.groups import Groups
-from genkern.ops.op import Op, get_op, groups_of
+from genkern.ops.op import Op, groups_of
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,13 @@ class Copy:
 class Product:
     """A GEMM as kernels see it: `operands` are A, B, C and the others in the order in which kernels take them.
 
-    `accumulator` is "fp32" or "int32". `sums_are_c`: accumulators need no epilogue, and C has their type.
+    `accumulator` is "fp32" or "int32".
     `starts_early`: as the function of that name says of the architecture. Descriptors are of `copies` where they are.
     """
 
     problem: GemmProblem
     operands: tuple[Operand, ...]
     accumulator: str
-    sums_are_c: bool
     starts_early: bool
     copies: tuple[Copy, ...] = ()
 
@@ -89,13 +88,7 @@ def _pointers(operands: Iterable[Operand]) -> tuple[Argument, ...]:
 @lru_cache(maxsize=256)
 def product_of(problem: GemmProblem, op: Op, arch: str) -> Product:
     """What kernels see of a problem on `arch`."""
-    return Product(problem, op.operands(problem), op.accumulator(problem), sums_are_c(problem), starts_early(arch))
-
-
-def sums_are_c(problem: GemmProblem) -> bool:
-    """Whether the accumulators need no epilogue: neither scale, bias nor activation, and C has their type."""
-    op = get_op(problem.op)
-    return not op.finishes(problem) and problem.dtype_c == op.accumulator(problem)
+    return Product(problem, op.operands(problem), op.accumulator(problem), starts_early(arch))
 
 
 def starts_early(arch: str) -> bool:

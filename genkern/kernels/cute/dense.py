@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import Gpu
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
@@ -167,7 +167,7 @@ def _call(product: Product, variant: Variant) -> Call:
     row_bytes = BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     before_parts = NUM_STAGES * (held * row_bytes) + tile.BARRIER_BYTES
     part_bytes = groups * (tile.ROWS * variant.part * DTYPES[product.by_name["c"].dtype].size_bytes)
-    buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > tile.SHARED_BYTES, 1, tile.MOST_BUFFERS)
+    buffers = where(before_parts + part_bytes * tile.MOST_BUFFERS > WARPGROUP_SHARED_BYTES, 1, tile.MOST_BUFFERS)
     constants: dict[str, Value | str] = {
         **product_constants(problem, variant),
         "swapped": int(variant.swapped),
@@ -245,6 +245,11 @@ def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 
 def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """The tile is one for wgmma and its copies, and stages and parts of C fit shared memory."""
+    # First, since nothing else of the config is read for it: half of a space's tiles are asked no more.
+    across_k = not problem.row_major_a and problem.row_major_b
+    whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
+    if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
+        return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where no operand runs along it"
     block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     height, width = shape.sides(block_m, block_n)
     if height % tile.ROWS or height > _HIGHEST[shape.ping_pong]:
@@ -261,10 +266,6 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
         return f"a warpgroup multiplies at most {tile.WIDEST} columns"
     if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(shape, problem, config)):
         return f"the copy engine takes at most {tile.WIDEST} rows at a time"
-    across_k = not problem.row_major_a and problem.row_major_b
-    whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
-    if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
-        return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where no operand runs along it"
     most_accumulators, of_tile = tile.MOST_ACCUMULATORS[groups], 1 if shape.ping_pong else groups
     accumulators = tile.accumulators(height, width, of_tile)
     if scales_of(problem) == BLOCKS:
@@ -298,7 +299,7 @@ def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callabl
 
     def taken(stages: int) -> int:
         before_parts = tile.BARRIER_BYTES + stages * stage_bytes
-        buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= tile.SHARED_BYTES else 1
+        buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= WARPGROUP_SHARED_BYTES else 1
         return before_parts + buffers * parts
 
     return taken

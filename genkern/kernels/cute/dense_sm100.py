@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import Gpu
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, CTAS, STORE, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
@@ -29,7 +29,7 @@ from genkern.kernels.contract.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STA
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import tile_sm100 as tile
 from genkern.kernels.cute.dense_product import dense_form, finish_limit, operands_limit, product_constants, ring_limit
-from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES, SWIZZLE_128
+from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SWIZZLE_128
 from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
@@ -101,7 +101,7 @@ def _call(product: Product, variant: Variant) -> Call:
         columns = where(used > power, 2 * power, columns)
     before = NUM_STAGES * ((BLOCK_SIZE_M + BLOCK_SIZE_N) // ctas * BLOCK_BYTES) + BARRIER_BYTES
     part_bytes = warp_rows * (tile.STORING_WARPS * variant.part * element_bytes)
-    buffers = where(before + part_bytes * MOST_BUFFERS > SHARED_BYTES, 1, MOST_BUFFERS)
+    buffers = where(before + part_bytes * MOST_BUFFERS > WARPGROUP_SHARED_BYTES, 1, MOST_BUFFERS)
     spare = most(0, (part_bytes * buffers + before) * -1 + tile.ALONE_BYTES)
     c: Argument = Pointer("c_ptr", "c")
     if tma_store:

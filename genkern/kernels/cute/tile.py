@@ -16,8 +16,6 @@ WIDTH_STEP, WIDEST, WIDEST_OF_TWO = 8, 256, 400
 GROUP_WARPS, LOADING_WARPS = 4, 4
 # Parts of C that each warp may have on their way at once, where there is room for as many.
 MOST_BUFFERS = 2
-# What a program may have of an SM's shared memory (CUDA programming guide, compute capability 9.0).
-SHARED_BYTES = 227 * 1024
 # Columns of a part that is swizzled: 128 bytes of 16-bit elements.
 SWIZZLED_PART = 64
 # CUtensorMapSwizzle of 128 bytes, and of none.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SHARED_BYTES
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
+from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS
 
 # Rows of a tile of one program, and of one that two share (tcgen05.mma, cta_group::1 and ::2).
 ROWS = {1: (64, 128), 2: (128, 256)}
@@ -64,5 +65,5 @@ def buffers_and_bytes(
     """
     before = BARRIER_BYTES + stages * stage_bytes(block_m, block_n, ctas)
     parts = STORING_WARPS * warp_rows(block_m) * part * element_bytes
-    buffers = MOST_BUFFERS if before + MOST_BUFFERS * parts <= SHARED_BYTES else 1
+    buffers = MOST_BUFFERS if before + MOST_BUFFERS * parts <= WARPGROUP_SHARED_BYTES else 1
     return buffers, before + buffers * parts

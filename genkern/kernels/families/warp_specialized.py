@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import Gpu
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, CLUSTER_K, REALIGNED, SWAPPED, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
@@ -74,8 +74,6 @@ from genkern.ops.op import get_op, groups_of
 HELPER_WARPS = 4
 # Sizes of the operands' elements that the kernels multiply.
 _OPERAND_BYTES = (1, 2)
-# What a program may have of an SM's shared memory (CUDA programming guide, compute capability 9.0).
-_SHARED_BYTES = 227 * 1024
 _SHAPE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
 # Registers per thread when one program has the whole SM: 65,536 over its threads, in steps of 8.
 MAX_REGISTERS = least(256, 65536 // ((NUM_WARPS + HELPER_WARPS) * 32) // 8 * 8)
@@ -183,7 +181,9 @@ def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
     column = height * DTYPES[problem.dtype_c].size_bytes
     some, few = STORED
     in_turns = ring + column * (width % some + 2 * some)
-    return where(ring + column * width > _SHARED_BYTES, where(in_turns > _SHARED_BYTES, few, some), WIDEST)
+    return where(
+        ring + column * width > WARPGROUP_SHARED_BYTES, where(in_turns > WARPGROUP_SHARED_BYTES, few, some), WIDEST
+    )
 
 
 def _stored(shape: _Shape, problem: GemmProblem, of_tile: tuple[int, ...]) -> int:

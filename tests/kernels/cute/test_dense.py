@@ -9,12 +9,12 @@ import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Leading, Map, Pointer
 from genkern.kernels.catalogue import FAMILIES, form_of, sides
 from genkern.kernels.contract.product import product_of
-from genkern.kernels.cute.tile import SHARED_BYTES
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
@@ -207,7 +207,7 @@ def test_shared_memory_is_said_once() -> None:
                     continue
                 constants = dict(spec_of(each, config).constants)
                 taken = int(constants["shared_bytes"])
-                assert taken <= SHARED_BYTES
+                assert taken <= WARPGROUP_SHARED_BYTES
                 assert [fits(each, config, taken - less) for less in (0, 1)] == [True, False]
                 assert constants["warps"] == warps + 4
                 seen += 1

@@ -9,6 +9,7 @@ import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Leading, Map, Pointer
@@ -16,7 +17,6 @@ from genkern.kernels.catalogue import form_of
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute import tile_sm100 as tile
 from genkern.kernels.cute.dense_sm100 import LIMITS, Shape, tensor_memory_limit
-from genkern.kernels.cute.tile import SHARED_BYTES
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
@@ -148,7 +148,7 @@ def test_what_a_kernel_takes_is_said_once() -> None:
             if legal(each, config, B200):
                 continue
             constants, ctas = dict(spec_of(each, config).constants), config.ctas
-            assert int(constants["shared_bytes"]) <= SHARED_BYTES
+            assert int(constants["shared_bytes"]) <= WARPGROUP_SHARED_BYTES
             assert constants["shared_bytes"] >= tile.ALONE_BYTES
             assert constants["columns"] == tile.columns_of(block_m, block_n, ctas) <= tile.MEMORY_COLUMNS
             part = int(constants["part"]) * FORMS[stem].stores_tma
