@@ -1,7 +1,7 @@
 """Parameter: one number or word that tells kernels of a family apart, and everything that is said of it anywhere.
 
-Names of configs, keys of files, bounds, what a binary's key has and `--explain` follow from these records alone. The
-first eighteen are genkern's; a family of someone's own may declare others (`declare`).
+Names of configs, keys of files, bounds, what a binary's key has and `--explain` follow from these records alone. Those
+of this module are genkern's; a family of someone's own may declare others (`declare`).
 """
 
 from __future__ import annotations
