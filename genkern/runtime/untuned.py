@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from genkern.gemm.config import Config
+from genkern.gemm.parameter import BLOCK_SIZE_M
 from genkern.kernels.argument import Constant, Descriptor
 from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import PackedCall, PackedWinner
@@ -27,6 +28,8 @@ _MOST_BUSY, _SHARED_BANDWIDTH = 0.75, 1.2
 _CLEARLY = 1.02
 # Up to so many rows the weights' bytes are what takes time, for the library too.
 _FEW_ROWS = 64
+# What a config's name says of its tile. Who calls a family of someone's own knows none of its other parameters.
+_ROWS = re.compile(rf"_{BLOCK_SIZE_M.prefix}([1-9][0-9]{{0,9}})_")
 
 
 @dataclass(frozen=True)
@@ -64,14 +67,15 @@ def bound_us(m: int, option: Option) -> float | None:
     It holds for no more tiles, hardly for more rows in these, and longer for more tiles that run at once.
     """
     winner, call = option.winner, option.call
-    if call is None or winner.time_us is None:
+    said = _ROWS.search(winner.config)
+    if call is None or winner.time_us is None or said is None:
         return None
-    config, main = Config.parse(winner.config), _main_launch(call)
-    rows = _said_rows(main) or config.BLOCK_SIZE_M
+    own_rows, main = int(said[1]), _main_launch(call)
+    rows = _said_rows(main) or own_rows
     beyond = -m % rows if _loads_boxes(main) else 0
     if beyond > max(_MOST_OVERHANG * rows, _FEW_BEYOND):
         return None
-    if -(-m // rows) <= -(-option.m // config.BLOCK_SIZE_M):
+    if -(-m // rows) <= -(-option.m // own_rows):
         return winner.time_us * (_MORE_ROWS if m > option.m else 1)
     programs = math.prod(main.programs({"units": winner.compute_units, "M": m})) * main.cluster
     return winner.time_us * _SHARED_BANDWIDTH if programs <= _MOST_BUSY * winner.compute_units else None

@@ -122,7 +122,10 @@ def option(m: int, us: float | None, rows: int | None = None, library: float | N
 
 
 def test_a_winners_time_holds_for_no_more_tiles() -> None:
-    """As it is for fewer rows, nearly so for more in the same tiles, longer for more tiles that all run at once."""
+    """As it is for fewer rows, nearly so for more in the same tiles, longer for more tiles that all run at once.
+
+    Also of a family of someone's own, whose parameters nobody knows here.
+    """
     of = option(64, 10.0)
     assert [bound_us(m, of) for m in (1, 40, 64)] == [10.0] * 3
     assert bound_us(65, of) == pytest.approx(12.0)
@@ -132,7 +135,10 @@ def test_a_winners_time_holds_for_no_more_tiles() -> None:
     # Its config has tiles of 64 rows, of which 40 had rows.
     half_full = replace(of, winner=replace(of.winner, problem=replace(of.winner.problem, M=40)))
     assert 10.0 < bound_us(50, half_full) < 11.0  # type: ignore[operator]
-    for none in (replace(of, call=None), option(64, None)):
+    own = replace(of.winner, config="cute_ahead_BM64_BN64_BK64_GM1_SK1_nW4_nS1_chunk2_columns")
+    assert bound_us(65, replace(of, winner=own)) == bound_us(65, of)
+    nameless = replace(of, winner=replace(of.winner, config="kernel"))
+    for none in (replace(of, call=None), option(64, None), nameless):
         assert bound_us(64, none) is None
 
 
