@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from genkern.errors import ResultsError
+from genkern.errors import InputError, ResultsError
 from genkern.gemm.config import name_today
 from genkern.gemm.former_names import is_gone
 from genkern.gemm.problem import GemmProblem
@@ -18,6 +18,7 @@ from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differen
 from genkern.journal.line import check_of, entry_of, require_whole, unsealed_header, winner_of
 from genkern.journal.neighbour_wins import NeighbourWins
 from genkern.journal.searched import Searched, searched_of
+from genkern.kernels.cute.own import ENVIRONMENT
 
 # How the lines begin that are nearly all of a journal.
 _OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"retimed"))
@@ -197,7 +198,12 @@ class JournalFacts:
             facts.unchecked |= _by_config(check_of(value))
         elif fact == "won":
             if not is_gone(value["config"]):
-                self._note_winner(winner_of(value, problem))
+                try:
+                    self._note_winner(winner_of(value, problem))
+                except InputError as error:
+                    # Nothing is damaged: the name has a parameter that nobody has declared here.
+                    advice = f"; set {ENVIRONMENT} to the files of the families (--family) that the run had"
+                    raise UnusableJournal(f"{self.path}: {error}", advice) from None
         elif fact == "began":
             facts.begun = Begun(**value)
         elif fact == "ended":

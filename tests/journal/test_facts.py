@@ -9,6 +9,7 @@ from test_journal import PROBLEM, START, WINNER, filled
 
 from genkern.journal.facts import read_ends, read_journal
 from genkern.journal.header import UnusableJournal
+from genkern.journal.line import journal_line, values_of
 
 
 def test_ends_are_read_without_what_was_found_of_configs(tmp_path: Path) -> None:
@@ -31,3 +32,14 @@ def test_damage_is_refused_where_it_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"".join([*lines[:-1], b"{}\n", lines[-1]]))
     with pytest.raises(UnusableJournal, match=f"line {len(lines)}: damaged"):
         read_ends(path)
+
+
+def test_a_parameter_of_ones_own_is_no_damage(tmp_path: Path) -> None:
+    """Whoever reads without the family's file is told what to give; the journal is as it should be."""
+    path = tmp_path / "j"
+    filled(path)
+    with path.open("ab") as file:
+        file.write(journal_line("won", {**values_of(WINNER), "config": f"{WINNER.config.name}_ahead3"}, 0))
+    with pytest.raises(UnusableJournal, match=r"_ahead3' is not a config name.*; set GENKERN_FAMILY_FILES") as caught:
+        read_ends(path)
+    assert "damaged" not in str(caught.value)
