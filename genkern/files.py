@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import os
 import re
 import secrets
@@ -11,6 +12,7 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 from genkern.errors import GenkernError, InputError, OutputError
 
@@ -30,6 +32,21 @@ def cache_folder(named: str | None) -> Path:
         return Path(named or default).expanduser()
     except RuntimeError:
         raise InputError("there is no home folder for compiled kernels: give --cache_dir DIR") from None
+
+
+def import_file(file: Path, name: str) -> ModuleType:
+    """Run a file of someone's own, *.py, as the module of this name. Raises whatever it raises."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    # Dataclasses look there for the module that they are in.
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def shown_path(path: str) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from genkern.errors import one_line
-from genkern.gemm.config import Config
+from genkern.gemm.parameter import GROUP_SIZE_M
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms, sampled_us, to_race, to_sample
@@ -35,6 +35,7 @@ _MAX_REPEATS = 32
 _ENOUGH_US = 1000.0
 # Calls in one sample when each follows a flush of the instruction caches.
 _FLUSHED_CALLS = 8
+_GROUP = GROUP_SIZE_M.name
 
 Answer = dict[str, Any]
 # Says something before the answer: {"running": NAME} ahead of whatever may hang or fault, and the answers for all but
@@ -53,8 +54,8 @@ class Server:
         self._gemm: LoadedGemm | None = None
         self._algorithms: Algorithms | None = None
         self._best_us = math.inf
-        # By binaries and SPLIT_K: what the first group size took.
-        self._first_us: dict[tuple[tuple[str, ...], int], float] = {}
+        # By binaries and all that is set at run time but GROUP_SIZE_M: what the first group size took.
+        self._first_us: dict[tuple[tuple[str, ...], frozenset[tuple[str, int]]], float] = {}
         self._next_copy = 0
         self._checking: Checking | None = None
 
@@ -118,7 +119,7 @@ class Server:
 
     def _screen(self, gemm: LoadedGemm, timer: Timer, launchable: Launchable) -> Answer:
         name = launchable.name
-        siblings = (launchable.binaries, Config.parse(name).SPLIT_K)
+        siblings = launchable.binaries, frozenset(each for each in launchable.run_time.items() if each[0] != _GROUP)
         sibling_us = self._first_us.get(siblings, 0.0)
         if gemm.session.screening.leaves_siblings(sibling_us, self._best_us):
             ratio = sibling_us / self._best_us

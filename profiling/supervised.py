@@ -70,6 +70,9 @@ class SupervisedProfiler:
         log_stem = str(Path(log_dir) / f"harness_{device_index}")
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index)
         self._losses = 0
+        # What was screened last, and the best time of that, which a process that is started anew has not seen.
+        self._screening: Session | None = None
+        self._best_us: float | None = None
 
     @property
     def device(self) -> str:
@@ -100,15 +103,16 @@ class SupervisedProfiler:
     def _screen(self, session: Session, feed: Feed) -> Iterator[Measurement]:
         # Those without an answer, by the request that they are part of.
         under_way: deque[list[Candidate]] = deque()
-        best_us = session.best_us
+        if self._screening != session:
+            self._screening, self._best_us = session, session.best_us
         while True:
             while sum(map(len, under_way)) < _WINDOW and (more := feed.next(wait=not under_way)) is not None:
-                sent = self._process.send(_screen_request(more, best_us))
+                sent = self._process.send(_screen_request(more, self._best_us))
                 if not sent and not under_way:
                     # It died while nothing was asked of it: not this candidate's fault.
                     self._process.lost()
                     self._process.open(session)
-                    self._process.send(_screen_request(more, best_us))
+                    self._process.send(_screen_request(more, self._best_us))
                 under_way.append(list(more))
             if not under_way:
                 return
@@ -124,10 +128,10 @@ class SupervisedProfiler:
                 self._count_loss(session)
                 self._process.open(session)
                 for candidates in under_way:
-                    self._process.send(_screen_request(candidates, best_us))
+                    self._process.send(_screen_request(candidates, self._best_us))
             else:
                 if measurement.duration_us is not None:
-                    best_us = min(best_us or measurement.duration_us, measurement.duration_us)
+                    self._best_us = min(self._best_us or measurement.duration_us, measurement.duration_us)
                 yield measurement
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
@@ -367,8 +371,7 @@ def _names(candidate: Candidate) -> dict[str, Any]:
 
 
 def _screen_request(candidates: Sequence[Candidate], best_us: float | None) -> dict[str, Any]:
-    """Candidates that share their binaries and their plan, which are said once, with the best time so far, which a
-    process that was started anew has not seen."""
+    """Candidates that share their binaries and their plan, which are said once, with the best time so far."""
     shared = _names(candidates[0])
     return {
         "command": "screen",

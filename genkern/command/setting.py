@@ -19,7 +19,9 @@ from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
 from genkern.journal.run_folder import run_folder
+from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
+from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
 from genkern.search.strategies import STRATEGIES, ChosenStrategy, chosen_strategy
 from genkern.space.space import Space
@@ -111,11 +113,17 @@ class Setting:
             "budget": {name: value for name, value in budget.items() if name not in ("timeout_s", *since)},
             **{name: budget[name] for name, usual in since.items() if budget[name] != usual},
             **({} if self.strategy.name in STRATEGIES else {"strategy": self.strategy.name}),
+            **({"families": families} if (families := _families()) else {}),
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
             "checks": self.checks,
             "all": self.options.all,
         }
+
+
+def _families() -> dict[str, str]:
+    """Of the files of families of someone's own the digests, which the keys of their binaries have too."""
+    return {file.name: sha256_of(str(file))[:16] for file in family_files()}
 
 
 def _digest(space: Space) -> str:

@@ -195,6 +195,11 @@ class Bench:
         # Whoever waits has perhaps nothing to wait for.
         self._arrived.put(None)
 
+    def put_back(self, name: str) -> None:
+        """This candidate is not measured after all: of those that are made from here on, copies of it may be."""
+        if self.job.ready.pop(name, None) is not None:
+            self.job.launches = {launch: each for launch, each in self.job.launches.items() if each != name}
+
     def close(self) -> None:
         """Nothing is wanted any more; a thread that waits in `made` comes back."""
         self.is_closed = True

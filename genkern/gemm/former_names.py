@@ -14,9 +14,7 @@ _KERNEL, _SEMAPHORE = ("reduce", "kernel"), ("reduce", "semaphore")
 _DIRECT = ("store", "direct")
 
 
-def _with_cluster(
-    name: str, cluster: str, *others: tuple[str, int | str]
-) -> tuple[str, tuple[tuple[str, int | str], ...]]:
+def _with_cluster(name: str, cluster: str, *others: tuple[str, int | str]) -> Former:
     """The family's name with the cluster behind it, and its parameters: a cluster of one program was not said."""
     if cluster == "1x1":
         return name, others

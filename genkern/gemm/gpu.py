@@ -19,6 +19,8 @@ PEAKS = ("fp16", "bf16", "fp8", "int8", "fp32")
 WARPGROUP_SHARED_BYTES = 227 * 1024
 # Significant bits of float32.
 _FLOAT32_BITS = 24
+# Capabilities that are numbers from 1 on.
+_FROM_ONE = ("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes", "kpack_max")
 # Figures of a GPU that may be 0.
 _MAY_BE_ZERO = ("shared_reserved_bytes",)
 
@@ -72,9 +74,11 @@ class Capabilities:
             raise InputError("tcgen05 and tensor_memory_columns belong together")
         if not 1 < self.fp8_sum_bits <= _FLOAT32_BITS:
             raise InputError(f"fp8_sum_bits = {self.fp8_sum_bits} is not from 2 to the {_FLOAT32_BITS} of float32")
-        for name in ("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes"):
+        for name in _FROM_ONE:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} = {getattr(self, name)} is below 1")
+        if self.scalar_registers_per_simd < 0:
+            raise InputError(f"scalar_registers_per_simd = {self.scalar_registers_per_simd} is below 0")
 
     @property
     def of_warpgroups(self) -> bool:

@@ -21,6 +21,8 @@ from genkern.gemm.gpu import Capabilities, Gpu
 ENVIRONMENT = "GENKERN_GPU_FILES"
 ARCH = re.compile(r"gfx[0-9a-f]+|sm_[0-9]+")
 NO_ARCH = "is not an architecture such as gfx942 or sm_90"
+# Beyond all figures of devices; a float has each whole number up to there.
+_MOST = 2**53
 _KINDS = {"int": int, "float": (int, float), "str": str, "bool": bool}
 # Keys of an entry, or of its devices, that are no field of Gpu, and fields that are no key.
 _ONLY_IN_FILES = ("match", "flops_per_clock")
@@ -117,7 +119,9 @@ def _device(arch: str, values: dict[str, Any]) -> tuple[frozenset[str], Gpu]:
         raise InputError("sources names no document")
     has = Capabilities(**_typed(Capabilities, values.pop("has")))
     figures = _typed(Gpu, values)
-    if not all(isinstance(flops, (int, float)) and flops > 0 for flops in flops_per_clock.values()):
+    if not figures["name"].isprintable():
+        raise InputError(f"name = {figures['name'][:40]!r} is no line of text")
+    if not all(type(flops) in (int, float) and 0 < flops < _MOST for flops in flops_per_clock.values()):
         raise InputError("flops_per_clock has something that is no positive number")
     rate = figures["compute_units"] * figures["clock_mhz"] * 1e-6
     peaks = {dtype: rate * flops for dtype, flops in flops_per_clock.items()}
@@ -149,6 +153,8 @@ def _typed(record: type, values: Mapping[str, Any]) -> dict[str, Any]:
         kind = types[key]
         if kind in _KINDS and (not isinstance(value, _KINDS[kind]) or (kind != "bool" and isinstance(value, bool))):  # type: ignore[arg-type]
             raise InputError(f"{key} = {str(value)[:40]!r} is no {kind}")
+        if kind in ("int", "float") and not value < _MOST:
+            raise InputError(f"{key} = {str(value)[:40]} is no figure of a device")
     return dict(values)
 
 

@@ -1,7 +1,7 @@
 """Parameter: one number or word that tells kernels of a family apart, and everything that is said of it anywhere.
 
-Names of configs, keys of files, bounds, what a binary's key has and `--explain` follow from these records alone. The
-first eighteen are genkern's; a family of someone's own may declare others (`declare`).
+Names of configs, keys of files, bounds, what a binary's key has and `--explain` follow from these records alone. Those
+of this module are genkern's; a family of someone's own may declare others (`declare`).
 """
 
 from __future__ import annotations
@@ -261,11 +261,17 @@ class Vocabulary:
         self._taken |= frozenset(names)
 
     def declare(self, parameter: Parameter) -> None:
-        """Make a parameter known. Raises InputError where its name, or what names say of it, is another's."""
+        """Make a parameter known. Raises InputError where its name, or what names say of it, is another's.
+
+        One that is known already may come again, with some of its values.
+        """
         known = self.by_name.get(parameter.name)
         if known is not None:
             if replace(parameter, values=known.values) != known:
                 raise InputError(f"there is another parameter {parameter.name} already: take another name")
+            if parameter.values != known.values and any(map(known.problem, parameter.values)):
+                # Names and files are read by what is known of it.
+                raise InputError(f"there is another parameter {parameter.name} already, which is {known.said}")
             return
         if parameter.name in self._taken:
             raise InputError(f"parameter {parameter.name}: something else is called so: take another name")
@@ -287,7 +293,8 @@ class Vocabulary:
             # From any "_" on, since another value may be said before it.
             if any(self.pattern.fullmatch(_PLAIN + part[at:]) for at, mark in enumerate(part) if mark == "_"):
                 raise InputError(f"parameter {parameter.name} is said {part!r} in names, which others say already")
-        self._own = (*self._own, parameter)
+        # By name, so that names of configs do not hang on the order in which files are read.
+        self._own = tuple(sorted((*self._own, parameter), key=lambda each: each.name))
         self._update()
 
     def _update(self) -> None:

@@ -186,7 +186,7 @@ class JournalFacts:
         if fact == "screened":
             facts.screened |= {measurement.config: measurement for measurement in _of_today(value)}
         elif fact == "unfit":
-            facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items()}
+            facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items() if not is_gone(name)}
         elif fact == "compiled":
             facts.compiled = Compiled(**value)
         elif fact == "retimed":

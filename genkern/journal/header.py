@@ -8,8 +8,8 @@ from typing import Any
 from genkern.errors import ResultsError
 
 SCHEMA = 5
-# What a tool that does not answer leaves out: that alone makes no other run.
-_NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz")
+# What a tool that does not answer leaves out, or a release before did: that alone makes no other run.
+_NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz", "families")
 # Releases whose runs go on here: their kernels are these, by names that are read (genkern.gemm.former_names).
 _GOES_ON = ("0.1.0",)
 # What decides whether a result is the one that is asked for, besides the problem, the device and what measures it.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config, Others
+from genkern.gemm.former_names import FORMER
 from genkern.gemm.parameter import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, CORE, PARAMETERS, Parameter, Value
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.family import Family
@@ -38,12 +39,15 @@ _CHECKED: dict[tuple[str, Others, tuple[int, int, int], int], str] = {}
 def add_file(file: str | Path) -> str:
     """The name of the family that a file declares, which is one of FAMILIES from here on, and in what this one starts.
 
-    Raises InputError for a file that declares none, or one that genkern has.
+    Raises InputError for a file that declares none, or one that genkern has or had.
     """
     file = Path(file).resolve()
     family = own.family_of(file)
     if family.name in FAMILIES and file not in own.files():
         raise InputError(f"{file}: there is a family {family.name} already: take another name")
+    if family.name in FORMER:
+        # Names of its configs would be read as those of that family.
+        raise InputError(f"{file}: {FORMER[family.name][0]} was called {family.name} before: take another name")
     add(family)
     own.remember(file)
     return family.name

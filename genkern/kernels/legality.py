@@ -115,7 +115,7 @@ def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     if (config.xcd_remap or config.cache_modifier != "none") and not facts.places_loads:
         return "this family takes neither xcd_remap nor cache_modifier"
     if gpu is not None:
-        # Of persistent_tma_specialized Triton makes one group of warps where it multiplies by wgmma.
+        # Of persistent_tma with `specialized` Triton makes one group of warps where it multiplies by wgmma.
         one_group = gpu.has.wgmma and facts.interpreted
         warps = config.num_warps if one_group else config.num_warps + facts.helper_warps
         if warps * gpu.warp_size > gpu.threads_per_block_max:

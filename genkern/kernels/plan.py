@@ -9,7 +9,7 @@ alike share one, too (genkern.kernels.specs.plan_text).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -37,11 +37,11 @@ VERSION = 4
 _Grid = tuple[Value, Value, Value]
 
 
-def _free() -> frozenset[str]:
-    """What may be left to say of a value, and is when the plan is used: SMs or CUs, rows of A and C, and what a config
-    tells its binaries when they are launched.
+def _free(others: Iterable[str]) -> frozenset[str]:
+    """What may be left to say of a value, and is when the plan is used: SMs or CUs, rows of A and C, what a config
+    tells its binaries when they are launched, and these.
     """
-    return frozenset({"units", "M", *PARAMETERS.run_time})
+    return frozenset({"units", "M", *PARAMETERS.run_time, *others})
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,12 @@ class LaunchPlan:
         return json.dumps(data, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> LaunchPlan:
-        """Inverse of to_json. Raises InputError for anything that it does not give."""
+    def from_json(cls, text: str, others: Iterable[str] = ()) -> LaunchPlan:
+        """Inverse of to_json. Raises InputError for anything that it does not give.
+
+        `others` are names that it may hang on where nobody has declared them here: parameters of someone's own that a
+        config sets at run time.
+        """
         try:
             data = json.loads(text)
         except (ValueError, RecursionError):
@@ -128,11 +132,12 @@ class LaunchPlan:
         if not isinstance(data, dict) or set(data) != names or data["version"] != VERSION:
             raise InputError(f"{text[:80]!r} is no launch plan of version {VERSION}")
         launches = _checked(data["launches"], "a list", lambda it: isinstance(it, list) and bool(it))
+        free = _free(others)
         return cls(
-            tuple(_launch(launch) for launch in launches),
-            from_json(data["workspace"], _free()),
+            tuple(_launch(launch, free) for launch in launches),
+            from_json(data["workspace"], free),
             _checked(data["workspace_dtype"], "a dtype", lambda it: isinstance(it, str) and it in DTYPES),
-            from_json(data["counters"], _free()),
+            from_json(data["counters"], free),
         )
 
 
@@ -178,22 +183,23 @@ def _argument_data(argument: Argument) -> dict[str, Any]:
     return {"kind": _KIND_OF[type(argument)], **data}
 
 
-def _launch(data: Any) -> PlannedLaunch:
+def _launch(data: Any, free: frozenset[str]) -> PlannedLaunch:
     names = [field.name for field in fields(PlannedLaunch)]
     if not isinstance(data, dict) or sorted(data) != sorted(names):
         raise InputError(f"{str(data)[:80]!r} is no launch: it has other fields than {', '.join(names)}")
+    arguments = _checked(data["arguments"], "a list", lambda it: isinstance(it, list))
     grid = _checked(data["grid"], "three values", lambda it: isinstance(it, list) and len(it) == 3)
-    x, y, z = (from_json(value, _free()) for value in grid)
+    x, y, z = (from_json(value, free) for value in grid)
     return PlannedLaunch(
         _checked(data["symbol"], "a name", _is_name),
         (x, y, z),
         _checked(data["cluster"], "a number from 1", _is_count),
         _checked(data["starts_early"], "true or false", lambda it: isinstance(it, bool)),
-        tuple(map(_argument, _checked(data["arguments"], "a list", lambda it: isinstance(it, list)))),
+        tuple(_argument(each, free) for each in arguments),
     )
 
 
-def _argument(data: Any) -> Argument:
+def _argument(data: Any, free: frozenset[str]) -> Argument:
     kind = _KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
     if kind is None or set(data) != {"kind", *(field.name for field in fields(kind))}:
         raise InputError(f"{str(data)[:80]!r} is no argument of a kernel: its kind or its fields are unknown")
@@ -204,7 +210,7 @@ def _argument(data: Any) -> Argument:
     if "box" in values:
         values["box"] = tuple(values["box"])
     for name in _VALUES.get(kind, ()):
-        values[name] = from_json(values[name], _free())
+        values[name] = from_json(values[name], free)
     return kind(**values)
 
 

@@ -23,9 +23,9 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         "--patience",
         type=_POSITIVE,
         metavar="N",
-        help="compile and measure a size's kernels, the first four of each family and then the most promising first, "
-        "until N in a row brought nothing faster; the rest is predicted_out; a run that is resumed counts anew "
-        "(default: all)",
+        help="compile and measure a size's kernels, the first four of each form of a family and then the most "
+        "promising first, until N in a row brought nothing faster; the rest is predicted_out; a run that is resumed "
+        "counts anew (default: all)",
     )
     group.add_argument(
         "--strategy",

@@ -107,7 +107,9 @@ class PatientSearch(Strategy):
             compiled = compiled_of(event.config)
             self._waiting.pop(compiled, None)
             duration_us = event.duration_us if isinstance(event, Measured) else None
-            self._is_over |= self._patience.ends(self._binary[compiled], duration_us)
+            # What an earlier start has measured may be found wrong where its binary could not be made again.
+            if (binary := self._binary.get(compiled)) is not None:
+                self._is_over |= self._patience.ends(binary, duration_us)
 
     def drop(self) -> Sequence[Unit]:
         if not self._is_over:

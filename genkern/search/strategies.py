@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import cast
 
 from genkern.errors import GenkernError, InputError, one_line
+from genkern.farm.sharing import compiled_of
+from genkern.files import import_file
 from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
 
 # By name, the module here that it is in. A strategy more is a file more, and with a name a line more.
@@ -51,12 +52,8 @@ def _of_file(path: Path) -> ChosenStrategy:
         text = path.read_bytes()
     except OSError as error:
         raise InputError(f"--strategy {path}: {error.strerror}") from None
-    spec = importlib.util.spec_from_file_location(f"genkern_strategy_{path.stem}", path.resolve())
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        module = import_file(path.resolve(), f"genkern_strategy_{path.stem}")
     except Exception as error:
         raise _mistake(path, error) from None
     make = getattr(module, "strategy", None)
@@ -79,7 +76,10 @@ class _FromFile(Strategy):
 
     def ask(self, n: int) -> Sequence[Unit]:
         with self._mistakes_told():
-            return self._strategy.ask(n)
+            asked = self._strategy.ask(n)
+            for unit in asked:
+                self._require_unit(unit)
+            return asked
 
     def tell(self, event: Event) -> None:
         with self._mistakes_told():
@@ -88,6 +88,14 @@ class _FromFile(Strategy):
     def drop(self) -> Sequence[Unit]:
         with self._mistakes_told():
             return self._strategy.drop()
+
+    def _require_unit(self, unit: Unit) -> None:
+        """Raise InputError for what is no unit: all configs of one are launched by the binaries of its first."""
+        if not isinstance(unit, Unit):
+            raise InputError(f"--strategy {self._path}: ask(n) gave {unit!r:.100}, which is no Unit")
+        if not unit.configs or any(compiled_of(config) != unit.compiled for config in unit.configs[1:]):
+            names = ", ".join(config.name for config in unit.configs[:3])
+            raise InputError(f"--strategy {self._path}: ask(n) gave a Unit whose configs share no binaries: ({names})")
 
     @contextlib.contextmanager
     def _mistakes_told(self) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """The protocol of a search: a strategy is asked which binaries to make and measure next, and told what came of them.
 
-A unit is what is compiled once: a binary (with those of the kernels around it) and every config that it serves, which
-differ in GROUP_SIZE_M and SPLIT_K alone. Whoever asks has units made by the farm and measured, several at a time, the
-one that was asked for first before others; whatever happens to a unit or one of its configs is told as an event.
+A unit is what is compiled once: a binary (with those of the kernels around it) and configs that it serves, which differ
+in what is set at run time alone (GROUP_SIZE_M, SPLIT_K). Whoever asks has units made by the farm and measured, several
+at a time, the one that was asked for first before others; whatever happens to a unit or one of its configs is told as
+an event.
 
 A strategy decides the same when it is asked and told the same in the same order: it reads no clock, and draws no number
 but from a seed of its own. So a run can be replayed from its journal (`genkern.tuning.replay`).

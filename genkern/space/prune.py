@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.gemm.config import CONFIG_FIELDS, Config, Others
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import PARAMETERS, Value
 from genkern.gemm.problem import GemmProblem
@@ -51,11 +51,15 @@ class Pruned:
 
     @property
     def binaries(self) -> int:
-        """Main kernels to compile: GROUP_SIZE_M and the value of SPLIT_K are run-time arguments."""
-        return len({(c.SPLIT_K > 1 and form_of(c).split_apart, _compiled_in(c)) for c in self.kept})
+        """Main kernels to compile: what is set at run time (GROUP_SIZE_M, the value of SPLIT_K) is in none."""
+        return len({(c.SPLIT_K > 1 and form_of(c).split_apart, *_of_tile(c), _others_in_binary(c)) for c in self.kept})
 
 
-_compiled_in = operator.attrgetter("family", *_TILE, "num_stages", "others")
+_of_tile = operator.attrgetter("family", *_TILE, "num_stages")
+
+
+def _others_in_binary(config: Config) -> Others:
+    return tuple(other for other in config.others if not PARAMETERS.by_name[other[0]].at_run_time)
 
 
 def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:

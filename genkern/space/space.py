@@ -133,7 +133,7 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
             if space.default and targets & {*space.archs} and op in space.ops:
                 return space
         raise InputError(
-            f"no default space for {op} on {arch}: give one with --space FILE (docs in genkern/spaces/*.yaml)"
+            f"no default space for {op} on {arch}: give one with --space FILE (docs in genkern/space/spaces/*.yaml)"
         )
     file = Path(path)
     if path in shipped_names() and not file.exists():

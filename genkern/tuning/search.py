@@ -191,7 +191,8 @@ class Search:
         dropped = tuple(self.strategy.drop())
         self._steps.append(Told(event, dropped))
         for unit in dropped:
-            place = self._places[unit.configs[0]]
+            if (place := self._places.get(unit.configs[0])) is None:
+                raise InputError(f"the strategy {self._name} dropped {unit.configs[0].name}, which it did not ask for")
             self._dropped.add(place)
             self._bench.drop(place)
 
@@ -199,7 +200,7 @@ class Search:
         """These were made, and are not measured after all."""
         for config in configs:
             self._put_back.add(config)
-            self._bench.job.ready.pop(config.name, None)
+            self._bench.put_back(config.name)
 
     def _is_cached(self, unit: Unit) -> bool:
         if (known := self._cached.get(unit.compiled)) is None:

@@ -11,6 +11,7 @@ import pytest
 from cute_stand_in import StandInFarm, needs_dsl
 
 from genkern.command.options import parse
+from genkern.command.setting import make_setting
 from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
@@ -18,6 +19,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
+from genkern.journal.header import differences
 from genkern.kernels import catalogue
 from genkern.kernels.catalogue import FAMILIES, add_file
 from genkern.kernels.cute import own
@@ -65,6 +67,20 @@ def test_the_option_makes_it_known(example: Path) -> None:
     assert not prune(space, GemmProblem(64, 512, 256, bias=True), H200).kept
 
 
+def test_another_text_is_another_run(example: Path) -> None:
+    """Times and checks of a kernel are not those of what its file says later; journals of before do not say."""
+    file = example / "cute_simple.py"
+    options = ["-m", "64", "-n", "512", "-k", "256", "--arch", "sm_90", "--profiler", "predict", "--family", str(file)]
+    headers: list[dict[str, object]] = []
+    for more in ("", "# Another one.\n"):
+        file.write_text(file.read_text() + more)
+        sha256_of.cache_clear()
+        headers.append(make_setting(parse(options)).journal_header({}, "predicted"))
+    (said,) = differences(*headers)
+    assert re.fullmatch("cute_simple.py was '[0-9a-f]{16}', is '[0-9a-f]{16}'", said)
+    assert differences({key: value for key, value in headers[0].items() if key != "families"}, headers[0]) == []
+
+
 def test_it_is_packed_by_its_plan(example: Path) -> None:
     """As the farm's other kernels are: nothing but its file knows it."""
     add_file(example / "cute_simple.py")
@@ -101,6 +117,11 @@ def test_it_compiles(example: Path) -> None:
             "a family has language = 'cute', and a name that begins with 'cute_'",
         ),
         ("from genkern.kernels.cute.dense import CUTE_WGMMA as FAMILY\n", "there is a family cute_wgmma already"),
+        (
+            "from dataclasses import replace\nfrom genkern.kernels.cute.dense import CUTE_WGMMA\n"
+            "FAMILY = replace(CUTE_WGMMA, name='cute_ping_pong')\n",
+            "cute_wgmma was called cute_ping_pong before: take another name",
+        ),
     ],
 )
 def test_a_file_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:

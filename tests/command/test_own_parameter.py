@@ -36,7 +36,7 @@ from genkern.kernels.cute import own
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
-from genkern.kernels.specs import compiled_in, kernel_specs, launch_plan
+from genkern.kernels.specs import compiled_in, kernel_specs, launch_plan, plan_text
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach
 from genkern.packing.packer import Packer, Wanted
@@ -142,7 +142,7 @@ def test_names_and_bounds(file: Path) -> None:
         config(prefetch=2)
     assert add_file(file) == "cute_ahead"
     ahead = config(prefetch=2, order="columns", chunk=4)
-    assert ahead.name == "cute_ahead_BM64_BN64_BK64_GM1_SK1_nW4_nS1_pf2_columns_ch4"
+    assert ahead.name == "cute_ahead_BM64_BN64_BK64_GM1_SK1_nW4_nS1_ch4_columns_pf2"
     assert parse_config(ahead.name) == ahead
     assert config().name == "cute_ahead_BM64_BN64_BK64_GM1_SK1_nW4_nS1"
     assert config().prefetch == Config("tiled", 64, 64, 64).prefetch == 0
@@ -210,7 +210,7 @@ def test_results_hold_it(file: Path, tmp_path: Path) -> None:
     head, lines = tune_gemm_yaml.render(winners, 132, "")
     results = tmp_path / "results.yaml"
     results.write_text(head + "".join(lines))
-    assert "'prefetch': 2, 'order': 'columns'" in lines[0]
+    assert "'order': 'columns', 'prefetch': 2" in lines[0]
     assert "prefetch" not in lines[1] + lines[2]
     assert "'chunk': 2" in lines[2]
     assert [row.config for row in read_results(str(results), GemmDefaults())] == configs
@@ -285,6 +285,33 @@ def test_processes_that_it_starts_know_it(file: Path) -> None:
     name = config(prefetch=7).name
     ran = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "7\n"), ran.stderr
+
+
+MEASURED = """
+import sys
+from genkern.profiling.loaded_gemm import Launchable, LoadedGemm
+gemm = object.__new__(LoadedGemm)
+gemm.units = 132
+plan, known = gemm._plan_of(Launchable("any", (), sys.argv[1], {"GROUP_SIZE_M": 1, "SPLIT_K": 1, "chunk": 4}))
+print(plan.closed(known).launches[0].arguments[-1].value, "genkern.kernels.catalogue" in sys.modules)
+"""
+
+
+def test_the_measured_process_needs_no_family(file: Path) -> None:
+    """It reads plans that hang on a parameter which nobody has declared there."""
+    add_file(file)
+    plan = plan_text(product_of(PROBLEM, get_op("a16w16"), "sm_90"), config(chunk=4), H200)
+    ran = subprocess.run([sys.executable, "-c", MEASURED, plan], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "4 False\n"), ran.stderr
+
+
+def test_what_is_set_at_run_time_is_in_no_binary(file: Path) -> None:
+    """Pruning counts the binaries that there are to compile."""
+    add_file(file)
+    text = SPACE.replace("    order: [rows, columns]\n", "    order: [rows]\n    chunk: [1, 2, 4]\n")
+    pruned = prune(space_of(file, text), PROBLEM, H200)
+    assert len([each for each in pruned.kept if each.family == "cute_ahead"]) == 2 * 3
+    assert pruned.binaries == 2 + 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
-from genkern.gemm.parameter import CLUSTER, CORE, PARAMETERS, REDUCE, SWAPPED, Parameter, Vocabulary, pair_of
+from genkern.gemm.parameter import CLUSTER, CLUSTER_K, CORE, PARAMETERS, REDUCE, SWAPPED, Parameter, Vocabulary, pair_of
 
 PREFETCH = Parameter("prefetch", "pf", range(9), "buffers that are asked for ahead", 0)
 OTHERS = tuple(each for each in PARAMETERS.all if each not in CORE)
@@ -82,6 +82,21 @@ def test_one_more_parameter(own: Vocabulary) -> None:
     own.declare(PREFETCH)
     own.declare(PREFETCH.of(0, 1))
     assert own.by_name["prefetch"] == PREFETCH
+
+
+@pytest.mark.parametrize("parameter", [CLUSTER.of("1x1", "3x1"), CLUSTER_K.of(1, 6)])
+def test_values_that_nobody_could_read_back(own: Vocabulary, parameter: Parameter) -> None:
+    """A family may have fewer values of a known parameter, but no new ones: names and files are read without it."""
+    with pytest.raises(InputError, match=f"another parameter {parameter.name} already, which is one of"):
+        own.declare(parameter)
+
+
+def test_the_order_of_files_changes_no_name(own: Vocabulary) -> None:
+    """Whoever declares first: names say one's own parameters in the order of the alphabet."""
+    early = Parameter("early", "", (0, 1), "a flag", 0)
+    own.declare(PREFETCH)
+    own.declare(early)
+    assert Config("mine", 16, 16, 64, prefetch=3, early=1).name.endswith("_nS2_early_pf3")
 
 
 @pytest.mark.parametrize(

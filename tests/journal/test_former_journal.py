@@ -119,9 +119,11 @@ def test_families_that_are_no_more_decide_nothing(family: str, tmp_path: Path) -
     lines += [journal_line("screened", columns([screened(gone, 9.0), screened(NAME, 10.0)]), 0)]
     lines += [journal_line("retimed", columns([replace(final, config=gone) for final in FINALS[:1]] + FINALS), 0)]
     lines += [journal_line("won", {**values_of(WINNER), "config": gone}, 0)]
+    lines += [journal_line("unfit", unfit_columns([([gone, SWAPPED.name], HANGING)]), 0)]
     path.write_bytes(b"".join(lines))
     facts = read_journal(path)
     assert set(facts.of(PROBLEM).screened) == {NAME}
+    assert set(facts.of(PROBLEM).unfit) == {SWAPPED.name}
     assert facts.of(PROBLEM).finals == FINALS
     assert (facts.of(PROBLEM).winner, facts.winners()) == (None, [])
 

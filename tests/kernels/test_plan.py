@@ -87,3 +87,11 @@ def test_what_is_no_json_is_refused(text: str) -> None:
     """Neither is what cannot be read at all."""
     with pytest.raises(InputError, match="is no launch plan"):
         LaunchPlan.from_json(text)
+
+
+def test_what_else_a_plan_may_hang_on() -> None:
+    """Names of parameters that only the family's own process knows, where whoever reads it says so."""
+    text = damaged(lambda data: data["launches"][0].update(grid=["chunk", 1, 1]))
+    with pytest.raises(InputError, match="'chunk' is no number"):
+        LaunchPlan.from_json(text)
+    assert LaunchPlan.from_json(text, ["chunk"]).hangs_on == {"chunk"}

@@ -289,7 +289,10 @@ def test_the_vendor_library_may_refuse_in_more_ways(gpu: FakeGpu, monkeypatch: p
 
 @pytest.mark.parametrize("exhaustive", [False, True])
 def test_group_sizes_of_a_slow_binary_are_left_out(exhaustive: bool, gpu: FakeGpu) -> None:
-    """Once one of them took far more than the best; with an exhaustive budget each is timed."""
+    """Once one of them took far more than the best; with an exhaustive budget each is timed.
+
+    What differs in more that is set at run time, a parameter of someone's own too, is no group size of it.
+    """
     budget = replace(SESSION.budget, exhaustive=exhaustive)
     parent = Parent(replace(SESSION, budget=budget, screening=screening_for(budget)))
     parent.screen("us10")
@@ -300,8 +303,9 @@ def test_group_sizes_of_a_slow_binary_are_left_out(exhaustive: bool, gpu: FakeGp
     assert answer["config"] == sibling
     assert ("left_out" in answer) != exhaustive
     assert ("us100" in gpu.launched) == exhaustive
-    split = name_of("us100").replace("SK1", "SK4")
-    assert "samples_us" in parent.ask("screen", configs=[split], binaries=["us100"])
+    for others in ({"SPLIT_K": 4}, {"SPLIT_K": 1, "chunk": 2}):
+        run_times = [{"GROUP_SIZE_M": 1, **others}]
+        assert "samples_us" in parent.ask("screen", configs=[name_of("us100")], binaries=["us100"], run_times=run_times)
     for us, left_out in ((14, False), (17, not exhaustive)):
         parent.screen(f"us{us}")
         near = name_of(f"us{us}").replace("GM1", "GM8")

@@ -122,6 +122,9 @@ def test_a_new_process_is_told_the_best_time(session: Session, profiler: Supervi
     ]
     measured = [m.duration_us for m in profiler.screen(session, alone(wanted))]
     assert measured == [9.0, 5.0, 3.0, None, 3.0]
+    # In another round of the same screening.
+    again = [candidate("killed"), candidate("told", 6)]
+    assert [m.duration_us for m in profiler.screen(session, alone(again))] == [None, 3.0]
     resumed = replace(session, best_us=0.25)
     assert [m.duration_us for m in profiler.screen(resumed, alone(iter([candidate("told", 1)])))] == [0.25]
 

@@ -151,3 +151,44 @@ def test_what_is_none_is_said(
     with pytest.raises(InputError, match=said) as caught:
         chosen_strategy(asked, patience)
     assert "\n" not in str(caught.value)
+
+
+DATA = """from __future__ import annotations
+from dataclasses import dataclass
+from genkern.search.predicted_order import PredictedOrder as strategy
+
+@dataclass
+class Seen:
+    config: str
+"""
+
+
+def test_a_file_may_have_dataclasses(tmp_path: Path) -> None:
+    """Whose fields' types are texts: they are looked up in the module."""
+    (tmp_path / "own.py").write_text(DATA)
+    assert len(chosen_strategy(str(tmp_path / "own.py"), 0).make(task()).ask(9)) == 7
+
+
+@pytest.mark.parametrize(
+    ("units", "said"),
+    [
+        ("[Unit(task.configs[::-1])]", "a Unit whose configs share no binaries: .*tiled_BM64.*nS8, tiled"),
+        ("[Unit(())]", r"a Unit whose configs share no binaries: \(\)"),
+        ("list(task.configs)", r"ask\(n\) gave Config.*, which is no Unit"),
+    ],
+)
+def test_what_is_no_unit_is_said(units: str, said: str, tmp_path: Path) -> None:
+    """All configs of one are launched by one set of binaries, so that times of others would be another kernel's."""
+    text = OWN.replace("units_of\n", "units_of, Unit\n", 1).replace("units_of(task.configs)[-2:]", units)
+    (tmp_path / "own.py").write_text(text)
+    strategy = chosen_strategy(str(tmp_path / "own.py"), 0).make(task())
+    with pytest.raises(InputError, match=said) as caught:
+        strategy.ask(1)
+    assert "\n" not in str(caught.value)
+
+
+def test_patience_is_told_of_what_was_never_made() -> None:
+    """A config of an earlier start that a check finds wrong, where its binary could not be made again."""
+    strategy = chosen_strategy(None, 1).make(task(patience=1))
+    strategy.tell(Lost(CONFIGS[0].having(num_stages=12), Outcome.WRONG))
+    assert len(strategy.ask(9)) == 7

@@ -41,6 +41,7 @@ class LastFirst(Farm):
         super().__init__(BinaryCache(folder), target_of("sm_90"), "3.6.0", jobs=2, timeout_s=1.0)
         self.refused: Collection[int] = ()
         self.full: Collection[int] = ()
+        self.code: str | None = None
 
     def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
         for _, job in reversed(jobs):
@@ -50,7 +51,7 @@ class LastFirst(Farm):
             elif stages in self.full:
                 tell(job.key, OutputError("the disk is full"))
             else:
-                tell(job.key, Binary(job.key, "/entry", "symbol", Resources()))
+                tell(job.key, Binary(job.key, "/entry", "symbol", Resources(code_sha256=self.code)))
 
 
 class Timer:
@@ -186,6 +187,21 @@ def test_what_is_dropped_is_not_measured(bench: Bench) -> None:
     assert not set(left) & set(bench.job.ready)
 
 
+def test_a_copy_of_what_is_dropped_is_measured(bench: Bench, farm: LastFirst) -> None:
+    """Of machine code that several binaries have somebody is measured, though the first that was made is not."""
+    farm.code = "a" * 64
+
+    class DropsFirst(Scripted):
+        def tell(self, event: Event) -> None:
+            self.told.append(event)
+            if isinstance(event, Compiled) and event.unit == UNITS[0]:
+                self.dropping, self.now = UNITS[:1], UNITS[1:3]
+
+    search = Search(bench, CONFIGS, ChosenStrategy("drops", DropsFirst), functools.partial(Task, PROBLEM, GPU), {})
+    assert names(search.measurements(Timer())) == [config.name for config in UNITS[2].configs]
+    assert {bench.job.unfit[config.name].outcome for config in UNITS[1].configs} == {Outcome.IDENTICAL}
+
+
 def test_what_is_refused_or_lost_is_told(bench: Bench, farm: LastFirst) -> None:
     """A unit that the compiler refuses as a whole, a config without a time by its outcome."""
     farm.refused = {3}
@@ -242,6 +258,15 @@ def test_what_a_strategy_must_not_ask_for(bench: Bench, unit: Unit, said: str) -
     assert isinstance(search.strategy, Scripted)
     search.strategy.left.insert(0, unit)
     with pytest.raises(InputError, match=said):
+        list(search.measurements(Timer()))
+
+
+def test_what_a_strategy_must_not_drop(bench: Bench) -> None:
+    """What it did not ask for."""
+    search = a_search(bench)
+    assert isinstance(search.strategy, Scripted)
+    search.strategy.dropping = [UNITS[-1]]
+    with pytest.raises(InputError, match=f"scripted dropped {UNITS[-1].configs[0].name}, which it did not ask for"):
         list(search.measurements(Timer()))
 
 

@@ -11,10 +11,10 @@ class Variant:
 
     That is `rows` of skinny; in CuTe DSL how many columns of C go out at a time, `part`; and in Gluon how many copies
     bring the columns of a tile, `column_boxes`, and how many take parts of it to C, `c_parts`, each by a descriptor of
-    its own. The `cluster` programs of a cluster make one
-    tile, or have tiles of their own: `down` of them along the rows that wgmma goes along, `across` along the columns;
-    in CuTe DSL along M and along N.
-    Of these `ctas` share one (tcgen05.mma's cta_group). `copies`: the operands that realign copies, by letters.
+    its own. The `cluster` programs of a cluster make one tile, or have tiles of their own: `down` of them along the
+    rows that wgmma goes along, `across` along the columns; in CuTe DSL along M and along N. Of these `ctas` share one
+    (tcgen05.mma's cta_group). `copies`: the operands that a kernel of realigned copies, by letters. `held`: steps of A
+    that skinny_dot has in shared memory at a time (0: none), and `in_parts` that those are not all.
     """
 
     name: str

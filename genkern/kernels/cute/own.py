@@ -5,11 +5,11 @@ A file is known to this process and, through the environment, to those that it s
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
 from genkern.errors import InputError
+from genkern.files import import_file
 from genkern.kernels.contract.family import Family
 
 # Files, separated as in PATH.
@@ -30,12 +30,10 @@ def remember(file: Path) -> None:
 
 def family_of(file: Path) -> Family:
     """What a file declares. Raises InputError, one line, for one that declares none, or fails."""
-    spec = importlib.util.spec_from_file_location(f"genkern_family_{file.stem}", file)
-    if not file.is_file() or spec is None or spec.loader is None:
+    if not file.is_file() or file.suffix != ".py":
         raise InputError(f"{file} is no Python file with a family (docs/cute.md)")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        module = import_file(file, f"genkern_family_{file.stem}")
     except Exception as error:  # whatever someone else's code raises is to be told as one line
         text = " ".join(str(error).split())[:200]
         raise InputError(f"{file} cannot be imported: {type(error).__name__}: {text}") from error
