@@ -40,3 +40,27 @@ def assert_gone(folder: Path) -> None:
     while (left := relatives(folder)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert left == []
+
+
+def zombies() -> dict[int, str]:
+    """Children of this process that wait to be reaped; those of other tests among them."""
+    return {pid: line for pid, line in _all_children().items() if line.startswith("Z")}
+
+
+def children(program: str) -> dict[int, str]:
+    """Those children of this process whose command line names this program, with their state and that line."""
+    return {pid: line for pid, line in _all_children().items() if program in line}
+
+
+def _all_children() -> dict[int, str]:
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                state, ppid = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:2]
+                line = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if int(ppid) == os.getpid():
+                found[int(entry)] = f"{state} {line}"
+    return found

@@ -100,14 +100,14 @@ def _row(kernel: str, stem: str, config: Config, columns: Sequence[str]) -> str:
     return _wrapped("(" + ", ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in values) + "),")
 
 
-def _wrapped(text: str, indent: str = "    ") -> str:
-    """Text in lines of a module, broken at spaces, of which names and numbers have none."""
-    lines, room, inside = [], _LINE - len(indent), " " * text.startswith("(")
-    while len(text) > room:
-        at = text.rfind(" ", 0, room + 1)
-        lines.append(text[:at])
-        text = inside + text[at + 1 :]
-    return "\n".join(indent + line for line in (*lines, text))
+def _wrapped(row: str) -> str:
+    """A row in lines of the module's table, broken at spaces, of which names and numbers have none."""
+    lines, room = [], _LINE - len(_INDENT)
+    while len(row) > room:
+        at = row.rfind(" ", 0, room + 1)
+        lines.append(row[:at])
+        row = " " + row[at + 1 :]
+    return "\n".join(_INDENT + line for line in (*lines, row))
 
 
 def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
@@ -229,7 +229,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "helpers": used,
         "kernels": kernels,
         "rows": rows,
-        "columns": _wrapped(" ".join(("name", "kernel", "form", "binary", *rows.columns))),
+        "columns": ("name", "kernel", "form", "binary", *rows.columns),
         "forms": [forms[form] for form in sorted(forms)],
         "form_of": dict(sorted(launched_by.items())),
         "with_workspace": [form for form in forms if forms[form].has_workspace],
@@ -278,8 +278,8 @@ def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
     ).strip()
 
 
-# Characters of a line of a module.
-_LINE = 120
+# Characters of a line of a module, and what rows of its table begin with.
+_LINE, _INDENT = 120, "    "
 # Functions that kernels call, and one another.
 _HELPERS = (
     "gemm/order.py.j2",

@@ -28,7 +28,7 @@ from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
-from genkern.runtime.process.own_command import OwnCommand, pack_arguments
+from genkern.runtime.process.own_command import finished, pack_arguments
 from genkern.runtime.table import Table
 from genkern.space.guide_names import TCGEN05, WGMMA, in_guide_names
 
@@ -296,14 +296,10 @@ def _loss(row: TunedRow, best: TunedRow) -> float:
 
 
 def _run(arguments: Sequence[str], log: Path) -> None:
-    command = OwnCommand(arguments, log)
     try:
-        status = command.wait()
-    except BaseException:
-        command.end()
-        raise
-    if status not in (0, 1):
-        raise ResultsError(f"{command.last_line or f'genkern ended with {status}'} ({log})")
+        finished(arguments, log)
+    except ResultsError as error:
+        raise ResultsError(f"{error} ({log})") from None
 
 
 def _gpu_of(tensor: Any) -> LiveGpu:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_ways import gpu as gpu
 from recording_gpu import Encoded, FakeDriver, FakeGpu, Launched
 from small_bundle import HereFarm, rows
 from small_gemms import ON_COPIES, SPLIT, TILED_TMA_SPLIT, TMA, TRITON_VERSION, specs_of, target_of, write_module
@@ -27,7 +28,6 @@ from genkern.kernels.specs import plan_text, run_time_values
 from genkern.ops.op import get_op
 from genkern.profiling.checking.guard import guarded, guarded_vector
 from genkern.profiling.loaded_gemm import Launchable, LoadedGemm
-from genkern.runtime.launch import launcher
 from genkern.runtime.launch.cached_call import CachedBinaries
 from genkern.timing.session import Budget, Session
 
@@ -40,16 +40,6 @@ ROWS += [("sm_90", GemmProblem(1, 536, 174, row_major_b=True), ON_COPIES)]
 ROWS += [("sm_90", GemmProblem(536, 1, 174), ON_COPIES)]
 ROWS += [("sm_90", GemmProblem(48, 96, 512, "batched_a16w16", own=(("batch_size", 3),)), TILED_TMA_SPLIT)]
 ROWS += [("sm_90", GemmProblem(48, 96, 512, bias=True), SPLIT)]
-
-
-@pytest.fixture(params=["native", "ctypes"])
-def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
-    """A GPU on which launches are made by the C extension, or through ctypes."""
-    if request.param == "ctypes":
-        monkeypatch.setattr(launcher, "_native", None)
-    elif launcher._native is None:
-        pytest.skip("the C extension was not built: there is no compiler")
-    return FakeGpu()
 
 
 class Bench:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import children, zombies
 from units import alone
 
 from genkern.errors import ProfilerError
@@ -54,32 +55,8 @@ def profiler(hostile_path: Path) -> Iterator[SupervisedProfiler]:
     profiler = SupervisedProfiler("cudagraph", 0, str(hostile_path), str(hostile_path), harness=HARNESS)
     yield profiler
     profiler.close()
-    assert children() == {}
+    assert children("fake_harness") == {}
     assert set(zombies()) <= before
-
-
-def zombies() -> dict[int, str]:
-    """Children of this process that wait to be reaped; those of other tests among them."""
-    return {pid: line for pid, line in _all_children().items() if line.startswith("Z")}
-
-
-def children() -> dict[int, str]:
-    """The measured processes below this process."""
-    return {pid: line for pid, line in _all_children().items() if "fake_harness" in line}
-
-
-def _all_children() -> dict[int, str]:
-    found = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                state, ppid = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:2]
-                line = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if int(ppid) == os.getpid():
-                found[int(entry)] = f"{state} {line}"
-    return found
 
 
 def candidate(family: str, block_m: int = 10) -> Candidate:
@@ -164,13 +141,13 @@ def test_a_reserve_stands_by(session: Session, profiler: SupervisedProfiler) -> 
     """From the first session on: each replacement is a process that was started before it was needed."""
     for _ in range(2):
         assert next(profiler.screen(session, alone([candidate("good")]))).outcome is Outcome.MEASURED
-        before = set(children())
+        before = set(children("fake_harness"))
         assert len(before) == 2
         assert [m.outcome for m in profiler.screen(session, alone([candidate("killed"), candidate("good", 2)]))][
             -1
         ] is Outcome.MEASURED
-        assert len(before & set(children())) == 1
-        assert len(children()) == 2
+        assert len(before & set(children("fake_harness"))) == 1
+        assert len(children("fake_harness")) == 2
 
 
 def test_a_death_between_candidates_is_nobodys_fault(session: Session, profiler: SupervisedProfiler) -> None:
@@ -373,7 +350,7 @@ def test_a_device_that_stays_broken_is_left_alone(session: Session, profiler: Su
     with pytest.raises(ProfilerError, match="GPU 0 is broken: 5 measured processes in a row"):
         measured.extend(iter(lambda: next(screening), None))
     assert len(measured) < 6
-    assert children() == {}
+    assert children("fake_harness") == {}
 
 
 def test_a_problem_that_does_not_fit_is_no_fault_of_the_device(session: Session, profiler: SupervisedProfiler) -> None:

@@ -77,6 +77,23 @@ class OwnCommand:
         return lines[-1].removeprefix("genkern: ") if lines else ""
 
 
+def finished(arguments: Sequence[str], log: Path) -> int:
+    """Run `python -m genkern ARGUMENTS` to its end: 0, or 1 where some of what it was asked for could not be done.
+
+    Raises ResultsError with its own last line where it ended otherwise, and OutputError where it cannot be started.
+    Where this process is stopped meanwhile, by Ctrl-C for example, the command ends first.
+    """
+    command = OwnCommand(arguments, log)
+    try:
+        status = command.wait()
+    except BaseException:
+        command.end()
+        raise
+    if status not in (0, 1):
+        raise ResultsError(command.last_line or f"genkern ended with {status}")
+    return status
+
+
 def pack_arguments(results: Path, bundle: Path, cache: Path) -> list[str]:
     """Write the winners of a results file into a bundle: 1 where some could not be packed, above that there is none."""
     return ["pack", str(results), "-o", str(bundle), "--cache_dir", str(cache)]
@@ -84,15 +101,7 @@ def pack_arguments(results: Path, bundle: Path, cache: Path) -> list[str]:
 
 def pack(results: Path, bundle: Path, cache: Path, log: Path) -> int:
     """See pack_arguments. Raises ResultsError with the command's own line when there is no bundle to show for it."""
-    command = OwnCommand(pack_arguments(results, bundle, cache), log)
-    try:
-        status = command.wait()
-    except BaseException:
-        command.end()
-        raise
-    if status not in (0, 1):
-        raise ResultsError(command.last_line or f"genkern pack ended with {status}")
-    return status
+    return finished(pack_arguments(results, bundle, cache), log)
 
 
 def _environment() -> dict[str, str]:
