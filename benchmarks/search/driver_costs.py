@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args(argv)
     size_bytes, plans, configs = plan_bytes(FEW_ROWS)
-    golden = sum(len(path.read_text().splitlines()) for path in (ROOT / "tests" / "golden").iterdir() if path.is_file())
+    golden = sum(len(path.read_text().splitlines()) for path in (ROOT / "tests" / "golden").glob("*.expected"))
     rows = [
         ("prune_s", f"{prune_s(CUBE, options.repeats):.2f}"),
         ("plan_bytes_per_size", f"{size_bytes:,} ({plans:,} plans, {configs:,} configs)"),

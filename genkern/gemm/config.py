@@ -86,6 +86,18 @@ class Config:
         return {**{name: getattr(self, name) for name in _CORE}, **dict(self.others)}
 
     @property
+    def features(self) -> dict[str, float]:
+        """What a model of its time sees: numbers of all parameters, also of those at their neutral values.
+
+        Words, and the family, are 1 under "PARAMETER=WORD"; words that it does not have are 0, or left out where a
+        parameter may be any word.
+        """
+        seen = {f"family={self.family}": 1.0}
+        for parameter in PARAMETERS.all:
+            seen |= parameter.features(getattr(self, parameter.name))
+        return seen
+
+    @property
     def name(self) -> str:
         """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_swapped`; a valid Python identifier, no two alike."""
         core = (

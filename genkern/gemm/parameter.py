@@ -18,7 +18,7 @@ HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _WORD = re.compile(r"\.?[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*", re.ASCII)
 # What is called so already, where a parameter stands beside it: in a config, a space file, and the values of a call.
-_TAKEN = ("family", "others", "name", "values", "having", "parse", "config", "rules", "M", "N", "K", "BATCH")
+_TAKEN = ("family", "others", "name", "values", "features", "having", "parse", "config", "rules", "M", "N", "K", "BATCH")
 # Without capital letters a family cannot hold a part of the name, so that a name has one reading only.
 FAMILY = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 
@@ -126,6 +126,12 @@ class Parameter:
         if not self.values:
             return text.replace("__", "-")
         return next(str(each) for each in self.values if str(each).removeprefix(".") == text)
+
+    def features(self, value: Value) -> dict[str, float]:
+        """What a model sees of it: a number as it is; of words 1 for the one that it is, and 0 for the others."""
+        if not self.is_word:
+            return {self.name: float(value)}
+        return {f"{self.name}={each}": float(each == value) for each in self.values or (value,)}
 
 
 BLOCK_SIZE_M = Parameter("BLOCK_SIZE_M", "BM", range(1, 1025), "rows of C that a program makes at a time")
