@@ -18,7 +18,8 @@ HINT = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _WORD = re.compile(r"\.?[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*", re.ASCII)
 # What is called so already, where a parameter stands beside it: in a config, a space file, and the values of a call.
-_TAKEN = ("family", "others", "name", "values", "features", "having", "parse", "config", "rules", "M", "N", "K", "BATCH")
+_OF_CONFIGS = ("family", "others", "name", "values", "features", "having", "parse")
+_TAKEN = (*_OF_CONFIGS, "config", "rules", "M", "N", "K", "BATCH")
 # Without capital letters a family cannot hold a part of the name, so that a name has one reading only.
 FAMILY = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 

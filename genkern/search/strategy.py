@@ -9,9 +9,11 @@ A strategy decides the same when it is asked and told the same in the same order
 but from a seed of its own. So a run can be replayed from its journal (`genkern.tuning.replay`).
 
 A strategy is a file with a function `strategy(task)`, which returns a `Strategy` for one size: here, or anywhere
-(`--strategy FILE.py`). What a model of times needs of a config is `Config.features`. Two decisions are not the strategy's. Who is timed again and wins is `select`'s, of whatever was
-measured. What a launch that is under way tells of the next ones (`screening`: that it is hopeless, that other group
-sizes of its binary are not worth a launch) is the measured process's, since it takes microseconds.
+(`--strategy FILE.py`). A model of times has what it needs of a config by `Config.features`.
+
+Two decisions are not the strategy's. Who is timed again and wins is `select`'s, of whatever was measured. What a launch
+that is under way tells of the next ones (`screening`: that it is hopeless, that other group sizes of its binary are not
+worth a launch) is the measured process's, since it takes microseconds.
 """
 
 from __future__ import annotations

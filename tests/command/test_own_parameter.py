@@ -146,6 +146,8 @@ def test_names_and_bounds(file: Path) -> None:
     assert parse_config(ahead.name) == ahead
     assert config().name == "cute_ahead_BM64_BN64_BK64_GM1_SK1_nW4_nS1"
     assert config().prefetch == Config("tiled", 64, 64, 64).prefetch == 0
+    assert ahead.features["prefetch"] == 2.0
+    assert ahead.features["order=columns"] == 1.0
     assert values_problem(config(prefetch=9)) == "prefetch 9 is not a whole number from 0 to 8"
     assert values_problem(Config("tiled", 64, 64, 64, prefetch=1)) == "tiled has no parameter prefetch"
     for refused in (f"{config().name}_pf9", f"{config().name}_ch3", "tiled_BM64_BN64_BK64_GM1_SK1_nW4_nS1_pf1"):

@@ -255,12 +255,14 @@ def test_configs_survive_pickling_and_copying() -> None:
 
 
 def test_features_are_of_every_parameter() -> None:
-    """A number stands under its parameter's name, neutral ones too; a word is 1 among all that there are, which are 0."""
+    """A number stands under its parameter's name, neutral ones too; a word is 1, and the others 0."""
     config = Config("cute_wgmma", 128, 64, 64, SPLIT_K=3, cluster="2x1", swapped=1, schedule_hint="a-b")
     seen = config.features
     assert seen["family=cute_wgmma"] == seen["cluster=2x1"] == seen["swapped"] == seen["schedule_hint=a-b"] == 1.0
-    assert seen["BLOCK_SIZE_M"] == 128.0 and seen["SPLIT_K"] == 3.0
-    assert seen["cluster=1x1"] == seen["realigned"] == 0.0 and seen["cluster_k"] == 1.0
+    assert seen["BLOCK_SIZE_M"] == 128.0
+    assert seen["SPLIT_K"] == 3.0
+    assert seen["cluster=1x1"] == seen["realigned"] == 0.0
+    assert seen["cluster_k"] == 1.0
     assert {name.partition("=")[0] for name in seen} == {"family", *(each.name for each in PARAMETERS.all)}
     assert all(type(value) is float for value in seen.values())
 
