@@ -197,8 +197,7 @@ class Bench:
 
     def put_back(self, name: str) -> None:
         """This candidate is not measured after all: of those that are made from here on, copies of it may be."""
-        if self.job.ready.pop(name, None) is not None:
-            self.job.launches = {launch: each for launch, each in self.job.launches.items() if each != name}
+        self.job.ready.pop(name, None)
 
     def close(self) -> None:
         """Nothing is wanted any more; a thread that waits in `made` comes back."""
@@ -282,6 +281,9 @@ class Bench:
         if self._copies or (launch := launch_of(config, binaries)) is None:
             return True
         measured = self.job.launches.setdefault(launch, name)
+        if measured not in self.job.ready:
+            # This is the first, or the one before was put back.
+            self.job.launches[launch] = measured = name
         if measured == name or name in self._first:
             return True
         self.job.unfit[name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
