@@ -6,7 +6,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from forms import FORMS, PLACES, RINGS, made
+from forms import FORMS, PLACES, made
 from random_gemms import random_config, random_problem
 
 from genkern.errors import InputError
@@ -15,7 +15,6 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
-from genkern.gemm.triton_release import triton_release
 from genkern.kernels import legality
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
@@ -215,8 +214,7 @@ def expected(size: GemmProblem, stem: str, arch: str) -> bool:
     if stem.startswith("warp_specialized"):
         # Square operands look alike either way round.
         turns = DTYPES[a.dtype].size_bytes == 2 or (a.row_major and not b.row_major)
-        known = not FORMS[stem].in_clusters or triton_release() < (3, 8)
-        return arch == "sm_90" and known and turns and DTYPES[a.dtype].size_bytes < 4 and on_16_bytes(a, b, c)
+        return arch == "sm_90" and turns and DTYPES[a.dtype].size_bytes < 4 and on_16_bytes(a, b, c)
     if stem.startswith("cute_tcgen05"):
         alike = DTYPES[a.dtype].size_bytes == 2 and a.dtype == b.dtype
         stored = (a, b) if stem.endswith("_direct") else (a, b, c)
@@ -270,8 +268,4 @@ def test_a_space_without_rules_keeps_what_is_legal() -> None:
             else:
                 assert not legal_problem(size, config.family, config.others, gpu), (size.name, config.name)
         kept_forms |= {form_of(config).stem for config in pruned.kept}
-    assert kept_forms >= {
-        stem
-        for stem, form in FORMS.items()
-        if (stem not in RINGS or not form.in_clusters or triton_release() < (3, 8)) and form.reads != "registers"
-    }
+    assert kept_forms >= {stem for stem, form in FORMS.items() if form.reads != "registers"}
