@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from genkern.gemm.gpu_table import read_table
-from genkern.gemm.gpus import Gpu, detect_devices
+from genkern.gemm.gpus import Gpu
 
 _FAKE = Path(__file__).parent / "fake_machine"
 
@@ -34,12 +34,6 @@ def machine(
 def known_gpus() -> tuple[Gpu, ...]:
     """Every device of the table."""
     return tuple(gpu for known in read_table().values() for _, gpu in known.devices)
-
-
-def detect_arch() -> str | None:
-    """The arch of the first GPU of this machine, if it has one."""
-    devices = detect_devices()
-    return devices[0].arch if devices else None
 
 
 def _script(path: Path, text: str) -> None:

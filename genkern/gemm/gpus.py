@@ -147,6 +147,12 @@ def triton_target(gpu: Gpu) -> tuple[str, str | int, int]:
     return "cuda", int(gpu.arch.removeprefix("sm_")), gpu.warp_size
 
 
+def detect_arch() -> str | None:
+    """Return the arch of the first GPU of this machine, or None. Never raises; needs no PyTorch."""
+    devices = detect_devices()
+    return devices[0].arch if devices else None
+
+
 def detect_devices() -> list[DetectedDevice]:
     """Return the GPUs of this machine, NVIDIA before AMD; an arch may be one that the table does not know.
 

@@ -10,13 +10,12 @@ import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
 from interpreted import INTERPRETED, Interpreter
 from long_tests import spread
-from machines import detect_arch
 from small_gemms import make_module, needs_interpreter, specs_of, taking
 
 from genkern.errors import InputError
 from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_arch, triton_target
+from genkern.gemm.gpus import detect_arch, gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal, legal_problem

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from machines import detect_arch
 from small_gemms import TRITON_VERSION, specs_of, taking, target_of
 
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
-from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.gpus import detect_arch, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.contract.product import product_of

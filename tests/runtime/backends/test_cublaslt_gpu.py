@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from lt_problems import expected_of, leading_of, operands_of, pointers_of
-from machines import detect_arch
 from small_gemms import make_module, write_module
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from machines import detect_arch
 from small_bundle import pack_here, row
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.context import Context
