@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from forms import CUTE_FORMS, FORMS, made
 from interpreted import fitted, takes
-from machines import detect_arch
 from small_gemms import make_module
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.ops.op import get_op

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 from forms import made
-from machines import detect_arch
 from small_gemms import make_module
 
-from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.gpus import detect_arch, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
