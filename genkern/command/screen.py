@@ -1,12 +1,15 @@
-"""Screen: the console on which commands say what they have to say, whatever stands in the files that they read."""
+"""What a person reads: the console of all commands, whatever stands in the files that they read, and tables as text."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from genkern.files import printable
+
+_GAP = "  "
 
 
 class Screen(Console):
@@ -22,3 +25,20 @@ class Screen(Console):
 def _shown(text: str) -> str:
     """Lines stay lines: those of a table, or of --explain."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[str]) -> list[str]:
+    """One line a row, the header first; columns that say nothing are left out, those named in `right` end alike.
+
+    What is not printable in a cell is escaped, ends of lines too.
+    """
+    rows = [[printable(cell) for cell in row] for row in rows]
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        _GAP.join(
+            cell.rjust(width) if column[0] in right else cell.ljust(width)
+            for cell, column, width in zip(row, columns, widths, strict=True)
+        ).rstrip()
+        for row in zip(*columns, strict=True)
+    ]

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console
 
 from genkern.arguments import Parser
+from genkern.command.screen import aligned
 from genkern.command.target import versions
-from genkern.command.text_table import aligned
 from genkern.errors import InputError, OutputError, ResultsError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm

@@ -10,7 +10,7 @@ from command import run_here
 from made_winners import results_text, winner
 from rich.text import Text
 
-from genkern.command.screen import Screen
+from genkern.command.screen import Screen, aligned
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 
@@ -32,3 +32,14 @@ def test_status_shows_no_controls(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert ran.status == 0
     assert r"H200\x1b[2J" in ran.out
     assert "\x1b" not in ran.out
+
+
+def test_columns_are_aligned_and_empty_ones_left_out() -> None:
+    """Numbers end alike, texts begin alike, no line ends in blanks, and a column that says nothing is not there."""
+    rows = [["size", "why", "us", "name"], ["1x1", "", "9.00", "a"], ["16x16", "", "12.00", ""]]
+    assert aligned(rows, ["us"]) == ["size      us  name", "1x1     9.00  a", "16x16  12.00"]
+
+
+def test_a_cell_stays_in_its_place() -> None:
+    """Whatever a file says: no end of a line, and nothing that a terminal would do."""
+    assert aligned([["device"], ["H200\x1b[2J\n\x9b1A"]], []) == ["device", r"H200\x1b[2J\n\x9b1A"]
