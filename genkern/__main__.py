@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "genkern.command.exchange.exporting",
     "import": "genkern.command.exchange.importing",
     "ops": "genkern.command.exchange.ops_table",
+    "record": "genkern.command.recorded.recording",
 }
 
 

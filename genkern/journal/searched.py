@@ -55,6 +55,13 @@ class Searched:
         """Every unit that was asked for, in that order."""
         return [unit for step in self.steps if isinstance(step, Asked) for unit in step.units]
 
+    @property
+    def refused(self) -> dict[str, Outcome]:
+        """By name of the config why it was no candidate."""
+        events = (step.event for step in self.steps if isinstance(step, Told))
+        told = (event for event in events if isinstance(event, Refused))
+        return {config.name: event.outcome for event in told for config in event.configs}
+
 
 def value_of(searched: Searched) -> dict[str, Any]:
     """As JSON values, in which what goes on as one would expect takes next to nothing.
@@ -104,6 +111,11 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     known = value["strategy"], number, value["best_us"]
     cached = tuple(configs[place] for place in _sums(value["cached"]))
     return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps), value.get("tried", 0))
+
+
+def names_of(value: Mapping[str, Any]) -> list[str]:
+    """The names of the configs that the search of this value had to search, without making all the rest."""
+    return restored(value["config"])[: value["configs"]]
 
 
 class _Writer:
