@@ -12,9 +12,9 @@ from genkern.errors import ProfilerError
 from genkern.gemm.problem import GemmProblem
 from genkern.tuning.tune import Report
 
-# So many sizes are prepared while a device measures another. What a search asks for before it is told a time is some 22
-# binaries, a second of compiling on 16 cores, and a size is measured, timed again and checked for longer than that: the
-# second one ahead would find its cores taken by the first, or wait with binaries that are there already.
+# So many sizes are prepared while a device measures another. With a strategy that asks for 22 binaries and then three
+# times for 9, 16 workers, compiles of 0.2 to 0.5 s and finals of 0.9 s (all but pruning and searching simulated, 2 cores)
+# a size took 4.0 s with none ahead, 3.2 s with one, and 3.2 s with two.
 SIZES_AHEAD = 1
 
 

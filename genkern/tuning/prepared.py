@@ -101,5 +101,5 @@ class Preparation:
         # The measured process tells by it what is hopeless, and the best were measured first.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        make_task = functools.partial(Task, problem, self.workshop.gpu, patience=self.budget.patience, best_us=best_us)
-        return Search(bench, bench.worth_making(configs), self.strategy, make_task, dict(facts.screened), first)
+        make_task = functools.partial(Task, problem, self.workshop.gpu, number=self.strategy.number, best_us=best_us)
+        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), first)

@@ -167,9 +167,7 @@ def test_owners_share_the_pool_evenly(make_farm: Callable[..., Farm], monkeypatc
     assert (one.told, other.told) == (["a0", "a1", "a2"], ["b5"])
 
 
-def test_who_stands_behind_leaves_workers_free(
-    make_farm: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_stands_behind_leaves_workers_free(make_farm: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch) -> None:
     """It has what others leave but for a share, and that too once it comes forward."""
     pool, farm = HeldPool(monkeypatch), make_farm()
     farm.jobs = 4

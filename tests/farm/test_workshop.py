@@ -370,9 +370,7 @@ def test_kept_modules_of_one_problem_stand_side_by_side(
     assert modules == [generate(PROBLEM, [config], "gfx942", MI300X).text for config in (AMD, WIDER[0])]
 
 
-def test_a_module_stays_for_as_long_as_it_is_needed(
-    make_workshop: Callable[..., Workshop], hostile_path: Path
-) -> None:
+def test_a_module_stays_for_as_long_as_it_is_needed(make_workshop: Callable[..., Workshop], hostile_path: Path) -> None:
     """A size may be opened again while what was prepared of it before, for nothing, is being closed."""
     farm = ScriptedFarm(hostile_path / "cache", lambda specs: specs)
     workshop = make_workshop(farm)

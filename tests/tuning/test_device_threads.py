@@ -155,15 +155,15 @@ def test_an_error_of_the_run_ends_all_devices() -> None:
     assert len(a.given) == len(b.given) == 1
 
 
-def test_one_device_prepares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_one_device_prepares_the_next(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as are to be ahead, in their order, each once."""
-    for ahead in (1, 2):
-        monkeypatch.setattr("genkern.tuning.devices.SIZES_AHEAD", ahead)
-        seen: list[tuple[int, int]] = []
-        device = Device(lambda p: seen.append((PROBLEMS.index(p), len(device.prepared))))
-        run(device)
-        assert device.prepared == PROBLEMS[1:]
-        assert seen == [(n, min(n + ahead, len(PROBLEMS) - 1)) for n in range(len(PROBLEMS))]
+    monkeypatch.setattr("genkern.tuning.devices.SIZES_AHEAD", ahead)
+    seen: list[tuple[int, int]] = []
+    device = Device(lambda p: seen.append((PROBLEMS.index(p), len(device.prepared))))
+    run(device)
+    assert device.prepared == PROBLEMS[1:]
+    assert seen == [(n, min(n + ahead, len(PROBLEMS) - 1)) for n in range(len(PROBLEMS))]
 
 
 def test_what_a_busy_device_prepares_goes_to_an_idle_one() -> None:
