@@ -13,8 +13,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.tuning.tune import Report
 
 # So many sizes are prepared while a device measures another. With a strategy that asks for 22 binaries and then three
-# times for 9, 16 workers, compiles of 0.2 to 0.5 s and finals of 0.9 s (all but pruning and searching simulated, 2 cores)
-# a size took 4.0 s with none ahead, 3.2 s with one, and 3.2 s with two.
+# times for 9, 16 workers, compiles of 0.2 to 0.5 s and finals of 0.9 s (all but pruning and searching simulated, on 2
+# cores) a size took 4.0 s with none ahead, 3.2 s with one, and 3.2 s with two.
 SIZES_AHEAD = 1
 
 

@@ -26,7 +26,7 @@ from genkern.journal.facts import read_journal
 from genkern.journal.journal import Journal
 from genkern.journal.searched import Asked
 from genkern.profiling.predicted import PredictProfiler
-from genkern.search.predicted_order import PredictedOrder
+from genkern.search.plain.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Strategy, Task
 from genkern.space.space import load_space
