@@ -72,14 +72,14 @@ def _has_tables(path: str) -> bool:
 
 def _of_table(path: str, runs: Runs) -> Iterator[RecordedProblem]:
     table, _ = _read_all(path, runs)
-    pd = table.select([*_KEYS, "run", "whole"]).to_pandas()
+    frame = table.select([*_KEYS, "run", "whole"]).to_pandas()
     columns = {name: _digits(table[name].to_numpy(), BY_NAME[name]) for name in _NUMBERS}
     _check(columns, path)
     names = table["config"].dictionary_encode().combine_chunks()
     words, places = names.dictionary.to_pylist(), names.indices.to_numpy()
-    outcomes = {column: table[column].to_pandas().astype(object).to_numpy() for column in ("outcome", "right")}
-    for rows in pd.groupby([*_KEYS, "run"], sort=False, observed=True, dropna=False).indices.values():
-        first = pd.iloc[rows[0]]
+    outcomes = {column: table[column].to_pandas().astype(object).to_numpy() for column in ("outcome", "right", "unit")}
+    for rows in frame.groupby([*_KEYS, "run"], sort=False, observed=True, dropna=False).indices.values():
+        first = frame.iloc[rows[0]]
         of = {
             "config": [words[place] for place in places[rows].tolist()],
             **{column: values[rows].tolist() for column, values in outcomes.items()},
@@ -104,6 +104,7 @@ def _problem(cells: Mapping[str, Any], rows: Mapping[str, Any], numbers: Mapping
         whole=cells["whole"] is True or bool(cells["whole"] == True),  # noqa: E712  NumPy's, or a null
         names=tuple(names),
         configs=configs,
+        keys=tuple(key if isinstance(key, str) else None for key, ours in zip(rows["unit"], is_config, strict=True) if ours),
         outcomes=tuple(Outcome(each) for each, ours in zip(rows["outcome"], is_config, strict=True) if ours),
         columns={name: values[is_config] for name, values in numbers.items()},
         wrong=frozenset(config for config, each in zip(configs, right, strict=True) if each is False),
