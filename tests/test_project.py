@@ -46,9 +46,9 @@ TESTED_ELSEWHERE = {
     "genkern/formats/gemm_entry.py": "tests/formats/test_sizes.py",
     "genkern/formats/aiter_columns.py": "tests/formats/test_aiter_csv.py",
     "genkern/arguments.py": "tests/command/test_options.py",
-    "genkern/search/command_line.py": "tests/command/test_options.py",
+    "genkern/search/command_line.py": "tests/search/test_asked_strategy.py",
     "genkern/search/strategy.py": "tests/search/test_strategies.py",
-    "genkern/search/predicted_order.py": "tests/search/test_strategies.py",
+    "genkern/search/plain/predicted_order.py": "tests/search/test_strategies.py",
     "genkern/tuned_gemm.py": "tests/runtime/test_torch_ops.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.

@@ -48,7 +48,7 @@ class RecordedProblem:
     @cached_property
     def unit_rows(self) -> tuple[tuple[int, ...], ...]:
         """Of each unit the places of its configs."""
-        found: dict[Config, list[int]] = {}
+        found: dict[Hashable, list[int]] = {}
         for row, name in enumerate(self.names):
             found.setdefault(compiled(name), []).append(row)
         return tuple(map(tuple, found.values()))
