@@ -22,10 +22,10 @@ from genkern.search.strategy import Unit
 class RecordedProblem:
     """Every config of a problem that a run measured or refused, in the order of their space.
 
-    `names`, `configs`, `outcomes` and `keys` (of binaries) are parallel, and so are the `columns`: numbers by name of the column
-    (genkern.recorded.columns), float64 where a null is NaN. `whole` says whether the whole space has outcomes. `wrong`
-    are the configs whose output was found wrong, `library_us` times of the finals in microseconds by name of a
-    library's call.
+    `names`, `configs`, `outcomes` and `keys` (of binaries) are parallel, and so are the `columns`: numbers by name of
+    the column (genkern.recorded.columns), float64 where a null is NaN. `whole` says whether the whole space has
+    outcomes. `wrong` are the configs whose output was found wrong, `library_us` times of the finals in microseconds by
+    name of a library's call.
     """
 
     problem: GemmProblem

@@ -1,8 +1,9 @@
 """A search without machines: a strategy on a problem of which every config was recorded, and the time it would take.
 
-As in `genkern.tuning.search` so many units are under way at a time; a farm compiles them in the order in which they were
-asked for, and one measured process takes what is ready in that order. Both take what they took when it was recorded,
-from an empty cache. Not on this clock: what a process needs to start, the strategy's own thinking (`own_s`), the finals.
+As in `genkern.tuning.search` so many units are under way at a time; a farm compiles them in the order in which they
+were asked for, and one measured process takes what is ready in that order. Both take what they took when it was
+recorded, from an empty cache. Not on this clock: what a process needs to start, the strategy's own thinking (`own_s`),
+the finals.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ class _Simulation:
     def _result(self, compiled: int) -> Simulated:
         recorded = self._recorded
         right = [config for config in self._measured if config not in recorded.wrong]
-        left_out = len(self._measured) < len(recorded.us)
+        left_out = self._dropped or len(self._places) < len(recorded.configs)
         return Simulated(
             asked=tuple(self._units),
             compiled=compiled,

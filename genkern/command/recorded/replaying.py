@@ -6,14 +6,14 @@ import argparse
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from genkern.arguments import Parser, number
 from genkern.command.report import format_text
-from genkern.command.text_table import aligned
+from genkern.command.screen import aligned
 from genkern.errors import ResultsError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
@@ -26,7 +26,6 @@ from genkern.tuning.simulated import JOBS, Simulated, simulated
 
 _MOST_JOBS = 1024
 _jobs = number(f"a number of workers from 1 to {_MOST_JOBS}", 1, _MOST_JOBS, integer=True)
-_OVER_ALL = ("mean", "95 %", "worst")
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def replay_parser() -> Parser:
         description="Judge search strategies on recorded spaces, without a GPU: what they find, miss and would take.",
     )
     group = p.add_argument_group("which strategies, on what")
-    group.add_argument("recorded", metavar="RECORDED", help="a recorded table, a folder of such, or a run's results file")
+    group.add_argument("recorded", metavar="RECORDED", help="a recorded table, a folder of such, or a results file")
     group.add_argument(
         "--search",
         action="append",
@@ -115,16 +114,14 @@ def replays(
 
 
 def table(replayed: Sequence[Replayed]) -> list[str]:
-    """Lines of a table: a row a size, then the mean of each figure, its 95th percentile (nearest rank), and its worst."""
+    """Lines of a table: a row a size, then of each figure the mean, 95th percentile (nearest rank) and worst."""
     head = ["size", "format", "of", *(figure.title for figure in FIGURES)]
     rows = [
         [*_named(each.recorded.problem), str(len(each.recorded.units)), *(_shown(figure, each) for figure in FIGURES)]
         for each in replayed
     ]
-    known = {
-        figure: sorted(of for each in replayed if (of := figure.of(each.found)) is not None) for figure in FIGURES
-    }
-    for what, over in zip(_OVER_ALL, (_mean, _nearest_rank, max), strict=True):
+    known = {figure: sorted(of for each in replayed if (of := figure.of(each.found)) is not None) for figure in FIGURES}
+    for what, over in _OVER_ALL.items():
         all_of = [figure.shown(over(values)) if values else "" for figure, values in known.items()]
         rows.append([what, "", "", *all_of])
     return aligned([head, *rows], [title for title in head if title not in ("size", "format")])
@@ -159,6 +156,18 @@ def csv_text(replayed: Iterable[Replayed]) -> str:
     return text.getvalue()
 
 
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _nearest_rank(values: Sequence[float]) -> float:
+    return values[math.ceil(0.95 * len(values)) - 1]
+
+
+# Of figures in ascending order.
+_OVER_ALL: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": _mean, "95 %": _nearest_rank, "worst": max}
+
+
 def _named(problem: GemmProblem) -> list[str]:
     return [problem.size, format_text(problem)]
 
@@ -166,11 +175,3 @@ def _named(problem: GemmProblem) -> list[str]:
 def _shown(figure: Figure, each: Replayed) -> str:
     of = figure.of(each.found)
     return "none" if of is None and figure.name == "loss" else "" if of is None else figure.shown(of)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _nearest_rank(values: Sequence[float]) -> float:
-    return values[math.ceil(0.95 * len(values)) - 1]
