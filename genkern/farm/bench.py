@@ -125,6 +125,12 @@ class Bench:
         """Have what is ordered here compiled behind what others order, or among it again."""
         self.farm.stand(self, behind=behind)
 
+    def uncount(self) -> None:
+        """Nothing of what was ordered here counts as wanted."""
+        self.farm.count(wanted=-len(self._wanted), cached=-len(self._cached))
+        self._wanted.clear()
+        self._cached.clear()
+
     def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
         """These are no candidates, whatever comes of compiling them."""
         self.job.unfit |= unfit

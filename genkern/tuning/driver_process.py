@@ -80,6 +80,7 @@ class DriverProcess:
         self._looked_up = (0, 0)
         # Numbers by which the process says who orders: of each size that it has in hand.
         self._owners: set[int] = set()
+        self._behind: set[int] = set()
         self._at_rest = threading.Event()
         self._at_rest.set()
         arguments = tuner, closing, theirs, condensed, (*inherited, self.pipe)
@@ -133,7 +134,9 @@ class DriverProcess:
         self._say("prepare", problem)
 
     def forget(self, problem: GemmProblem) -> None:
-        """That size is another's."""
+        """That size is another's, for whom nothing is done twice."""
+        for owner in list(self._behind):
+            self._shared.farm.drop((self, owner))
         self._say("forget", problem)
 
     def end(self) -> None:
@@ -157,10 +160,12 @@ class DriverProcess:
             farm.order(who, values[0], functools.partial(self._compiled, owner))
         elif kind == "stand":
             farm.stand(who, behind=values[0])
+            (self._behind.add if values[0] else self._behind.discard)(owner)
         else:
             farm.drop(who, values[0])
             if values[0] is None:
                 self._owners.discard(owner)
+                self._behind.discard(owner)
 
     def _compiled(self, owner: int, key: str, result: Binary | Failure | Exception) -> None:
         """Hand on what became of a job that the process ordered."""

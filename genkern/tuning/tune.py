@@ -35,9 +35,8 @@ from genkern.space.space import Space
 from genkern.timing.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget
-from genkern.tuning.ahead import Ahead
 from genkern.tuning.check import Checker
-from genkern.tuning.prepared import Preparation, Prepared
+from genkern.tuning.prepared import Ahead, Preparation, Prepared
 from genkern.tuning.progress import Progress
 from genkern.tuning.search import NOTHING_SAID, Confidence, Search
 

@@ -167,24 +167,6 @@ def test_owners_share_the_pool_evenly(make_farm: Callable[..., Farm], monkeypatc
     assert (one.told, other.told) == (["a0", "a1", "a2"], ["b5"])
 
 
-def test_who_stands_behind_leaves_workers_free(make_farm: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has what others leave but for a share, and that too once it comes forward."""
-    pool, farm = HeldPool(monkeypatch), make_farm()
-    farm.jobs = 4
-    following, measured = Owner(farm), Owner(farm)
-    farm.stand(following, behind=True)
-    following.order(*((n, f"next_{n}") for n in range(8)))
-    pool.wait_for("next_0", "next_1", "next_2")
-    measured.order((0, "a"), (1, "b"))
-    pool.wait_for("next_0", "next_1", "next_2", "a", "b")
-    for name in ("a", "next_0"):
-        pool.end(farm, name)
-    pool.wait_for("next_1", "next_2", "b")
-    farm.stand(following, behind=False)
-    pool.wait_for("next_1", "next_2", "b", "next_3", "next_4", "next_5")
-    farm.close()
-
-
 def test_what_several_want_is_done_once(make_farm: Callable[..., Farm], monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are told; it goes on where the one who was first wants it no more; to the others it was cached."""
     pool, farm = HeldPool(monkeypatch), make_farm()

@@ -182,7 +182,7 @@ def test_what_goes_wrong_ahead_is_told_in_its_turn(error: Exception, make_bench:
     report = bench.tuner.tune(NEXT)
     assert report.message == "a bug in genkern: KeyError: 'a bug'"
     assert report.bug is not None
-    assert "test_ahead.py" in report.bug.details
+    assert "test_prepared.py" in report.bug.details
     assert list(read_journal(bench.journal).facts) == [FIRST, NEXT]
 
 
@@ -205,6 +205,7 @@ def test_what_is_forgotten_while_it_is_prepared_leaves_nothing(make_bench: Calla
     thread.join()
     assert bench.files == []
     assert set(bench.farm.ordered) == set(bench.farm.gone)
+    assert (bench.farm.counts.wanted, bench.farm.counts.cached) == (0, 0)
     assert bench.tuner.tune(NEXT).winner is not None
 
 
