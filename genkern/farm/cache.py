@@ -61,8 +61,8 @@ class BinaryCache:
     """A folder of compiled kernels.
 
     Each entry is a folder named by its key: the binary (`kernel.cubin` or `kernel.hsaco`), Triton's
-    metadata (`kernel.json`) and genkern's record with its key, the sha256 of both and of itself. An entry appears whole, by
-    rename, so that any number of processes on any number of nodes may share the folder.
+    metadata (`kernel.json`) and genkern's record with its key, the sha256 of both and of itself. An entry appears
+    whole, by rename, so that any number of processes on any number of nodes may share the folder.
     """
 
     def __init__(self, folder: str | Path) -> None:
