@@ -17,6 +17,7 @@ from genkern.gemm.records import Unfit
 from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
+from genkern.search.limit import Limit
 from genkern.search.screening import screening_for
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Task
@@ -72,6 +73,7 @@ class Preparation:
     journal: Facts
     budget: Budget
     strategy: ChosenStrategy
+    limit: Limit
     device_index: int
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
@@ -117,7 +119,7 @@ class Preparation:
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
         make_task = functools.partial(Task, problem, self.workshop.gpu, number=self.strategy.number, best_us=best_us)
-        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), first)
+        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), first, self.limit)
 
 
 class Ahead:

@@ -18,6 +18,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
+from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.select import (
     barren_families,
     choice,
@@ -99,7 +100,8 @@ class Report:
 class Tuner:
     """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
 
-    `strategy` says what is compiled and measured, and when that is enough (None: the default).
+    `strategy` says what is compiled and measured, and when that is enough (None: the default),
+    and `limit` ends it.
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
     `check_all` has every finalist checked, not only those that would win, or be the runner-up. `ahead` has what comes
@@ -115,6 +117,7 @@ class Tuner:
     provenance: Provenance
     budget: Budget
     strategy: ChosenStrategy | None = None
+    limit: Limit = NO_LIMIT
     device_index: int = 0
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
@@ -149,7 +152,8 @@ class Tuner:
 
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
-        preparation = Preparation(self.workshop, self.journal, self.budget, strategy, self.device_index)
+        how = self.budget, strategy, self.limit
+        preparation = Preparation(self.workshop, self.journal, *how, self.device_index)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
     def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from small_gemms import TRITON_VERSION, target_of
 from test_farm import HeldPool, Owner

@@ -155,6 +155,7 @@ def test_the_next_is_prepared_while_the_first_is_measured(make_bench: Callable[.
 
     bench = make_bench(seen=measuring)
     bench.tuner.tune(FIRST, lambda: bench.tuner.prepare(NEXT))
+    bench.tuner.ahead._on_the_way[NEXT]._thread.join()
     first, following = bench.farm.ordered
     assert began == [FIRST]
     assert bench.farm.standing == [(first, False), (following, True), (following, False)]

@@ -28,6 +28,7 @@ from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
+from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.predict import promising_first
 from genkern.search.strategies import chosen_strategy
 from genkern.space.prune import prune
@@ -116,7 +117,8 @@ def tuned(
     script: Scripted,
     space: Space = SPACE,
     incumbent: Config | None = None,
-    search: str | None = None,
+    search: str = "predicted",
+    limit: Limit = NO_LIMIT,
 ) -> Report:
     """One size tuned, with facts in `journal`; `incumbent` won it before."""
     with closing(Journal(journal, {})) as facts:
@@ -130,6 +132,7 @@ def tuned(
             Provenance("gfx942", "AMD Instinct MI300X", ()),
             Budget(finalists=4),
             strategy=chosen_strategy(search),
+            limit=limit,
             incumbents={PROBLEM: incumbent} if incumbent else {},
         )
         return tuner.tune(PROBLEM)
@@ -325,7 +328,7 @@ def test_a_config_that_was_screened_was_fit(workshop: Workshop, tmp_path: Path) 
     """When its binary is lost and does not compile again, that is no fact: the next run that goes on may have it."""
     with closing(Journal(tmp_path / "j", {})) as journal:
         journal.screened(PROBLEM, Measurement(KEPT[0], Outcome.MEASURED, "cudagraph"))
-        preparation = Preparation(workshop, journal, Budget(), chosen_strategy(), 0)
+        preparation = Preparation(workshop, journal, Budget(), chosen_strategy(), NO_LIMIT, 0)
         with workshop.open(PROBLEM, [Config.parse(name) for name in KEPT], 0) as bench:
             preparation._search(bench, journal.of(PROBLEM), [], [])
             bench.on_unfit(KEPT[:2], Unfit(Outcome.COMPILE_FAILED, "refused"))
