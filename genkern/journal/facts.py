@@ -21,7 +21,7 @@ from genkern.journal.searched import Searched, searched_of
 from genkern.kernels.cute.own import ENVIRONMENT
 
 # How the lines begin that are nearly all of a journal.
-_OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"retimed"))
+_OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"retimed", b"confirmed"))
 # One of them is taken as it stands.
 _SEARCH = re.compile(rb'\{"fact":"searched","problem":([0-9]+),')
 
@@ -75,6 +75,7 @@ class ProblemFacts:
     """What a journal knows of one problem. `begun`, `compiled` and `ended` are of the last start of the run.
 
     `unfit` are configs that never became candidates, by name (without those that are copies of others).
+    `finals` chose, and `confirmed` are the rounds that say how fast the chosen one is.
     `search` is the line that says how the last start searched that came to the end of it: thousands of steps, which few
     ask for (`searched`). `unchecked` are checks whose process was lost: no more than a record, for nothing follows from
     them.
@@ -84,6 +85,7 @@ class ProblemFacts:
     screened: dict[str, Measurement] = field(default_factory=dict)
     search: bytes = b""
     finals: list[Measurement] = field(default_factory=list)
+    confirmed: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
     unchecked: dict[str, Check] = field(default_factory=dict)
     winner: Winner | None = None
@@ -192,6 +194,8 @@ class JournalFacts:
             facts.compiled = Compiled(**value)
         elif fact == "retimed":
             facts.finals = _of_today(value)
+        elif fact == "confirmed":
+            facts.confirmed = _of_today(value)
         elif fact == "checked":
             facts.checks |= _by_config(check_of(value))
         elif fact == "unchecked":
