@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -112,11 +113,13 @@ class Server:
 
         *before, last = _launchables(request)
         for launchable in before:
+            started_s = time.monotonic()
             answer = self._screen(gemm, timer, launchable)
             # An asynchronous fault shows here, and is this one's.
             torch.cuda.synchronize()
-            tell(answer)
-        return self._screen(gemm, timer, last)
+            tell({**answer, **_took(started_s)})
+        started_s = time.monotonic()
+        return {**self._screen(gemm, timer, last), **_took(started_s)}
 
     def _screen(self, gemm: LoadedGemm, timer: Timer, launchable: Launchable) -> Answer:
         name = launchable.name
@@ -345,6 +348,10 @@ class Server:
         """The next `count` copies of the weights, in rotation over all that this process launches."""
         first, self._next_copy = self._next_copy, self._next_copy + count
         return list(range(first, first + count))
+
+
+def _took(started_s: float) -> Answer:
+    return {"took_ms": round((time.monotonic() - started_s) * 1000, 2)}
 
 
 def _launchables(request: dict[str, Any]) -> list[Launchable]:

@@ -126,7 +126,8 @@ class SupervisedProfiler:
             if not under_way[0]:
                 under_way.popleft()
             try:
-                measurement = self._screened(name, self._process.receive(session.budget.timeout_s))
+                answer = self._process.receive(session.budget.timeout_s)
+                measurement = replace(self._screened(name, answer), took_ms=_took_ms(answer))
                 self._losses = 0
             except SupervisorError as error:
                 outcome, message = loss(error)
@@ -366,6 +367,11 @@ def _environment(visible: str, device_index: int, cache_dir: str) -> dict[str, s
     environment["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton_launchers")
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return environment
+
+
+def _took_ms(answer: dict[str, Any]) -> float | None:
+    took_ms = answer.get("took_ms")
+    return took_ms if isinstance(took_ms, float) and math.isfinite(took_ms) else None
 
 
 def _names(candidate: Candidate) -> dict[str, Any]:

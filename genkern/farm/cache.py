@@ -94,22 +94,35 @@ class BinaryCache:
             for name, digest in record["sha256"].items():
                 if hashlib.sha256(_bytes_of(f"{folder}/{name}")).hexdigest() != digest:
                     return None
-            return Binary(key, str(folder), str(record["symbol"]), Resources(**record["resources"]))
+            needs, compile_s = Resources(**record["resources"]), record.get("compile_s")
+            return Binary(key, str(folder), str(record["symbol"]), needs, compile_s)
         except (OSError, KeyError, TypeError, ValueError):
             # A file is away, or another version of genkern wrote other fields: the seal is whole.
             return None
 
-    def put(self, key: str, spec: KernelSpec, symbol: str, resources: Resources, files: dict[str, bytes]) -> Binary:
-        """Store one compiled kernel; `files` are its contents by name. Raises OutputError on a full disk."""
+    def put(
+        self,
+        key: str,
+        spec: KernelSpec,
+        symbol: str,
+        resources: Resources,
+        files: dict[str, bytes],
+        compile_s: float | None = None,
+    ) -> Binary:
+        """Store one compiled kernel; `files` are its contents by name, `compile_s` what its compile took.
+
+        Raises OutputError on a full disk.
+        """
         record = {
             "outcome": None,
             "symbol": symbol,
             "spec": asdict(spec),
             "resources": asdict(resources),
+            "compile_s": compile_s,
             "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         }
         self._store(key, {**files, _RECORD: _sealed(record)})
-        return Binary(key, str(self.path(key)), symbol, resources)
+        return Binary(key, str(self.path(key)), symbol, resources, compile_s)
 
     def put_failure(self, failure: Failure) -> None:
         """Remember a kernel that the compiler refuses."""

@@ -99,6 +99,7 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
     _leave_triton_unread()
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     where = f"compiling {job.spec.function}"
+    started_s = time.monotonic()
     with bugs_told(where):
         source = ast_source(load_module(job.module_path), job.spec)
     try:
@@ -122,7 +123,8 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
     with open(metadata, "rb") as file:
         files = {f"kernel.{extension}": binary, "kernel.json": file.read()}
     resources = read_resources(binary, job.target.backend, kernel.metadata.shared)
-    return cache.put(job.key, job.spec, kernel.metadata.name, resources, files)
+    compile_s = round(time.monotonic() - started_s, 3)
+    return cache.put(job.key, job.spec, kernel.metadata.name, resources, files, compile_s)
 
 
 class CompileProcess:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
     constants = dict(spec.constants)
     binary = str(constants.pop("BINARY"))
     symbol = symbol_of(spec.function, binary, spec.language)
+    started_s = time.monotonic()
     with bugs_told(where):
         module = load_module(str(path_of(spec.file)))
         function, arguments = module.build(symbol.removesuffix("_0"), constants)
@@ -61,7 +63,8 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
     said = {name: _number(constants, constant) for constant, name in _LAUNCHED_WITH.items()}
     described = json.dumps({"name": symbol, "language": spec.language, **said}).encode()
     resources = read_resources(image, target.backend, shared)
-    return cache.put(key, spec, symbol, resources, {"kernel.cubin": image, "kernel.json": described})
+    files = {"kernel.cubin": image, "kernel.json": described}
+    return cache.put(key, spec, symbol, resources, files, round(time.monotonic() - started_s, 3))
 
 
 def use_quiet_cute(temporary: str) -> Path:

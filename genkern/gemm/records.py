@@ -58,12 +58,16 @@ class Resources:
 
 @dataclass(frozen=True)
 class Binary:
-    """One compiled kernel in the cache: `path` is its folder, `key` its content address."""
+    """One compiled kernel in the cache: `path` is its folder, `key` its content address.
+
+    `compile_s` are the seconds that its compile took, None where the entry does not say.
+    """
 
     key: str
     path: str
     symbol: str
     resources: Resources
+    compile_s: float | None = None
 
 
 def code_digest(binaries: Sequence[Binary]) -> str:
@@ -123,7 +127,7 @@ class Measurement:
     the timer: rocprofv3, rocprof, cupti, cudagraph or predicted. `stage` is "screen" or "final". `discarded` counts the
     samples that were taken at a throttled clock and are not kept. `usual_mhz` is the clock of the compute units that
     was usual while the finals ran, the median of its readings, `watts` what the device took at their end; None where
-    nothing reads them.
+    nothing reads them. `took_ms` is the wall time that the measured process spent on it, with its launches.
     """
 
     config: str
@@ -136,6 +140,7 @@ class Measurement:
     discarded: int = 0
     usual_mhz: float | None = None
     watts: float | None = None
+    took_ms: float | None = None
 
 
 @dataclass(frozen=True)

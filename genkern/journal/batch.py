@@ -22,6 +22,7 @@ def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
     `kinds` are the sets of values that they share, `kind` says which of them each has (absent: all the first),
     `config` has their names (`shortened`), and `us` their times: a number is the one sample, a list the samples
     whose median is the time, null says that there is none; anything else is [time, samples] below a key "both".
+    `took_ms` is what each took, absent where none says it.
     """
     kinds: dict[tuple[Any, ...], int] = {}
     numbers = [kinds.setdefault(_kind(measurement), len(kinds)) for measurement in measurements]
@@ -30,6 +31,7 @@ def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
         **({"kind": numbers} if len(kinds) > 1 else {}),
         "config": shortened(measurement.config for measurement in measurements),
         "us": [_times(measurement.duration_us, measurement.samples_us) for measurement in measurements],
+        **({"took_ms": took} if any(took := [measurement.took_ms for measurement in measurements]) else {}),
     }
 
 
@@ -39,9 +41,11 @@ def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
     names = restored(value["config"])
     numbers = value.get("kind") or [0] * len(names)
     found = []
-    for name, number, times in zip(names, numbers, value["us"], strict=True):
+    took = value.get("took_ms") or [None] * len(names)
+    for name, number, times, took_ms in zip(names, numbers, value["us"], took, strict=True):
         duration_us, samples_us = _times_of(times)
-        found.append(Measurement(name, **kinds[number], duration_us=duration_us, samples_us=samples_us))
+        of_it = {**kinds[number], "duration_us": duration_us, "samples_us": samples_us, "took_ms": took_ms}
+        found.append(Measurement(name, **of_it))
     return found
 
 

@@ -16,12 +16,15 @@ from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner
 from genkern.journal.batch import measurements_of, unfit_of
 from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences
 from genkern.journal.line import check_of, entry_of, require_whole, unsealed_header, winner_of
+from genkern.journal.made import MadeBinary, made_of
 from genkern.journal.neighbour_wins import NeighbourWins
 from genkern.journal.searched import Searched, searched_of
 from genkern.kernels.cute.own import ENVIRONMENT
 
 # How the lines begin that are nearly all of a journal.
-_OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"retimed", b"confirmed"))
+_OF_CONFIGS = tuple(
+    b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"made", b"retimed", b"confirmed")
+)
 # One of them is taken as it stands.
 _SEARCH = re.compile(rb'\{"fact":"searched","problem":([0-9]+),')
 
@@ -75,6 +78,7 @@ class ProblemFacts:
     """What a journal knows of one problem. `begun`, `compiled` and `ended` are of the last start of the run.
 
     `unfit` are configs that never became candidates, by name (without those that are copies of others).
+    `made` has the binary of each unit, by the name of the unit's first config, of what the last starts had made.
     `finals` chose, and `confirmed` are the rounds that say how fast the chosen one is.
     `search` is the line that says how the last start searched that came to the end of it: thousands of steps, which few
     ask for (`searched`). `unchecked` are checks whose process was lost: no more than a record, for nothing follows from
@@ -83,6 +87,7 @@ class ProblemFacts:
 
     unfit: dict[str, Unfit] = field(default_factory=dict)
     screened: dict[str, Measurement] = field(default_factory=dict)
+    made: dict[str, MadeBinary] = field(default_factory=dict)
     search: bytes = b""
     finals: list[Measurement] = field(default_factory=list)
     confirmed: list[Measurement] = field(default_factory=list)
@@ -190,6 +195,8 @@ class JournalFacts:
             facts.screened |= {measurement.config: measurement for measurement in _of_today(value)}
         elif fact == "unfit":
             facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items() if not is_gone(name)}
+        elif fact == "made":
+            facts.made |= made_of(value)
         elif fact == "compiled":
             facts.compiled = Compiled(**value)
         elif fact == "retimed":

@@ -18,6 +18,7 @@ from genkern.journal.batch import columns, unfit_columns
 from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, Start
 from genkern.journal.header import SCHEMA
 from genkern.journal.line import journal_line, values_of
+from genkern.journal.made import MadeBinary, made_columns
 from genkern.journal.searched import Searched, value_of
 
 # So many facts of one kind wait for each other at most, and none waits longer: what a killed process takes along.
@@ -63,6 +64,11 @@ class Facts(JournalFacts, ABC):
     def searched(self, problem: GemmProblem, searched: Searched) -> None:
         """Record how what was screened came to be: what the strategy asked and was told."""
         self._append("searched", value_of(searched), problem)
+
+    def made(self, problem: GemmProblem, made: Mapping[str, MadeBinary]) -> None:
+        """Record what compilers made, by the first config of each unit."""
+        self.of(problem).made |= made
+        self._append("made", made_columns(made), problem)
 
     def retimed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
         """All finals of a problem are one fact: half of them would not be comparable."""

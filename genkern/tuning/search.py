@@ -17,6 +17,7 @@ from genkern.farm.bench import Bench, Made
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.records import Candidate, Measurement, Outcome, Unfit
+from genkern.journal.made import MadeBinary
 from genkern.journal.searched import Asked, Searched, Step, Told
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import (
@@ -74,6 +75,8 @@ class Search:
         self.strategy: Strategy = chosen.make(self.task)
         self._name = chosen.name
         self._steps: list[Step] = []
+        # What multiplies in each unit that was made, by the name of the unit's first config.
+        self.made: dict[str, MadeBinary] = {}
         # What was asked for, in that order, and its places: of each config, of what is made, and of what is dropped.
         self._units: list[Unit] = []
         self._places: dict[Config, int] = {}
@@ -159,6 +162,8 @@ class Search:
         with self._lock:
             place, unit = made.rank, self._units[made.rank]
             self._made.add(place)
+            if made.binary is not None:
+                self.made[unit.configs[0].name] = MadeBinary.of(made.binary)
             if made.binary is not None and made.candidates:
                 self._tell(Compiled(unit, made.binary.key, made.cached))
             reasons: dict[Unfit, list[Config]] = {}

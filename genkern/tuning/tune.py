@@ -216,6 +216,7 @@ class Tuner:
             self.journal.retracted(problem, in_a_row[1:])
             raise
         self.journal.searched(problem, search.searched())
+        self.journal.made(problem, search.made)
         job.unfit |= {name: unfit for name, unfit in search.left_out().items() if name not in job.unfit}
         yield from (measurement for name, measurement in known.items() if name in job.ready)
         for name, unfit in job.unfit.items():
