@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from genkern.gemm.config import Config, in_text, name_of
-from genkern.gemm.records import Measurement, Outcome
+from genkern.gemm.records import CONFIG_WINS, TIE, VENDOR_WINS, Measurement, Outcome
 from genkern.kernels.catalogue import form_of
 from genkern.timing.blocks import are_long
 from genkern.timing.libraries import OURS, TORCH, library_of
@@ -117,12 +117,15 @@ def ranking(
 
 
 def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _ALL_MAY_WIN) -> str:
-    """What a dispatcher should use: "config", or "vendor" where the vendor library is faster or tied.
+    """Who is the faster one (CHOICES), by rounds that chose neither: "tie" where nobody can say (`compared`).
 
-    Also where no kernel of genkern's may win, and the library has one.
+    The library also where no kernel of genkern's may win, and it has one.
     """
-    beats = _beats(winner, vendor) if budget.may_win(library_of(winner.config)) else not _is_measured(vendor)
-    return "config" if beats else "vendor"
+    if vendor is None or not _is_measured(vendor):
+        return CONFIG_WINS
+    if not budget.may_win(library_of(winner.config)):
+        return VENDOR_WINS
+    return {-1: CONFIG_WINS, 0: TIE, 1: VENDOR_WINS}[_compared(winner, vendor)]
 
 
 def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measurement]:
