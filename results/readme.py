@@ -81,9 +81,9 @@ def _head(said: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         "Each ratio is one time over another, the geometric mean over the sizes of a file; over 1, what stands behind",
         "the slash is faster. *Least* is the smallest ratio to its left. The *library* is the fastest of cuBLASLt's",
         "algorithms and PyTorch's call. *Called* is what a program gets through the dispatcher: genkern's kernel, or",
-        "the library's algorithm where no kernel was faster. *Tied*: sizes where nobody can say who is. Rows without a",
-        "library call that computes the same have no ratio; where a file has such rows, the number of the others stands",
-        "in brackets.",
+        "the library's algorithm where no kernel was faster. *Tied*: sizes where nobody can say who is. Rows without",
+        "a library call that computes the same have no ratio; where a file has such rows, the number of the others",
+        "stands in brackets.",
     ]
 
 

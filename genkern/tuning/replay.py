@@ -24,7 +24,7 @@ from genkern.search.strategy import Compiled, Event, Lost, MakesStrategy, Measur
 def task_of(searched: Searched, problem: GemmProblem, gpu: Gpu) -> Task:
     """The task of a search as its journal has it."""
     cached = {compiled_of(config) for config in searched.cached}
-    known = searched.patience, searched.best_us
+    known = searched.number, searched.best_us, searched.tried
     return Task(problem, gpu, searched.configs, lambda unit: unit.compiled in cached, *known)
 
 
@@ -52,7 +52,13 @@ class Played:
 
 
 def played(
-    make: MakesStrategy, problem: GemmProblem, gpu: Gpu, facts: ProblemFacts, *, at_a_time: int = 1, patience: int = 0
+    make: MakesStrategy,
+    problem: GemmProblem,
+    gpu: Gpu,
+    facts: ProblemFacts,
+    *,
+    at_a_time: int = 1,
+    number: int | None = None,
 ) -> Played:
     """Have a strategy search the configs that a journal knows, where up to so many units are made at a time.
 
@@ -63,7 +69,7 @@ def played(
         **{name: measurement.outcome for name, measurement in facts.screened.items()},
     }
     configs = tuple(Config.parse(name) for name in known)
-    strategy = make(Task(problem, gpu, configs, lambda unit: False, patience))
+    strategy = make(Task(problem, gpu, configs, lambda unit: False, number))
     asked: list[Unit] = []
     measured: dict[Config, float] = {}
     waiting: deque[Unit] = deque()

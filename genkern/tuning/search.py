@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
 from genkern.farm.bench import Bench, Made
@@ -36,8 +36,24 @@ from genkern.timing.profiler import Profiler
 # Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
 # that what is asked for later, knowing more, need not wait long.
 _AT_A_TIME = 4
-# Significant digits of times that only tell who is timed again.
+# Significant digits of times that only tell who is timed again, and digits of shares.
 _SCREEN_DIGITS = 5
+_SHARE_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How much of a size's space was searched, and what the rest may hold; None where nobody says it.
+
+    `searched_share` is the share of its binaries that were tried: measured, or found to be no candidates.
+    `expected_loss` is `Strategy.expected_loss`, and 0 where nothing was left out.
+    """
+
+    expected_loss: float | None = None
+    searched_share: float | None = None
+
+
+NOTHING_SAID = Confidence()
 
 
 class Search:
@@ -56,14 +72,21 @@ class Search:
         known: Mapping[str, Measurement],
         first: Collection[str] = (),
     ) -> None:
-        """`task` says what the strategy is to search, given the configs that are its to ask for."""
+        """`task` says what the strategy is to search, given the configs that are its to ask for.
+
+        Those of `configs` that an earlier start found unfit are not made again.
+        """
         self._bench = bench
         self._known = known
         self._depth = _AT_A_TIME * bench.farm.jobs
         # Called, by whichever thread asks, when nothing is under way and nothing more is wanted for the time being.
         self.on_made: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
+        space, configs = configs, bench.worth_making(configs)
         self._by_name = {config.name: config for config in configs}
+        # What is compiled once: all of it, and what was measured or turned out to be no candidate.
+        self._binaries = {compiled_of(config) for config in space}
+        self._tried = {compiled_of(c) for c in space if c.name in known or c.name not in self._by_name}
         named = [self._by_name[name] for name in self._by_name if name in first]
         ahead = {compiled_of(config) for config in named}
         theirs = tuple(config for config in configs if compiled_of(config) not in ahead)
@@ -71,7 +94,7 @@ class Search:
         others = (config for config in configs if ahead and compiled_of(config) in ahead)
         self._ahead = units_of([*named, *others])[::-1]
         self._cached: dict[object, tuple[Config, bool]] = {}
-        self.task = task(theirs, self._is_cached)
+        self.task = replace(task(theirs, self._is_cached), tried=len(self._tried))
         self.strategy: Strategy = chosen.make(self.task)
         self._name = chosen.name
         self._steps: list[Step] = []
@@ -85,6 +108,7 @@ class Search:
         self._ready: list[tuple[int, Sequence[Candidate]]] = []
         # Of what was made, what is not measured after all.
         self._put_back: set[Config] = set()
+        self.confidence = NOTHING_SAID
 
     def measurements(self, profiler: Profiler) -> Iterator[Measurement]:
         """The first measurement of every candidate that is not known, until the strategy wants nothing any more.
@@ -98,6 +122,7 @@ class Search:
             for measurement in map(_brief, profiler.screen(self._bench.job.session, units)):
                 self._tell_measured(measurement)
                 yield measurement
+        self.confidence = self._confidence()
 
     def _units_ready(self) -> Iterator[Sequence[Candidate]]:
         """Candidates that share their binaries, as they become ready, the most wanted first."""
@@ -130,7 +155,13 @@ class Search:
         """What was asked and told so far, for the journal."""
         task = self.task
         cached = tuple(config for config, is_cached in self._cached.values() if is_cached)
-        return Searched(self._name, task.patience, task.best_us, task.configs, cached, tuple(self._steps))
+        return Searched(self._name, task.number, task.best_us, task.configs, cached, tuple(self._steps), task.tried)
+
+    def _confidence(self) -> Confidence:
+        share = round(len(self._tried) / max(len(self._binaries), 1), _SHARE_DIGITS)
+        with self._lock:
+            loss = self.strategy.expected_loss() if self.left_out() else 0.0
+        return Confidence(None if loss is None else round(loss, _SHARE_DIGITS), share)
 
     def _asks_on(self) -> bool:
         return bool(self._order_more() or self._ready or self._bench.under_way)
@@ -172,6 +203,8 @@ class Search:
             for why, configs in reasons.items():
                 self._tell(Refused(unit, tuple(configs), why.outcome))
             candidates: Sequence[Candidate] = made.candidates
+            if not candidates:
+                self._tried.add(unit.compiled)
             if self._known:
                 candidates = [each for each in candidates if each.config.name not in self._known]
             if candidates:
@@ -189,6 +222,7 @@ class Search:
     def _tell_measured(self, measurement: Measurement) -> None:
         config, us = self._by_name[measurement.config], measurement.duration_us
         timed = measurement.outcome is Outcome.MEASURED and us is not None
+        self._tried.add(compiled_of(config))
         self.tell(Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome))
 
     def _tell(self, event: Event) -> None:

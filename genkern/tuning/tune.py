@@ -40,7 +40,7 @@ from genkern.timing.session import Budget
 from genkern.tuning.check import Checker
 from genkern.tuning.compared import Compared, confirmed
 from genkern.tuning.progress import Progress
-from genkern.tuning.search import Search
+from genkern.tuning.search import NOTHING_SAID, Confidence, Search
 
 _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
@@ -60,8 +60,9 @@ class Report:
 
     `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the best call of
     the vendor library did in the finals, where the profiler says, `torch` how PyTorch's own did. `table` has the
-    candidates as text where the report comes from another process (`candidates_file.condensed`). `bug` is what ended
-    the size when genkern itself is at fault. `warnings` are lines for the user.
+    candidates as text where the report comes from another process (`candidates_file.condensed`). `confidence` says how
+    much of the space was searched. `bug` is what ended the size when genkern itself is at fault. `warnings` are lines
+    for the user.
     """
 
     problem: GemmProblem
@@ -76,6 +77,7 @@ class Report:
     vendor: Measurement | None = None
     torch: Measurement | None = None
     table: str | None = None
+    confidence: Confidence = NOTHING_SAID
     bug: BugError | None = None
     warnings: tuple[str, ...] = ()
 
@@ -99,7 +101,7 @@ class Report:
 class Tuner:
     """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
 
-    `strategy` says what is compiled and measured, and when that is enough (None: as `budget.patience` has it).
+    `strategy` says what is compiled and measured, and when that is enough (None: the default).
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
     `check_all` has every finalist checked, not only those that would win, or be the runner-up.
@@ -161,6 +163,7 @@ class Tuner:
                     report.candidates[measurement.config] = measurement
                     advance(1)
             report.binaries = bench.job.binaries
+            report.confidence = search.confidence
             report.winner = self._choose(bench.job, facts, report)
             for name, found in report.candidates.items():
                 if found.outcome is Outcome.WRONG:
@@ -196,9 +199,9 @@ class Tuner:
         # The measured process tells by it what is hopeless, and the best were measured first.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        make_task = functools.partial(Task, problem, self.workshop.gpu, patience=self.budget.patience, best_us=best_us)
-        strategy = self.strategy or chosen_strategy(None, self.budget.patience)
-        return Search(bench, bench.worth_making(configs), strategy, make_task, dict(facts.screened), first)
+        strategy = self.strategy or chosen_strategy()
+        make_task = functools.partial(Task, problem, self.workshop.gpu, number=strategy.number, best_us=best_us)
+        return Search(bench, configs, strategy, make_task, dict(facts.screened), first)
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
         """Every candidate's first measurement, from the journal where it is known."""
@@ -259,7 +262,7 @@ class Tuner:
                     again = confirmed(self.profiler, self.journal, job, facts, chosen)
                 if again.is_measured:
                     report.vendor, report.torch, report.incumbent = again.vendor, again.torch, again.incumbent
-                    return self._winner(job, again, facts.checks.get(again.winner.config))
+                    return self._winner(job, again, facts.checks.get(again.winner.config), report)
                 report.candidates[again.winner.config] = again.winner
             contenders.remove(ranked[0])
         report.message = "no finalist ran and was correct (--profile_file says why)"
@@ -326,7 +329,7 @@ class Tuner:
             self.journal.checked(job.session.problem, check)
         return check
 
-    def _winner(self, job: Job, compared: Compared, check: Check | None) -> Winner:
+    def _winner(self, job: Job, compared: Compared, check: Check | None, report: Report) -> Winner:
         final, runner_up, vendor, torch = compared.winner, compared.runner_up, compared.vendor, compared.torch
         assert final.duration_us is not None
         return Winner(
@@ -350,6 +353,8 @@ class Tuner:
             vendor=call_name(vendor.config) if vendor and vendor.duration_us is not None else "",
             torch_us=torch.duration_us if torch else None,
             code=code_digest(job.ready[final.config].binaries) if final.config in job.ready else "",
+            expected_loss=report.confidence.expected_loss,
+            searched_share=report.confidence.searched_share,
         )
 
 
