@@ -44,7 +44,7 @@ def confirmed(profiler: Profiler, journal: Facts, job: Job, facts: ProblemFacts,
         return chosen
     configs = [m.config for m in chosen if library_of(m.config) in OURS and m.config in job.ready]
     calls = [m.config for m in chosen if library_of(m.config) not in OURS]
-    if not {*configs} <= {m.config for m in facts.confirmed}:
+    if not {*configs, *calls} <= {m.config for m in facts.confirmed}:
         finals = profiler.confirm(job.session, [job.ready[name] for name in configs], calls)
         journal.confirmed(job.session.problem, finals)
     found = {m.config: m for m in facts.confirmed}

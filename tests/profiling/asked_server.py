@@ -98,7 +98,10 @@ class Parent:
         return self.server.answer({"command": command, **values}, self._tell)
 
     def screen(self, name: str) -> dict[str, Any]:
-        return self.ask("screen", configs=[name_of(name)], binaries=[name])
+        answer = self.ask("screen", configs=[name_of(name)], binaries=[name])
+        # Of the host's clock, which is a real one.
+        answer.pop("took_ms", None)
+        return answer
 
     def _tell(self, said: dict[str, Any]) -> None:
         if "running" in said:
