@@ -48,6 +48,7 @@ class Resources:
     `registers` counts 32-bit registers per thread (on CDNA the unified total, `accumulator_registers`
     of it AGPRs). `shared_bytes` is LDS or shared memory per workgroup. `scratch_bytes` is per thread.
     `code_sha256` is of all that the hardware executes: binaries with an equal one differ in their names only.
+    `loop_*` count the instructions of a CUDA kernel's main loop (genkern.farm.main_loop has the kinds).
     """
 
     registers: int | None = None
@@ -57,6 +58,12 @@ class Resources:
     shared_bytes: int | None = None
     scratch_bytes: int | None = None
     code_sha256: str | None = None
+    loop_instructions: int | None = None
+    loop_matrix: int | None = None
+    loop_fma: int | None = None
+    loop_shared: int | None = None
+    loop_loads: int | None = None
+    loop_syncs: int | None = None
 
 
 @dataclass(frozen=True)
