@@ -26,6 +26,7 @@ COMMANDS = {
     "import": "genkern.command.exchange.importing",
     "ops": "genkern.command.exchange.ops_table",
     "record": "genkern.command.recorded.recording",
+    "replay": "genkern.command.recorded.replaying",
 }
 
 

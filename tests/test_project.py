@@ -21,6 +21,7 @@ from genkern.command.exchange.importing import import_parser
 from genkern.command.exchange.ops_table import ops_parser
 from genkern.command.options import parser
 from genkern.command.recorded.recording import record_parser
+from genkern.command.recorded.replaying import replay_parser
 from genkern.ops.op import op_names
 from genkern.packing.command import pack_parser
 from genkern.packing.merge import merge_parser
@@ -62,6 +63,7 @@ TESTED_ELSEWHERE = {
     "genkern/runtime/launch/prepared.py": "tests/runtime/launch/test_parameters.py",
     "genkern/runtime/launch/shape.py": "tests/runtime/launch/test_launcher.py",
     **{f"genkern/recorded/{name}.py": "tests/recorded/test_reading.py" for name in ("columns", "problem")},
+    "genkern/recorded/charges.py": "tests/tuning/test_simulated.py",
     "genkern/journal/copy.py": "tests/journal/test_journal_copy.py",
     "genkern/journal/line.py": "tests/journal/test_journal_line.py",
     # A family's arguments, grid and workspace are compared with what is compiled and what generated modules launch.
@@ -166,7 +168,7 @@ def modules() -> list[str]:
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
     exchange = [export_parser(), import_parser(), ops_parser()]
-    return [parser(), pack_parser(), merge_parser(), shapes_parser(), *exchange, record_parser()]
+    return [parser(), pack_parser(), merge_parser(), shapes_parser(), *exchange, record_parser(), replay_parser()]
 
 
 def slug(heading: str) -> str:

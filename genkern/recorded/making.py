@@ -6,12 +6,13 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from genkern.errors import ResultsError
+from genkern.farm.sharing import compiled_of
 from genkern.files import shown_path
 from genkern.gemm.config import Config, name_today
 from genkern.gemm.problem import GemmProblem
@@ -20,7 +21,6 @@ from genkern.journal.facts import JournalFacts, ProblemFacts
 from genkern.journal.line import entry_of
 from genkern.journal.made import MadeBinary
 from genkern.journal.searched import names_of, searched_of
-from genkern.kernels.specs import compiled_in
 from genkern.ops.fields import problem_cells
 from genkern.recorded.columns import CONFIG, NEEDS
 from genkern.timing.libraries import OURS, call_name, library_of
@@ -135,9 +135,9 @@ def parsed(name: str) -> Config:
 
 
 @lru_cache(maxsize=2**17)
-def compiled(name: str) -> Config:
-    """Equal for configs that share binaries (genkern.farm.sharing)."""
-    return compiled_in(parsed(name))
+def compiled(name: str) -> Hashable:
+    """Equal for configs that share binaries."""
+    return compiled_of(parsed(name))
 
 
 def _measured(measurement: Measurement | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,10 +22,10 @@ from genkern.search.strategy import Unit
 class RecordedProblem:
     """Every config of a problem that a run measured or refused, in the order of their space.
 
-    `names`, `configs` and `outcomes` are parallel, and so are the `columns`: numbers by name of the column
-    (genkern.recorded.columns), float64 where a null is NaN. `whole` says whether the whole space has outcomes. `wrong`
-    are the configs whose output was found wrong, `library_us` times of the finals in microseconds by name of a
-    library's call.
+    `names`, `configs`, `outcomes` and `keys` (of binaries) are parallel, and so are the `columns`: numbers by name of
+    the column (genkern.recorded.columns), float64 where a null is NaN. `whole` says whether the whole space has
+    outcomes. `wrong` are the configs whose output was found wrong, `library_us` times of the finals in microseconds by
+    name of a library's call.
     """
 
     problem: GemmProblem
@@ -35,6 +35,7 @@ class RecordedProblem:
     names: tuple[str, ...]
     configs: tuple[Config, ...]
     outcomes: tuple[Outcome, ...]
+    keys: tuple[str | None, ...]
     columns: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]]
     wrong: frozenset[Config]
     library_us: Mapping[str, float]
@@ -47,7 +48,7 @@ class RecordedProblem:
     @cached_property
     def unit_rows(self) -> tuple[tuple[int, ...], ...]:
         """Of each unit the places of its configs."""
-        found: dict[Config, list[int]] = {}
+        found: dict[Hashable, list[int]] = {}
         for row, name in enumerate(self.names):
             found.setdefault(compiled(name), []).append(row)
         return tuple(map(tuple, found.values()))
@@ -72,6 +73,16 @@ class RecordedProblem:
         """Seconds of the compile, of the units of which that is known."""
         seconds = self._of_units("compile_s")
         return {unit: s for unit, s in zip(self.units, seconds, strict=True) if s == s}
+
+    @cached_property
+    def compiled_s(self) -> dict[Hashable, float]:
+        """The same by what configs that share binaries have in common (genkern.farm.sharing)."""
+        return {unit.compiled: seconds for unit, seconds in self.compile_s.items()}
+
+    @cached_property
+    def binaries(self) -> dict[Config, str]:
+        """The first digits of the content address of what multiplies, of the configs that have a binary."""
+        return {config: key for config, key in zip(self.configs, self.keys, strict=True) if key is not None}
 
     @cached_property
     def resources(self) -> dict[Unit, Resources]:

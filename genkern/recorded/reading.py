@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -72,30 +72,31 @@ def _has_tables(path: str) -> bool:
 
 def _of_table(path: str, runs: Runs) -> Iterator[RecordedProblem]:
     table, _ = _read_all(path, runs)
-    pd = table.select([*_KEYS, "run", "whole"]).to_pandas()
+    frame = table.select([*_KEYS, "run", "whole"]).to_pandas()
     columns = {name: _digits(table[name].to_numpy(), BY_NAME[name]) for name in _NUMBERS}
     _check(columns, path)
     names = table["config"].dictionary_encode().combine_chunks()
     words, places = names.dictionary.to_pylist(), names.indices.to_numpy()
-    outcomes = {column: table[column].to_pandas().astype(object).to_numpy() for column in ("outcome", "right")}
-    for rows in pd.groupby([*_KEYS, "run"], sort=False, observed=True, dropna=False).indices.values():
-        first = pd.iloc[rows[0]]
+    outcomes = {column: table[column].to_pandas().astype(object).to_numpy() for column in ("outcome", "right", "unit")}
+    for rows in frame.groupby([*_KEYS, "run"], sort=False, observed=True, dropna=False).indices.values():
+        first = frame.iloc[rows[0]]
         of = {
             "config": [words[place] for place in places[rows].tolist()],
             **{column: values[rows].tolist() for column, values in outcomes.items()},
         }
         try:
-            yield _problem(first, of, {name: values[rows] for name, values in columns.items()})
+            found = _problem(first, of, {name: values[rows] for name, values in columns.items()})
         except (InputError, ValueError) as error:
             raise ResultsError(f"{shown_path(path)}, {first['M']}x{first['N']}x{first['K']}: {error}") from None
+        yield found
 
 
 def _problem(cells: Mapping[str, Any], rows: Mapping[str, Any], numbers: Mapping[str, Any]) -> RecordedProblem:
     problem = problem_of_cells({column.name: str(cells[column.name]) for column in PROBLEM})
     is_config = np.array([not is_call(name) for name in rows["config"]])
-    names = [name for name in rows["config"] if not is_call(name)]
+    names = _ours(rows["config"], is_config)
     configs = tuple(map(parsed, names))
-    right = [right for right, ours in zip(rows["right"], is_config, strict=True) if ours]
+    right = _ours(rows["right"], is_config)
     finals_us = zip(rows["config"], numbers["final_us"].tolist(), is_config, strict=True)
     return RecordedProblem(
         problem=problem,
@@ -104,11 +105,16 @@ def _problem(cells: Mapping[str, Any], rows: Mapping[str, Any], numbers: Mapping
         whole=cells["whole"] is True or bool(cells["whole"] == True),  # noqa: E712  NumPy's, or a null
         names=tuple(names),
         configs=configs,
-        outcomes=tuple(Outcome(each) for each, ours in zip(rows["outcome"], is_config, strict=True) if ours),
+        outcomes=tuple(map(Outcome, _ours(rows["outcome"], is_config))),
+        keys=tuple(key if isinstance(key, str) else None for key in _ours(rows["unit"], is_config)),
         columns={name: values[is_config] for name, values in numbers.items()},
         wrong=frozenset(config for config, each in zip(configs, right, strict=True) if each is False),
         library_us={name: us for name, us, ours in finals_us if not ours and us == us},
     )
+
+
+def _ours(values: Sequence[Any], is_config: Any) -> list[Any]:
+    return [value for value, ours in zip(values, is_config, strict=True) if ours]
 
 
 def _read_all(path: str, runs: Runs) -> tuple[Any, dict[str, Any]]:

@@ -35,7 +35,7 @@ from genkern.timing.profiler import Profiler
 
 # Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
 # that what is asked for later, knowing more, need not wait long.
-_AT_A_TIME = 4
+AT_A_TIME = 4
 # Significant digits of times that only tell who is timed again, and digits of shares.
 _SCREEN_DIGITS = 5
 _SHARE_DIGITS = 6
@@ -78,7 +78,7 @@ class Search:
         """
         self._bench = bench
         self._known = known
-        self._depth = _AT_A_TIME * bench.farm.jobs
+        self._depth = AT_A_TIME * bench.farm.jobs
         # Called, by whichever thread asks, when nothing is under way and nothing more is wanted for the time being.
         self.on_made: Callable[[], None] = lambda: None
         self._lock = threading.Lock()

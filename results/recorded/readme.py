@@ -13,6 +13,7 @@ _HEAD = """# Recorded spaces
 A row is one config, or library call, of one problem in one run (`make docs` writes this page):
 
     genkern record RESULTS -o results/recorded
+    genkern replay results/recorded --search NAME
     genkern.recorded.reading.load("results/recorded")
 
 Column | Meaning

@@ -15,9 +15,11 @@ from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.journal.run_files import RunFiles
 from genkern.journal.searched import Asked, Searched, Told, searched_of, value_of
+from genkern.recorded.reading import recorded_problems
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Compiled, Measured, Unit
-from genkern.tuning.replay import decided_again, played
+from genkern.tuning.replay import decided_again
+from genkern.tuning.simulated import simulated
 
 GPU = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(128, 128, 256)
@@ -73,9 +75,14 @@ def measured(facts: Searched) -> list[Config]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProblemFacts]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs have theirs."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> dict[str, ProblemFacts]:
     """A run with an empty cache, one with a full one, with patience one each, and one on what a patient one left."""
-    folder = tmp_path_factory.mktemp("runs")
     return {
         "cold": searched(folder / "cold", folder / "cache", *ALL),
         "warm": searched(folder / "warm", folder / "cache", *ALL),
@@ -140,12 +147,19 @@ def test_searches_survive_the_journal(runs: dict[str, ProblemFacts]) -> None:
 
 
 @pytest.mark.parametrize("at_a_time", [1, 5])
-def test_strategies_are_played_on_what_is_known(runs: dict[str, ProblemFacts], at_a_time: int) -> None:
+def test_strategies_search_what_is_known(runs: dict[str, ProblemFacts], folder: Path, at_a_time: int) -> None:
     """On a journal that knows every config: one takes all, the other ends where a run with it ended, as good."""
-    everything = played(chosen_strategy("predicted").make, PROBLEM, GPU, runs["cold"], at_a_time=at_a_time)
+    (recorded,) = recorded_problems(str(folder / "cold"))
+    assert recorded.whole
+    one = {"jobs": 1, "at_a_time": at_a_time}
+    everything = simulated(chosen_strategy("exhaustive"), recorded, **one)
+    assert everything.asked == tuple(ORDER)
     assert sorted(everything.measured) == sorted(CONFIGS)
-    assert everything.best_us == min(US.values())
-    patient = played(chosen_strategy("patience:3").make, PROBLEM, GPU, runs["cold"], at_a_time=at_a_time, number=3)
+    assert everything.best is not None
+    assert recorded.us[everything.best] == min(US.values())
+    assert everything.loss == 0
+    patient = simulated(chosen_strategy("patience:3"), recorded, **one)
     assert list(patient.asked) == ORDER[: len(patient.asked)]
-    assert len(patient.asked) == ENOUGH // 3 + at_a_time
-    assert patient.best_us == US[ORDER[1].configs[1].name]
+    # The unit whose config was one in vain too many, and as many as are under way behind it.
+    assert len(patient.asked) == ENOUGH // 3 + 1 + at_a_time
+    assert patient.best == ORDER[1].configs[1]
