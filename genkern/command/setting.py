@@ -18,12 +18,13 @@ from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
-from genkern.journal.run_folder import run_folder
+from genkern.journal.run_folder import modules_folder, run_folder
 from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
-from genkern.search.command_line import asked_strategy
+from genkern.search.command_line import asked_limit, asked_strategy
+from genkern.search.limit import Limit
 from genkern.search.strategies import ChosenStrategy
 from genkern.space.space import Space
 from genkern.timing.libraries import CUTE, parse_libraries
@@ -44,6 +45,7 @@ class Setting:
     budget: Budget
     versions: Mapping[str, str]
     strategy: ChosenStrategy
+    limit: Limit
 
     @property
     def results_path(self) -> str:
@@ -72,7 +74,8 @@ class Setting:
         cache = BinaryCache(folder / "binaries")
         cache.remove_abandoned()
         with contextlib.ExitStack() as stack:
-            own = stack.enter_context(run_folder(folder / "modules"))
+            # What is kept stays where it is looked for.
+            own = stack.enter_context(run_folder(folder / "modules") if options.keep else modules_folder(folder))
             # Not in the cache's folder, which may be a slow one that nodes share.
             everyones = Path(tempfile.gettempdir())
             temporary = stack.enter_context(run_folder(everyones, "genkern", "another TMPDIR"))
@@ -114,6 +117,7 @@ class Setting:
             "budget": {name: value for name, value in budget.items() if name not in ("timeout_s", *since)},
             **{name: budget[name] for name, usual in since.items() if budget[name] != usual},
             "strategy": self.strategy.said,
+            **({"limit": self.limit.said} if self.limit.said else {}),
             **({"families": families} if (families := _families()) else {}),
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
@@ -139,7 +143,8 @@ def make_setting(options: argparse.Namespace) -> Setting:
     target = choose_target(options)
     found = versions() | ({"driver": target.driver} if target.driver else {})
     defaults, strategy = make_defaults(options, target.arch), asked_strategy(options)
-    return Setting(options, target, defaults, make_budget(options, target, strategy), found, strategy)
+    budget, limit = make_budget(options, target, strategy), asked_limit(options, strategy)
+    return Setting(options, target, defaults, budget, found, strategy, limit)
 
 
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:

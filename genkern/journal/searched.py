@@ -49,6 +49,7 @@ class Searched:
     cached: tuple[Config, ...]
     steps: tuple[Step, ...]
     tried: int = 0
+    most: int | None = None
 
     @property
     def asked(self) -> list[Unit]:
@@ -89,6 +90,7 @@ def value_of(searched: Searched) -> dict[str, Any]:
         "number": searched.number,
         "best_us": searched.best_us,
         "tried": searched.tried,
+        "most": searched.most,
         "configs": len(searched.configs),
         "steps": writer.steps,
         "cached": _differences(cached),
@@ -110,12 +112,13 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     number = value["number"] if "number" in value else value["patience"] or None
     known = value["strategy"], number, value["best_us"]
     cached = tuple(configs[place] for place in _sums(value["cached"]))
-    return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps), value.get("tried", 0))
+    since = value.get("tried", 0), value.get("most")
+    return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps), *since)
 
 
 def names_of(value: Mapping[str, Any]) -> list[str]:
-    """The names of the configs that the search of this value had to search, without making all the rest."""
-    return restored(value["config"])[: value["configs"]]
+    """The names of all configs in a search of this value, those first that it had to search; without all the rest."""
+    return restored(value["config"])
 
 
 class _Writer:

@@ -6,6 +6,7 @@ import argparse
 
 from genkern.arguments import number
 from genkern.errors import InputError
+from genkern.search.limit import Limit
 from genkern.search.strategies import (
     EXHAUSTIVE,
     PATIENT,
@@ -20,7 +21,7 @@ _POSITIVE = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
-    """The options --search, --exhaustive and --patience, of which `asked_strategy` is made."""
+    """The options of which `asked_strategy` and `asked_limit` are made."""
     group.add_argument(
         *("--search", "--strategy"),
         metavar="NAME|FILE.py",
@@ -37,6 +38,24 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--patience", type=_POSITIVE, metavar="N", help="short for --search patience:N (default: as --search says)"
     )
+    group.add_argument(
+        "--budget",
+        metavar="SECONDSs|N",
+        help="a hard limit of a size's search, 30s or 200: what is under way then is dropped, and the best so far is "
+        "timed again, checked and written, which the limit does not include. 30s: seconds from its first compile, no "
+        "sooner than one kernel was measured; a run that is resumed counts anew. 200: kernels (binaries) that are "
+        "measured, those of an earlier start of the run and the config of the results file included (default: none)",
+    )
+
+
+def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
+    """The limit of a search that the options say. Raises InputError where it is none, or contradicts the strategy."""
+    if options.budget is None:
+        return Limit()
+    everything = "--protocol tune_gemm" if options.protocol == "tune_gemm" else f"--search {strategy.name}"
+    if strategy.every or options.protocol == "tune_gemm":
+        raise InputError(f"--budget leaves out what {everything} is to measure: give one of them")
+    return Limit.parse(options.budget)
 
 
 def asked_strategy(options: argparse.Namespace) -> ChosenStrategy:

@@ -19,6 +19,7 @@ from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcom
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
+from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.screening import screening_for
 from genkern.search.select import (
     barren_families,
@@ -101,7 +102,8 @@ class Report:
 class Tuner:
     """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
 
-    `strategy` says what is compiled and measured, and when that is enough (None: the default).
+    `strategy` says what is compiled and measured, and when that is enough (None: the default),
+    and `limit` ends it.
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
     `check_all` has every finalist checked, not only those that would win, or be the runner-up.
@@ -116,6 +118,7 @@ class Tuner:
     provenance: Provenance
     budget: Budget
     strategy: ChosenStrategy | None = None
+    limit: Limit = NO_LIMIT
     device_index: int = 0
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
@@ -201,7 +204,7 @@ class Tuner:
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
         strategy = self.strategy or chosen_strategy()
         make_task = functools.partial(Task, problem, self.workshop.gpu, number=strategy.number, best_us=best_us)
-        return Search(bench, configs, strategy, make_task, dict(facts.screened), first)
+        return Search(bench, configs, strategy, make_task, dict(facts.screened), first, self.limit)
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
         """Every candidate's first measurement, from the journal where it is known."""

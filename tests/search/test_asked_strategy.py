@@ -6,7 +6,7 @@ import pytest
 
 from genkern.command.options import parse
 from genkern.errors import InputError
-from genkern.search.command_line import asked_strategy
+from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.strategies import DEFAULT
 
 SIZE = ("-m", "16", "-n", "128", "-k", "256")
@@ -32,6 +32,27 @@ SIZE = ("-m", "16", "-n", "128", "-k", "256")
 def test_what_options_mean(given: str, said: str) -> None:
     """The short ones are the long ones; a protocol that measures everything leaves nothing out."""
     assert asked_strategy(parse([*SIZE, *given.split()])).said == said
+
+
+@pytest.mark.parametrize(("given", "said"), [("", ""), ("--budget 30s", "30s"), ("--search random --budget 7", "7")])
+def test_what_a_budget_means(given: str, said: str) -> None:
+    """It goes with every strategy that does not measure everything by its name."""
+    options = parse([*SIZE, *given.split()])
+    assert asked_limit(options, asked_strategy(options)).said == said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--budget soon", "--budget soon: write seconds"),
+        ("--budget 9 --exhaustive", "--budget leaves out what --search exhaustive is to measure: give one of them"),
+        ("--budget 9s --protocol tune_gemm", "what --protocol tune_gemm is to measure"),
+    ],
+)
+def test_what_is_no_limit_is_said(given: str, said: str) -> None:
+    options = parse([*SIZE, *given.split()])
+    with pytest.raises(InputError, match=said):
+        asked_limit(options, asked_strategy(options))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
+from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.predict import promising_first
 from genkern.search.strategies import chosen_strategy
 from genkern.space.prune import prune
@@ -119,7 +120,8 @@ def tuned(
     script: Scripted,
     space: Space = SPACE,
     incumbent: Config | None = None,
-    search: str | None = None,
+    search: str = "predicted",
+    limit: Limit = NO_LIMIT,
 ) -> Report:
     """One size tuned, with facts in `journal`; `incumbent` won it before."""
     with closing(Journal(journal, {})) as facts:
@@ -133,6 +135,7 @@ def tuned(
             Provenance("gfx942", "AMD Instinct MI300X", ()),
             Budget(finalists=4),
             strategy=chosen_strategy(search),
+            limit=limit,
             incumbents={PROBLEM: incumbent} if incumbent else {},
         )
         return tuner.tune(PROBLEM)
