@@ -137,7 +137,7 @@ def notes(problems: Sequence[RecordedProblem], charges: Charges) -> list[str]:
         (charges.measurements_unknown, "measurements"),
     ):
         if share > 0:
-            said.append(f"of {share:.1%} of the {what} nobody recorded how long they took: the median is charged")
+            said.append(f"of {share:.1%} of the {what} nobody recorded how long they took: medians are charged")
     return said
 
 
