@@ -172,7 +172,9 @@ def from_data(data: object) -> Contents:
         binaries = {_text(name, _SHA256): _binary(value) for name, value in _items(values["binaries"])}
         if any(name != binary.sha256 for name, binary in binaries.items()):
             raise ResultsError("a binary stands under another digest than its own")
-        winners = tuple(map(_winner, _list(values["winners"])))
+        # Winners share plans, which are most of what there is to read.
+        plans: dict[str, LaunchPlan] = {}
+        winners = tuple(_winner(each, plans) for each in _list(values["winners"]))
         for winner in winners:
             for call in winner.calls:
                 _require_fit(call, binaries)
@@ -209,22 +211,23 @@ def _encoding(data: object) -> Encoding:
     return Encoding(box=(rows, columns), **numbers)
 
 
-def _call(data: object) -> PackedCall:
+def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
     values = _mapping(data, PackedCall)
     least = _number(values["least_m"], 1, INT32)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
-    plan = LaunchPlan.from_json(json.dumps(values["plan"]))
-    if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
-        raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
+    if (plan := plans.get(text := json.dumps(values["plan"]))) is None:
+        plan = plans[text] = LaunchPlan.from_data(values["plan"])
+        if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
+            raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
     return PackedCall(least, _number(values["most_m"], least, INT32), plan, binaries, _text(values["code"]))
 
 
-def _winner(data: object) -> PackedWinner:
+def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
     # Bundles of before do not say it.
     values = _mapping({"torch_us": None, **data} if isinstance(data, dict) else data, PackedWinner)
     if values["choice"] not in ("config", "vendor"):
         raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, neither config nor vendor")
-    calls = tuple(map(_call, _list(values["calls"])))
+    calls = tuple(_call(each, plans) for each in _list(values["calls"]))
     texts = {name: _text(values[name]) for name in _TEXTS}
     # Bundles from before say what the config was called then.
     texts["config"] = name_today(texts["config"])
@@ -292,8 +295,8 @@ def _list(data: object, count: int | None = None) -> list[Any]:
 
 
 def _text(data: object, form: re.Pattern[str] | None = None) -> str:
-    if not isinstance(data, str) or len(data) > 300 or (form and not form.fullmatch(data)):
-        raise ResultsError(f"{str(data)[:60]!r} stands where a {'name' if form else 'text'} belongs")
+    if not isinstance(data, str) or len(data) > 300 or not (form.fullmatch(data) if form else data.isprintable()):
+        raise ResultsError(f"{str(data)[:60]!r} stands where a {'name' if form else 'printable text'} belongs")
     return data
 
 

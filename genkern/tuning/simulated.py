@@ -12,7 +12,7 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -66,8 +66,7 @@ def simulated(
     What a measured process leaves out by itself (`SCREENING`) is left out here, unless the strategy wants every config.
     Raises InputError for a strategy that asks for what it must not.
     """
-    screening = Screening() if chosen.every else SCREENING
-    simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]), screening)
+    simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]))
     return simulation.run(_Farm(jobs), at_a_time * jobs)
 
 
@@ -122,10 +121,9 @@ class _Farm:
 
 
 class _Simulation:
-    def __init__(
-        self, chosen: ChosenStrategy, recorded: RecordedProblem, charges: Charges, screening: Screening
-    ) -> None:
-        self._name, self._recorded, self._charges, self._screening = chosen.name, recorded, charges, screening
+    def __init__(self, chosen: ChosenStrategy, recorded: RecordedProblem, charges: Charges) -> None:
+        self._name, self._every, self._recorded, self._charges = chosen.name, chosen.every, recorded, charges
+        self._screening = Screening() if chosen.every else SCREENING
         self._outcomes = dict(zip(recorded.configs, recorded.outcomes, strict=True))
         self._now_s = self._own_s = 0.0
         task = Task(recorded.problem, recorded.gpu, recorded.configs, lambda unit: False, chosen.number)
@@ -135,6 +133,8 @@ class _Simulation:
         self._places: dict[Config, int] = {}
         self._ready: list[int] = []
         self._dropped: set[int] = set()
+        self._refused: set[Config] = set()
+        self._first_copy: dict[Config, Config] = {}
         # What the measured process has, and when it has measured the first of that.
         self._measuring: deque[Config] = deque()
         self._measured_s = math.inf
@@ -180,8 +180,9 @@ class _Simulation:
         unit = self._units[place]
         refused: dict[Outcome, list[Config]] = {}
         for config in unit.configs:
-            if self._is_refused(config):
-                refused.setdefault(self._outcomes[config], []).append(config)
+            if (why := self._refusal(config)) is not None:
+                refused.setdefault(why, []).append(config)
+                self._refused.add(config)
         if sum(map(len, refused.values())) < len(unit.configs):
             heapq.heappush(self._ready, place)
             binary = self._recorded.binaries.get(unit.configs[0]) or f"of unit {place}"
@@ -189,20 +190,36 @@ class _Simulation:
         for outcome, configs in refused.items():
             self._tell(Refused(unit, tuple(configs), outcome), farm)
 
-    def _is_refused(self, config: Config) -> bool:
-        """What took the measured process no time never came to it; a device refuses launches for lack of room too."""
-        return self._outcomes[config] in _REFUSED and config not in self._recorded.took_ms
+    def _refusal(self, config: Config) -> Outcome | None:
+        """Why a config that was made is no candidate, as a bench says it; None for one that is measured.
+
+        Of copies the first that is made is measured, whichever that was when it was recorded.
+        """
+        original = self._original(config)
+        if self._outcomes[original] in _REFUSED and original not in self._recorded.took_ms:
+            # What took the measured process no time never came to it: a device refuses for lack of room too.
+            return self._outcomes[original]
+        first = self._first_copy.setdefault(original, config)
+        return None if first == config or self._every else Outcome.IDENTICAL
+
+    def _original(self, config: Config) -> Config:
+        return self._recorded.copies.get(config, config)
 
     def _launch(self) -> None:
         """A measured process that has nothing to do takes the most wanted of what is ready, to its last config."""
         while not self._measuring and self._ready:
             place = heapq.heappop(self._ready)
+            configs = [config for config in self._units[place].configs if config not in self._refused]
             if place not in self._dropped:
-                self._measuring.extend(c for c in self._units[place].configs if not self._is_refused(c))
+                self._measuring.extend(configs)
+                continue
+            for config in configs:
+                # It is not measured after all, and copies of it may be.
+                self._first_copy.pop(self._original(config), None)
         if self._measuring and self._measured_s == math.inf:
             config = self._measuring[0]
-            taken_s = 0.0 if self._is_left_out(config) else self._charges.of_measurement_s(self._recorded, config)
-            self._measured_s = self._now_s + taken_s
+            taken_s = self._charges.of_measurement_s(self._recorded, self._original(config))
+            self._measured_s = self._now_s + (0.0 if self._is_left_out(config) else taken_s)
 
     def _is_left_out(self, config: Config) -> bool:
         if self._screening.sibling_factor is None:
@@ -212,11 +229,11 @@ class _Simulation:
 
     def _finish(self, farm: _Farm) -> None:
         config, self._measured_s = self._measuring.popleft(), math.inf
-        us = self._recorded.us.get(config)
+        us, outcome = self._recorded.us.get(self._original(config)), self._outcomes[self._original(config)]
         if self._is_left_out(config):
             self._tell(Lost(config, Outcome.PREDICTED_OUT), farm)
-        elif us is None or self._outcomes[config] is not Outcome.MEASURED:
-            self._tell(Lost(config, self._outcomes[config]), farm)
+        elif us is None or outcome is not Outcome.MEASURED:
+            self._tell(Lost(config, outcome), farm)
         else:
             self._measured.append(config)
             self._best_us = min(self._best_us, us)
@@ -244,14 +261,16 @@ class _Simulation:
 
     def _result(self, compiled: int) -> Simulated:
         recorded = self._recorded
-        right = [config for config in self._measured if config not in recorded.wrong]
+        right = {self._original(config): config for config in self._measured}
+        right = {original: config for original, config in right.items() if original not in recorded.wrong}
+        best = min(right, key=lambda config: recorded.us[config], default=None)
         left_out = self._dropped or len(self._places) < len(recorded.configs)
         return Simulated(
             asked=tuple(self._units),
             compiled=compiled,
             measured=tuple(self._measured),
             seconds=self._now_s,
-            best=min(right, key=lambda config: recorded.us[config], default=None),
+            best=None if best is None else right[best],
             loss=_loss(right, recorded.us, recorded.wrong),
             final_loss=_loss(right, recorded.final_us, recorded.wrong),
             own_s=self._own_s,
@@ -259,7 +278,7 @@ class _Simulation:
         )
 
 
-def _loss(found: list[Config], us: dict[Config, float], wrong: frozenset[Config]) -> float | None:
+def _loss(found: Iterable[Config], us: dict[Config, float], wrong: frozenset[Config]) -> float | None:
     """The best time of these over the best of all that are right, less 1; None where none of them has one."""
     best_us = min((us[config] for config in found if config in us), default=None)
     return None if best_us is None else best_us / min(us[config] for config in us if config not in wrong) - 1

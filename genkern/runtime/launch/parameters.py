@@ -163,7 +163,10 @@ def _passed(
     if isinstance(argument, Counters):
         return (Address(COUNTERS),)
     if isinstance(argument, Integer):
-        return (Number(evaluate(argument.value, known), 4),)
+        value = evaluate(argument.value, known)
+        if not -INT32 <= value < 2 * INT32:
+            raise ResultsError(f"its plan has {argument.name} = {value}, which has no 32 bits")
+        return (Number(value, 4),)
     if isinstance(argument, Constant):
         return ()
     assert isinstance(argument, (Leading, Stride, Descriptor, Map))
