@@ -19,7 +19,7 @@ from genkern.runtime.given import row_majors
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one layer would call: for which M its sizes were tuned, and who won for each ("vendor": the library).
+    """What one layer would call: for which M its sizes were tuned, and who won for each (vendor, tie: the library).
 
     `winners` are of x whose rows are contiguous, `winners_of_columns` of x that lies column by column (x.t()).
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genkern.gemm.records import PREDICTED
+from genkern.gemm.records import CONFIG_WINS, PREDICTED
 
 # What `check` says of an output that was proved on a GPU; "interpreter" says nothing of machine code.
 PROVED = "gpu"
@@ -19,4 +19,4 @@ def standing(choice: str, check: str, time_source: str | None) -> Standing:
     The library's call needs no proof. Rows of others' files say neither check nor source.
     """
     source = time_source or ""
-    return choice == "config" and check != PROVED, source == PREDICTED, source.endswith(SHARED)
+    return choice == CONFIG_WINS and check != PROVED, source == PREDICTED, source.endswith(SHARED)
