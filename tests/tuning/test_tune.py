@@ -305,6 +305,14 @@ def test_the_wrong_never_win(tmp_path: Path) -> None:
     assert "error ratio 0.5, worst row 0.25" in report.candidates[SPLIT.name].message
 
 
+def test_times_beside_another_program_say_so(tmp_path: Path) -> None:
+    """In the winner's source; that of its candidates is their timer's."""
+    tuner, job, timed = a_tuner(None, None), Job(a_session(tmp_path), {}), final(PLAIN.name, 100)  # type: ignore[arg-type]
+    for shared, source in ((False, "cudagraph"), (True, "cudagraph_shared")):
+        tuner = replace(tuner, provenance=replace(tuner.provenance, shared=shared))
+        assert tuner._winner(job, timed, None, Report(PROBLEM), None).time_source == source
+
+
 def test_nobody_right_is_no_winner(tmp_path: Path) -> None:
     """And the report says why."""
     winner, report = choose(tmp_path, [final(PLAIN.name, 90), final(VENDOR, 80)], Verdicts(PLAIN))
