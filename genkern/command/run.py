@@ -45,7 +45,7 @@ from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
 from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
-from genkern.tuning.driver_process import Shared, driver_processes
+from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Tuner
@@ -175,7 +175,8 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         journal.started(this_start(options.command, remaining))
         candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
         progress = Progress(console)
-        provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
+        versions = tuple(sorted(setting.versions.items()))
+        provenance = Provenance(target.arch, target.device_name, versions, options.shared_gpu and target.measured)
         incumbents = {
             problem: config
             for problem, config in results.configs.items()

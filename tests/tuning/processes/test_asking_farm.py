@@ -13,7 +13,7 @@ from genkern.farm.compiler import CompileJob
 from genkern.farm.farm import Farm
 from genkern.gemm.records import Binary, Outcome, Resources
 from genkern.kernels.kernel import KernelSpec, Target
-from genkern.tuning.asking_farm import AskingFarm, NoFarmError
+from genkern.tuning.processes.asking_farm import AskingFarm, NoFarmError
 
 BINARY, FAILURE = Binary("a", "/entry", "f", Resources()), Failure("b", Outcome.COMPILE_FAILED, "refused")
 

@@ -28,7 +28,7 @@ from genkern.journal.facts import read_journal
 from genkern.journal.journal import Facts
 from genkern.kernels.kernel import Target
 from genkern.profiling.predicted import PredictProfiler
-from genkern.tuning.driver_process import DriverProcess, Shared, driver_processes
+from genkern.tuning.processes.driver_process import DriverProcess, Shared, driver_processes
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Report
 

@@ -30,7 +30,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.journal.copy import JournalCopy
 from genkern.journal.journal import Journal
-from genkern.tuning.asking_farm import AskingFarm, NoFarmError
+from genkern.tuning.processes.asking_farm import AskingFarm, NoFarmError
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Report, Tuner
 
