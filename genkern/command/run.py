@@ -45,8 +45,8 @@ from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
 from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
-from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.interpreter import interpreter_checker
+from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Tuner
 
