@@ -158,7 +158,7 @@ def timed(bench: Bench, calls: Mapping[str, Call], alone_s: float) -> Size:
     random.Random(0).shuffle(order)
     judge(order)
     blocks = {name: in_blocks(sampler, len(long_copies)) for name, sampler in long.items()}
-    rounds = Rounds(LEAST_ROUNDS, MOST_ROUNDS, INTERLEAVED_S, 0, confirm=True)
+    rounds = Rounds(LEAST_ROUNDS, MOST_ROUNDS, INTERLEAVED_S, 0, hot=True, confirm=True)
     measure(INTERLEAVED, lambda: race(single, rounds))
     measure(BLOCKS, lambda: race(blocks, confirmation_rounds(call_us, LEAST_ROUNDS, MOST_ROUNDS, 0)))
     judge(order[::-1])
