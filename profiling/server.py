@@ -62,7 +62,7 @@ class Server:
         self._checking: Checking | None = None
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
-        """The answer to `request`, whose "command" is open, screen, semifinal, retime or check."""
+        """The answer to `request`, whose "command" is start, open, screen, semifinal, retime or check."""
         try:
             return self._answer(request, tell)
         except Exception as error:
@@ -72,6 +72,9 @@ class Server:
 
     def _answer(self, request: dict[str, Any], tell: Tell) -> Answer:
         command = request["command"]
+        if command == "start":
+            self._start()
+            return {}
         if command == "open":
             return self._open(Session.from_json(request["session"]))
         if self._gemm is None or self._timer is None:
@@ -87,7 +90,8 @@ class Server:
             return self._check(self._gemm, Launchable.of(request))
         raise ValueError(f"unknown command {command!r}")
 
-    def _open(self, session: Session) -> Answer:
+    def _start(self) -> None:
+        """Make timer and clock, where they are not there yet; with the synchronising that follows also the context."""
         import torch
 
         if self._timer is None:
@@ -95,6 +99,11 @@ class Server:
             self._timer = make_timer(self._time_source)
             uuid = str(torch.cuda.get_device_properties(0).uuid)
             self._guard = ThrottleGuard(None if torch.version.hip else open_clock(uuid))
+
+    def _open(self, session: Session) -> Answer:
+        import torch
+
+        self._start()
         self._gemm = self._algorithms = self._checking = None
         self._best_us = math.inf
         self._first_us = {}
