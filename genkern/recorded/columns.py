@@ -65,6 +65,7 @@ CONFIG = (
     Column("config", Kind.NAME, "the config, or the library's call"),
     Column("unit", Kind.WORD, "first digits of its binary's content address"),
     Column("outcome", Kind.WORD, "how its first measurement ended, or why there is none"),
+    Column("copy_of", Kind.NAME, "the config whose machine code and launch it shares, where it is identical"),
     Column("screen_us", Kind.NUMBER, "us of a call, first measurement (median of its samples)", digits=5),
     Column("samples_us", Kind.EXACTS, "its samples, where they are not this one"),
     Column("took_ms", Kind.NUMBER, "wall ms that it took in the measured process", decimals=2),
