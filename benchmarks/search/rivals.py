@@ -23,7 +23,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any
 
@@ -111,11 +111,7 @@ def rivals(searches: Iterable[str], most: int) -> list[Rival]:
 
 
 def _with_number(chosen: ChosenStrategy) -> MakesStrategy:
-    def make(task: Task) -> Strategy:
-        known = task.problem, task.gpu, task.configs, task.is_cached
-        return chosen.make(Task(*known, chosen.number))
-
-    return make
+    return lambda task: chosen.make(replace(task, number=chosen.number))
 
 
 def _is_there(name: str, use: Callable[[], object]) -> bool:
@@ -130,20 +126,21 @@ def _is_there(name: str, use: Callable[[], object]) -> bool:
 def curve_of(rival: Rival, seed: int, recorded: RecordedProblem, most: int) -> Curve:
     """What the rival finds in a recorded space, one binary after another."""
     make = rival.make(seed)
-    # Whatever was recorded is its to measure: no config is left out as hopeless.
-    limited = ChosenStrategy(rival.name, lambda task: _Limited(make(task), most), every=True)
+    limited = ChosenStrategy(rival.name, lambda task: _Limited(make(replace(task, most=most)), most))
     return losses_of(simulated(limited, recorded, jobs=1, at_a_time=1), recorded)
 
 
 def losses_of(found: Simulated, recorded: RecordedProblem) -> Curve:
     """The losses after each binary, in the order in which they were asked for."""
-    best_us = min(us for config, us in recorded.us.items() if config not in recorded.wrong)
-    timed = {config for config in found.measured if config not in recorded.wrong}
+    right_us = {config: us for config, us in recorded.us.items() if config not in recorded.wrong}
+    best_us = min(right_us.values())
+    # Of copies that one was timed that stands in the record.
+    us = {config: right_us.get(recorded.copies.get(config, config), math.inf) for config in found.measured}
     losses: list[float] = []
     tried: set[object] = set()
     so_far_us = math.inf
     for unit in found.asked:
-        so_far_us = min([so_far_us, *(recorded.us[config] for config in unit.configs if config in timed)])
+        so_far_us = min([so_far_us, *(us[config] for config in unit.configs if config in us)])
         # Other configs of a binary that was tried before cost no binary.
         if unit.compiled in tried:
             losses.pop()

@@ -56,8 +56,10 @@ def curve(recorded: RecordedProblem, *units: Unit, most: int = 99) -> tuple[floa
 
 def test_a_curve_has_a_loss_a_binary(recorded: RecordedProblem) -> None:
     """Of right results only; a refused one was tried too; nothing found is a loss of all."""
-    order = [UNITS[6], UNITS[0], UNITS[1], UNITS[2], UNITS[3]]
-    assert curve(recorded, *order) == (1.0, *(pytest.approx(loss(*order[1 : n + 1])) for n in range(1, 5)))
+    order = [UNITS[6], UNITS[0], UNITS[2], UNITS[3]]
+    assert curve(recorded, *order) == (1.0, *(pytest.approx(loss(*order[1 : n + 1])) for n in range(1, 4)))
+    assert WRONG in UNITS[1].configs
+    assert curve(recorded, UNITS[1]) == (pytest.approx(loss(UNITS[1])),)
     assert curve(recorded, *order)[-1] == 0.0
     assert curve(recorded, *order, most=2) == curve(recorded, *order)[:2]
 
@@ -78,7 +80,7 @@ def test_a_curve_stays_where_it_ends() -> None:
 
 def test_it_is_the_replay_that_judges(recorded: RecordedProblem) -> None:
     """The last loss of a strategy is that of genkern replay."""
-    found = simulated(chosen_strategy("exhaustive"), recorded, jobs=1, at_a_time=1)
+    found = simulated(chosen_strategy("predicted"), recorded, jobs=1, at_a_time=1)
     assert found.loss == losses_of(found, recorded).losses[-1] == 0.0
     assert len(losses_of(found, recorded).losses) == len(recorded.units)
 
