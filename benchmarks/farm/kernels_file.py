@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks.search.recorded_sizes import drawn
 from genkern.command.shipped.choice import Ranking, WantedUnit, chosen
-from genkern.command.shipped.kernels import kernels_parser, ranked_by_size, sizes_for, spaces_for
+from genkern.command.shipped.kernels import kernels_parser, ranked_by_size, sizes_for, spaces_for, with_rows_between
 from genkern.command.target import versions
 from genkern.farm.shipped.kernels_file import KernelsFile
 from genkern.gemm.gpus import gpu_for_arch, triton_target
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
     else:
         options = kernels_parser().parse_args(["--arch", arguments.arch, "-o", os.devnull])
         options.gemm_size_file, options.op = arguments.gemm_size_file, arguments.op
-        sizes = sizes_for(options, Console())
+        sizes = with_rows_between(sizes_for(options, Console()))
         ranking = Ranking(arguments.arch, target, versions()["triton"], spaces_for(sizes, arguments.arch), 64)
         choice = chosen(ranked_by_size(sizes, ranking, arguments.jobs), arguments.count)
         there = choice.keys
