@@ -10,6 +10,7 @@ from genkern.errors import InputError
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.kernels.catalogue import is_deterministic
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
@@ -49,7 +50,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         if target is None:
             raise InputError(f"{row.problem.size} does not say for which architecture it is: give --arch")
         gpu = _gpu_of(row, target)
-        if row.choice == "config" and row.config and (reason := legal(row.problem, row.config, gpu)):
+        if row.choice == CONFIG_WINS and row.config and (reason := legal(row.problem, row.config, gpu)):
             left_out[f"not legal: {reason}"] += 1
             continue
         key = row.problem, target, row.device, gpu.compute_units
@@ -82,11 +83,11 @@ def without_kernels(winner: PackedWinner) -> PackedWinner | None:
     """
     if winner.library_us is None:
         return None
-    return replace(winner, choice="vendor", time_us=winner.library_us, calls=())
+    return replace(winner, choice=VENDOR_WINS, time_us=winner.library_us, calls=())
 
 
 def _left_out(row: TunedRow, predicted: bool) -> str:
-    if not row.is_genkerns and row.choice != "vendor":
+    if not row.is_genkerns and row.choice == CONFIG_WINS:
         return "of other libraries"
     if row.predicted and not predicted:
         return "predicted, nobody checked them (--predicted packs them)"
@@ -133,7 +134,7 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
         operands=tuple(map(PackedOperand.of, get_op(problem.op).operands(problem))),
         deterministic=row.config is None or is_deterministic(problem, row.config),
     )
-    if row.config is None or (row.choice == "vendor" and not _beats_torch(row)):
+    if row.config is None or (row.choice != CONFIG_WINS and not _beats_torch(row)):
         return PackedRow(winner, ())
     place = tuned.index(problem.M)
     # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.

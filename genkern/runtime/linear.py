@@ -18,7 +18,7 @@ from genkern.runtime.dispatch import PLAIN, Gemm
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one layer would call: for which M its sizes were tuned, and who won for each ("vendor": the library)."""
+    """What one layer would call: for which M its sizes were tuned, and who won for each (vendor, tie: the library)."""
 
     name: str
     n: int

@@ -15,6 +15,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
+from genkern.gemm.records import CHOICES
 from genkern.kernels.plan import LaunchPlan
 from genkern.timing.libraries import is_call
 
@@ -91,7 +92,7 @@ class PackedOperand:
 class PackedWinner:
     """One row of results: who wins `problem` on this device, how fast, and how it is called.
 
-    `choice` is "config", or "vendor" where the library wins; calls are for other M then, if there are any. `vendor`
+    `choice` is "config" where the config is called (CHOICES); else calls are for other M, if there are any. `vendor`
     names the library's call (genkern.timing.libraries), "" where nobody says it. `time_us`, `library_us` of its best
     and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
     call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
@@ -217,8 +218,8 @@ def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
 def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
     # Bundles of before do not say it.
     values = _mapping({"torch_us": None, **data} if isinstance(data, dict) else data, PackedWinner)
-    if values["choice"] not in ("config", "vendor"):
-        raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, neither config nor vendor")
+    if values["choice"] not in CHOICES:
+        raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, none of {', '.join(CHOICES)}")
     calls = tuple(_call(each, plans) for each in _list(values["calls"]))
     texts = {name: _text(values[name]) for name in _TEXTS}
     # Bundles from before say what the config was called then.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import CONFIG_WINS
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.untuned import Option, Rule, by_times
@@ -77,7 +78,7 @@ class Table:
         """What serves the problem: its own row, else that of another M by the rule, else the library."""
         if (row := self._rows.get(problem)) is not None:
             winner, bundle = row
-            if winner.choice == "vendor":
+            if winner.choice != CONFIG_WINS:
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
                 return Choice("the library is as fast", exact=True, algorithm=algorithm)
             for call in winner.calls:
@@ -93,9 +94,9 @@ class Table:
         return Choice(f"tuned for M = {option.m}", option.winner, option.call, self._rows[option.winner.problem][1])
 
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
-        """For which M the problem is tuned, whatever its own, and who won there: a config, or "vendor"."""
+        """For which M the problem is tuned, whatever its own, and who won there: a config, "vendor" or "tie"."""
         rows = [self._rows[each][0] for each in self._by_m.get(replace(problem, M=1), ())]
-        return [(row.problem.M, row.config if row.choice == "config" else "vendor") for row in rows]
+        return [(row.problem.M, row.config if row.choice == CONFIG_WINS else row.choice) for row in rows]
 
     def _option(self, m: int, tuned: GemmProblem) -> Option:
         winner, _ = self._rows[tuned]

@@ -67,9 +67,9 @@ def test_a_winner_whose_kernels_cannot_be_had() -> None:
 
 def test_a_config_that_beats_pytorchs_call_serves_other_m() -> None:
     """Where the library's best wins by an algorithm of this M, which is not called for another."""
-    for torch_us, served in ((11.0, 1), (9.0, 0)):
-        (row,) = rows_of([replace(ROW, choice="vendor", vendor_us=8.0, torch_us=torch_us)], None, False).packed
-        assert (row.winner.choice, row.winner.torch_us, len(row.wanted)) == ("vendor", torch_us, served)
+    for choice, torch_us, served in (("vendor", 11.0, 1), ("vendor", 9.0, 0), ("tie", 11.0, 1), ("tie", 9.0, 0)):
+        (row,) = rows_of([replace(ROW, choice=choice, vendor_us=8.0, torch_us=torch_us)], None, False).packed
+        assert (row.winner.choice, row.winner.torch_us, len(row.wanted)) == (choice, torch_us, served)
 
 
 def test_what_is_left_out_is_counted() -> None:

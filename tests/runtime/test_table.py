@@ -74,11 +74,12 @@ def test_the_nearest_whose_kernels_serve() -> None:
 
 
 def test_a_row_that_the_library_won_serves_others() -> None:
-    """With its config, where that is faster than PyTorch's call; its own M is the library's."""
-    won = replace(winner(64, (17, 127), 11.0), choice="vendor", library_us=10.0, torch_us=12.0)
-    tuned = table(won)
-    assert [found(tuned, m) for m in (64, 60)] == [None, 64]
-    assert tuned.tuned(won.problem) == [(64, "vendor")]
+    """Or that nobody won. With its config, where that is faster than PyTorch's call; its own M is the library's."""
+    for choice in ("vendor", "tie"):
+        won = replace(winner(64, (17, 127), 11.0), choice=choice, library_us=10.0, torch_us=12.0)
+        tuned = table(won)
+        assert [found(tuned, m) for m in (64, 60)] == [None, 64]
+        assert tuned.tuned(won.problem) == [(64, choice)]
 
 
 def test_another_device_has_no_row() -> None:
