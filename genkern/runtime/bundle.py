@@ -118,7 +118,12 @@ def _start_of(path: str) -> bytes:
 
 def read_bundle(path: str) -> Bundle:
     """The bundle in `path`. Raises ResultsError (one line) unless every byte is as it was written."""
-    return parse_bundle(read_bytes(path, ResultsError, _MOST_BYTES), shown_path(path))
+    return parse_bundle(bundle_bytes(path), shown_path(path))
+
+
+def bundle_bytes(path: str) -> bytes:
+    """What is in the file, for parse_bundle. Raises ResultsError where it cannot be read."""
+    return read_bytes(path, ResultsError, _MOST_BYTES)
 
 
 def parse_bundle(data: bytes, where: str) -> Bundle:

@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from genkern.errors import OutputError, ResultsError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check, Measurement, Outcome, Unfit, Winner
-from genkern.journal.facts import Begun, Compiled, Ended, Start, read_ends, read_journal
+from genkern.journal.facts import Begun, Compiled, Ended, Start, read_journal
 from genkern.journal.header import SCHEMA, UnusableJournal
 from genkern.journal.journal import Journal
 from genkern.journal.line import behind, checksums, journal_line
@@ -167,41 +167,6 @@ def test_damage_is_refused_with_its_place(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(UnusableJournal, match=r"j, line 4: damaged; .*--all") as caught:
         opened(path)
     assert caught.value.reason == f"{path}, line 4: damaged"
-
-
-def test_lines_stand_where_they_were_written(tmp_path: Path) -> None:
-    """None is lost, doubled or moved unnoticed, whatever it is; but the last ones, as a kill may take them."""
-    path = tmp_path / "j"
-    filled(path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert sum(b'"fact":"problem"' in line for line in lines) == 2
-    changes = [[*lines[:n], *lines[n + 1 :]] for n in range(len(lines) - 1)]
-    changes += [[*lines[: n + 1], *lines[n:]] for n in range(len(lines))]
-    for one, other in itertools.combinations(range(len(lines)), 2):
-        swapped = list(lines)
-        swapped[one], swapped[other] = lines[other], lines[one]
-        changes.append(swapped)
-    for changed in changes:
-        path.write_bytes(b"".join(changed))
-        with pytest.raises(UnusableJournal):
-            read_journal(path)
-        with pytest.raises(UnusableJournal):
-            read_ends(path)
-    path.write_bytes(b"".join(lines))
-    opened(path).close()
-    assert read_journal(path).facts == filled(tmp_path / "other").facts
-
-
-def test_a_journal_of_before_goes_on_as_it_is(tmp_path: Path) -> None:
-    """Its lines do not say what stands before them, and those that are added do not either."""
-    path = tmp_path / "j"
-    lines = [journal_line("header", {"schema": SCHEMA, **HEADER}), journal_line("problem", asdict(PROBLEM))]
-    path.write_bytes(b"".join([*lines, journal_line("began", vars(Begun(672, 1, 1.5)), 0)]))
-    journal = opened(path)
-    journal.won(WINNER)
-    journal.close()
-    assert b'"after":' not in path.read_bytes()
-    assert read_journal(path).of(PROBLEM).winner == WINNER
 
 
 def test_every_bit_counts(tmp_path: Path) -> None:
