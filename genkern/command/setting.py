@@ -123,6 +123,7 @@ class Setting:
             "errRatio": self.options.errRatio,
             "checks": self.checks,
             "all": self.options.all,
+            **({"shared_gpu": True} if self.options.shared_gpu else {}),
         }
 
 

@@ -99,6 +99,15 @@ class LaunchPlan:
                 values += [getattr(argument, name) for name in _VALUES.get(type(argument), ())]
         return frozenset[str]().union(*map(names_in, values))
 
+    def keeps_promises(self, m: int) -> bool:
+        """Whether numbers that hang on M alone are multiples of what its kernels were compiled for, for this one."""
+        return all(
+            evaluate(argument.value, {"M": m}) % argument.multiple_of == 0
+            for launch in self.launches
+            for argument in launch.arguments
+            if isinstance(argument, Integer) and argument.multiple_of > 1 and names_in(argument.value) == {"M"}
+        )
+
     def closed(self, known: Mapping[str, Value]) -> LaunchPlan:
         """With what is known put in: a config's values of what it sets at run time, say."""
         return replace(

@@ -69,6 +69,10 @@ class PackedCall:
     binaries: tuple[str, ...]
     code: str
 
+    def serves(self, m: int) -> bool:
+        """Whether it is launched for that M: within both ends, and as its kernels were promised of sizes."""
+        return self.least_m <= m <= self.most_m and self.plan.keeps_promises(m)
+
 
 @dataclass(frozen=True)
 class PackedOperand:
@@ -116,6 +120,10 @@ class PackedWinner:
     calls: tuple[PackedCall, ...]
     operands: tuple[PackedOperand, ...]
     deterministic: bool
+
+    def call_for(self, m: int) -> PackedCall | None:
+        """The first of its calls that serves that M."""
+        return next((call for call in self.calls if call.serves(m)), None)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.records import Outcome
 from genkern.recorded.charges import Charges, charges_of
 from genkern.recorded.problem import RecordedProblem
+from genkern.search.limit import NO_LIMIT, Allowance, Limit
 from genkern.search.screening import SCREENING
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Task, Unit
@@ -59,14 +60,16 @@ def simulated(
     *,
     jobs: int = JOBS,
     charges: Charges | None = None,
+    limit: Limit = NO_LIMIT,
     at_a_time: int = AT_A_TIME,
 ) -> Simulated:
     """Have a strategy search what is recorded, with `at_a_time` units under way for each of so many workers.
 
+    Where the `limit` is reached, what is under way is dropped, and what is being measured is measured to its end.
     What a measured process leaves out by itself (`SCREENING`) is left out here, unless the strategy wants every config.
     Raises InputError for a strategy that asks for what it must not.
     """
-    simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]))
+    simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]), limit)
     return simulation.run(_Farm(jobs), at_a_time * jobs)
 
 
@@ -121,12 +124,14 @@ class _Farm:
 
 
 class _Simulation:
-    def __init__(self, chosen: ChosenStrategy, recorded: RecordedProblem, charges: Charges) -> None:
+    def __init__(self, chosen: ChosenStrategy, recorded: RecordedProblem, charges: Charges, limit: Limit) -> None:
         self._name, self._every, self._recorded, self._charges = chosen.name, chosen.every, recorded, charges
         self._screening = Screening() if chosen.every else SCREENING
         self._outcomes = dict(zip(recorded.configs, recorded.outcomes, strict=True))
+        self._allowance, self._end_s = Allowance(limit.binaries, ()), limit.seconds or math.inf
         self._now_s = self._own_s = 0.0
         task = Task(recorded.problem, recorded.gpu, recorded.configs, lambda unit: False, chosen.number)
+        task = replace(task, most=limit.binaries)
         with self._thinking():
             self._strategy = chosen.make(task)
         self._units: list[Unit] = []
@@ -139,6 +144,7 @@ class _Simulation:
         self._measuring: deque[Config] = deque()
         self._measured_s = math.inf
         self._measured: list[Config] = []
+        self._is_over = False
         self._best_us = math.inf
         self._first_us: dict[Config, float] = {}
 
@@ -147,6 +153,10 @@ class _Simulation:
             self._ask(farm, depth - len(farm.under_way))
             farm.begin(self._now_s)
             self._launch()
+            if self._measured and min(farm.next_s, self._measured_s) > self._end_s:
+                self._now_s, self._end_s, self._is_over = max(self._now_s, self._end_s), math.inf, True
+                for place in [*farm.under_way, *self._ready]:
+                    self._drop(place, farm)
             # At one moment the farm comes first: what is there then can be the most wanted.
             if farm.next_s <= self._measured_s:
                 if farm.next_s == math.inf:
@@ -159,10 +169,10 @@ class _Simulation:
                 self._finish(farm)
 
     def _ask(self, farm: _Farm, room: int) -> None:
-        if room <= 0:
+        if room <= 0 or self._is_over:
             return
         with self._thinking():
-            asked = list(self._strategy.ask(room))
+            asked = self._allowance.take(room, self._strategy.ask)
         for unit in asked:
             place = len(self._units)
             for config in unit.configs:
@@ -189,6 +199,8 @@ class _Simulation:
             self._tell(Compiled(unit, binary, cached), farm)
         for outcome, configs in refused.items():
             self._tell(Refused(unit, tuple(configs), outcome), farm)
+        if place not in self._ready:
+            self._allowance.unmeasured(unit)
 
     def _refusal(self, config: Config) -> Outcome | None:
         """Why a config that was made is no candidate, as a bench says it; None for one that is measured.
@@ -211,6 +223,7 @@ class _Simulation:
             place = heapq.heappop(self._ready)
             configs = [config for config in self._units[place].configs if config not in self._refused]
             if place not in self._dropped:
+                self._allowance.measured(self._units[place])
                 self._measuring.extend(configs)
                 continue
             for config in configs:
@@ -245,11 +258,16 @@ class _Simulation:
         with self._thinking():
             self._strategy.tell(event)
             dropped = list(self._strategy.drop())
-        for unit in dropped:
+        for unit in self._allowance.forget(dropped):
             if (place := self._places.get(unit.configs[0])) is None:
                 raise InputError(f"the strategy {self._name} dropped {unit.configs[0].name}, which it did not ask for")
-            self._dropped.add(place)
-            farm.drop(place)
+            self._drop(place, farm)
+
+    def _drop(self, place: int, farm: _Farm) -> None:
+        self._dropped.add(place)
+        if place in farm.under_way or place in self._ready:
+            self._allowance.unmeasured(self._units[place])
+        farm.drop(place)
 
     @contextmanager
     def _thinking(self) -> Iterator[None]:
@@ -264,7 +282,7 @@ class _Simulation:
         right = {self._original(config): config for config in self._measured}
         right = {original: config for original, config in right.items() if original not in recorded.wrong}
         best = min(right, key=lambda config: recorded.us[config], default=None)
-        left_out = self._dropped or len(self._places) < len(recorded.configs)
+        left_out = self._dropped or self._allowance.leaves_out or len(self._places) < len(recorded.configs)
         return Simulated(
             asked=tuple(self._units),
             compiled=compiled,

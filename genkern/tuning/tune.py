@@ -38,6 +38,7 @@ from genkern.space.space import Space
 from genkern.timing.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget
+from genkern.timing.standing import SHARED
 from genkern.tuning.check import Checker
 from genkern.tuning.compared import Compared, confirmed
 from genkern.tuning.progress import Progress
@@ -48,11 +49,12 @@ _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
 @dataclass(frozen=True)
 class Provenance:
-    """What every winner of a run says of its origin."""
+    """What every winner of a run says of its origin; `shared`: another program worked on the GPU meanwhile."""
 
     arch: str
     device: str
     versions: tuple[tuple[str, str], ...]
+    shared: bool = False
 
 
 @dataclass
@@ -341,7 +343,7 @@ class Tuner:
             duration_us=final.duration_us,
             spread_us=spread_us(final.samples_us),
             samples=len(final.samples_us),
-            time_source=final.time_source,
+            time_source=final.time_source + SHARED * self.provenance.shared,
             arch=self.provenance.arch,
             device=self.provenance.device,
             versions=self.provenance.versions,

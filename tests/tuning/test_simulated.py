@@ -11,11 +11,13 @@ import pytest
 from recorded_runs import BEST, BROKEN, CONFIGS, COPIES, FIT, LOST, UNITS, US, WRONG, journal
 
 from genkern.errors import InputError
+from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.records import Outcome
 from genkern.recorded.charges import charges_of
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
+from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Strategy, Task, Unit
 from genkern.tuning.simulated import Simulated, simulated
@@ -64,13 +66,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedProblem:
     return problem
 
 
-def played(strategy: Strategy, recorded: RecordedProblem, jobs: int = 16, every: bool = True) -> Simulated:
+def played(
+    strategy: Strategy, recorded: RecordedProblem, jobs: int = 16, every: bool = True, limit: Limit = NO_LIMIT
+) -> Simulated:
     def make(task: Task) -> Strategy:
         assert task.configs == CONFIGS
         assert not task.is_cached(UNITS[0])
         return strategy
 
-    return simulated(ChosenStrategy("own.py", make, every=every), recorded, jobs=jobs)
+    return simulated(ChosenStrategy("own.py", make, every=every), recorded, jobs=jobs, limit=limit)
 
 
 def took_s(recorded: RecordedProblem, *units: Unit) -> float:
@@ -190,6 +194,23 @@ def test_group_sizes_are_left_out_as_a_measured_process_does(recorded: RecordedP
     assert everything.measured == (*UNITS[2].configs, *UNITS[0].configs)
 
 
+def test_limits_are_hard(recorded: RecordedProblem) -> None:
+    """So many binaries are measured, refused ones not counted; or no more is begun when the time is up."""
+    found = simulated(chosen_strategy("predicted"), recorded, limit=Limit.parse("3"))
+    assert len({compiled_of(config) for config in found.measured}) == 3
+    assert found.expected_loss is None
+    order = [UNITS[6], UNITS[0], UNITS[1], UNITS[2]]
+    counted = played(Scripted([[unit] for unit in order]), recorded, limit=Limit.parse("2"))
+    assert counted.measured == (*UNITS[0].configs, *UNITS[1].configs)
+    timed = played(Scripted([UNITS]), recorded, limit=Limit.parse("2s"))
+    assert timed.measured == (*UNITS[0].configs, *UNITS[1].configs)
+    assert (timed.seconds, timed.compiled) == (2.0, 8)
+    # No sooner than one is measured.
+    late = played(Scripted([[UNITS[2]], [UNITS[0]]]), recorded, limit=Limit.parse("2s"))
+    assert late.measured == UNITS[2].configs
+    assert late.seconds == pytest.approx(2.5 + took_s(recorded, UNITS[2]))
+
+
 def test_a_binary_is_compiled_once(recorded: RecordedProblem) -> None:
     """Who asks for its other configs later finds it there; at the same time, waits for the same compile."""
     first, rest = Unit(UNITS[1].configs[:1]), Unit(UNITS[1].configs[1:])
@@ -226,7 +247,7 @@ def test_what_was_not_recorded_is_charged_by_medians(recorded: RecordedProblem) 
     nothing = {**recorded.columns, "took_ms": np.full(len(CONFIGS), np.nan)}
     unknown = replace(recorded, columns={**nothing, "compile_s": nothing["took_ms"]})
     free = charges_of([unknown])
-    assert (free.any_compile_s, free.took_ms) == (0.0, 0.0)
+    assert (free.slowest_s, free.took_ms) == (0.0, 0.0)
     assert (free.compiles_unknown, free.measurements_unknown) == (1.0, 1.0)
     assert simulated(chosen_strategy("exhaustive"), unknown).seconds == 0.0
     charged = simulated(chosen_strategy("exhaustive"), unknown, jobs=1, charges=charges)

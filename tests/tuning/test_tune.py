@@ -16,6 +16,7 @@ from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, 
 from genkern.journal.journal import Journal
 from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
 from genkern.timing.session import Budget, Session
+from genkern.tuning.compared import Compared
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 PROBLEM = GemmProblem(64, 4096, 4096)
@@ -303,6 +304,13 @@ def test_the_wrong_never_win(tmp_path: Path) -> None:
     assert checker.checked == [SPLIT.name, PLAIN.name, DEEP.name]
     assert report.candidates[SPLIT.name].outcome is Outcome.WRONG
     assert "error ratio 0.5, worst row 0.25" in report.candidates[SPLIT.name].message
+
+
+def test_times_beside_another_program_say_so(tmp_path: Path) -> None:
+    """In the winner's source; that of its candidates is their timer's."""
+    tuner, job = a_tuner(None, None), Job(a_session(tmp_path), {})  # type: ignore[arg-type]
+    tuner = replace(tuner, provenance=replace(tuner.provenance, shared=True))
+    assert tuner._winner(job, Compared(final(PLAIN.name, 1)), None, Report(PROBLEM)).time_source == "cudagraph_shared"
 
 
 def test_nobody_right_is_no_winner(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def parameters_of(
     """What the binary of a launch is passed, in order; `layouts` are of the operands, by name.
 
     `known` has "units", and "M" where the plan is for any. Raises ResultsError where the binary declares other
-    parameters, or where an operand does not lie as the binary was promised (`unmet`).
+    parameters, or where an operand does not lie as the binary was promised (`unmet`, `broken`).
     """
     encodings = list(binary.encodings)
     parameters: list[Parameter] = []
@@ -113,7 +113,7 @@ def parameters_of(
             raise ResultsError(
                 f"its plan has an operand {argument.operand}, which the format has no more: pack it again"
             )
-        if reason := unmet(argument, layouts):
+        if reason := unmet(argument, layouts) or broken(argument, known):
             raise ResultsError(reason)
         parameters += _passed(argument, encodings, layouts, known)
     sizes = tuple(parameter.size_bytes for parameter in parameters)
@@ -141,6 +141,15 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
             return f"rows of {argument.operand} are {between} {unit} apart, no multiple of {multiple_of}"
         if isinstance(argument, (Descriptor, Map)) and layout.batch > 1 and layout.step != layout.rows * layout.pitch:
             return f"matrices of {argument.operand} are not one behind the other"
+    return ""
+
+
+def broken(argument: Argument, known: Mapping[str, int]) -> str:
+    """Why a kernel would rely on what is not so of a number: rows of a column-major A have M elements; or ""."""
+    if isinstance(argument, Integer) and argument.multiple_of > 1:
+        value = evaluate(argument.value, known)
+        if value % argument.multiple_of:
+            return f"{argument.name} is {value}, no multiple of {argument.multiple_of}"
     return ""
 
 
