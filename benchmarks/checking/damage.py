@@ -1,4 +1,4 @@
-"""Damage that files take: bytes as disks, copies and people change them, lines, and values in JSON that is whole again."""
+"""Damage that files take: bytes as disks, copies and people change them, lines, and values in JSON that is whole."""
 
 from __future__ import annotations
 
