@@ -163,7 +163,7 @@ def parse_bundle(data: bytes, where: str) -> Bundle:
 
 
 def _dictionary_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """What LZMA keeps of what it has unpacked, and allocates first. Raises struct.error where the member ends before."""
+    """What LZMA keeps of what it has unpacked, and allocates first. Raises struct.error, ValueError."""
     assert archive.fp is not None
     if info.compress_type != zipfile.ZIP_LZMA:
         return 0
@@ -184,10 +184,8 @@ def _number(digits: str) -> int:
 def _member(archive: zipfile.ZipFile, name: str, most: int, where: str) -> bytes:
     try:
         info = archive.getinfo(name)
-        if _dictionary_bytes(archive, info) > _MOST_DICTIONARY:
-            raise ResultsError(
-                f"{where}: {name[:12]} would take {_dictionary_bytes(archive, info) >> 20} MiB to unpack"
-            )
+        if (taken := _dictionary_bytes(archive, info)) > _MOST_DICTIONARY:
+            raise ResultsError(f"{where}: {name[:12]} would take {taken >> 20} MiB to unpack")
         if info.file_size <= min(most, max(_PLAIN_BYTES, _MOST_PACKING * min(info.compress_size, archive.start_dir))):
             with archive.open(name) as member:
                 # zipfile unpacks all that it has read, whatever size the directory says.
