@@ -26,8 +26,8 @@ from genkern.kernels.lowering import LOWERING
 
 SUFFIX = ".kernels"
 _INDEX, _SCHEMA = "index.json", 1
-# Entries of a block. 2,116 kernels for an H200 (20 KB each) take 2.3 KB each so, 5.5 KB each alone; 48 of them, drawn at
-# random, are read in 0.05 s.
+# Entries of a block. 2,116 kernels for an H200 (20 KB each) take 2.3 KB each so, 5.5 KB each alone; 48 of them, drawn
+# at random, are read in 0.05 s.
 _OF_A_BLOCK = 8
 # Whoever wants one of a block soon wants another.
 _BLOCKS_KEPT = 16
