@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from genkern.arguments import Parser
+from genkern.arguments import Parser, number
 from genkern.command.screen import aligned
 from genkern.command.target import versions
 from genkern.errors import InputError, OutputError, ResultsError
@@ -27,6 +27,8 @@ from genkern.runtime.bundle import SUFFIX, holds_manifest, read_bundle, write_bu
 from genkern.runtime.packed import Contents, PackedWinner
 from genkern.runtime.untuned import Relatives
 
+_MOST_JOBS = 1024
+_jobs = number(f"a number of processes from 1 to {_MOST_JOBS}", 1, _MOST_JOBS, integer=True)
 # Winners that one line names.
 _MOST_NAMED = 3
 
@@ -55,7 +57,7 @@ def pack_parser() -> Parser:
         "--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs (tune_gemm's YAML)"
     )
     group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
-    group.add_argument("--jobs", type=int, default=-1, metavar="N", help="compile processes (default: a core each)")
+    group.add_argument("--jobs", type=_jobs, metavar="N", help="compile processes (default: a core each)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
@@ -128,7 +130,7 @@ def _packer(arch: str, options: argparse.Namespace) -> Iterator[Packer]:
             BinaryCache(folder / "binaries"),
             target,
             versions()["triton"],
-            jobs=options.jobs,
+            jobs=options.jobs or len(os.sched_getaffinity(0)),
             timeout_s=options.timeout,
             temporary_dir=str(modules),
         )
