@@ -1,0 +1,1 @@
+"""The model of times: physics, and what was learned of its errors."""
