@@ -57,6 +57,7 @@ golden: $(DEV)
 docs: $(DEV)
 	$(PY) docs/options.py
 	$(PY) results/readme.py
+	$(PY) results/recorded/readme.py
 
 $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch

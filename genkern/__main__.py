@@ -10,14 +10,12 @@ import threading
 import warnings
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from genkern.errors import BugError, GenkernError, bugs_told
-from genkern.files import own_descriptor
-from genkern.outlet import outlet
+from genkern.files import own_descriptor, printable
+from genkern.outlet import lost, outlet
 
-# Of rich's consoles: text as it is.
-PLAIN: dict[str, Any] = {"soft_wrap": True, "highlight": False, "markup": False, "emoji": False}
 # Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD.
 COMMANDS = {
     "status": "genkern.command.status",
@@ -27,6 +25,8 @@ COMMANDS = {
     "export": "genkern.command.exchange.exporting",
     "import": "genkern.command.exchange.importing",
     "ops": "genkern.command.exchange.ops_table",
+    "record": "genkern.command.recorded.recording",
+    "replay": "genkern.command.recorded.replaying",
 }
 
 
@@ -41,9 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopped = "stopped"
     try:
         # Imported when a signal is answered already, and no more than is needed: all of it takes half a second.
-        from rich.console import Console
-
         from genkern.command.options import parse
+        from genkern.command.screen import Screen
 
         arguments = sys.argv[1:] if argv is None else list(argv)
         # No other use of the command has a word in front that is not an option, so tuning needs none.
@@ -54,12 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 status: int
                 with bugs_told():
                     status = getattr(command, f"run_{word}")(
-                        others, Console(stderr=_is_taken(getattr(others, "output", None)), **PLAIN)
+                        others, Screen(stderr=_is_taken(getattr(others, "output", None)))
                     )
                 return status
             options = parse(arguments)
             # Results that go to standard output have it for themselves.
-            console = Console(stderr=_is_taken(options.tuning_results_file), **PLAIN)
+            console = Screen(stderr=_is_taken(options.tuning_results_file))
             stopped += "; run the same command again to go on" if options.tunes else "; the same command begins anew"
             from genkern.command.run import run
 
@@ -85,9 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command() -> NoReturn:
     """main() as the whole of a process: what stops it after that finds nothing to clean up, and says nothing."""
-    status = main()
+    try:
+        status = main()
+    except SystemExit as done:  # --help
+        status = int(done.code or 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if status < 2 and (reason := lost(sys.stdout)):
+        status = _fail(f"standard output did not take all that there is to say ({reason}); files are written as asked")
     sys.exit(status)
 
 
@@ -147,8 +151,7 @@ def _fail(message: str) -> int:
 
 
 def _say(message: str) -> None:
-    line = " ".join(message.split())
-    print(f"genkern: {''.join(c if c.isprintable() else ascii(c)[1:-1] for c in line)}", file=sys.stderr)
+    print(f"genkern: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,11 @@ def shown_path(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
+def printable(text: str) -> str:
+    """The text with everything escaped that a terminal would not show but do."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int = MAX_READ_BYTES) -> str:
     """Return the UTF-8 text of `path` without a byte order mark.
 
@@ -74,6 +79,9 @@ def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int
     """Return what `path` holds. Raises `error` as `read_text` does, but for text that is none."""
     where = shown_path(path)
     try:
+        # Nobody may ever write to it; what a shell connects has a number of ours.
+        if own_descriptor(path) is None and stat.S_ISFIFO(_mode(path) or 0):
+            raise error(f"{where} is a pipe, which may never have a writer: name a file, or /dev/stdin")
         with open(path, "rb") as file:
             # What is asked for is allocated at once. Pipes and the like have no size.
             data = file.read(min(os.fstat(file.fileno()).st_size or max_bytes, max_bytes) + 1)
@@ -136,6 +144,12 @@ def write_bytes_whole(path: str, data: bytes) -> None:
         raise OutputError(
             f"cannot write {shown_path(path)} ({reason}); free space or name a folder that you may write to"
         ) from None
+
+
+def require_absent(path: str, overwrite: bool) -> None:
+    """Raise OutputError where a file would be replaced that nobody said may be; folders are require_writable's."""
+    if os.path.lexists(path) and not overwrite and not is_stream(path) and not os.path.isdir(path):
+        raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
 
 
 def require_writable(path: str) -> None:

@@ -11,9 +11,10 @@ from typing import Any, TextIO
 def outlet(stream: TextIO | None, descriptor: int) -> TextIO:
     """`stream`, or one in its place, that goes on without its reader, and with any text.
 
-    A reader that leaves (a pager, head) is no error of the run: what is written after that goes nowhere. A stream that
-    was closed before the program began is None in Python, and goes nowhere from the start. File names may hold bytes
-    that no encoding knows: these are escaped. What is no file of this process (a test's) stays, but for that.
+    A reader that leaves (a pager, head) is no error of the run: what is written after that goes nowhere, as it does
+    where there is no room for it (`lost`). A stream that was closed before the program began is None in Python, and
+    goes nowhere from the start. File names may hold bytes that no encoding knows: these are escaped. What is no file of
+    this process (a test's) stays, but for that.
     """
     if isinstance(stream, io.TextIOWrapper) and isinstance(getattr(stream.buffer, "raw", None), _Outlet):
         return stream
@@ -30,13 +31,23 @@ def outlet(stream: TextIO | None, descriptor: int) -> TextIO:
     return io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=line_buffering)
 
 
+def lost(stream: TextIO) -> str:
+    """Why something that was written to this stream, and flushed, is not there; empty where all is, or nobody reads."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return raw.reason if isinstance(raw, _Outlet) else ""
+
+
 class _Outlet(io.FileIO):
-    """Writes to its descriptor for as long as somebody reads."""
+    """Writes to its descriptor for as long as somebody reads and there is room; `reason` says why there is none."""
+
+    reason = ""
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                self.reason = error.strerror or type(error).__name__
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)

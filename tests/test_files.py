@@ -32,6 +32,18 @@ def test_relative_path_without_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "out.csv").read_text() == "x"
 
 
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody may ever write to it; one that a shell connects has a number."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is a pipe, which may never have a writer"):
+        read_text(str(tmp_path / "pipe"))
+    reader, writer = os.pipe()
+    os.write(writer, b"text")
+    os.close(writer)
+    assert read_text(f"/dev/fd/{reader}") == "text"
+    os.close(reader)
+
+
 def test_permission_bits_are_kept(tmp_path: Path) -> None:
     """Replacing a file leaves its mode; a new file gets the mode that open() would give."""
     path = tmp_path / "out"

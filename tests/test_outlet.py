@@ -50,6 +50,17 @@ def test_help_without_a_reader(argv: list[str], tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+def test_a_full_disk_is_said_once(tmp_path: Path) -> None:
+    """No traceback and no status of Python's own: one line, 2, and what else there was to do is done."""
+    (tmp_path / "sizes.yaml").write_text("- {'M': 1, 'N': 2, 'K': 3}\n")
+    for argv in (["--help"], ["merge", "sizes.yaml", "-o", "all.yaml"]):
+        ran = shell('"$@" >/dev/full', tmp_path, *argv)
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert ran.stderr.startswith("genkern: standard output did not take all that there is to say (No space left")
+        assert ran.stderr.count("\n") == 1
+    assert (tmp_path / "all.yaml").exists()
+
+
 def test_errors_have_their_status_without_a_reader(tmp_path: Path) -> None:
     """Standard error closed, or its reader gone: still 2, and no traceback elsewhere."""
     for line in ('"$@" 2>&-', '"$@" 2>&1 >&- | true; exit ${PIPESTATUS[0]}'):

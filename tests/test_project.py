@@ -20,6 +20,8 @@ from genkern.command.exchange.exporting import export_parser
 from genkern.command.exchange.importing import import_parser
 from genkern.command.exchange.ops_table import ops_parser
 from genkern.command.options import parser
+from genkern.command.recorded.recording import record_parser
+from genkern.command.recorded.replaying import replay_parser
 from genkern.ops.op import op_names
 from genkern.packing.command import pack_parser
 from genkern.packing.merge import merge_parser
@@ -45,9 +47,9 @@ TESTED_ELSEWHERE = {
     "genkern/formats/gemm_entry.py": "tests/formats/test_sizes.py",
     "genkern/formats/aiter_columns.py": "tests/formats/test_aiter_csv.py",
     "genkern/arguments.py": "tests/command/test_options.py",
-    "genkern/search/command_line.py": "tests/command/test_options.py",
+    "genkern/search/command_line.py": "tests/search/test_asked_strategy.py",
     "genkern/search/strategy.py": "tests/search/test_strategies.py",
-    "genkern/search/predicted_order.py": "tests/search/test_strategies.py",
+    "genkern/search/plain/predicted_order.py": "tests/search/test_strategies.py",
     "genkern/tuned_gemm.py": "tests/runtime/test_torch_ops.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
@@ -60,6 +62,8 @@ TESTED_ELSEWHERE = {
     "genkern/runtime/launch/algorithm_call.py": "tests/runtime/test_dispatch.py",
     "genkern/runtime/launch/prepared.py": "tests/runtime/launch/test_parameters.py",
     "genkern/runtime/launch/shape.py": "tests/runtime/launch/test_launcher.py",
+    **{f"genkern/recorded/{name}.py": "tests/recorded/test_reading.py" for name in ("columns", "problem")},
+    "genkern/recorded/charges.py": "tests/tuning/test_simulated.py",
     "genkern/journal/copy.py": "tests/journal/test_journal_copy.py",
     "genkern/journal/line.py": "tests/journal/test_journal_line.py",
     # A family's arguments, grid and workspace are compared with what is compiled and what generated modules launch.
@@ -163,7 +167,8 @@ def modules() -> list[str]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    return [parser(), pack_parser(), merge_parser(), shapes_parser(), export_parser(), import_parser(), ops_parser()]
+    exchange = [export_parser(), import_parser(), ops_parser()]
+    return [parser(), pack_parser(), merge_parser(), shapes_parser(), *exchange, record_parser(), replay_parser()]
 
 
 def slug(heading: str) -> str:

@@ -19,6 +19,7 @@ ROOMS = (
     "search",
     "journal",
     "formats",
+    "recorded",
     "runtime",
     "profiling",
     "tuning",

@@ -33,7 +33,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_journal
-from genkern.search.patience import Patience, forms_first
+from genkern.search.plain.patience import Patience, forms_first
 from genkern.search.predict import promising_first
 from genkern.search.screening import SCREENING
 from genkern.space.prune import prune

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from genkern.command.report import format_text
-from genkern.command.text_table import aligned
+from genkern.command.screen import aligned
 from genkern.errors import ResultsError
 from genkern.files import read_text, shown_path
 from genkern.formats.kind import read_results

@@ -183,6 +183,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
             Tuner(
                 *(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget),
                 strategy=setting.strategy,
+                limit=setting.limit,
                 device_index=index,
                 incumbents=incumbents,
                 check_all=setting.checks == "all",

@@ -23,7 +23,9 @@ from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
-from genkern.search.strategies import STRATEGIES, ChosenStrategy, chosen_strategy
+from genkern.search.command_line import asked_limit, asked_strategy
+from genkern.search.limit import Limit
+from genkern.search.strategies import ChosenStrategy
 from genkern.space.space import Space
 from genkern.timing.libraries import CUTE, parse_libraries
 from genkern.timing.profiler import Profiler
@@ -43,6 +45,7 @@ class Setting:
     budget: Budget
     versions: Mapping[str, str]
     strategy: ChosenStrategy
+    limit: Limit
 
     @property
     def results_path(self) -> str:
@@ -102,7 +105,7 @@ class Setting:
         """What the facts of a journal depend on, and whether they belong to a run with --all."""
         budget = asdict(self.budget)
         # Headers of runs from before these, and of runs without, have none of them.
-        since = {"atol": TOLERANCE, "rtol": TOLERANCE, "patience": Budget.patience}
+        since = {"atol": TOLERANCE, "rtol": TOLERANCE}
         return {
             **self.versions,
             "arch": self.target.arch,
@@ -112,7 +115,8 @@ class Setting:
             "space": {op: {"name": space.name, "sha256": _digest(space)} for op, space in sorted(spaces.items())},
             "budget": {name: value for name, value in budget.items() if name not in ("timeout_s", *since)},
             **{name: budget[name] for name, usual in since.items() if budget[name] != usual},
-            **({} if self.strategy.name in STRATEGIES else {"strategy": self.strategy.name}),
+            "strategy": self.strategy.said,
+            **({"limit": self.limit.said} if self.limit.said else {}),
             **({"families": families} if (families := _families()) else {}),
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
@@ -137,8 +141,9 @@ def make_setting(options: argparse.Namespace) -> Setting:
     """The setting that the options mean on this machine. Raises InputError or ProfilerError."""
     target = choose_target(options)
     found = versions() | ({"driver": target.driver} if target.driver else {})
-    defaults, budget = make_defaults(options, target.arch), make_budget(options, target)
-    return Setting(options, target, defaults, budget, found, chosen_strategy(options.strategy, budget.patience))
+    defaults, strategy = make_defaults(options, target.arch), asked_strategy(options)
+    budget, limit = make_budget(options, target, strategy), asked_limit(options, strategy)
+    return Setting(options, target, defaults, budget, found, strategy, limit)
 
 
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
@@ -159,17 +164,13 @@ def _libraries(text: str) -> str:
     return ",".join(name for name in parse_libraries(text).split(",") if said or name != CUTE)
 
 
-def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
+def make_budget(options: argparse.Namespace, target: RunTarget, strategy: ChosenStrategy) -> Budget:
     """How much to measure; the weights rotate through twice the last-level cache unless the user says otherwise.
 
-    Raises InputError for --icache_flush on a device on which nothing is flushed, for a library that there is not, and
-    for --patience where everything is to be measured.
+    Raises InputError for --icache_flush on a device on which nothing is flushed, and for a library that there is not.
     """
     if options.icache_flush and not (target.measured and target.gpu.vendor == "nvidia"):
         raise InputError("--icache_flush works on NVIDIA GPUs only; run without it")
-    if options.patience and (options.exhaustive or options.protocol == "tune_gemm"):
-        other = "--exhaustive" if options.exhaustive else "--protocol tune_gemm"
-        raise InputError(f"--patience leaves out what {other} is to measure: give one of them")
     rotating = options.rotating_tensor
     return Budget(
         protocol=options.protocol,
@@ -179,8 +180,7 @@ def make_budget(options: argparse.Namespace, target: RunTarget) -> Budget:
         atol=options.atol,
         rtol=options.rtol,
         icache_flush=options.icache_flush,
-        exhaustive=options.exhaustive,
-        patience=options.patience or Budget.patience,
+        exhaustive=strategy.every,
         timeout_s=options.timeout,
         libraries=_libraries(options.libtype),
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,

@@ -16,7 +16,7 @@ from rich.console import Console
 from genkern.arguments import Parser
 from genkern.command.report import format_text, outcome_text
 from genkern.command.results_status import results_lines
-from genkern.command.text_table import aligned
+from genkern.command.screen import aligned
 from genkern.files import shown_path
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome

@@ -6,10 +6,11 @@ import hashlib
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.errors import ResultsError
+from genkern.farm.main_loop import main_loop
 from genkern.gemm.records import Resources
 
 _EM_CUDA, _EM_AMDGPU = 190, 224
@@ -17,6 +18,8 @@ _PT_NOTE, _NT_AMDGPU_METADATA = 4, 32
 # Attributes of .nv.info, as cuobjdump prints them; the value of each is (symbol index, number).
 _EIFMT_SVAL = 4
 _EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT = 0x11, 0x12, 0x2F
+# In the ELF header.
+_ABI_VERSION_AT, _FLAGS_AT, _ABI_WITH_OTHER_FLAGS = 8, 48, 8
 # Of .nv.info.SYMBOL: (index, ordinal and offset, bits of which the highest 14 are the size in bytes), once a parameter.
 _EIATTR_KPARAM_INFO, _KPARAM_SIZE_BIT = 0x17, 18
 # Names and what only tools read: none of it reaches the hardware. Symbols are as long as the configs' names, and
@@ -126,13 +129,32 @@ def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
     if not numbers[_EIATTR_REGCOUNT]:
         raise ResultsError("no register count (EIATTR_REGCOUNT) in .nv.info of the cubin: recompile")
     stack = max(numbers[_EIATTR_MIN_STACK_SIZE] or numbers[_EIATTR_FRAME_SIZE], default=None)
-    return Resources(
+    code = max((elf.section(name) for name, _, _ in elf.sections if name.startswith(".text.")), key=len, default=b"")
+    loop = main_loop(code, _compute_capability(binary))
+    resources = Resources(
         code_sha256=_code_sha256(elf),
         registers=max(numbers[_EIATTR_REGCOUNT]),
         spills=None if stack is None else stack // 4,
         shared_bytes=shared_bytes,
         scratch_bytes=stack,
     )
+    if loop is None:
+        return resources
+    return replace(
+        resources,
+        loop_instructions=loop.instructions,
+        loop_matrix=loop.matrix,
+        loop_fma=loop.fma,
+        loop_shared=loop.shared,
+        loop_loads=loop.global_loads,
+        loop_syncs=loop.syncs,
+    )
+
+
+def _compute_capability(cubin: bytes) -> int:
+    """90 for sm_90: of the ELF header's flags the lowest byte, from ELF ABI version 8 on the second."""
+    (flags,) = struct.unpack_from("<I", cubin, _FLAGS_AT)
+    return int(flags >> 8 & 0xFF if cubin[_ABI_VERSION_AT] >= _ABI_WITH_OTHER_FLAGS else flags & 0xFF)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, int, bytes]]:

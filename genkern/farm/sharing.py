@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Sequence
 
-from genkern.gemm.config import Config
+from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.records import Binary
-from genkern.kernels.specs import compiled_in
+
+# Of each parameter that is a field of every config, but for the two that `compiled_in` treats by themselves.
+_FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in ("GROUP_SIZE_M", "SPLIT_K", "others")))
 
 
 def compiled_of(config: Config) -> Hashable:
-    """What `kernel_specs` looks at: equal for configs that share their binaries."""
-    return compiled_in(config)
+    """Equal for configs that share their binaries, that is, of which `specs.compiled_in` is the same.
+
+    It is asked of every config of a size, several times, so no config is made for it.
+    """
+    known = PARAMETERS.by_name
+    others = config.others and tuple(other for other in config.others if not known[other[0]].at_run_time)
+    return *_FIELDS(config), config.SPLIT_K > 1, others
 
 
 def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:

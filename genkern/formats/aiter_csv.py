@@ -36,7 +36,17 @@ from genkern.formats.flat_csv import Row, read_table
 from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, of_format, resolve, widths_of
 from genkern.formats.said_format import PLAIN, SaidFormat, said_by_name
-from genkern.formats.tuned_row import LIBRARY, TunedRow, choice_of, code_of, interval, parse_config, positive, vendor_of
+from genkern.formats.tuned_row import (
+    LIBRARY,
+    TunedRow,
+    choice_of,
+    code_of,
+    interval,
+    parse_config,
+    positive,
+    ratio,
+    vendor_of,
+)
 from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
@@ -49,7 +59,10 @@ LIBTYPE_PREDICTED = "genkern_predicted"
 ONE_ROW_A_KEY = True
 EMPTY = ""
 _SOURCES = {LIBRARY: "measured", LIBTYPE_PREDICTED: PREDICTED}
-_TIMES = ("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us", "torch_us")
+_FLOATS = (
+    *("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us", "torch_us"),
+    *("searched_share", "expected_loss"),
+)
 
 
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
@@ -224,6 +237,8 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "vendor": winner.vendor or None,
         "torch_us": _rounded(winner.torch_us),
         "code": winner.code or None,
+        "searched_share": winner.searched_share,
+        "expected_loss": winner.expected_loss,
         "op": problem.op,
         "dtype_a": problem.dtype_a,
     }
@@ -249,7 +264,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
     us = _float("us", cells["us"])
     error_ratio = _float("err_ratio", cells.get("err_ratio") or cells.get("errRatio") or "")
     given = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
-    times = {name: _float(name, given[name]) for name in _TIMES if name in given}
+    floats = {name: _float(name, given[name]) for name in _FLOATS if name in given}
     problem = resolve(values, defaults, arch=None).problem
     return TunedRow(
         problem=problem,
@@ -263,17 +278,19 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
         bpreshuffle=is_shuffled(cells) and "shuffle" not in problem.op,
         typed=typed,
         error_ratio=error_ratio if error_ratio is not None and 0 <= error_ratio <= 1 else None,
-        interval_us=interval("interval", times),
+        interval_us=interval("interval", floats),
         samples=_count("samples", given),
         discarded=_count("discarded", given),
         runner_up=name_today(given.get("runner_up", "")),
-        runner_up_us=positive("runner_up_us", times),
-        margin=positive("margin", times),
-        vendor_us=positive("vendor_us", times),
+        runner_up_us=positive("runner_up_us", floats),
+        margin=positive("margin", floats),
+        vendor_us=positive("vendor_us", floats),
         choice=choice_of(given),
         vendor=vendor_of(given),
-        torch_us=positive("torch_us", times),
+        torch_us=positive("torch_us", floats),
         code=code_of(given),
+        searched_share=ratio("searched_share", floats),
+        expected_loss=positive("expected_loss", floats, or_zero=True),
     )
 
 

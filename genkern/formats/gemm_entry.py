@@ -101,6 +101,17 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
     return Resolved(problem, tuple(types.notes))
 
 
+def problem_of_cells(cells: Mapping[str, str]) -> GemmProblem:
+    """The problem that `genkern.ops.fields.problem_cells` made these of. Raises InputError."""
+    values: dict[str, object] = {key: cells[key] for key in ("op", "dtype_a", "dtype_b", "dtype_c", "activation")}
+    values |= {key: cells[key] for key in ("rowMajorA", "rowMajorB")}
+    for key in ("M", "N", "K"):
+        values[key] = int(cells[key]) if cells[key].isdecimal() and len(cells[key]) < 12 else cells[key]
+    values["bias"] = {"True": True, "False": False}.get(cells["bias"], cells["bias"])
+    values |= dict(pair.split("=", 1) for pair in cells["own"].split() if "=" in pair)
+    return resolve(values, GemmDefaults(), arch=None).problem
+
+
 def own_keys() -> tuple[str, ...]:
     """The fields of all formats, which an entry may have besides SIZE_KEYS."""
     return _own_keys(op_names())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from genkern.errors import ResultsError
-from genkern.files import read_text, shown_path
+from genkern.errors import OutputError, ResultsError
+from genkern.files import is_stream, read_text, require_absent, shown_path
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.formats.gemm_entry import GemmDefaults, SizeItem
 from genkern.formats.tuned_row import TunedRow
@@ -54,3 +56,15 @@ def kind_of(path: str) -> Kind:
 def read_results(path: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
     """The rows of a results file in its order. Raises ResultsError (one line: file, line, what)."""
     return kind_of(path).read_rows(read_text(path, ResultsError), shown_path(path), defaults or GemmDefaults())
+
+
+def require_list_or_none(path: str, overwrite: bool) -> None:
+    """Raise OutputError where a list of sizes would replace a file: without `overwrite` any, with it one of results."""
+    require_absent(path, overwrite)
+    if is_stream(path) or not os.path.isfile(path):
+        return
+    rows: list[TunedRow] = []
+    with contextlib.suppress(ResultsError):
+        rows = read_results(path)
+    if any(row.config is not None or row.duration_us is not None for row in rows):
+        raise OutputError(f"{shown_path(path)} holds results, which a list of sizes does not replace; name another -o")

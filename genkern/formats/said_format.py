@@ -17,9 +17,17 @@ PLAIN = ("a16w16", "a8w8")
 # In front of the name of a format, for batches of products.
 BATCHED = "batched_"
 _BITS = re.compile(r"(?<![a-z0-9])a([0-9]{1,2})w([0-9]{1,2})(?![a-z0-9])")
-_BLOCK = re.compile(r"blockscale|blkscale|per_?1x(32|128)|mxscale")
+# As engines write it: w4a16 has 4-bit weights, as a16w4 has.
+_BITS_TURNED = re.compile(r"(?<![a-z0-9])w([0-9]{1,2})a([0-9]{1,2})(?![a-z0-9])")
+_BLOCK = re.compile(r"blockscale|blockwise|blkscale|per_?1x(32|128)|mxscale")
 # flydsl writes bpreshuflle, and b_preshuffleFalse of a kernel that reads plain weights.
 _SHUFFLED = re.compile(r"(pre_?shuf\w{0,4}?le|bshuffle)(?!d?_?false)")
+# Types, and ways to quantise, of which each is of several formats or of none: they stand in names of lists, and alone
+# they would be tuned as something else.
+_WORDS = re.compile(
+    r"(?<![a-z0-9])(mxfp[0-9]|mxint8|nvfp4|fp[468]|nf4|u?int[1-8]|w[0-9]+|gptq|awq|hqq|aqlm|marlin|gguf|q[2-8](?=_)|bnb|"
+    r"squeezellm|fmoe|fused_moe|grouped_gemm)(?![a-z0-9])"
+)
 # In the symbols of kernels, where no a4w4 stands.
 _OPERANDS = (("a4w4", re.compile(r"f4gemm|per_?1x32fp4")), ("a8w8", re.compile(r"fp8gemm|i8gemm")))
 
@@ -64,9 +72,16 @@ def said_by_name(name: str) -> SaidFormat:
     """What the name of a file says; one with two formats in it says nothing of widths (`a8w8_and_a16w16.yaml`)."""
     folded = name.casefold()
     widths = {match.group() for match in _BITS.finditer(folded)}
+    widths |= {f"a{match[2]}w{match[1]}" for match in _BITS_TURNED.finditer(folded)}
     return SaidFormat(
         widths.pop() if len(widths) == 1 else "", bool(_BLOCK.search(folded)), bool(_SHUFFLED.search(folded))
     )
+
+
+def word_in_name(name: str) -> str:
+    """What the name of a file says of its format in words that are of no one format (`llama_awq.yaml`), or ""."""
+    match = _WORDS.search(name.casefold())
+    return match.group() if match else ""
 
 
 def said_by_kernel(name: str) -> SaidFormat:

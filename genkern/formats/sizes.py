@@ -20,8 +20,9 @@ from genkern.formats.gemm_entry import (
     widths_of,
 )
 from genkern.formats.kind import kind_of
-from genkern.formats.said_format import BATCHED, SaidFormat, known_op, said_by_name
+from genkern.formats.said_format import BATCHED, SaidFormat, known_op, said_by_name, word_in_name
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import op_names
 
 __all__ = ["GemmDefaults", "SizeList", "parse_sizes", "read_sizes"]
 
@@ -45,9 +46,10 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
     `arch` with bf16 output for a8w8; types that are assumed are told in a note. tune_gemm itself assumes fp16.
     Without an `arch` types stay as they are written.
 
-    A list of a format that genkern does not have (a4w4, preshuffled weights) is refused rather than tuned as
+    A list of a format that genkern does not have (w4a8, preshuffled weights) is refused rather than tuned as
     another one, whether its name, a column or the name of a kernel says so; of the name and the kernel an `op`
-    in the entry or in `defaults` is the stronger word.
+    in the entry or in `defaults` is the stronger word. So is a list whose name has a word for no one format (awq,
+    mxfp4), unless an entry or `defaults` says which is meant.
 
     Raises InputError (one line: file, line, what, what to try) for everything that is wrong.
     """
@@ -61,12 +63,13 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
 def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
     """As read_sizes, of what the file holds."""
     where = shown_path(path)
-    by_name = said_by_name(os.path.basename(path))
+    name = os.path.basename(path)
+    by_name, word = said_by_name(name), word_in_name(name)
     found: list[GemmProblem] = []
     notes: Counter[str] = Counter()
     for item in kind_of(path).size_items(text, where):
         try:
-            values, told = _with_format(item, by_name, defaults)
+            values, told = _with_format(item, by_name, word, defaults)
             resolved = resolve(values, defaults, arch)
         except InputError as exc:
             raise InputError(f"{where}, line {item.line}: {exc}") from None
@@ -81,7 +84,7 @@ def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) 
 
 
 def _with_format(
-    item: SizeItem, by_name: SaidFormat, defaults: GemmDefaults
+    item: SizeItem, by_name: SaidFormat, word: str, defaults: GemmDefaults
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """The entry's values with the op that is said of it elsewhere, and its notes. Raises InputError."""
     values, notes = dict(item.values), item.notes
@@ -102,8 +105,14 @@ def _with_format(
             untyped = not values.keys() & {"dtype_a", "dtype_b"}
             values = {**of_format(op, values), "op": op, **(item.meant.get(op, {}) if untyped else {})}
         return values, notes
-    if not asked and by_name.widths and not names_types(values, defaults):
-        values["op"] = by_name.widths
+    if not asked and not names_types(values, defaults):
+        if by_name.widths:
+            values["op"] = by_name.widths
+        elif word:
+            raise InputError(
+                f"the name of the file says {word}, and nothing says which format that is (genkern has "
+                f"{', '.join(op_names())}); name its op in the entry, or by --op"
+            )
     if not values.keys() & {"dtype_a", "dtype_b"} and "op" not in item.values:
         values |= item.meant.get(str(values.get("op") or asked), {})
     return values, notes

@@ -197,6 +197,8 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         vendor=vendor_of(values),
         torch_us=positive("torch_us", values),
         code=code_of(values),
+        searched_share=ratio("searched_share", values),
+        expected_loss=positive("expected_loss", values, or_zero=True),
     )
 
 
@@ -277,6 +279,8 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "runner_up_us": _rounded(winner.runner_up_us),
         "margin": _rounded(winner.margin),
         "choice": winner.choice,
+        "searched_share": winner.searched_share,
+        "expected_loss": winner.expected_loss,
         # Said only where it is not so.
         "deterministic": None if is_deterministic(problem, config) else False,
         "versions": dict(winner.versions),

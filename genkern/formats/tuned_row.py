@@ -35,6 +35,7 @@ RESULT_KEYS = (
     *("vendor_interval_low_us", "vendor_interval_high_us"),
     "compute_units",
     *("vendor", "torch_us", "code"),
+    *("searched_share", "expected_loss"),
 )
 CHOICES = ("config", "vendor")
 LIBRARY = "genkern"
@@ -109,6 +110,8 @@ class TunedRow:
     vendor: str = ""
     torch_us: float | None = None
     code: str = ""
+    searched_share: float | None = None
+    expected_loss: float | None = None
 
     @property
     def is_genkerns(self) -> bool:

@@ -45,6 +45,7 @@ class Resources:
     `registers` counts 32-bit registers per thread (on CDNA the unified total, `accumulator_registers`
     of it AGPRs). `shared_bytes` is LDS or shared memory per workgroup. `scratch_bytes` is per thread.
     `code_sha256` is of all that the hardware executes: binaries with an equal one differ in their names only.
+    `loop_*` count the instructions of a CUDA kernel's main loop (genkern.farm.main_loop has the kinds).
     """
 
     registers: int | None = None
@@ -54,6 +55,12 @@ class Resources:
     shared_bytes: int | None = None
     scratch_bytes: int | None = None
     code_sha256: str | None = None
+    loop_instructions: int | None = None
+    loop_matrix: int | None = None
+    loop_fma: int | None = None
+    loop_shared: int | None = None
+    loop_loads: int | None = None
+    loop_syncs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,9 @@ class Winner:
     nobody knows. `torch_us` is PyTorch's own call. `runner_up` is the next best config, checked too where winners are
     checked on a GPU, and `runner_up_us` its median.
     `choice` says what a dispatcher should use: "vendor" where the vendor library wins or ties, else "config". `code`
-    says which machine code was measured (`code_digest`), "" where that is not known.
+    says which machine code was measured (`code_digest`), "" where that is not known. `searched_share` is the share of
+    the space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than
+    the best of all (0.01: 1 %); None where nobody says it.
     """
 
     problem: GemmProblem
@@ -206,6 +215,8 @@ class Winner:
     vendor: str = ""
     torch_us: float | None = None
     code: str = ""
+    expected_loss: float | None = None
+    searched_share: float | None = None
 
     @property
     def margin(self) -> float | None:

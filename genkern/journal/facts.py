@@ -11,13 +11,13 @@ from typing import Any
 from genkern.errors import InputError, ResultsError
 from genkern.gemm.config import name_today
 from genkern.gemm.former_names import is_gone
+from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner
 from genkern.journal.batch import measurements_of, unfit_of
-from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences
+from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today
 from genkern.journal.line import check_of, entry_of, require_whole, unsealed_header, winner_of
 from genkern.journal.made import MadeBinary, made_of
-from genkern.journal.neighbour_wins import NeighbourWins
 from genkern.journal.searched import Searched, searched_of
 from genkern.kernels.cute.own import ENVIRONMENT
 
@@ -169,7 +169,7 @@ class JournalFacts:
         self.header = found
         if expected is None:
             expected = {**found, "schema": SCHEMA}
-        different = differences(found, expected)
+        different = differences(header_of_today(found), header_of_today(expected))
         if different:
             raise UnusableJournal(
                 f"{self.path} is of another run ({'; '.join(different)})",

@@ -86,8 +86,13 @@ def is_held(path: str | Path) -> bool | None:
 
 @contextlib.contextmanager
 def sole_run(results_path: str) -> Iterator[None]:
-    """Let no second run work on this results file and its journal. Raises OutputError when one does."""
-    where, lock = shown_path(results_path), RunFiles(results_path).lock
+    """Let no second run work on this results file and its journal.
+
+    Raises OutputError when one does, and for a name that leaves no room for those of a run's other files.
+    """
+    where, files = shown_path(results_path), RunFiles(results_path)
+    lock = files.lock
+    files.require_room_for_names()
     with contextlib.ExitStack() as stack:
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)

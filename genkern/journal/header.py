@@ -16,6 +16,10 @@ _GOES_ON = ("0.1.0",)
 _MADE_WITH = ("errRatio", "atol", "rtol", "triton", "init_type", "budget")
 
 
+# What a run was searched with whose header does not say it.
+_BEFORE_STRATEGIES = "predicted"
+
+
 class UnusableJournal(ResultsError):
     """A journal that is damaged or of another run: `reason` says which, the message also what to do."""
 
@@ -26,6 +30,20 @@ class UnusableJournal(ResultsError):
 
 class OldJournal(UnusableJournal):
     """A journal that another version of genkern wrote: none of it can be read, and nothing is wrong with it."""
+
+
+def header_of_today(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A header with its `strategy`, name and number, whatever wrote it: of before, it is the default of then where
+    nothing says another one, and the number stands under `patience`.
+    """
+    number = header.get("patience")
+    name = _BEFORE_STRATEGIES
+    if number:
+        name = "patience"
+    elif isinstance(budget := header.get("budget"), Mapping) and budget.get("exhaustive"):
+        name = "exhaustive"
+    said = str(header.get("strategy", name)) + (f":{number}" if number else "")
+    return {**{key: value for key, value in header.items() if key != "patience"}, "strategy": said}
 
 
 def made_otherwise(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:

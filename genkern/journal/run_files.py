@@ -7,9 +7,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from genkern.errors import ResultsError
+from genkern.errors import OutputError, ResultsError
 from genkern.files import is_stream, shown_path
 
+# Of one name, in bytes, on every file system of Linux.
+_MOST_NAME = 255
 _JOURNAL = ".journal"
 _FINISHED = ".journal.previous"
 
@@ -50,6 +52,13 @@ class RunFiles:
         numbers = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
         paths = (Path(f"{self.journal}.replaced{number}") for number in numbers)
         return next(path for path in paths if not path.exists())
+
+    def require_room_for_names(self) -> None:
+        """Raise OutputError where the last of these files, which a run names at its end, could not have its name."""
+        longest = os.fsencode(f"{self.journal.name}.replaced_99")
+        if (over := len(longest) - _MOST_NAME) > 0:
+            where = shown_path(self.results)
+            raise OutputError(f"{where}: its name is {over} bytes too long for the files beside it; give a shorter -o")
 
     @property
     def bug_log(self) -> Path:

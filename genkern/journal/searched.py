@@ -43,16 +43,25 @@ class Searched:
     """
 
     strategy: str
-    patience: int
+    number: int | None
     best_us: float | None
     configs: tuple[Config, ...]
     cached: tuple[Config, ...]
     steps: tuple[Step, ...]
+    tried: int = 0
+    most: int | None = None
 
     @property
     def asked(self) -> list[Unit]:
         """Every unit that was asked for, in that order."""
         return [unit for step in self.steps if isinstance(step, Asked) for unit in step.units]
+
+    @property
+    def refused(self) -> dict[str, Outcome]:
+        """By name of the config why it was no candidate."""
+        events = (step.event for step in self.steps if isinstance(step, Told))
+        told = (event for event in events if isinstance(event, Refused))
+        return {config.name: event.outcome for event in told for config in event.configs}
 
 
 def value_of(searched: Searched) -> dict[str, Any]:
@@ -78,8 +87,10 @@ def value_of(searched: Searched) -> dict[str, Any]:
     cached = [writer.place(config) for config in searched.cached]
     return {
         "strategy": searched.strategy,
-        "patience": searched.patience,
+        "number": searched.number,
         "best_us": searched.best_us,
+        "tried": searched.tried,
+        "most": searched.most,
         "configs": len(searched.configs),
         "steps": writer.steps,
         "cached": _differences(cached),
@@ -97,9 +108,17 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     reader = _Reader(units, screened)
     for step in value["steps"]:
         reader.read(*step)
-    known = value["strategy"], value["patience"], value["best_us"]
+    # Journals of before have the one number that there was, 0 where it was none.
+    number = value["number"] if "number" in value else value["patience"] or None
+    known = value["strategy"], number, value["best_us"]
     cached = tuple(configs[place] for place in _sums(value["cached"]))
-    return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps))
+    since = value.get("tried", 0), value.get("most")
+    return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps), *since)
+
+
+def names_of(value: Mapping[str, Any]) -> list[str]:
+    """The names of the configs that the search of this value had to search, without making all the rest."""
+    return restored(value["config"])[: value["configs"]]
 
 
 class _Writer:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
 from genkern.arguments import Parser
+from genkern.command.screen import aligned
 from genkern.command.target import versions
-from genkern.command.text_table import aligned
-from genkern.errors import InputError, ResultsError
+from genkern.errors import InputError, OutputError, ResultsError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
-from genkern.files import cache_folder, require_writable
+from genkern.files import cache_folder, require_absent, require_writable, shown_path
 from genkern.formats.kind import read_results
 from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.kernel import Target
 from genkern.packing.packer import Packer
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
-from genkern.runtime.bundle import SUFFIX, read_bundle, write_bundle
+from genkern.runtime.bundle import SUFFIX, holds_manifest, read_bundle, write_bundle
 from genkern.runtime.packed import Contents, PackedWinner
 
 # Winners that one line names.
@@ -47,6 +48,7 @@ def pack_parser() -> Parser:
     group = p.add_argument_group("what to pack")
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files, YAML or AITER's CSV; or bundles")
     group.add_argument("-o", "--output", metavar="FILE", help=f"the bundle to write, as a rule *{SUFFIX}")
+    group.add_argument("--overwrite", action="store_true", help="replace a bundle that is there, and no other file")
     group.add_argument("--list", action="store_true", help="say what the bundles RESULTS hold, and write nothing")
     group.add_argument(
         "--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs (tune_gemm's YAML)"
@@ -65,6 +67,7 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
         for path in options.results:
             _list(path, console)
         return 0
+    _require_bundle_or_none(options.output, options.overwrite)
     require_writable(options.output)
     rows = rows_of((row for path in options.results for row in read_results(path)), options.arch, options.predicted)
     if not rows.packed:
@@ -106,6 +109,12 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
         if made_by != [here_is] and not known:
             console.print(f"note: measured with Triton {', '.join(made_by)}, compiled by {here_is}: times may differ")
     return 1 if failed else 0
+
+
+def _require_bundle_or_none(path: str, overwrite: bool) -> None:
+    require_absent(path, overwrite)
+    if os.path.isfile(path) and os.path.getsize(path) and not holds_manifest(path):
+        raise OutputError(f"{shown_path(path)} is no bundle, which alone --overwrite replaces; name another -o")
 
 
 @contextlib.contextmanager

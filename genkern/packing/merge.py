@@ -13,6 +13,7 @@ from genkern.arguments import Parser
 from genkern.errors import InputError
 from genkern.files import read_text, require_writable, shown_path, write_whole
 from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.kind import require_list_or_none
 from genkern.formats.sizes import SizeList, parse_sizes
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.gpus import known_archs
@@ -42,6 +43,7 @@ def merge_parser() -> Parser:
         help=f"lists as --gemm_size_file takes them; a folder stands for the recorded ones in it ({PREFIX}*.yaml)",
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
+    group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="for sizes that do not name their types")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -49,6 +51,7 @@ def merge_parser() -> Parser:
 
 def run_merge(options: argparse.Namespace, console: Console) -> int:
     """Join, and say what came from where; 1 when something was left out. Raises InputError or OutputError."""
+    require_list_or_none(options.output, options.overwrite)
     require_writable(options.output)
     found: dict[GemmProblem, None] = {}
     entries = files = unread = cut = 0

@@ -12,6 +12,7 @@ from rich.console import Console
 from genkern.arguments import Parser, number
 from genkern.errors import InputError, OutputError
 from genkern.files import require_writable, shown_path, write_whole
+from genkern.formats.kind import require_list_or_none
 from genkern.formats.model_config import ModelConfig, Stored, read_model
 from genkern.formats.said_format import BATCHED
 from genkern.formats.tune_gemm_yaml import size_line
@@ -60,6 +61,7 @@ def shapes_parser() -> Parser:
         f"up to {_MOST_DECODING}",
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
+    group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
@@ -75,6 +77,7 @@ def _row_counts(text: str) -> tuple[int, ...]:
 
 def run_shapes(options: argparse.Namespace, console: Console) -> int:
     """Write the list, and say what is in it and what not. Raises InputError or OutputError."""
+    require_list_or_none(options.output, options.overwrite)
     require_writable(options.output)
     config = read_model(options.model_dir)
     read = (options.model_dir, os.path.join(options.model_dir, "config.json"))

@@ -27,6 +27,9 @@ from genkern.runtime.packed import Contents, PackedWinner, from_data, to_data
 SCHEMA = 4
 SUFFIX = ".genkern"
 _MANIFEST = "manifest.json"
+_ZIP = b"PK\3\4"
+# Of the first member's name, in a zip archive.
+_NAME_AT = 30
 _SEAL = re.compile(rb"genkern sha256=([0-9a-f]{64})")
 _SEAL_BYTES = len("genkern sha256=") + 64
 # Of one bundle; 10,000 winners take about 50 MB.
@@ -89,11 +92,21 @@ def _members(
 
 def is_bundle(path: str) -> bool:
     """Whether the file begins as a zip archive does: of what genkern reads, bundles alone do."""
+    return _start_of(path).startswith(_ZIP)
+
+
+def holds_manifest(path: str) -> bool:
+    """Whether the file begins as write_bundle has it, and not as any other zip archive: it may be damaged behind."""
+    start = _start_of(path)
+    return start.startswith(_ZIP) and start[_NAME_AT:] == _MANIFEST.encode()
+
+
+def _start_of(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(4) == b"PK\3\4"
+            return file.read(_NAME_AT + len(_MANIFEST))
     except OSError:
-        return False
+        return b""
 
 
 def read_bundle(path: str) -> Bundle:
@@ -104,7 +117,7 @@ def read_bundle(path: str) -> Bundle:
 def parse_bundle(data: bytes, where: str) -> Bundle:
     """The bundle in `data`, which came from `where`. Raises ResultsError as read_bundle does."""
     seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
-    if not data.startswith(b"PK\3\4") or seal is None:
+    if not data.startswith(_ZIP) or seal is None:
         raise ResultsError(f"{where} is no bundle, or its end is missing: make it by `genkern pack RESULTS -o {where}`")
     if hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode() != seal[1]:
         raise ResultsError(f"{where} is damaged: its bytes are not those that were written; pack it again")

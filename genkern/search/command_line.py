@@ -5,31 +5,74 @@ from __future__ import annotations
 import argparse
 
 from genkern.arguments import number
-from genkern.search.strategies import STRATEGIES
+from genkern.errors import InputError
+from genkern.search.limit import Limit
+from genkern.search.strategies import (
+    EXHAUSTIVE,
+    PATIENT,
+    PREDICTED,
+    STRATEGIES,
+    ChosenStrategy,
+    chosen_strategy,
+    shown_names,
+)
 
 _POSITIVE = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
-    """The options --exhaustive, --patience and --strategy, of which `chosen_strategy` and the budget are made."""
+    """The options of which `asked_strategy` and `asked_limit` are made."""
     group.add_argument(
-        "--exhaustive",
-        action="store_true",
-        help="measure every config; without it, the other GROUP_SIZE_M of a kernel that takes over 1.5 times the best "
-        "(predicted_out; on NVIDIA only), and all but one of the configs that compile to the same machine code "
-        "(identical), are left out",
-    )
-    group.add_argument(
-        "--patience",
-        type=_POSITIVE,
-        metavar="N",
-        help="compile and measure a size's kernels, the first four of each form of a family and then the most "
-        "promising first, until N in a row brought nothing faster; the rest is predicted_out; a run that is resumed "
-        "counts anew (default: all)",
-    )
-    group.add_argument(
-        "--strategy",
+        *("--search", "--strategy"),
         metavar="NAME|FILE.py",
-        help=f"what is compiled and measured, in which order, and until when: {', '.join(STRATEGIES)}, or a file that "
-        "has strategy(task), as genkern/search/strategy.py says (default: patience with --patience, else predicted)",
+        help="what is compiled and measured, in which order, and until when. predicted: everything, what a cost model "
+        "predicts to be fast first (with :N: so many kernels); patience:N: the first four kernels of each form of a "
+        "family, then in predicted order, until N in a row brought nothing faster (a run that is resumed counts anew); "
+        "racing: some kernels of each form, then twice as many of those forms whose best is near the best, and so on; "
+        "random: everything, in an order drawn from SEED; exhaustive: everything, also each GROUP_SIZE_M of a kernel "
+        "that takes over 1.5 times the best, and copies: configs that compile to the same machine code. What is left "
+        "out is predicted_out or identical. Or a file that has strategy(task), as genkern/search/strategy.py says "
+        f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))})",
     )
+    group.add_argument("--exhaustive", action="store_true", help="short for --search exhaustive")
+    group.add_argument(
+        "--patience", type=_POSITIVE, metavar="N", help="short for --search patience:N (default: as --search says)"
+    )
+    group.add_argument(
+        "--budget",
+        metavar="SECONDSs|N",
+        help="a hard limit of a size's search, 30s or 200: what is under way then is dropped, and the best so far is "
+        "timed again, checked and written, which the limit does not include. 30s: seconds from its first compile, no "
+        "sooner than one kernel was measured; a run that is resumed counts anew. 200: kernels (binaries) that are "
+        "measured, those of an earlier start of the run and the config of the results file included (default: none)",
+    )
+
+
+def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
+    """The limit of a search that the options say. Raises InputError where it is none, or contradicts the strategy."""
+    if options.budget is None:
+        return Limit()
+    everything = "--protocol tune_gemm" if options.protocol == "tune_gemm" else f"--search {strategy.name}"
+    if strategy.every or options.protocol == "tune_gemm":
+        raise InputError(f"--budget leaves out what {everything} is to measure: give one of them")
+    return Limit.parse(options.budget)
+
+
+def asked_strategy(options: argparse.Namespace) -> ChosenStrategy:
+    """The strategy that the options mean together. Raises InputError where they contradict each other."""
+    search, patience = options.search, options.patience
+    # What the two short spellings mean, and what comes of a protocol that measures everything.
+    short = {EXHAUSTIVE: options.exhaustive, f"{PATIENT}:{patience}": patience is not None}
+    meant = [name for name, is_given in short.items() if is_given]
+    if search == PATIENT and patience is not None:
+        search = f"{PATIENT}:{patience}"
+    asked = dict.fromkeys([*([search] if search else []), *meant])
+    if len(asked) > 1:
+        given = [f"--search {search}"] * bool(search) + ["--exhaustive"] * options.exhaustive
+        given += [f"--patience {patience}"] * (patience is not None)
+        raise InputError(f"{' and '.join(given)} contradict each other: give one of them")
+    everything = options.protocol == "tune_gemm"
+    chosen = chosen_strategy(next(iter(asked), PREDICTED if everything else None))
+    if everything and not chosen.whole:
+        raise InputError(f"--search {chosen.said} leaves out what --protocol tune_gemm is to measure: give one of them")
+    return chosen

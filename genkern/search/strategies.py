@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import math
+import re
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -16,49 +18,120 @@ from genkern.farm.sharing import compiled_of
 from genkern.files import import_file
 from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
 
-# By name, the module here that it is in. A strategy more is a file more, and with a name a line more.
-STRATEGIES = {"predicted": "predicted_order", "patience": "patience"}
-DEFAULT, PATIENT = STRATEGIES
+
+@dataclass(frozen=True)
+class Number:
+    """What may stand behind the colon of a strategy's name: `name` is N or SEED. One that `limits` ends a search."""
+
+    name: str = "N"
+    least: int = 1
+    limits: bool = True
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class Named:
+    """A strategy of genkern's: the module here that it is in, and the number that it takes, if it takes one.
+
+    `whole`: without a number that limits it, it leaves no binary out. `every`: nor any config of one, nor copies.
+    """
+
+    module: str
+    number: Number | None = None
+    whole: bool = False
+    every: bool = False
+
+
+# By name, the default first. A strategy more is a file more, and with a name a line more.
+STRATEGIES = {
+    "predicted": Named("plain.predicted_order", Number(), whole=True),
+    "patience": Named("plain.patience", Number(needed=True)),
+    "racing": Named("plain.racing"),
+    "random": Named("plain.random_order", Number("SEED", least=0, limits=False), whole=True),
+    "exhaustive": Named("plain.predicted_order", whole=True, every=True),
+}
+DEFAULT = next(iter(STRATEGIES))
+PREDICTED, PATIENT, EXHAUSTIVE = "predicted", "patience", "exhaustive"
+_MOST = 1_000_000
+_NAMED = re.compile(r"(?P<name>.*?)(:(?P<number>[0-9]*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class ChosenStrategy:
-    """A strategy and what a run's journal says of it: a name, or of a file its name and the digest of its text."""
+    """A strategy with its number, and what a run's journal says of it: a name, or of a file its name and the digest of
+    its text.
+
+    `whole` and `every` are as in `Named`; of somebody's own nobody knows.
+    """
 
     name: str
     make: MakesStrategy
+    number: int | None = None
+    whole: bool = True
+    every: bool = False
+
+    @property
+    def said(self) -> str:
+        """Name and number, as in the option."""
+        return self.name if self.number is None else f"{self.name}:{self.number}"
 
 
-def chosen_strategy(asked: str | None, patience: int) -> ChosenStrategy:
-    """The strategy that `--strategy` names, or the one that goes with this patience (0: none).
+def chosen_strategy(asked: str | None = None) -> ChosenStrategy:
+    """The strategy that `--search` names, or the default.
 
-    Raises InputError for a name that nobody knows, and for a file that cannot be read or has no `strategy`.
+    Raises InputError for a name that nobody knows, for a number that it does not take, and for a file that cannot be
+    read or has no `strategy`.
     """
-    name = asked or (PATIENT if patience else DEFAULT)
-    if name == PATIENT and not patience:
-        raise InputError("--strategy patience ends after so many binaries in vain: say how many with --patience N")
-    if name == DEFAULT and patience:
-        raise InputError("--strategy predicted measures everything, and --patience ends early: give one of them")
-    if name in STRATEGIES:
-        module = importlib.import_module(f"genkern.search.{STRATEGIES[name]}")
-        return ChosenStrategy(name, cast(MakesStrategy, module.strategy))
+    parts = _NAMED.fullmatch(asked or DEFAULT)
+    assert parts is not None
+    name, digits = parts["name"], parts["number"]
+    if (named := STRATEGIES.get(name)) is not None:
+        number = _number(name, named.number, digits)
+        module = importlib.import_module(f"genkern.search.{named.module}")
+        limited = number is not None and named.number is not None and named.number.limits
+        make = cast(MakesStrategy, module.strategy)
+        return ChosenStrategy(name, make, number, named.whole and not limited, named.every)
     if not name.endswith(".py"):
-        raise InputError(f"--strategy {name}: not {', '.join(STRATEGIES)}, nor a file that ends in .py")
-    return _of_file(Path(name))
+        raise InputError(f"--search {asked}: not {', '.join(shown_names())}, nor a file that ends in .py")
+    return replace(_of_file(Path(name)), number=_number(name, Number(least=0), digits))
+
+
+def shown_names() -> list[str]:
+    """The names as they stand in the option's help: `predicted[:N]`."""
+    return [name + _shown(named.number) for name, named in STRATEGIES.items()]
+
+
+def _shown(number: Number | None) -> str:
+    if number is None:
+        return ""
+    return f":{number.name}" if number.needed else f"[:{number.name}]"
+
+
+def _number(name: str, takes: Number | None, digits: str | None) -> int | None:
+    if digits is None:
+        if takes is not None and takes.needed:
+            raise InputError(f"--search {name}: say how many, {name}{_shown(takes)}")
+        return None
+    if takes is None:
+        raise InputError(f"--search {name}:{digits}: {name} takes no number")
+    if not digits or len(digits) > len(str(_MOST)) or not takes.least <= int(digits) <= _MOST:
+        least_most = f"from {takes.least} to {_MOST}"
+        raise InputError(f"--search {name}:{digits[:40]}: {takes.name} is a whole number {least_most}")
+    return int(digits)
 
 
 def _of_file(path: Path) -> ChosenStrategy:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise InputError(f"--strategy {path}: {error.strerror}") from None
+        raise InputError(f"--search {path}: {error.strerror}") from None
     try:
         module = import_file(path.resolve(), f"genkern_strategy_{path.stem}")
     except Exception as error:
         raise _mistake(path, error) from None
     make = getattr(module, "strategy", None)
     if not callable(make):
-        raise InputError(f"--strategy {path}: it has no function strategy(task)")
+        raise InputError(f"--search {path}: it has no function strategy(task)")
     name = f"{path.name} {hashlib.sha256(text).hexdigest()[:16]}"
     return ChosenStrategy(name, lambda task: _FromFile(path, cast(MakesStrategy, make), task))
 
@@ -71,7 +144,7 @@ class _FromFile(Strategy):
         with self._mistakes_told():
             self._strategy = make(task)
         if not isinstance(self._strategy, Strategy):
-            raise InputError(f"--strategy {path}: strategy(task) gave {self._strategy!r:.100}, which is no Strategy")
+            raise InputError(f"--search {path}: strategy(task) gave {self._strategy!r:.100}, which is no Strategy")
         self.left_out = self._strategy.left_out
 
     def ask(self, n: int) -> Sequence[Unit]:
@@ -89,13 +162,20 @@ class _FromFile(Strategy):
         with self._mistakes_told():
             return self._strategy.drop()
 
+    def expected_loss(self) -> float | None:
+        with self._mistakes_told():
+            loss = self._strategy.expected_loss()
+            if loss is not None and not (isinstance(loss, float | int) and 0 <= loss < math.inf):
+                raise InputError(f"--search {self._path}: expected_loss() gave {loss!r:.100}, which is no share")
+            return loss
+
     def _require_unit(self, unit: Unit) -> None:
         """Raise InputError for what is no unit: all configs of one are launched by the binaries of its first."""
         if not isinstance(unit, Unit):
-            raise InputError(f"--strategy {self._path}: ask(n) gave {unit!r:.100}, which is no Unit")
+            raise InputError(f"--search {self._path}: ask(n) gave {unit!r:.100}, which is no Unit")
         if not unit.configs or any(compiled_of(config) != unit.compiled for config in unit.configs[1:]):
             names = ", ".join(config.name for config in unit.configs[:3])
-            raise InputError(f"--strategy {self._path}: ask(n) gave a Unit whose configs share no binaries: ({names})")
+            raise InputError(f"--search {self._path}: ask(n) gave a Unit whose configs share no binaries: ({names})")
 
     @contextlib.contextmanager
     def _mistakes_told(self) -> Iterator[None]:
@@ -111,4 +191,4 @@ def _mistake(path: Path, error: Exception) -> InputError:
     """The error as one line, with the last line of the file on the way to it, where it was in the file at all."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     line = next((f", line {frame.lineno}" for frame in frames if frame.filename == str(path.resolve())), "")
-    return InputError(f"--strategy {path}{line}: {one_line(error)}")
+    return InputError(f"--search {path}{line}: {one_line(error)}")

@@ -9,7 +9,7 @@ A strategy decides the same when it is asked and told the same in the same order
 but from a seed of its own. So a run can be replayed from its journal (`genkern.tuning.replay`).
 
 A strategy is a file with a function `strategy(task)`, which returns a `Strategy` for one size: here, or anywhere
-(`--strategy FILE.py`). A model of times has what it needs of a config by `Config.features`.
+(`--search FILE.py`). A model of times has what it needs of a config by `Config.features`.
 
 Two decisions are not the strategy's. Who is timed again and wins is `select`'s, of whatever was measured. What a launch
 that is under way tells of the next ones (`screening`: that it is hopeless, that other group sizes of its binary are not
@@ -89,17 +89,22 @@ class Task:
     """What a strategy is to search: the configs that pruning left for one size, in the order of their space.
 
     `is_cached` says whether a unit needs no compile; it has one answer for a unit, however often it is asked.
-    `patience` is the option's, 0 without. `best_us` is the best time from an earlier start of the run, in microseconds,
-    None where there is none. What such a start has measured, and winners of earlier runs, are not the strategy's to
-    ask for: they are made first whatever it says, and their units are not among `configs`.
+    `number` stands behind the strategy's name (--search NAME:N), None without; what it means is the strategy's.
+    `best_us` is the best time from an earlier start of the run, in microseconds, None where there is none; `tried` says
+    how many units of the size such a start has measured or found unfit. What was measured, and winners of earlier
+    runs, are not the strategy's to ask for: they are made first whatever it says, and no config of their units is
+    among `configs`. `most`: no more binaries than so many will be measured of what it asks for (--budget), None for
+    any number; other configs of these binaries may be asked for afterwards.
     """
 
     problem: GemmProblem
     gpu: Gpu
     configs: tuple[Config, ...]
     is_cached: Callable[[Unit], bool]
-    patience: int = 0
+    number: int | None = None
     best_us: float | None = None
+    tried: int = 0
+    most: int | None = None
 
 
 class Strategy(ABC):
@@ -125,6 +130,14 @@ class Strategy(ABC):
         What is not begun then is neither compiled nor measured.
         """
         return ()
+
+    def expected_loss(self) -> float | None:
+        """How much longer the best that was measured is expected to take than the best of all: 0.01 is 1 %.
+
+        Asked once, when the search has ended and something was left out: what was not asked for, was dropped, or was
+        asked for and never told of. None: it does not say.
+        """
+        return None
 
 
 # What a file of a strategy has: `strategy(task)`.

@@ -25,8 +25,6 @@ class Budget:
     `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
     cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`). `exhaustive`
     measures all group sizes of a binary, also where the first is far beyond the best, and all copies of a binary.
-    `patience` ends the screening when so many binaries in a row, the most promising first, brought nothing faster; 0
-    never does.
     `libraries` may win (genkern.timing.libraries), names with commas between them. `atol` and `rtol` are the tolerance
     by which outputs of checks are counted as AITER counts them, beside the proof: |C - ref| <= atol + rtol |ref|.
     """
@@ -42,7 +40,6 @@ class Budget:
     rotating_mb: float = 256.0
     icache_flush: bool = False
     exhaustive: bool = False
-    patience: int = 0
     libraries: str = parse_libraries(ALL)
     atol: float = TOLERANCE
     rtol: float = TOLERANCE

@@ -7,10 +7,13 @@ can be replayed (`genkern.tuning.replay`).
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import math
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
 from genkern.farm.bench import Bench, Made
@@ -19,6 +22,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.records import Candidate, Measurement, Outcome, Unfit
 from genkern.journal.made import MadeBinary
 from genkern.journal.searched import Asked, Searched, Step, Told
+from genkern.search.limit import NO_LIMIT, Allowance, Limit
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import (
     Compiled,
@@ -35,9 +39,25 @@ from genkern.timing.profiler import Profiler
 
 # Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
 # that what is asked for later, knowing more, need not wait long.
-_AT_A_TIME = 4
-# Significant digits of times that only tell who is timed again.
+AT_A_TIME = 4
+# Significant digits of times that only tell who is timed again, and digits of shares.
 _SCREEN_DIGITS = 5
+_SHARE_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How much of a size's space was searched, and what the rest may hold; None where nobody says it.
+
+    `searched_share` is the share of its binaries that were tried: measured, or found to be no candidates.
+    `expected_loss` is `Strategy.expected_loss`, and 0 where nothing was left out.
+    """
+
+    expected_loss: float | None = None
+    searched_share: float | None = None
+
+
+NOTHING_SAID = Confidence()
 
 
 class Search:
@@ -55,23 +75,36 @@ class Search:
         task: Callable[[tuple[Config, ...], Callable[[Unit], bool]], Task],
         known: Mapping[str, Measurement],
         first: Collection[str] = (),
+        limit: Limit = NO_LIMIT,
     ) -> None:
-        """`task` says what the strategy is to search, given the configs that are its to ask for."""
+        """`task` says what the strategy is to search, given the configs that are its to ask for.
+
+        Those of `configs` that an earlier start found unfit are not made again. Binaries that it measured count where
+        `limit` counts binaries, and so do those of `first`.
+        """
         self._bench = bench
         self._known = known
-        self._depth = _AT_A_TIME * bench.farm.jobs
+        self._depth = AT_A_TIME * bench.farm.jobs
         # Called, by whichever thread asks, when nothing is under way and nothing more is wanted for the time being.
         self.on_made: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
+        space, configs = configs, bench.worth_making(configs)
         self._by_name = {config.name: config for config in configs}
+        # What is compiled once: all of it, and what was measured or turned out to be no candidate.
+        self._binaries = {compiled_of(config) for config in space}
+        self._tried = {compiled_of(c) for c in space if c.name in known or c.name not in self._by_name}
         named = [self._by_name[name] for name in self._by_name if name in first]
         ahead = {compiled_of(config) for config in named}
         theirs = tuple(config for config in configs if compiled_of(config) not in ahead)
         # Those that are named come before the others of their binary.
         others = (config for config in configs if ahead and compiled_of(config) in ahead)
         self._ahead = units_of([*named, *others])[::-1]
+        self._limit, self._begun_s, self._is_over = limit, math.inf, False
+        self._allowance = Allowance(limit.binaries, ahead)
+        # The places of the strategy's units begin here.
+        self._place_of_theirs = len(self._ahead)
         self._cached: dict[object, tuple[Config, bool]] = {}
-        self.task = task(theirs, self._is_cached)
+        self.task = replace(task(theirs, self._is_cached), tried=len(self._tried), most=self._allowance.left)
         self.strategy: Strategy = chosen.make(self.task)
         self._name = chosen.name
         self._steps: list[Step] = []
@@ -85,6 +118,8 @@ class Search:
         self._ready: list[tuple[int, Sequence[Candidate]]] = []
         # Of what was made, what is not measured after all.
         self._put_back: set[Config] = set()
+        self._has_time = any(measurement.duration_us is not None for measurement in known.values())
+        self.confidence = NOTHING_SAID
 
     def measurements(self, profiler: Profiler) -> Iterator[Measurement]:
         """The first measurement of every candidate that is not known, until the strategy wants nothing any more.
@@ -92,12 +127,41 @@ class Search:
         A round ends when it wants nothing before it is told what the candidates took that are being measured.
         """
         rounds = 0
-        while not rounds or self._asks_on():
-            rounds += 1
-            units = _Units(self._units_ready(), self._bench)
-            for measurement in map(_brief, profiler.screen(self._bench.job.session, units)):
-                self._tell_measured(measurement)
-                yield measurement
+        with self._timed():
+            while not rounds or self._asks_on():
+                rounds += 1
+                units = _Units(self._units_ready(), self._bench)
+                for measurement in map(_brief, profiler.screen(self._bench.job.session, units)):
+                    self._tell_measured(measurement)
+                    yield measurement
+        self.confidence = self._confidence()
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """From here on the seconds count, if there is a limit to them."""
+        if (seconds := self._limit.seconds) is None:
+            yield
+            return
+        self._begun_s = time.monotonic()
+        # Whoever waits for a compile does not look at a clock.
+        timer = threading.Timer(seconds, self._end_in_time)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _end_in_time(self) -> None:
+        """Drop all that is under way and ask for nothing more, where the time is up and there is one of a config."""
+        with self._lock:
+            is_up = time.monotonic() - self._begun_s >= (self._limit.seconds or math.inf)
+            if not is_up or not self._has_time or self._is_over:
+                return
+            self._is_over = True
+            under_way = {*range(self._place_of_theirs, len(self._units))} - self._made
+            for place in under_way | {place for place, _ in self._ready if place >= self._place_of_theirs}:
+                self._drop(place)
 
     def _units_ready(self) -> Iterator[Sequence[Candidate]]:
         """Candidates that share their binaries, as they become ready, the most wanted first."""
@@ -119,7 +183,9 @@ class Search:
 
     def left_out(self) -> dict[str, Unfit]:
         """Why the configs have no measurement that nobody asked for, or that were dropped."""
-        why = Unfit(Outcome.PREDICTED_OUT, self.strategy.left_out)
+        ended = self._is_over or self._allowance.leaves_out
+        said = f"the search ended before it (--budget {self._limit.said})" if ended else self.strategy.left_out
+        why = Unfit(Outcome.PREDICTED_OUT, said)
         return {
             name: why
             for name, config in self._by_name.items()
@@ -130,7 +196,14 @@ class Search:
         """What was asked and told so far, for the journal."""
         task = self.task
         cached = tuple(config for config, is_cached in self._cached.values() if is_cached)
-        return Searched(self._name, task.patience, task.best_us, task.configs, cached, tuple(self._steps))
+        known = task.number, task.best_us, task.configs, cached, tuple(self._steps), task.tried, task.most
+        return Searched(self._name, *known)
+
+    def _confidence(self) -> Confidence:
+        share = round(len(self._tried) / max(len(self._binaries), 1), _SHARE_DIGITS)
+        with self._lock:
+            loss = self.strategy.expected_loss() if self.left_out() else 0.0
+        return Confidence(None if loss is None else round(loss, _SHARE_DIGITS), share)
 
     def _asks_on(self) -> bool:
         return bool(self._order_more() or self._ready or self._bench.under_way)
@@ -140,12 +213,16 @@ class Search:
         with self._lock:
             room = self._depth - self._bench.under_way
             asked = [self._ahead.pop() for _ in range(min(room, len(self._ahead)))]
-            if not asked and room > 0:
-                asked = list(self.strategy.ask(room))
-                self._steps.append(Asked(room, tuple(asked)))
+            if not asked and room > 0 and not self._is_over:
+                asked = self._allowance.take(room, self._ask)
             orders = [(self._place_of(unit), unit.configs) for unit in asked]
             self._bench.order(orders)
         return len(asked)
+
+    def _ask(self, n: int) -> Sequence[Unit]:
+        asked = tuple(self.strategy.ask(n))
+        self._steps.append(Asked(n, asked))
+        return asked
 
     def _place_of(self, unit: Unit) -> int:
         """The place of a unit that is new. Raises InputError for one that a strategy must not ask for."""
@@ -172,6 +249,9 @@ class Search:
             for why, configs in reasons.items():
                 self._tell(Refused(unit, tuple(configs), why.outcome))
             candidates: Sequence[Candidate] = made.candidates
+            if not candidates:
+                self._tried.add(unit.compiled)
+                self._allowance.unmeasured(unit)
             if self._known:
                 candidates = [each for each in candidates if each.config.name not in self._known]
             if candidates:
@@ -182,6 +262,7 @@ class Search:
             while self._ready:
                 place, candidates = heapq.heappop(self._ready)
                 if place not in self._dropped:
+                    self._allowance.measured(self._units[place])
                     return candidates
                 self._leave(candidate.config for candidate in candidates)
             return None
@@ -189,17 +270,26 @@ class Search:
     def _tell_measured(self, measurement: Measurement) -> None:
         config, us = self._by_name[measurement.config], measurement.duration_us
         timed = measurement.outcome is Outcome.MEASURED and us is not None
+        self._tried.add(compiled_of(config))
         self.tell(Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome))
+        if timed and not self._has_time:
+            self._has_time = True
+            self._end_in_time()
 
     def _tell(self, event: Event) -> None:
         self.strategy.tell(event)
         dropped = tuple(self.strategy.drop())
         self._steps.append(Told(event, dropped))
-        for unit in dropped:
+        for unit in self._allowance.forget(dropped):
             if (place := self._places.get(unit.configs[0])) is None:
                 raise InputError(f"the strategy {self._name} dropped {unit.configs[0].name}, which it did not ask for")
-            self._dropped.add(place)
-            self._bench.drop(place)
+            self._drop(place)
+
+    def _drop(self, place: int) -> None:
+        self._dropped.add(place)
+        self._bench.drop(place)
+        if place not in self._made or any(place == ready for ready, _ in self._ready):
+            self._allowance.unmeasured(self._units[place])
 
     def _leave(self, configs: Iterable[Config]) -> None:
         """These were made, and are not measured after all."""

@@ -19,6 +19,7 @@ from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcom
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
+from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.screening import screening_for
 from genkern.search.select import (
     barren_families,
@@ -39,7 +40,7 @@ from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget
 from genkern.tuning.check import Checker
 from genkern.tuning.progress import Progress
-from genkern.tuning.search import Search
+from genkern.tuning.search import NOTHING_SAID, Confidence, Search
 
 _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
@@ -59,8 +60,9 @@ class Report:
 
     `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the best call of
     the vendor library did in the finals, where the profiler says, `torch` how PyTorch's own did. `table` has the
-    candidates as text where the report comes from another process (`candidates_file.condensed`). `bug` is what ended
-    the size when genkern itself is at fault. `warnings` are lines for the user.
+    candidates as text where the report comes from another process (`candidates_file.condensed`). `confidence` says how
+    much of the space was searched. `bug` is what ended the size when genkern itself is at fault. `warnings` are lines
+    for the user.
     """
 
     problem: GemmProblem
@@ -75,6 +77,7 @@ class Report:
     vendor: Measurement | None = None
     torch: Measurement | None = None
     table: str | None = None
+    confidence: Confidence = NOTHING_SAID
     bug: BugError | None = None
     warnings: tuple[str, ...] = ()
 
@@ -98,7 +101,8 @@ class Report:
 class Tuner:
     """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
 
-    `strategy` says what is compiled and measured, and when that is enough (None: as `budget.patience` has it).
+    `strategy` says what is compiled and measured, and when that is enough (None: the default),
+    and `limit` ends it.
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
     `check_all` has every finalist checked, not only those that would win, or be the runner-up.
@@ -113,6 +117,7 @@ class Tuner:
     provenance: Provenance
     budget: Budget
     strategy: ChosenStrategy | None = None
+    limit: Limit = NO_LIMIT
     device_index: int = 0
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
@@ -160,6 +165,7 @@ class Tuner:
                     report.candidates[measurement.config] = measurement
                     advance(1)
             report.binaries = bench.job.binaries
+            report.confidence = search.confidence
             report.winner = self._choose(bench.job, facts, report)
             for name, found in report.candidates.items():
                 if found.outcome is Outcome.WRONG:
@@ -195,9 +201,9 @@ class Tuner:
         # The measured process tells by it what is hopeless, and the best were measured first.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        make_task = functools.partial(Task, problem, self.workshop.gpu, patience=self.budget.patience, best_us=best_us)
-        strategy = self.strategy or chosen_strategy(None, self.budget.patience)
-        return Search(bench, bench.worth_making(configs), strategy, make_task, dict(facts.screened), first)
+        strategy = self.strategy or chosen_strategy()
+        make_task = functools.partial(Task, problem, self.workshop.gpu, number=strategy.number, best_us=best_us)
+        return Search(bench, configs, strategy, make_task, dict(facts.screened), first, self.limit)
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
         """Every candidate's first measurement, from the journal where it is known."""
@@ -349,6 +355,8 @@ class Tuner:
             vendor=call_name(vendor.config) if vendor and vendor.duration_us is not None else "",
             torch_us=torch.duration_us if torch else None,
             code=code_digest(job.ready[final.config].binaries) if final.config in job.ready else "",
+            expected_loss=report.confidence.expected_loss,
+            searched_share=report.confidence.searched_share,
         )
 
 

@@ -81,7 +81,7 @@ def test_one_file_is_a_strategy(own: Path, cache_dir: Path, tmp_path: Path, gpus
         assert {event.partition(" ")[2] for event in screened} == climbed() < set(NAMES)
     assert candidates.read_text().count("no step up leads there") == 2 * len(set(NAMES) - climbed())
     journal = read_journal(RunFiles(str(tmp_path / "r.yaml")).finished_journal)
-    make = chosen_strategy(str(own), 0).make
+    make = chosen_strategy(str(own)).make
     for problem, facts in journal.facts.items():
         assert facts.searched is not None
         assert facts.searched.strategy.startswith("climbing.py ")

@@ -23,6 +23,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.ops.op import bytes_moved
 from genkern.timing.libraries import KeptAlgorithm
+from genkern.tuning.search import Confidence
 
 GPU = gpu_for_arch("gfx942")
 ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
@@ -156,6 +157,10 @@ def test_lines_of_a_size() -> None:
     counts, wrong = detail_lines(report(WINNERS[1]))
     assert counts == "  measured 1, wrong 1, compile_failed 1; prune 0.2 s, check 1.5 s"
     assert wrong.startswith("  wrong: tiled_BM1: error")
+    again.confidence = Confidence(0.00123, 0.03125)
+    assert detail_lines(again)[0].endswith("check 1.5 s; 3.12 % of the binaries, expected loss 0.12 %")
+    again.confidence = Confidence(None, 1.0)
+    assert detail_lines(again)[0].endswith("check 1.5 s; 100 % of the binaries")
     again.vendor = Measurement("vendor", Outcome.NOT_SEEN, "rocprofv3", "final", message="its calls differ; see F")
     assert detail_lines(again)[-1] == "  vendor library: not_seen: its calls differ; see F"
     again.vendor = replace(again.vendor, outcome=Outcome.MEASURED, message="")

@@ -109,6 +109,19 @@ def test_two_names_of_one_file_are_one_run(cache_dir: Path, tmp_path: Path) -> N
     assert "finished" in run("status", link).out
 
 
+def test_a_name_without_room_for_the_others_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's other files are named by its results: the last of them at its end, when all is measured."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sizes.yaml").write_text(SMALL)
+    ran = run_here(capsys, "-i", "sizes.yaml", *QUICK, "-o", "r" * 236)
+    assert "its name is 1 bytes too long" in ran.refusal
+    assert os.listdir(tmp_path) == ["sizes.yaml"]
+    with sole_run("r" * 235):
+        Path("r" * 235 + ".journal.replaced_99").write_text("")
+
+
 def test_a_path_that_is_no_link_is_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages name it so."""
     monkeypatch.chdir(tmp_path)

@@ -229,6 +229,7 @@ def test_missing_keys_are_none_not_zero() -> None:
     """Hand-written assembly may leave the spill counts out; then they are unknown."""
     found = read_resources(kernels({".name": "k", ".vgpr_count": 40}), "hip", 1024)
     assert (found.registers, found.spills, found.accumulator_registers, found.scratch_bytes) == (40, None, None, None)
+    assert (found.loop_instructions, found.loop_matrix) == (None, None)
 
 
 def test_largest_kernel_counts() -> None:

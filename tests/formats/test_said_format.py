@@ -48,6 +48,8 @@ def refusal(tmp_path: Path, text: str, name: str, **said: object) -> str:
         ("a16w16_and_a8w8.yaml", SaidFormat()),
         ("a8w8.yaml", SaidFormat("a8w8")),
         ("schema8w8.yaml", SaidFormat()),
+        ("llama_w4a8.yaml", SaidFormat("a8w4")),
+        ("w8a8_fp8_blockwise.yaml", SaidFormat("a8w8", blockscale=True)),
     ],
 )
 def test_names_of_files(name: str, said: SaidFormat) -> None:
@@ -98,6 +100,7 @@ def test_kernels_of_plain_formats(name: str) -> None:
         ),
         ("dsv3_A4W4.yaml", ROW, "the name of the file says a4w4,"),
         ("a8w4.yaml", ROW, "says a8w4,"),
+        ("llama-w4a8.yaml", ROW, "says a8w4,"),
         ("a16w8_bpreshuffle.csv", "M,N,K,q_dtype_w\n1,2,3,torch.int8\n", "says a16w8_bpreshuffle,"),
         ("preshuffled.yaml", ROW, "says a16w16_bpreshuffle,"),
         ("a.csv", "M,N,K,dtype,bpreshuffle\n1,2,3,torch.bfloat16,True\n", "bpreshuffle = True says a16w16_bpreshuffle"),
@@ -114,6 +117,28 @@ def test_a_list_of_another_format_is_refused(tmp_path: Path, name: str, text: st
     message = refusal(tmp_path, text, name)
     assert said in message
     assert "a format that genkern does not have (it has a16w16, a16w4" in message
+
+
+@pytest.mark.parametrize(
+    "word", ["mxfp4", "mxfp6", "nvfp4", "int4", "gptq", "awq", "marlin", "fmoe", "fp8", "AWQ", "W4", "q4_k_m"]
+)
+def test_a_word_for_several_formats_or_none(tmp_path: Path, word: str) -> None:
+    """It is not tuned as bf16: one line says what there is. What is said of the format is stronger."""
+    for name, text in ((f"llama_{word}.yaml", ROW), (f"{word}-tp8.csv", "M,N,K\n16,256,512\n")):
+        message = refusal(tmp_path, text, name)
+        assert f"the name of the file says {word.lower()[:2]}" in message
+        assert "genkern has a16w16, a16w4" in message
+    assert read(tmp_path, ROW, f"{word}.yaml", op="a8w8").problems[0].op == "a8w8"
+    assert read(tmp_path, ROW.replace("}", ", 'op': 'a16w4'}"), f"{word}.yaml").problems[0].op == "a16w4"
+    assert read(tmp_path, ROW.replace("}", ", 'dtype_a': 'bf16'}"), f"{word}.yaml").problems[0].op == "a16w16"
+
+
+@pytest.mark.parametrize(
+    ("name", "op"), [("w8a8.yaml", "a8w8"), ("w4a16.yaml", "a16w4"), ("fp8_blockwise.yaml", "a8w8_blockscale")]
+)
+def test_engines_names_of_formats_that_are_there(tmp_path: Path, name: str, op: str) -> None:
+    """Weights first, as vLLM writes it, and blocks by another word."""
+    assert read(tmp_path, ROW, name).problems[0].op == op
 
 
 def test_a_format_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,8 +149,14 @@ def test_numbers_that_yaml_reads_otherwise_are_refused(tmp_path: Path, key: str,
     assert value in message
 
 
+def test_a_plus_is_the_same_everywhere(tmp_path: Path) -> None:
+    """All versions of YAML read +64 as 64."""
+    assert read(tmp_path, "- {M: +64, N: 2, K: 3}\n").problems[0].M == 64
+
+
 def test_csv_numbers_are_decimal(tmp_path: Path) -> None:
     """Nothing else was ever meant there."""
+    assert read(tmp_path, "M,N,K\n016,2,3\n", "a.csv").problems[0].M == 16
     assert read(tmp_path, "M,N,K\n0100,2,3\n", "a.csv").problems[0].M == 100
 
 

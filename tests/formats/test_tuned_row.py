@@ -46,6 +46,8 @@ FULL = replace(
     vendor=ALGORITHM,
     torch_us=12.9,
     code="0123456789abcdef",
+    searched_share=0.03125,
+    expected_loss=0.00001,
 )
 
 
@@ -78,6 +80,13 @@ def test_the_librarys_call_is_named(tmp_path: Path) -> None:
     assert (plain.vendor, plain.torch_us) == ("", None)
     assert (full.code, plain.code) == (FULL.code, "")
     assert not {"vendor", "torch_us"} & yaml.safe_load(results_text([PLAIN]))[0].keys()
+
+
+def test_how_much_was_searched(tmp_path: Path) -> None:
+    """Where a run says it; files from before do not."""
+    full, plain = read(tmp_path, results_text([FULL, PLAIN]))
+    assert (full.searched_share, full.expected_loss) == (0.03125, 0.00001)
+    assert (plain.searched_share, plain.expected_loss) == (None, None)
 
 
 def test_a_file_without_a_choice_means_its_configs(tmp_path: Path) -> None:

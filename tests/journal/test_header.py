@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genkern.journal.header import made_otherwise
+from genkern.journal.header import header_of_today, made_otherwise
 
 WIDE, NARROW = {"name": "wide", "digest": "1"}, {"name": "narrow", "digest": "2"}
 HEADER: dict[str, Any] = {
@@ -38,6 +38,25 @@ HEADER: dict[str, Any] = {
 def test_only_what_makes_another_result_is_said(changes: dict[str, Any], said: list[str]) -> None:
     """Space, tolerance, Triton, inputs and budget; not what was asked of the run besides, nor spaces of other ops."""
     assert made_otherwise(HEADER, {**HEADER, **changes}) == said
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ({}, "predicted"),
+        ({"patience": 9}, "patience:9"),
+        ({"budget": {"exhaustive": True}}, "exhaustive"),
+        ({"strategy": "own.py 0123"}, "own.py 0123"),
+        ({"strategy": "own.py 0123", "patience": 9}, "own.py 0123:9"),
+        ({"strategy": "racing", "budget": {"exhaustive": False}}, "racing"),
+    ],
+)
+def test_a_header_says_how_was_searched(before: dict[str, Any], said: str) -> None:
+    """Also one of before, in which the number stood apart and the default of then was not named."""
+    today = header_of_today({**HEADER, **before})
+    assert today["strategy"] == said
+    assert "patience" not in today
+    assert header_of_today(today) == today
 
 
 @pytest.mark.parametrize("was", ["none", "winner", "all"])

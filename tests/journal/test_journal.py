@@ -224,6 +224,20 @@ def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
         opened(path)
 
 
+def test_another_search_is_another_run(tmp_path: Path) -> None:
+    """A journal of before names none where it had the default, and goes on with what that was."""
+    path = tmp_path / "j"
+    opened(path, {**HEADER, "patience": 9}).close()
+    opened(path, {**HEADER, "strategy": "patience:9"}).close()
+    with pytest.raises(ResultsError, match="strategy was 'patience:9', is 'racing'"):
+        opened(path, {**HEADER, "strategy": "racing"})
+    path.unlink()
+    opened(path).close()
+    opened(path, {**HEADER, "strategy": "predicted"}).close()
+    with pytest.raises(ResultsError, match="strategy was 'predicted', is 'predicted:16'"):
+        opened(path, {**HEADER, "strategy": "predicted:16"})
+
+
 def test_another_driver_or_other_clocks_are_another_run(tmp_path: Path) -> None:
     """Both are said as they were and are. Fewer devices, others of the same clocks, and a silent tool go on."""
     path = tmp_path / "j"

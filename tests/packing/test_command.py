@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from made_winners import results_text, winner
 from rich.console import Console
 
-from genkern.errors import GenkernError
+from genkern.errors import GenkernError, OutputError
 from genkern.kernels.cute.release import cute_installed
 from genkern.packing.command import parse_pack, run_pack
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundle import read_bundle, write_bundle
+from genkern.runtime.packed import Contents
 
 ROW = (
     "- {'M': %d, 'N': 256, 'K': 512, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 16, 'BLOCK_SIZE_N': 32, "
@@ -46,13 +49,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_results_of_two_architectures_become_one_bundle(folder: Path) -> None:
     """Compiled without a GPU, listed, and compiled no second time."""
     command = ["pack", "h200.yaml", "mi300x.yaml", "-o", "both.genkern", "--cache_dir", "cache", "--jobs", "2"]
+    again = [*command, "--overwrite"]
     done = genkern(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "3 winners (2 a16w16 on sm_90, 1 a16w16 on gfx942), 4 binaries" in done.stdout
     first = (folder / "both.genkern").read_bytes()
     assert len(first) < 4 * 9000
     compiled = sorted((folder / "cache" / "binaries").glob("*/*"))
-    assert genkern(*command, cwd=folder).returncode == 0
+    assert genkern(*again, cwd=folder).returncode == 0
     assert (folder / "both.genkern").read_bytes() == first
     assert sorted((folder / "cache" / "binaries").glob("*/*")) == compiled
     listed = genkern("pack", "--list", "both.genkern", cwd=folder)
@@ -121,3 +125,40 @@ def test_what_cannot_be_packed_is_one_line(
     assert REFUSED[arguments] in str(error.value)
     assert "\n" not in str(error.value)
     assert not (folder / "x.genkern").exists()
+
+
+@pytest.mark.parametrize("kind", ["results", "zip", "text"])
+def test_only_bundles_are_replaced(folder: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --overwrite nothing, with it what `genkern pack` wrote: never the results themselves, nor other files."""
+    monkeypatch.chdir(tmp_path)
+    results, target = tmp_path / "h200.yaml", tmp_path / ("h200.yaml" if kind == "results" else "x.genkern")
+    results.write_bytes((folder / "h200.yaml").read_bytes())
+    if kind == "zip":
+        with zipfile.ZipFile(target, "w") as archive:
+            archive.writestr("word/document.xml", "a letter")
+    elif kind == "text":
+        target.write_text("notes")
+    before = target.read_bytes()
+    for more, said in (([], "--overwrite replaces it"), (["--overwrite"], "is no bundle")):
+        with pytest.raises(OutputError, match=said):
+            run_pack(parse_pack(["h200.yaml", "-o", target.name, *more]), Console())
+        assert target.read_bytes() == before
+
+
+def test_a_bundle_is_replaced_when_that_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged one too; an empty file has nothing to lose."""
+    monkeypatch.chdir(folder)
+    library = winner(16, arch="sm_90", device="NVIDIA H200", choice="vendor", time_source="cudagraph", vendor_us=9.0)
+    (folder / "vendor.yaml").write_text(results_text([library], "vendor.yaml", 132))
+    packed = ["vendor.yaml", "-o", "v.genkern", "--cache_dir", "cache", "--jobs", "1"]
+    for before in (b"", empty_bundle()[:-9]):
+        (folder / "v.genkern").write_bytes(before)
+        with pytest.raises(OutputError, match="--overwrite replaces it"):
+            run_pack(parse_pack(packed), Console(quiet=True))
+        assert run_pack(parse_pack([*packed, "--overwrite"]), Console(quiet=True)) == 0
+        assert len(read_bundle("v.genkern").winners) == 1
+
+
+def empty_bundle() -> bytes:
+    write_bundle("empty.genkern", Contents((), {}), {})
+    return Path("empty.genkern").read_bytes()

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from command import run_here
+from made_winners import results_text, winner
 
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
+from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.process.recorded_sizes import SizeRecorder
 
@@ -76,6 +78,25 @@ def test_standard_output_is_the_list_alone(tmp_path: Path, capfd: pytest.Capture
     (tmp_path / "again.yaml").write_text(ran.out)
     assert read(tmp_path / "again.yaml") == [A]
     assert "1 sizes" in ran.err
+
+
+def test_what_is_there_is_replaced_when_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list, which may be one of those that are joined; results never, however they are named."""
+    recorded(tmp_path / "new", 0, A)
+    every, results, link = tmp_path / "all.yaml", tmp_path / "r.yaml", tmp_path / "link.yaml"
+    every.write_text(size_line(B))
+    results.write_text(results_text([winner(16)], "r.yaml", 132))
+    link.symlink_to(results)
+    before = results.read_bytes()
+    merge = ["merge", every, tmp_path / "new", results, "-o"]
+    for output in (every, results, link):
+        assert "--overwrite replaces it" in run_here(capsys, *merge, output).refusal
+    for output in (results, link):
+        assert "holds results" in run_here(capsys, *merge, output, "--overwrite").refusal
+    assert results.read_bytes() == before
+    assert read(every) == [B]
+    assert run_here(capsys, *merge, every, "--overwrite").status == 0
+    assert {B, A} < set(read(every))
 
 
 @pytest.mark.parametrize("argv", [["."], ["x.yaml", "-o", "y.csv"], ["x.yaml", "-o", "y.yaml"], [".", "-o", "y.yaml"]])

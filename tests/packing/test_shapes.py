@@ -22,7 +22,7 @@ def shapes(
 ) -> tuple[list[GemmProblem], str, str]:
     """The sizes, the list's text, and what was said."""
     (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-    ran = run_here(capsys, "shapes", "--model_dir", folder, "-o", folder / "sizes.yaml", *argv)
+    ran = run_here(capsys, "shapes", "--model_dir", folder, "-o", folder / "sizes.yaml", "--overwrite", *argv)
     assert (ran.status, ran.err) == (0, ""), ran
     sizes = read_sizes(str(folder / "sizes.yaml"), GemmDefaults(), "sm_90")
     assert sizes.notes == ()
@@ -352,7 +352,8 @@ def test_the_configuration_stays(tmp_path: Path, capsys: pytest.CaptureFixture[s
         link = tmp_path / "sizes.yaml"
         link.unlink(missing_ok=True)
         link.symlink_to(path)
-        assert "is the model's configuration" in run_here(capsys, "shapes", *argv, "-o", link).refusal
+        assert "is the model's configuration" in run_here(capsys, "shapes", *argv, "-o", link, "--overwrite").refusal
+        assert "--overwrite replaces it" in run_here(capsys, "shapes", *argv, "-o", link).refusal
     assert json.loads(path.read_text()) == LLAMA
     ran = run_here(capsys, "shapes", "--model_dir", tmp_path / "none", "-o", tmp_path / "s.yaml")
     assert "JSON" not in ran.refusal

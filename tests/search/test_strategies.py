@@ -21,9 +21,9 @@ CONFIGS = tuple(
 )
 
 
-def task(*cached: int, patience: int = 0, best_us: float | None = None) -> Task:
+def task(*cached: int, number: int | None = None, best_us: float | None = None, tried: int = 0) -> Task:
     """Seven units, of which those with so many stages are in the cache."""
-    return Task(PROBLEM, GPU, CONFIGS, lambda unit: stages(unit) in cached, patience, best_us)
+    return Task(PROBLEM, GPU, CONFIGS, lambda unit: stages(unit) in cached, number, best_us, tried)
 
 
 def stages(unit: Unit) -> int:
@@ -32,7 +32,7 @@ def stages(unit: Unit) -> int:
 
 def order() -> list[int]:
     """The stages of the units, the most promising first."""
-    return [stages(unit) for unit in chosen_strategy("predicted", 0).make(task()).ask(99)]
+    return [stages(unit) for unit in chosen_strategy("predicted").make(task()).ask(99)]
 
 
 def test_units_are_what_is_compiled_once() -> None:
@@ -47,7 +47,7 @@ def test_what_the_cache_has_comes_first() -> None:
     """Everything once, in predicted order, so many at a time as are asked for."""
     places = order()
     cached = places[3], places[5]
-    strategy = chosen_strategy(None, 0).make(task(*cached))
+    strategy = chosen_strategy("predicted").make(task(*cached))
     asked = [[stages(unit) for unit in strategy.ask(3)] for _ in range(4)]
     behind = [place for place in places if place not in cached]
     assert asked == [[*cached, behind[0]], behind[1:4], behind[4:], []]
@@ -57,7 +57,7 @@ def test_what_the_cache_has_comes_first() -> None:
 def test_patience_has_the_cache_in_turn() -> None:
     """Behind as many results of compiles as there are units before it that must be compiled."""
     places = order()
-    strategy = chosen_strategy(None, 99).make(task(places[0], places[2], places[5], patience=99))
+    strategy = chosen_strategy("patience:99").make(task(places[0], places[2], places[5], number=99))
     first = list(strategy.ask(99))
     assert [stages(unit) for unit in first] == [places[0], places[1], places[3], places[4], places[6]]
     assert not strategy.ask(99)
@@ -74,7 +74,7 @@ def test_patience_has_the_cache_in_turn() -> None:
 
 def test_patience_drops_what_is_not_measured_yet() -> None:
     """Once it is over, which a binary that cannot be timed may be too: all that was asked for, once; nothing more."""
-    strategy = chosen_strategy(None, 2).make(task(patience=2))
+    strategy = chosen_strategy("patience:2").make(task(number=2))
     units = list(strategy.ask(4))
     for number, unit in enumerate(units[:3]):
         strategy.tell(Compiled(unit, str(number), cached=False))
@@ -89,7 +89,7 @@ def test_patience_drops_what_is_not_measured_yet() -> None:
 
 def test_patience_knows_what_was_best_before() -> None:
     """A run that goes on is beaten by its first part."""
-    strategy = chosen_strategy(None, 1).make(task(patience=1, best_us=4.0))
+    strategy = chosen_strategy("patience:1").make(task(number=1, best_us=4.0))
     (unit,) = strategy.ask(1)
     strategy.tell(Compiled(unit, "a", cached=False))
     strategy.tell(Measured(unit.configs[0], 5.0))
@@ -115,47 +115,88 @@ def test_a_file_from_outside_is_a_strategy(tmp_path: Path) -> None:
     """It needs nothing but itself; the run's journal knows its name and its text."""
     path = tmp_path / "own.py"
     path.write_text(OWN)
-    chosen = chosen_strategy(str(path), 0)
+    chosen = chosen_strategy(str(path))
     assert [stages(unit) for unit in chosen.make(task()).ask(9)] == [8, 7]
     path.write_text(OWN.replace("[-2:]", "[-3:]"))
-    assert chosen_strategy(str(path), 5).name != chosen.name
+    assert chosen_strategy(str(path)).name != chosen.name
     assert chosen.name.startswith("own.py ")
 
 
-def test_each_name_is_a_strategy() -> None:
-    """And the default goes with the patience."""
-    assert [chosen_strategy(name, 3 * (name == "patience")).name for name in STRATEGIES] == list(STRATEGIES)
-    assert (chosen_strategy(None, 0).name, chosen_strategy(None, 3).name) == ("predicted", "patience")
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_each_name_is_a_strategy(name: str) -> None:
+    """With a number where it takes one; each asks for something, and knows how to call itself in a journal."""
+    takes = STRATEGIES[name].number
+    number = 3 if takes and takes.needed else None
+    chosen = chosen_strategy(name if number is None else f"{name}:{number}")
+    assert (chosen.name, chosen.number) == (name, number)
+    assert chosen_strategy(chosen.said) == chosen
+    assert chosen.make(task(number=number)).ask(1)
+
+
+def test_the_default_is_a_name() -> None:
+    assert chosen_strategy().name in STRATEGIES
+
+
+def test_who_leaves_nothing_out() -> None:
+    """Not patience, racing, nor the first so many; a seed is no limit."""
+    names = ["predicted", "predicted:9", "patience:9", "racing", "random", "random:0", "exhaustive"]
+    assert [chosen_strategy(name).whole for name in names] == [True, False, False, False, True, True, True]
+    assert [name for name in names if chosen_strategy(name).every] == ["exhaustive"]
+
+
+def test_the_first_of_the_predicted_order() -> None:
+    """So many units, those among them first that the cache has; an earlier start's count."""
+    wanted = order()
+    strategy = chosen_strategy("predicted:3").make(task(wanted[2], wanted[5], number=3))
+    assert [stages(unit) for unit in strategy.ask(9)] == [wanted[2], wanted[0], wanted[1]]
+    assert not strategy.ask(9)
+    resumed = chosen_strategy("predicted:3").make(task(number=3, tried=2))
+    assert [stages(unit) for unit in resumed.ask(9)] == wanted[:1]
+    assert not chosen_strategy("predicted:3").make(task(number=3, tried=4)).ask(9)
+
+
+def test_a_file_may_take_a_number(tmp_path: Path) -> None:
+    """Behind a colon, as a name may; it means what the file makes of it."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN.replace("[-2:]", "[-task.number:]"))
+    chosen = chosen_strategy(f"{path}:4")
+    assert (chosen.number, chosen.said) == (4, f"{chosen.name}:4")
+    assert len(chosen.make(task(number=chosen.number)).ask(9)) == 4
 
 
 @pytest.mark.parametrize(
-    ("asked", "patience", "said"),
+    ("asked", "said"),
     [
-        ("patience", 0, "how many with --patience N"),
-        ("predicted", 3, "give one of them"),
-        ("random", 0, "not predicted, patience, nor a file that ends in .py"),
-        ("missing.py", 0, "No such file"),
-        ("empty.py", 0, "no function strategy"),
-        ("broken.py", 0, r"broken.py, line 2: ZeroDivisionError"),
-        ("syntax.py", 0, "SyntaxError"),
+        ("patience", "--search patience: say how many, patience:N"),
+        ("patience:0", "N is a whole number from 1 to 1000000"),
+        ("predicted:", "N is a whole number from 1"),
+        ("predicted:9999999", "N is a whole number from 1"),
+        ("predicted:" + 5000 * "9", "N is a whole number from 1"),
+        ("predicted:-3", r"predicted:-3: not predicted\[:N\], patience:N, .* nor a file that ends in .py"),
+        ("racing:4", "racing takes no number"),
+        ("random:x", "nor a file that ends in .py"),
+        ("nothing", r"random\[:SEED\].* nor a file that ends in .py"),
+        ("missing.py", "No such file"),
+        ("missing.py:3", "No such file"),
+        ("empty.py", "no function strategy"),
+        ("broken.py", r"broken.py, line 2: ZeroDivisionError"),
+        ("syntax.py", "SyntaxError"),
     ],
 )
-def test_what_is_none_is_said(
-    asked: str, patience: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_none_is_said(asked: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line, with what to do."""
     monkeypatch.chdir(tmp_path)
     Path("empty.py").write_text("strategy = 3\n")
     Path("broken.py").write_text("\n1 / 0\n")
     Path("syntax.py").write_text("def\n")
     with pytest.raises(InputError, match=said) as caught:
-        chosen_strategy(asked, patience)
+        chosen_strategy(asked)
     assert "\n" not in str(caught.value)
 
 
 DATA = """from __future__ import annotations
 from dataclasses import dataclass
-from genkern.search.predicted_order import PredictedOrder as strategy
+from genkern.search.plain.predicted_order import PredictedOrder as strategy
 
 @dataclass
 class Seen:
@@ -166,7 +207,7 @@ class Seen:
 def test_a_file_may_have_dataclasses(tmp_path: Path) -> None:
     """Whose fields' types are texts: they are looked up in the module."""
     (tmp_path / "own.py").write_text(DATA)
-    assert len(chosen_strategy(str(tmp_path / "own.py"), 0).make(task()).ask(9)) == 7
+    assert len(chosen_strategy(str(tmp_path / "own.py")).make(task()).ask(9)) == 7
 
 
 @pytest.mark.parametrize(
@@ -181,14 +222,27 @@ def test_what_is_no_unit_is_said(units: str, said: str, tmp_path: Path) -> None:
     """All configs of one are launched by one set of binaries, so that times of others would be another kernel's."""
     text = OWN.replace("units_of\n", "units_of, Unit\n", 1).replace("units_of(task.configs)[-2:]", units)
     (tmp_path / "own.py").write_text(text)
-    strategy = chosen_strategy(str(tmp_path / "own.py"), 0).make(task())
+    strategy = chosen_strategy(str(tmp_path / "own.py")).make(task())
     with pytest.raises(InputError, match=said) as caught:
         strategy.ask(1)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("loss", ["float('nan')", "-0.1", "'little'"])
+def test_what_is_no_share_is_said(loss: str, tmp_path: Path) -> None:
+    """What a file expects of the rest is a share, or None."""
+    text = OWN.replace(
+        "strategy = Reversed", "    def expected_loss(self):\n        return LOSS\n\nstrategy = Reversed"
+    )
+    (tmp_path / "own.py").write_text(text.replace("LOSS", "0.25"))
+    assert chosen_strategy(str(tmp_path / "own.py")).make(task()).expected_loss() == 0.25
+    (tmp_path / "own.py").write_text(text.replace("LOSS", loss))
+    with pytest.raises(InputError, match=r"own.py: expected_loss\(\) gave .*, which is no share"):
+        chosen_strategy(str(tmp_path / "own.py")).make(task()).expected_loss()
+
+
 def test_patience_is_told_of_what_was_never_made() -> None:
     """A config of an earlier start that a check finds wrong, where its binary could not be made again."""
-    strategy = chosen_strategy(None, 1).make(task(patience=1))
+    strategy = chosen_strategy("patience:1").make(task(number=1))
     strategy.tell(Lost(CONFIGS[0].having(num_stages=12), Outcome.WRONG))
     assert len(strategy.ask(9)) == 7

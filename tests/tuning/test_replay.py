@@ -15,9 +15,11 @@ from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.journal.run_files import RunFiles
 from genkern.journal.searched import Asked, Searched, Told, searched_of, value_of
+from genkern.recorded.reading import recorded_problems
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Compiled, Measured, Unit
-from genkern.tuning.replay import decided_again, played
+from genkern.tuning.replay import decided_again
+from genkern.tuning.simulated import simulated
 
 GPU = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(128, 128, 256)
@@ -45,6 +47,7 @@ TILES = [
 ]
 ORDER = [Unit(tuple(Config("tiled", *tile, g, num_warps=4, num_stages=2) for g in (8, 4, 1))) for tile in TILES]
 ENOUGH = 10
+ALL = "--search", "predicted"
 
 
 def searched(folder: Path, cache: Path, *options: object) -> ProblemFacts:
@@ -58,9 +61,9 @@ def searched(folder: Path, cache: Path, *options: object) -> ProblemFacts:
     return read_journal(RunFiles(str(folder / "r.yaml")).finished_journal).of(PROBLEM)
 
 
-def again(facts: Searched, name: str, patience: int = 0) -> bool:
+def again(facts: Searched, name: str) -> bool:
     """Whether the strategy of this name decides now as it did then, each time that it is asked."""
-    make = chosen_strategy(name, patience).make
+    make = chosen_strategy(name).make
     twice = [decided_again(make, facts, PROBLEM, GPU) for _ in range(2)]
     assert twice[0] == twice[1]
     return twice[0] == facts.steps
@@ -72,14 +75,19 @@ def measured(facts: Searched) -> list[Config]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProblemFacts]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs have theirs."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> dict[str, ProblemFacts]:
     """A run with an empty cache, one with a full one, with patience one each, and one on what a patient one left."""
-    folder = tmp_path_factory.mktemp("runs")
     return {
-        "cold": searched(folder / "cold", folder / "cache"),
-        "warm": searched(folder / "warm", folder / "cache"),
+        "cold": searched(folder / "cold", folder / "cache", *ALL),
+        "warm": searched(folder / "warm", folder / "cache", *ALL),
         "patient": searched(folder / "patient", folder / "other", "--patience", 3),
-        "half": searched(folder / "half", folder / "other"),
+        "half": searched(folder / "half", folder / "other", *ALL),
         "patient half": searched(folder / "patient_half", folder / "other", "--patience", 3),
     }
 
@@ -114,7 +122,7 @@ def test_patience_ends_where_it_did(runs: dict[str, ProblemFacts], name: str) ->
     What was on its way to the device is measured all the same.
     """
     facts = of(runs, name)
-    assert (facts.strategy, facts.patience) == ("patience", 3)
+    assert (facts.strategy, facts.number) == ("patience", 3)
     assert facts.asked == ORDER[: len(facts.asked)]
     told = measured(facts)
     assert told == [config for unit in ORDER for config in unit.configs][: len(told)]
@@ -123,7 +131,7 @@ def test_patience_ends_where_it_did(runs: dict[str, ProblemFacts], name: str) ->
     assert not any(step.dropped for step in before if isinstance(step, Told))
     assert not any(step.units for step in behind if isinstance(step, Asked))
     assert min(told[:ENOUGH], key=lambda config: US[config.name]) == ORDER[1].configs[1]
-    assert again(facts, "patience", 3)
+    assert again(facts, "patience:3")
 
 
 def test_another_strategy_would_have_decided_otherwise(runs: dict[str, ProblemFacts]) -> None:
@@ -139,12 +147,19 @@ def test_searches_survive_the_journal(runs: dict[str, ProblemFacts]) -> None:
 
 
 @pytest.mark.parametrize("at_a_time", [1, 5])
-def test_strategies_are_played_on_what_is_known(runs: dict[str, ProblemFacts], at_a_time: int) -> None:
+def test_strategies_search_what_is_known(runs: dict[str, ProblemFacts], folder: Path, at_a_time: int) -> None:
     """On a journal that knows every config: one takes all, the other ends where a run with it ended, as good."""
-    everything = played(chosen_strategy(None, 0).make, PROBLEM, GPU, runs["cold"], at_a_time=at_a_time)
+    (recorded,) = recorded_problems(str(folder / "cold"))
+    assert recorded.whole
+    one = {"jobs": 1, "at_a_time": at_a_time}
+    everything = simulated(chosen_strategy("exhaustive"), recorded, **one)
+    assert everything.asked == tuple(ORDER)
     assert sorted(everything.measured) == sorted(CONFIGS)
-    assert everything.best_us == min(US.values())
-    patient = played(chosen_strategy(None, 3).make, PROBLEM, GPU, runs["cold"], at_a_time=at_a_time, patience=3)
+    assert everything.best is not None
+    assert recorded.us[everything.best] == min(US.values())
+    assert everything.loss == 0
+    patient = simulated(chosen_strategy("patience:3"), recorded, **one)
     assert list(patient.asked) == ORDER[: len(patient.asked)]
-    assert len(patient.asked) == ENOUGH // 3 + at_a_time
-    assert patient.best_us == US[ORDER[1].configs[1].name]
+    # The unit whose config was one in vain too many, and as many as are under way behind it.
+    assert len(patient.asked) == ENOUGH // 3 + 1 + at_a_time
+    assert patient.best == ORDER[1].configs[1]

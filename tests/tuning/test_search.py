@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,13 @@ from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Binary, Candidate, Measurement, Outcome, Resources
+from genkern.gemm.records import Binary, Candidate, Measurement, Outcome, Resources, Unfit
 from genkern.journal.searched import Asked, Told, searched_of, value_of
 from genkern.profiling.feed import Feed
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Strategy, Task, Unit, units_of
 from genkern.timing.session import Budget, Session
-from genkern.tuning.search import Search
+from genkern.tuning.search import Confidence, Search
 
 GPU = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(128, 512, 1024)
@@ -278,6 +279,40 @@ def test_an_error_of_the_farm_ends_the_search(bench: Bench, farm: LastFirst, fed
     with pytest.raises(OutputError, match="the disk is full"):
         measured.extend(m.config for m in a_search(bench).measurements(Timer(fed=fed)))
     assert measured == [config.name for config in CONFIGS[:4]]
+
+
+def test_how_much_was_searched(bench: Bench, farm: LastFirst) -> None:
+    """Binaries that were measured, refused or known before, of all; what the rest may hold is the strategy's to say."""
+
+    class Sure(Scripted):
+        def __init__(self, task: Task) -> None:
+            super().__init__(task, at_once=3)
+            self.left = []
+
+        def expected_loss(self) -> float | None:
+            return 0.0123456789
+
+    farm.refused = {3}
+    bench.leave_out({config.name: Unfit(Outcome.COMPILE_FAILED, "before") for config in UNITS[0].configs})
+    known = Timer()._measurement(Candidate(CONFIGS[15], ()))
+    task = functools.partial(Task, PROBLEM, GPU)
+    search = Search(bench, CONFIGS, ChosenStrategy("sure", Sure), task, {known.config: known}, [known.config])
+    assert search.confidence == Confidence(None, None)
+    assert names(search.measurements(Timer())) == [c.name for c in (CONFIGS[14], *CONFIGS[4:8])]
+    assert search.task.tried == 2
+    assert search.searched().tried == 2
+    assert search.confidence == Confidence(0.012346, 5 / 8)
+
+
+def test_who_searches_everything_is_sure(bench: Bench) -> None:
+    """Whatever it expects; one that says nothing about the rest leaves it open."""
+    search = a_search(bench)
+    list(search.measurements(Timer()))
+    assert search.confidence == Confidence(0.0, 1.0)
+    strategy = ChosenStrategy("half", lambda task: Scripted(replace(task, configs=task.configs[:8])))
+    half = Search(bench, CONFIGS, strategy, functools.partial(Task, PROBLEM, GPU), {})
+    list(half.measurements(Timer()))
+    assert half.confidence == Confidence(None, 0.5)
 
 
 def test_every_step_is_noted(bench: Bench, farm: LastFirst) -> None:

@@ -28,7 +28,9 @@ from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
+from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.predict import promising_first
+from genkern.search.strategies import chosen_strategy
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space
 from genkern.timing.session import Budget, Session
@@ -114,7 +116,8 @@ def tuned(
     script: Scripted,
     space: Space = SPACE,
     incumbent: Config | None = None,
-    patience: int = 0,
+    search: str = "predicted",
+    limit: Limit = NO_LIMIT,
 ) -> Report:
     """One size tuned, with facts in `journal`; `incumbent` won it before."""
     with closing(Journal(journal, {})) as facts:
@@ -126,7 +129,9 @@ def tuned(
             facts,
             Progress(Console()),
             Provenance("gfx942", "AMD Instinct MI300X", ()),
-            Budget(finalists=4, patience=patience),
+            Budget(finalists=4),
+            strategy=chosen_strategy(search),
+            limit=limit,
             incumbents={PROBLEM: incumbent} if incumbent else {},
         )
         return tuner.tune(PROBLEM)
@@ -205,23 +210,6 @@ def test_the_promising_are_screened_first(workshop: Workshop, tmp_path: Path) ->
         return list(dict.fromkeys((replace(c, GROUP_SIZE_M=1, SPLIT_K=1), c.SPLIT_K > 1) for c in configs))
 
     assert binaries(screened) == binaries(promising) != binaries(map(Config.parse, KEPT))
-
-
-def test_patience_ends_a_search(workshop: Workshop, tmp_path: Path) -> None:
-    """Two binaries that bring nothing faster are enough: what comes behind them is predicted_out, and counted."""
-    whole = tuned(workshop, tmp_path / "whole", Scripted({}, {}, set()))
-    assert whole.outcomes[Outcome.PREDICTED_OUT] == 0
-    script = Scripted({}, {}, set())
-    report = tuned(workshop, tmp_path / "j", script, patience=2)
-    screened = [name for name, found in report.candidates.items() if found.outcome is Outcome.MEASURED]
-    assert sum(report.outcomes.values()) == SPACE.size
-    assert report.outcomes[Outcome.PREDICTED_OUT] == len(KEPT) - len(screened) > 0
-    assert report.winner is not None
-    assert min(KEPT.index(name) for name in screened) == KEPT.index(report.winner.config.name)
-    # One that raced before is measured, however little it promises, and counts as the best so far.
-    again = tuned(workshop, tmp_path / "k", Scripted({}, {}, set()), incumbent=whole.winner.config, patience=1)
-    assert again.winner is not None
-    assert again.winner.config == whole.winner.config
 
 
 def test_a_resumed_run_knows_the_best_time(workshop: Workshop, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from genkern.command.candidates_file import COLUMNS
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.formats.gemm_entry import problem_of_cells
 from genkern.formats.tuned_row import parse_config
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
@@ -56,15 +56,4 @@ def _add(found: dict[GemmProblem, dict[Config, float]], cells: Mapping[str, str]
         raise InputError(f"us = {cells['us'][:40]!r} is no time")
     if not cells["config"].isidentifier() or "_BM" not in cells["config"]:
         return  # a call of a library
-    found.setdefault(_problem(cells), {})[parse_config(cells["config"])] = us
-
-
-def _problem(cells: Mapping[str, str]) -> GemmProblem:
-    """The problem that `problem_cells` made these of. Raises InputError."""
-    values: dict[str, object] = {key: cells[key] for key in ("op", "dtype_a", "dtype_b", "dtype_c", "activation")}
-    values |= {key: cells[key] for key in ("rowMajorA", "rowMajorB")}
-    for key in ("M", "N", "K"):
-        values[key] = int(cells[key]) if cells[key].isdecimal() and len(cells[key]) < 12 else cells[key]
-    values["bias"] = {"True": True, "False": False}.get(cells["bias"], cells["bias"])
-    values |= dict(pair.split("=", 1) for pair in cells["own"].split() if "=" in pair)
-    return resolve(values, GemmDefaults(), arch=None).problem
+    found.setdefault(problem_of_cells(cells), {})[parse_config(cells["config"])] = us

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from genkern.arguments import Parser, underscored
 from genkern.command.exchange.candidate_times import read_times
-from genkern.errors import InputError, OutputError, ResultsError
-from genkern.files import is_stream, require_writable, shown_path, write_whole
+from genkern.errors import InputError, ResultsError
+from genkern.files import require_absent, require_writable, shown_path, write_whole
 from genkern.formats.exchange.peer_config import PeerFile
 from genkern.formats.exchange.peers import PEERS
 from genkern.formats.exchange.timed_size import TimedSize
@@ -95,12 +95,6 @@ def sizes_of(
     if not sizes:
         raise ResultsError(f"nothing to export to {peer.NAME}: {'; '.join(left_out) or 'the results are empty'}")
     return sizes
-
-
-def require_absent(path: str, overwrite: bool) -> None:
-    """Raise OutputError where a file would be replaced that nobody said may be."""
-    if os.path.lexists(path) and not overwrite and not is_stream(path):
-        raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
 
 
 def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwrite: bool, console: Console) -> None:

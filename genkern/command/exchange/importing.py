@@ -10,9 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.arguments import Parser, underscored
-from genkern.command.exchange.exporting import require_absent
 from genkern.errors import InputError
-from genkern.files import require_writable, shown_path, write_whole
+from genkern.files import require_absent, require_writable, shown_path, write_whole
 from genkern.formats.exchange.peer_config import Candidate
 from genkern.formats.exchange.peers import PEERS, read_peer
 from genkern.formats.tune_gemm_yaml import size_line

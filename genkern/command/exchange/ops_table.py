@@ -11,7 +11,7 @@ from rich.console import Console
 
 import genkern
 from genkern.arguments import Parser, underscored
-from genkern.command.text_table import aligned
+from genkern.command.screen import aligned
 from genkern.errors import InputError, ResultsError
 from genkern.files import shown_path
 from genkern.formats.gemm_entry import GemmDefaults, resolve

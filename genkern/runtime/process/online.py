@@ -19,7 +19,7 @@ from pathlib import Path
 from genkern.errors import GenkernError, LaunchError, ResultsError
 from genkern.files import cache_folder, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import SUFFIX, Bundle, parse_bundle
+from genkern.runtime.bundle import SUFFIX, Bundle, holds_manifest, parse_bundle
 from genkern.runtime.context import Context, problem_text
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.process.own_command import OwnCommand, pack_arguments
@@ -204,7 +204,10 @@ class Online:
         finally:
             with contextlib.suppress(OSError):
                 size.unlink()
-        self._run(pack_arguments(results, stem.with_name(f"{stem.name}{SUFFIX}"), cache_folder(None)), log, 1)
+        bundle = stem.with_name(f"{stem.name}{SUFFIX}")
+        if not holds_manifest(str(bundle)):
+            bundle.unlink(missing_ok=True)
+        self._run(pack_arguments(results, bundle, cache_folder(None)), log, 1)
         self._failures = 0
         _LOG.info("%s: tuned in %.1f s", problem_text(problem), time.monotonic() - started_s)
 

@@ -96,7 +96,7 @@ def finished(arguments: Sequence[str], log: Path) -> int:
 
 def pack_arguments(results: Path, bundle: Path, cache: Path) -> list[str]:
     """Write the winners of a results file into a bundle: 1 where some could not be packed, above that there is none."""
-    return ["pack", str(results), "-o", str(bundle), "--cache_dir", str(cache)]
+    return ["pack", str(results), "-o", str(bundle), "--overwrite", "--cache_dir", str(cache)]
 
 
 def pack(results: Path, bundle: Path, cache: Path, log: Path) -> int:

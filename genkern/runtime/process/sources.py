@@ -84,6 +84,8 @@ class Sources:
                 # Whoever had the turn before has made it.
                 if (known := _whole(made)) is not None:
                     return known
+                # Whatever is there is no bundle, which the command would not replace.
+                made.unlink(missing_ok=True)
                 self._pack(where, data, made, made.with_name(f"{digest[:32]}-{os.getpid()}{kind}"))
         except OSError as error:
             raise OutputError(f"{where}: cannot be packed in {folder} ({error}); set GENKERN_CACHE_DIR") from None

@@ -16,7 +16,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.journal import Journal
-from genkern.search.patience import forms_first
+from genkern.search.plain.patience import forms_first
 from genkern.search.predict import promising_first
 from genkern.space.prune import prune
 from genkern.space.space import load_space

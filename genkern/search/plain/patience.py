@@ -1,4 +1,4 @@
-"""The strategy of --patience: the most promising first, until so many binaries in a row brought nothing faster."""
+"""The strategy patience:N: the most promising first, until so many binaries in a row brought nothing faster."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class PatientSearch(Strategy):
     before it that must be compiled. In the cache may be the least promising, which would use the patience up.
     """
 
-    left_out = "so many in a row that promised more brought nothing faster (--patience)"
+    left_out = "so many in a row that promised more brought nothing faster (patience)"
 
     def __init__(self, task: Task) -> None:
         self._is_cached = task.is_cached
         self._left = deque(units_of(forms_first(promising_first(task.problem, task.configs, task.gpu))))
-        self._patience = Patience(task.patience, task.best_us)
+        self._patience = Patience(task.number or 0, task.best_us)
         # What the cache has, with how many results of compiles come before it.
         self._behind: deque[tuple[int, Unit]] = deque()
         self._missing = self._made = 0

@@ -1,4 +1,4 @@
-"""The strategy of a run without options: everything, in predicted order, and first of all what the cache has."""
+"""The strategy predicted[:N], and exhaustive: everything, or the first N units, in predicted order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from genkern.search.strategy import Strategy, Task, Unit, units_of
 
 
 class PredictedOrder(Strategy):
-    """Asks for every unit once. A compile takes as long as many launches, so what needs none is measured meanwhile."""
+    """Asks for every unit once, and first of all for what the cache has.
+
+    A compile takes as long as many launches, so what needs none is measured meanwhile.
+    """
+
+    left_out = "so many promised more (predicted:N)"
 
     def __init__(self, task: Task) -> None:
+        units = units_of(promising_first(task.problem, task.configs, task.gpu))
+        # What an earlier start has tried were the first of the same order.
+        most = len(units) if task.number is None else max(0, task.number - task.tried)
         self._is_cached = task.is_cached
-        self._left = deque(units_of(promising_first(task.problem, task.configs, task.gpu)))
+        self._left = deque(units[:most])
         self._missing: deque[Unit] = deque()
 
     def ask(self, n: int) -> Sequence[Unit]:

@@ -1,4 +1,4 @@
-"""Tests of genkern/journal/neighbour_wins.py."""
+"""Tests of genkern.gemm.neighbour_wins.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 
 from genkern.gemm.config import Config
+from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.journal.neighbour_wins import NeighbourWins
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32, 1, 1, 4, 2)

@@ -1,4 +1,4 @@
-"""Tests of genkern/search/patience.py."""
+"""Tests of genkern/search/plain/patience.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from forms import made
 
 from genkern.gemm.config import Config
-from genkern.search.patience import Patience, forms_first
+from genkern.search.plain.patience import Patience, forms_first
 
 
 def test_binaries_in_a_row_are_counted() -> None:

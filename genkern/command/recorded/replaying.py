@@ -1,0 +1,177 @@
+"""`genkern replay`: what strategies find in recorded spaces, how long that would take, and what they miss."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from genkern.arguments import Parser, number
+from genkern.command.report import format_text
+from genkern.command.screen import aligned
+from genkern.errors import ResultsError
+from genkern.files import require_writable, shown_path, write_whole
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.fields import problem_cells
+from genkern.recorded.charges import Charges, charges_of
+from genkern.recorded.problem import RecordedProblem
+from genkern.recorded.reading import recorded_problems
+from genkern.search.strategies import ChosenStrategy, chosen_strategy, shown_names
+from genkern.tuning.simulated import JOBS, Simulated, simulated
+
+_MOST_JOBS = 1024
+_jobs = number(f"a number of workers from 1 to {_MOST_JOBS}", 1, _MOST_JOBS, integer=True)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a replay: `of` it, None where it has none; `shown` for people, in a column named `title`."""
+
+    name: str
+    title: str
+    of: Callable[[Simulated], float | None]
+    shown: Callable[[float], str]
+
+
+FIGURES = (
+    Figure("compiled", "compiled", lambda found: found.compiled, "{:.0f}".format),
+    Figure("measured", "measured", lambda found: len(found.measured), "{:.0f}".format),
+    Figure("seconds", "s", lambda found: found.seconds, "{:.2f}".format),
+    Figure("loss", "loss", lambda found: found.loss, "{:.2%}".format),
+    Figure("final_loss", "by finals", lambda found: found.final_loss, "{:.2%}".format),
+    Figure("expected_loss", "expected", lambda found: found.expected_loss, "{:.2%}".format),
+    Figure("own_s", "own s", lambda found: found.own_s, "{:.2f}".format),
+)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One strategy on one recorded problem."""
+
+    strategy: str
+    recorded: RecordedProblem
+    found: Simulated
+
+
+def parse_replay(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern replay`. Raises InputError; SystemExit(0) after printing for --help."""
+    return replay_parser().parse_args(argv)
+
+
+def replay_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern replay",
+        description="Judge search strategies on recorded spaces, without a GPU: what they find, miss and would take.",
+    )
+    group = p.add_argument_group("which strategies, on what")
+    group.add_argument("recorded", metavar="RECORDED", help="a recorded table, a folder of such, or a results file")
+    group.add_argument(
+        "--search",
+        action="append",
+        metavar="NAME",
+        help=f"{', '.join(shown_names())} or FILE.py, several times for several (default: that of a run)",
+    )
+    group.add_argument(
+        "-j", "--jobs", type=_jobs, default=JOBS, metavar="N", help=f"compiles at a time (default: {JOBS})"
+    )
+    group.add_argument("-o", "--output", metavar="FILE", help="write a line for each size and strategy, as CSV")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_replay(options: argparse.Namespace, console: Console) -> int:
+    """Print a table of sizes for each strategy. Raises InputError, ResultsError or OutputError."""
+    chosen = [chosen_strategy(name) for name in options.search or [None]]
+    if options.output:
+        require_writable(options.output)
+    problems = [recorded for recorded in recorded_problems(options.recorded) if recorded.us]
+    if not problems:
+        raise ResultsError(f"{shown_path(options.recorded)}: nothing that was measured is recorded there")
+    charges = charges_of(problems)
+    replayed = [each for strategy in chosen for each in replays(strategy, problems, options.jobs, charges)]
+    for place, strategy in enumerate(chosen):
+        of_strategy = replayed[place * len(problems) : (place + 1) * len(problems)]
+        console.print("\n".join([f"{strategy.said}, {options.jobs} compiles at a time", *table(of_strategy), ""]))
+    for note in notes(problems, charges):
+        console.print(note)
+    if options.output:
+        write_whole(options.output, csv_text(replayed))
+    return 0
+
+
+def replays(
+    strategy: ChosenStrategy, problems: Iterable[RecordedProblem], jobs: int, charges: Charges
+) -> Iterable[Replayed]:
+    """The strategy on each problem."""
+    for recorded in problems:
+        yield Replayed(strategy.said, recorded, simulated(strategy, recorded, jobs=jobs, charges=charges))
+
+
+def table(replayed: Sequence[Replayed]) -> list[str]:
+    """Lines of a table: a row a size, then of each figure the mean, 95th percentile (nearest rank) and worst."""
+    head = ["size", "format", "of", *(figure.title for figure in FIGURES)]
+    rows = [
+        [*_named(each.recorded.problem), str(len(each.recorded.units)), *(_shown(figure, each) for figure in FIGURES)]
+        for each in replayed
+    ]
+    known = {figure: sorted(of for each in replayed if (of := figure.of(each.found)) is not None) for figure in FIGURES}
+    for what, over in _OVER_ALL.items():
+        all_of = [figure.shown(over(values)) if values else "" for figure, values in known.items()]
+        rows.append([what, "", "", *all_of])
+    return aligned([head, *rows], [title for title in head if title not in ("size", "format")])
+
+
+def notes(problems: Sequence[RecordedProblem], charges: Charges) -> list[str]:
+    """What a reader of the tables should know of the recorded spaces."""
+    said = ["loss: over the best of all recorded; the finals are not in the seconds"]
+    if partly := sum(not recorded.whole for recorded in problems):
+        said.append(f"{partly} of {len(problems)} sizes are recorded in part: their best may be missing")
+    for share, what in (
+        (charges.compiles_unknown, "compiles"),
+        (charges.measurements_unknown, "measurements"),
+    ):
+        if share > 0:
+            said.append(f"of {share:.1%} of the {what} nobody recorded how long they took: the median is charged")
+    return said
+
+
+def csv_text(replayed: Iterable[Replayed]) -> str:
+    """A line a size and strategy: the problem's columns, the strategy, its figures (seconds, shares) and its best."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    cells = tuple(problem_cells(GemmProblem(1, 1, 1)))
+    writer.writerow([*cells, "device", "strategy", "units", *(figure.name for figure in FIGURES), "best"])
+    for each in replayed:
+        figures = [figure.of(each.found) for figure in FIGURES]
+        best = each.found.best.name if each.found.best else ""
+        problem = problem_cells(each.recorded.problem).values()
+        numbers = ["" if figure is None else f"{figure:.6g}" for figure in figures]
+        writer.writerow([*problem, each.recorded.gpu.name, each.strategy, len(each.recorded.units), *numbers, best])
+    return text.getvalue()
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _nearest_rank(values: Sequence[float]) -> float:
+    return values[math.ceil(0.95 * len(values)) - 1]
+
+
+# Of figures in ascending order.
+_OVER_ALL: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": _mean, "95 %": _nearest_rank, "worst": max}
+
+
+def _named(problem: GemmProblem) -> list[str]:
+    return [problem.size, format_text(problem)]
+
+
+def _shown(figure: Figure, each: Replayed) -> str:
+    of = figure.of(each.found)
+    return "none" if of is None and figure.name == "loss" else "" if of is None else figure.shown(of)

@@ -1,0 +1,170 @@
+"""From a run's journal to the rows of a recorded table: of each problem every config that was measured or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from genkern.errors import ResultsError
+from genkern.farm.sharing import compiled_of
+from genkern.files import shown_path
+from genkern.gemm.config import Config, name_today
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import PREDICTED, Measurement, Outcome
+from genkern.journal.facts import JournalFacts, ProblemFacts
+from genkern.journal.line import entry_of
+from genkern.journal.made import MadeBinary
+from genkern.journal.searched import names_of, searched_of
+from genkern.ops.fields import problem_cells
+from genkern.recorded.columns import CONFIG, NEEDS
+from genkern.timing.libraries import OURS, call_name, library_of
+
+# Rows as columns: by name of the column a value for each row.
+Rows = dict[str, list[Any]]
+_RUN_DIGITS = 8
+# What a journal's header has for others than this run's provenance.
+_VERSIONS = ("genkern", "triton", "torch", "cute", "python", "driver")
+
+
+@dataclass(frozen=True)
+class ProblemRows:
+    """The rows of one problem in one run, but for what they all share: how many configs its space has, None where
+    nobody knows, and whether each of them has an outcome.
+    """
+
+    problem: GemmProblem
+    space: int | None
+    whole: bool
+    rows: Rows
+
+    @property
+    def count(self) -> int:
+        return len(self.rows["config"])
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """One run: a name that its journal always has, where its facts come from (JSON values), and its problems."""
+
+    name: str
+    provenance: Mapping[str, Any]
+    problems: tuple[ProblemRows, ...]
+
+
+def run_of(journal: JournalFacts, commit: str = "") -> RecordedRun:
+    """What a journal has recorded; `commit` is of the genkern that measured, where somebody knows.
+
+    Raises ResultsError where nothing was measured.
+    """
+    header, starts = dict(journal.header), journal.starts
+    if header.get("time_source") == PREDICTED:
+        raise ResultsError(f"{shown_path(str(journal.path))}: its times are predicted: record a run that measured")
+    first = {"command": starts[0].command, "host": starts[0].host, "time_s": starts[0].time_s} if starts else {}
+    name = hashlib.sha256(json.dumps([header, first], sort_keys=True).encode()).hexdigest()[:_RUN_DIGITS]
+    problems = tuple(found for of in journal.facts.items() if (found := rows_of(*of)).count)
+    if not problems:
+        raise ResultsError(f"{shown_path(str(journal.path))}: nothing is measured yet: record it when something is")
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(starts[0].time_s)) if starts else ""
+    provenance = {
+        "device": header.get("device", ""),
+        "arch": header.get("arch", ""),
+        "versions": {each: header[each] for each in _VERSIONS if each in header},
+        "clocks": header.get("devices", {}),
+        "commit": commit,
+        "command": first.get("command", ""),
+        "date": started,
+        "problems": len(problems),
+        "header": header,
+    }
+    return RecordedRun(name, provenance, problems)
+
+
+def rows_of(problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:
+    """What a journal has recorded of one problem, in the order of its space, then calls of libraries."""
+    value = entry_of(facts.search)["value"] if facts.search else None
+    space = dict.fromkeys(map(name_today, names_of(value) if value else ()))
+    finals = {call_name(final.config): final for final in facts.finals}
+    # One that was retracted since can be a finalist all the same.
+    outcomes = {name: final.outcome for name, final in finals.items() if library_of(name) in OURS}
+    outcomes |= {name: unfit.outcome for name, unfit in facts.unfit.items()}
+    outcomes |= {name: measurement.outcome for name, measurement in facts.screened.items()}
+    if value and not space.keys() <= outcomes.keys():
+        # Copies of others are told of there only; of what was retracted since, its steps have no times.
+        refused: dict[str, Outcome] = {}
+        with contextlib.suppress(ValueError, LookupError):
+            refused = searched_of(value, facts.screened).refused
+        outcomes = {name: outcomes.get(name) or refused[name] for name in {**outcomes, **refused}}
+    known = {*space, *outcomes}
+    calls = sorted(name for name in finals.keys() - known if library_of(name) not in OURS)
+    names = [*(name for name in space if name in outcomes), *sorted(outcomes.keys() - space.keys()), *calls]
+    binaries = {compiled(name): binary for name, binary in facts.made.items()}
+    rows: Rows = {column.name: [] for column in (*CONFIG, *NEEDS)} | {"compile_s": []}
+    for name in names:
+        binary = binaries.get(compiled(name)) if name in outcomes else None
+        of = {**_measured(facts.screened.get(name)), **_final(finals.get(name)), **_made(binary)}
+        check = facts.checks.get(name)
+        of |= {"config": name, "right": None if check is None else check.passed}
+        of["outcome"] = outcomes[name].value if name in outcomes else of["final_outcome"]
+        for column, values in rows.items():
+            values.append(of.get(column))
+    # A search that did not come to its end leaves no trace of what it had left.
+    whole = value is not None and space.keys() <= outcomes.keys() and Outcome.PREDICTED_OUT not in outcomes.values()
+    configs = len(known) if value else facts.begun.configs if facts.begun else None
+    return ProblemRows(problem, configs, whole, rows)
+
+
+def all_rows(run: RecordedRun) -> Iterator[tuple[dict[str, Any], ProblemRows]]:
+    """Of each problem what its rows share, by column, and its rows."""
+    of_run = {"run": run.name, "arch": run.provenance["arch"], "device": run.provenance["device"]}
+    for found in run.problems:
+        cells: dict[str, Any] = dict(problem_cells(found.problem))
+        cells |= {key: int(cells[key]) for key in ("M", "N", "K")} | {"bias": found.problem.bias}
+        yield {**cells, **of_run, "space": found.space, "whole": found.whole}, found
+
+
+@lru_cache(maxsize=2**17)
+def parsed(name: str) -> Config:
+    """The config of a name: spaces of many problems have the same ones. Raises InputError."""
+    return Config.parse(name)
+
+
+@lru_cache(maxsize=2**17)
+def compiled(name: str) -> Hashable:
+    """Equal for configs that share binaries."""
+    return compiled_of(parsed(name))
+
+
+def _measured(measurement: Measurement | None) -> dict[str, Any]:
+    if measurement is None:
+        return {}
+    us, samples_us = measurement.duration_us, list(measurement.samples_us)
+    return {
+        "screen_us": us,
+        "samples_us": None if samples_us in ([], [us]) else samples_us,
+        "took_ms": measurement.took_ms,
+    }
+
+
+def _final(final: Measurement | None) -> dict[str, Any]:
+    if final is None:
+        return {}
+    return {
+        "final_us": final.duration_us,
+        "final_samples_us": list(final.samples_us) or None,
+        "final_outcome": final.outcome.value,
+        "usual_mhz": final.usual_mhz,
+        "watts": final.watts,
+    }
+
+
+def _made(binary: MadeBinary | None) -> dict[str, Any]:
+    if binary is None:
+        return {}
+    needs = {column.name: getattr(binary.resources, column.name) for column in NEEDS}
+    return {"unit": binary.key, "compile_s": binary.compile_s, **needs}

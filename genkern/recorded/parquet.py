@@ -1,0 +1,153 @@
+"""Recorded tables as parquet files: runs are put into them, and come out as checked Arrow tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import InputError, OutputError, ResultsError, one_line
+from genkern.files import read_bytes, shown_path, write_bytes_whole
+from genkern.recorded.columns import BY_NAME, COLUMNS, COMPILED, CONFIG, PROBLEM, REQUIRED, RUN, SCHEMA, Kind
+from genkern.recorded.making import RecordedRun, all_rows
+
+SUFFIX = ".parquet"
+_METADATA = b"genkern"
+_MOST_BYTES = 2**30
+_LEVEL = 19
+
+
+def arrow() -> Any:
+    """The pyarrow package, with pyarrow.parquet. Raises InputError, one line, where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise InputError("recorded tables are parquet files: pip install 'genkern[recorded]' (pyarrow)") from None
+    return pyarrow
+
+
+def files_of(path: str) -> list[str]:
+    """The recorded tables that a path means: itself, or those of the folder. Raises ResultsError for none."""
+    if not Path(path).is_dir():
+        return [path]
+    if not (found := sorted(str(file) for file in Path(path).glob(f"*{SUFFIX}"))):
+        raise ResultsError(f"{shown_path(path)} holds no recorded table (*{SUFFIX}): genkern record makes one")
+    return found
+
+
+def place_of(run: RecordedRun, stem: str, output: str) -> str:
+    """The file for a run: `output`, or in that folder the one that has it, else a new one."""
+    if output.endswith(SUFFIX):
+        return output
+    known = sorted(Path(output).glob(f"*_{run.name}{SUFFIX}"))
+    return str(known[0] if known else Path(output) / f"{stem}_{run.name}{SUFFIX}")
+
+
+def add(run: RecordedRun, path: str) -> int:
+    """Put the run into the file, in the place of what that has of it; other runs there stay. Returns the file's bytes.
+
+    Raises ResultsError for a file that is no recorded table, OutputError where it cannot be written.
+    """
+    pa = arrow()
+    tables, runs = [_table(run)], {run.name: {**run.provenance, "recorded": _now()}}
+    if Path(path).exists():
+        before, known = read(path)
+        others = before.filter(pa.compute.not_equal(before["run"].cast(pa.string()), run.name))
+        tables, runs = [others, *tables], {**known, **runs}
+    table = pa.concat_tables(tables).unify_dictionaries()
+    described = [field.with_metadata({"meaning": BY_NAME[field.name].meaning}) for field in table.schema]
+    said = {_METADATA: json.dumps({"schema": SCHEMA, "runs": runs}).encode()}
+    data = io.BytesIO()
+    # A binary's stand again and again, one below the other.
+    plain = [column.name for column in CONFIG if column.kind in (Kind.NAME, Kind.NUMBER)]
+    words = [column.name for column in COLUMNS if column.kind in (Kind.WORD, Kind.FLAG, Kind.WHOLE)]
+    pa.parquet.write_table(
+        table.cast(pa.schema(described, said)),
+        data,
+        compression="zstd",
+        compression_level=_LEVEL,
+        use_dictionary=[*words, *(column.name for column in COMPILED)],
+        column_encoding={
+            name: "DELTA_BYTE_ARRAY" if BY_NAME[name].kind is Kind.NAME else "BYTE_STREAM_SPLIT" for name in plain
+        },
+        row_group_size=2**20,
+    )
+    if not Path(path).parent.is_dir() and Path(path).parent.exists():
+        raise OutputError(f"cannot write {shown_path(path)}: its folder is a file; name another")
+    write_bytes_whole(path, data.getvalue())
+    return data.tell()
+
+
+def read(path: str) -> tuple[Any, dict[str, Any]]:
+    """The Arrow table of a file, with the columns of COLUMNS and their types, and the provenance of its runs by name.
+
+    Columns that the file lacks are empty, others of it are left out. Raises ResultsError, one line, for damage and for
+    what is no such file.
+    """
+    pa, where = arrow(), shown_path(path)
+    data = read_bytes(path, ResultsError, _MOST_BYTES)
+    try:
+        found = pa.parquet.read_table(pa.BufferReader(data))
+        said = json.loads((found.schema.metadata or {})[_METADATA])
+        schema, runs = int(said["schema"]), dict(said["runs"])
+    except KeyError:
+        raise ResultsError(f"{where}: a parquet file, but not of genkern record") from None
+    except (pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
+        raise ResultsError(f"{where}: no recorded table, or damaged ({one_line(error)[:120]})") from None
+    if schema > SCHEMA:
+        raise ResultsError(f"{where} is of a later genkern (schema {schema}, here {SCHEMA}): read it with that")
+    columns = []
+    for name, type_ in _types(pa).items():
+        try:
+            column = found[name].cast(type_) if name in found.column_names else pa.nulls(len(found), type_)
+        except (pa.ArrowException, KeyError) as error:
+            raise ResultsError(f"{where}, column {name}: {one_line(error)[:120]}") from None
+        if name in REQUIRED and column.null_count:
+            raise ResultsError(f"{where}, column {name}: missing, or has gaps")
+        columns.append(column)
+    if unknown := sorted(set(found["run"].to_pandas().unique()) - set(runs)):
+        raise ResultsError(f"{where}: nothing says where its run {str(unknown[0])[:40]!r} comes from")
+    return pa.table(columns, names=list(_types(pa))), {str(name): of for name, of in runs.items()}
+
+
+def _types(pa: Any) -> Mapping[str, Any]:
+    words = pa.dictionary(pa.int32(), pa.string())
+    of = {
+        Kind.WORD: words,
+        Kind.NAME: pa.string(),
+        Kind.FLAG: pa.bool_(),
+        Kind.WHOLE: pa.int32(),
+        Kind.NUMBER: pa.float32(),
+        Kind.EXACT: pa.float64(),
+        Kind.EXACTS: pa.list_(pa.float64()),
+    }
+    return {column.name: of[column.kind] for column in COLUMNS}
+
+
+def _table(run: RecordedRun) -> Any:
+    pa, types = arrow(), _types(arrow())
+    shared = [column.name for column in (*PROBLEM, *RUN)]
+    parts = []
+    for cells, found in all_rows(run):
+        columns = {name: _repeated(pa, cells[name], types[name], found.count) for name in shared}
+        columns |= {name: pa.array(values, types[name]) for name, values in found.rows.items()}
+        parts.append(pa.table([columns[name] for name in types], names=list(types)))
+    return pa.concat_tables(parts).unify_dictionaries()
+
+
+def _repeated(pa: Any, value: object, type_: Any, count: int) -> Any:
+    return pa.array([value] * count, type_)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def names_in(table: Any) -> Sequence[str]:
+    """The names of the runs of a table."""
+    found: Sequence[str] = table["run"].to_pandas().unique().tolist()
+    return found

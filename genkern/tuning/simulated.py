@@ -1,0 +1,265 @@
+"""A search without machines: a strategy on a problem of which every config was recorded, and the time it would take.
+
+As in `genkern.tuning.search` so many units are under way at a time; a farm compiles them in the order in which they
+were asked for, and one measured process takes what is ready in that order. Both take what they took when it was
+recorded, from an empty cache. Not on this clock: what a process needs to start, the strategy's own thinking (`own_s`),
+the finals.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import deque
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from genkern.errors import InputError
+from genkern.gemm.config import Config
+from genkern.gemm.records import Outcome
+from genkern.recorded.charges import Charges, charges_of
+from genkern.recorded.problem import RecordedProblem
+from genkern.search.screening import SCREENING
+from genkern.search.strategies import ChosenStrategy
+from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Task, Unit
+from genkern.timing.session import Screening
+from genkern.tuning.search import AT_A_TIME
+
+# Compiles at a time where nobody says how many: of the machines that the documents' figures are of.
+JOBS = 16
+_REFUSED = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.OVER_RESOURCES, Outcome.IDENTICAL)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a strategy asked for, in its order, how many units were compiled for it, and which configs were timed.
+
+    `seconds` is when the last of them was. `best` is the fastest of them whose result is right, None without any.
+    `loss` is the share by which it is slower than the fastest of all that were recorded, by first measurements;
+    `final_loss` the same by the finals, of those measured that were in them. `own_s` is what the strategy itself took
+    on this machine, `expected_loss` what it says of its loss.
+    """
+
+    asked: tuple[Unit, ...]
+    compiled: int
+    measured: tuple[Config, ...]
+    seconds: float
+    best: Config | None
+    loss: float | None
+    final_loss: float | None
+    own_s: float
+    expected_loss: float | None
+
+
+def simulated(
+    chosen: ChosenStrategy,
+    recorded: RecordedProblem,
+    *,
+    jobs: int = JOBS,
+    charges: Charges | None = None,
+    at_a_time: int = AT_A_TIME,
+) -> Simulated:
+    """Have a strategy search what is recorded, with `at_a_time` units under way for each of so many workers.
+
+    What a measured process leaves out by itself (`SCREENING`) is left out here, unless the strategy wants every config.
+    Raises InputError for a strategy that asks for what it must not.
+    """
+    screening = Screening() if chosen.every else SCREENING
+    simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]), screening)
+    return simulation.run(_Farm(jobs), at_a_time * jobs)
+
+
+@dataclass
+class _Farm:
+    """Workers that compile in the order of the orders; whoever orders what another has ordered waits for the same.
+
+    `under_way` are the places of what was ordered and is neither made nor dropped.
+    """
+
+    jobs: int
+    orders: deque[tuple[Hashable, float]] = field(default_factory=deque)
+    waiting: dict[Hashable, list[int]] = field(default_factory=dict)
+    # By when it is there, and a number that no other has.
+    compiling: list[tuple[float, int, Hashable]] = field(default_factory=list)
+    made: set[Hashable] = field(default_factory=set)
+    under_way: set[int] = field(default_factory=set)
+    begun: int = 0
+
+    def order(self, place: int, what: Hashable, seconds: float) -> None:
+        self.under_way.add(place)
+        if what not in self.waiting:
+            self.waiting[what] = []
+            self.orders.append((what, seconds))
+        self.waiting[what].append(place)
+
+    def drop(self, place: int) -> None:
+        self.under_way.discard(place)
+
+    def begin(self, now_s: float) -> None:
+        """Give workers that have nothing to do what is wanted first."""
+        while self.orders and len(self.compiling) < self.jobs:
+            what, seconds = self.orders.popleft()
+            if self.under_way.isdisjoint(self.waiting[what]):
+                del self.waiting[what]
+                continue
+            self.begun += 1
+            heapq.heappush(self.compiling, (now_s + seconds, self.begun, what))
+
+    @property
+    def next_s(self) -> float:
+        """When something is there next; never, where nobody wants anything."""
+        return self.compiling[0][0] if self.compiling and self.under_way else math.inf
+
+    def take(self) -> list[int]:
+        """The places of what is there next that are still wanted."""
+        _, _, what = heapq.heappop(self.compiling)
+        self.made.add(what)
+        places = [place for place in self.waiting.pop(what) if place in self.under_way]
+        self.under_way.difference_update(places)
+        return places
+
+
+class _Simulation:
+    def __init__(
+        self, chosen: ChosenStrategy, recorded: RecordedProblem, charges: Charges, screening: Screening
+    ) -> None:
+        self._name, self._recorded, self._charges, self._screening = chosen.name, recorded, charges, screening
+        self._outcomes = dict(zip(recorded.configs, recorded.outcomes, strict=True))
+        self._now_s = self._own_s = 0.0
+        task = Task(recorded.problem, recorded.gpu, recorded.configs, lambda unit: False, chosen.number)
+        with self._thinking():
+            self._strategy = chosen.make(task)
+        self._units: list[Unit] = []
+        self._places: dict[Config, int] = {}
+        self._ready: list[int] = []
+        self._dropped: set[int] = set()
+        # What the measured process has, and when it has measured the first of that.
+        self._measuring: deque[Config] = deque()
+        self._measured_s = math.inf
+        self._measured: list[Config] = []
+        self._best_us = math.inf
+        self._first_us: dict[Config, float] = {}
+
+    def run(self, farm: _Farm, depth: int) -> Simulated:
+        while True:
+            self._ask(farm, depth - len(farm.under_way))
+            farm.begin(self._now_s)
+            self._launch()
+            # At one moment the farm comes first: what is there then can be the most wanted.
+            if farm.next_s <= self._measured_s:
+                if farm.next_s == math.inf:
+                    return self._result(farm.begun)
+                self._now_s = farm.next_s
+                for place in farm.take():
+                    self._make(place, farm, cached=False)
+            else:
+                self._now_s = self._measured_s
+                self._finish(farm)
+
+    def _ask(self, farm: _Farm, room: int) -> None:
+        if room <= 0:
+            return
+        with self._thinking():
+            asked = list(self._strategy.ask(room))
+        for unit in asked:
+            place = len(self._units)
+            for config in unit.configs:
+                if self._places.setdefault(config, place) != place or config not in self._outcomes:
+                    why = "a second time" if config in self._outcomes else "which is none of its task"
+                    raise InputError(f"the strategy {self._name} asked for {config.name}, {why}")
+            self._units.append(unit)
+            if unit.compiled in farm.made:
+                self._make(place, farm, cached=True)
+            else:
+                farm.order(place, unit.compiled, self._charges.of_compile_s(self._recorded, unit))
+
+    def _make(self, place: int, farm: _Farm, *, cached: bool) -> None:
+        """What was made is told; what can be measured waits for its turn."""
+        unit = self._units[place]
+        refused: dict[Outcome, list[Config]] = {}
+        for config in unit.configs:
+            if self._is_refused(config):
+                refused.setdefault(self._outcomes[config], []).append(config)
+        if sum(map(len, refused.values())) < len(unit.configs):
+            heapq.heappush(self._ready, place)
+            binary = self._recorded.binaries.get(unit.configs[0]) or f"of unit {place}"
+            self._tell(Compiled(unit, binary, cached), farm)
+        for outcome, configs in refused.items():
+            self._tell(Refused(unit, tuple(configs), outcome), farm)
+
+    def _is_refused(self, config: Config) -> bool:
+        """What took the measured process no time never came to it; a device refuses launches for lack of room too."""
+        return self._outcomes[config] in _REFUSED and config not in self._recorded.took_ms
+
+    def _launch(self) -> None:
+        """A measured process that has nothing to do takes the most wanted of what is ready, to its last config."""
+        while not self._measuring and self._ready:
+            place = heapq.heappop(self._ready)
+            if place not in self._dropped:
+                self._measuring.extend(c for c in self._units[place].configs if not self._is_refused(c))
+        if self._measuring and self._measured_s == math.inf:
+            config = self._measuring[0]
+            taken_s = 0.0 if self._is_left_out(config) else self._charges.of_measurement_s(self._recorded, config)
+            self._measured_s = self._now_s + taken_s
+
+    def _is_left_out(self, config: Config) -> bool:
+        if self._screening.sibling_factor is None:
+            return False
+        first_us = self._first_us.get(config.having(GROUP_SIZE_M=1), 0.0)
+        return self._screening.leaves_siblings(first_us, self._best_us)
+
+    def _finish(self, farm: _Farm) -> None:
+        config, self._measured_s = self._measuring.popleft(), math.inf
+        us = self._recorded.us.get(config)
+        if self._is_left_out(config):
+            self._tell(Lost(config, Outcome.PREDICTED_OUT), farm)
+        elif us is None or self._outcomes[config] is not Outcome.MEASURED:
+            self._tell(Lost(config, self._outcomes[config]), farm)
+        else:
+            self._measured.append(config)
+            self._best_us = min(self._best_us, us)
+            if self._screening.sibling_factor is not None:
+                self._first_us.setdefault(config.having(GROUP_SIZE_M=1), us)
+            self._tell(Measured(config, us), farm)
+
+    def _tell(self, event: Event, farm: _Farm) -> None:
+        with self._thinking():
+            self._strategy.tell(event)
+            dropped = list(self._strategy.drop())
+        for unit in dropped:
+            if (place := self._places.get(unit.configs[0])) is None:
+                raise InputError(f"the strategy {self._name} dropped {unit.configs[0].name}, which it did not ask for")
+            self._dropped.add(place)
+            farm.drop(place)
+
+    @contextmanager
+    def _thinking(self) -> Iterator[None]:
+        started_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._own_s += time.perf_counter() - started_s
+
+    def _result(self, compiled: int) -> Simulated:
+        recorded = self._recorded
+        right = [config for config in self._measured if config not in recorded.wrong]
+        left_out = self._dropped or len(self._places) < len(recorded.configs)
+        return Simulated(
+            asked=tuple(self._units),
+            compiled=compiled,
+            measured=tuple(self._measured),
+            seconds=self._now_s,
+            best=min(right, key=lambda config: recorded.us[config], default=None),
+            loss=_loss(right, recorded.us, recorded.wrong),
+            final_loss=_loss(right, recorded.final_us, recorded.wrong),
+            own_s=self._own_s,
+            expected_loss=self._strategy.expected_loss() if left_out else 0.0,
+        )
+
+
+def _loss(found: list[Config], us: dict[Config, float], wrong: frozenset[Config]) -> float | None:
+    """The best time of these over the best of all that are right, less 1; None where none of them has one."""
+    best_us = min((us[config] for config in found if config in us), default=None)
+    return None if best_us is None else best_us / min(us[config] for config in us if config not in wrong) - 1

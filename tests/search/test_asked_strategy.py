@@ -1,0 +1,74 @@
+"""Tests of genkern/search/command_line.py: which strategy options mean together."""
+
+from __future__ import annotations
+
+import pytest
+
+from genkern.command.options import parse
+from genkern.errors import InputError
+from genkern.search.command_line import asked_limit, asked_strategy
+from genkern.search.strategies import DEFAULT
+
+SIZE = ("-m", "16", "-n", "128", "-k", "256")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", DEFAULT),
+        ("--search predicted:16", "predicted:16"),
+        ("--strategy racing", "racing"),
+        ("--patience 9", "patience:9"),
+        ("--search patience --patience 9", "patience:9"),
+        ("--search patience:9 --patience 9", "patience:9"),
+        ("--exhaustive", "exhaustive"),
+        ("--search exhaustive --exhaustive", "exhaustive"),
+        ("--search racing --search random:7", "random:7"),
+        ("--protocol tune_gemm", "predicted"),
+        ("--protocol tune_gemm --search random", "random"),
+        ("--protocol tune_gemm --exhaustive", "exhaustive"),
+    ],
+)
+def test_what_options_mean(given: str, said: str) -> None:
+    """The short ones are the long ones; a protocol that measures everything leaves nothing out."""
+    assert asked_strategy(parse([*SIZE, *given.split()])).said == said
+
+
+@pytest.mark.parametrize(("given", "said"), [("", ""), ("--budget 30s", "30s"), ("--search random --budget 7", "7")])
+def test_what_a_budget_means(given: str, said: str) -> None:
+    """It goes with every strategy that does not measure everything by its name."""
+    options = parse([*SIZE, *given.split()])
+    assert asked_limit(options, asked_strategy(options)).said == said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--budget soon", "--budget soon: write seconds"),
+        ("--budget 9 --exhaustive", "--budget leaves out what --search exhaustive is to measure: give one of them"),
+        ("--budget 9s --protocol tune_gemm", "what --protocol tune_gemm is to measure"),
+    ],
+)
+def test_what_is_no_limit_is_said(given: str, said: str) -> None:
+    options = parse([*SIZE, *given.split()])
+    with pytest.raises(InputError, match=said):
+        asked_limit(options, asked_strategy(options))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--search racing --exhaustive", "--search racing and --exhaustive contradict each other: give one of them"),
+        ("--search patience:8 --patience 9", "--search patience:8 and --patience 9 contradict"),
+        ("--patience 9 --exhaustive", "--exhaustive and --patience 9 contradict"),
+        ("--search predicted --patience 9", "--search predicted and --patience 9 contradict"),
+        ("--search racing --protocol tune_gemm", "racing leaves out what --protocol tune_gemm is to measure"),
+        ("--patience 9 --protocol tune_gemm", "patience:9 leaves out what --protocol tune_gemm is to measure"),
+        ("--search patience", "say how many"),
+    ],
+)
+def test_what_contradicts_itself_is_said(given: str, said: str) -> None:
+    """In one line."""
+    with pytest.raises(InputError, match=said) as caught:
+        asked_strategy(parse([*SIZE, *given.split()]))
+    assert "\n" not in str(caught.value)
