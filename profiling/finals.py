@@ -1,5 +1,9 @@
 """The finals: the best candidates and the vendor library timed against each other until it is clear who won.
 
+Then the confirmation: the one chosen, the runner-up and the library's best calls in rounds that chose nobody. The least
+of several noisy medians is lower than the time that it is of (the winner's curse), for configs as for the library's
+algorithms, so rounds that choose do not say how fast the chosen one is.
+
 Pure but for the samplers, the clock and the pause, so that everything here is tested without a GPU.
 """
 
@@ -12,6 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from genkern.profiling.clocks import ThrottleGuard
+from genkern.timing.blocks import are_long
 from genkern.timing.libraries import OURS, VENDOR, library_of
 from genkern.timing.statistics import beaten, estimate, relative_spread, stop_reason
 
@@ -26,6 +31,12 @@ _WINDOW_ROUNDS = (5, 50)
 # For a device that never gets there.
 _WARM_UP_MOST_WINDOWS = 20
 _WARM_UP_CAP_S = 2.0
+# Behind the finals and a check the device is nearly warm.
+_CONFIRM_WARM_S = 0.1
+# Its rounds end after so long, once there are the least: 60 of short calls take 0.05 to 0.3 s.
+_CONFIRM_S = 0.3
+# Of blocks no fewer than are compared one by one (statistics.compared), and as many more as there is time for.
+_BLOCK_ROUNDS, _BLOCKS_S = (5, 8), 0.6
 # The semi-finals: seconds of rounds before those that count.
 _SEMIFINAL_WARM_S, _SEMIFINAL_ROUNDS = 0.3, 5
 # The stopping rules and the dropping out are looked at every so many rounds.
@@ -45,12 +56,25 @@ class SampleFailed(Exception):
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many rounds the finals have, `least` to `most`; after `cap_s` seconds no more than `least`."""
+    """How many rounds the finals have, `least` to `most`; after `cap_s` seconds no more than `least`.
+
+    With `confirm` these are the rounds of a confirmation: nobody drops out, and no sample ends them, since rounds that
+    end when somebody is ahead say that he is.
+    """
 
     least: int
     most: int
     cap_s: float
     seed: int
+    confirm: bool = False
+
+
+def confirmation_rounds(call_us: float, least: int, most: int, seed: int) -> Rounds:
+    """The rounds of a confirmation of calls that take about so long, where finals have `least` to `most`."""
+    if not are_long(call_us):
+        return Rounds(least, most, _CONFIRM_S, seed, confirm=True)
+    few, many = _BLOCK_ROUNDS
+    return Rounds(min(few, most), min(many, most), _BLOCKS_S, seed, confirm=True)
 
 
 @dataclass
@@ -89,13 +113,16 @@ def run_finals(
 ) -> Finals:
     """Warm up, then time all in shuffled rounds until `stop_reason` holds or the rounds are used up.
 
-    Candidates that are clearly beaten drop out and keep the samples that they have. Of the vendor library, PyTorch's
-    own call stays, and another one unless a call of the library itself beats it.
+    But for a confirmation, candidates that are clearly beaten drop out and keep the samples that they have. Of the
+    vendor library, PyTorch's own call stays, and another one unless a call of the library itself beats it.
     A sampler that raises SampleFailed is out, with its error. Samplers return microseconds.
     """
     finals = Finals({name: [] for name in samplers}, dict.fromkeys(samplers, 0))
     racing = dict(samplers)
-    _warm_up(racing, finals, guard, now)
+    if rounds.confirm:
+        _warm_again(racing, finals, guard, now)
+    else:
+        _warm_up(racing, finals, guard, now)
     started_s = now()
     shuffle = random.Random(rounds.seed)
     spreads: list[float] = []
@@ -142,6 +169,8 @@ def _after_round(
 ) -> str:
     if finals.rounds >= rounds.most:
         return "rounds used up"
+    if rounds.confirm:
+        return "time used up" if finals.rounds >= rounds.least and elapsed_s >= rounds.cap_s else ""
     if finals.rounds % _CHECK_EVERY:
         return ""
     _drop_beaten(racing, finals)
@@ -188,6 +217,16 @@ def _warm_up(racing: dict[str, Sampler], finals: Finals, guard: ThrottleGuard, n
         medians = [*medians, median_us] if len(racing) == before else []
         last = medians[-_STEADY_WINDOWS:]
         if len(last) == _STEADY_WINDOWS and max(last) <= min(last) * _STEADY_RATIO:
+            return
+
+
+def _warm_again(racing: dict[str, Sampler], finals: Finals, guard: ThrottleGuard, now: Callable[[], float]) -> None:
+    """Run whole rounds for one window."""
+    started_s, order = now(), random.Random(0)
+    for _ in range(_WINDOW_ROUNDS[1]):
+        _round(racing, finals, order)
+        guard.read()
+        if now() - started_s >= _CONFIRM_WARM_S:
             return
 
 

@@ -1,13 +1,14 @@
-"""MeasuredProcess: the process that measures on one device, and its replacements when it dies."""
+"""MeasuredProcess: the process that measures on one device, its replacements when it dies, and what it answers."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from genkern.errors import BugError, ProfilerError
-from genkern.gemm.records import Outcome
+from genkern.gemm.records import Check, Outcome
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -139,3 +140,26 @@ def loss(error: SupervisorError) -> tuple[Outcome, str]:
             f"; {said}" if said else ""
         )
     return Outcome.TIMED_OUT if isinstance(error, ChildTimedOut) else Outcome.CRASHED, str(error)
+
+
+def samples_of(values: Any) -> tuple[float, ...]:
+    """Times in microseconds, at least one. Raises TypeError or ValueError for anything else."""
+    samples = tuple(float(value) for value in values)
+    if not samples or not all(math.isfinite(sample) and sample > 0 for sample in samples):
+        raise ValueError(f"not a list of times: {values}")
+    return samples
+
+
+def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -> Check:
+    """The verdict that a process gave as JSON. Raises ChildGarbled for anything else."""
+    passed, message, rounds = answer.get("passed"), answer.get("message"), answer.get("rounds")
+    ratio, row = answer.get("error_ratio"), answer.get("worst_row_error")
+    if (
+        not isinstance(passed, bool)
+        or not isinstance(message, str)
+        or not isinstance(rounds, list)
+        or not isinstance(ratio, int | float)
+        or not isinstance(row, int | float)
+    ):
+        raise ChildGarbled(f"the check's answer has no sense: {str(answer)[:200]}")
+    return Check(name, passed, float(ratio), float(row), size, method, message, rounds=tuple(map(str, rounds)))

@@ -39,6 +39,10 @@ class PredictProfiler:
         found = [self._predict(session.problem, candidate, gpu, "final") for candidate in finalists]
         return sorted(found, key=lambda one: math.inf if one.duration_us is None else one.duration_us)
 
+    def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+        """The same once more: predictions have no noise."""
+        return self.retime(session, finalists)
+
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         """The first: a prediction is the same under load."""
         return [candidate.config.name for candidate in candidates[:most]]

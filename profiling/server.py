@@ -23,8 +23,9 @@ from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
-from genkern.profiling.finals import Rounds, SampleFailed, run_finals, semifinal
+from genkern.profiling.finals import Rounds, SampleFailed, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.timing.blocks import are_long, block_copies, in_blocks
 from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
 from genkern.timing.session import Session
 
@@ -174,6 +175,7 @@ class Server:
         }
         if request["vendor"]:
             binds[VENDOR] = gemm.vendor
+        binds |= {name: partial(self._algorithm_call, gemm, name) for name in request.get("algorithms", ())}
         calls: dict[str, Call] = {}
         errors: dict[str, str] = {}
         fastest_us = self._best_us
@@ -195,16 +197,20 @@ class Server:
             calls |= raced
             if self._best_us == math.inf:
                 fastest_us = min([fastest_us, *(timer.launch_us(call, *self._copies(1)) for call in raced.values())])
-        copies = self._all_copies(gemm, fastest_us)
+        least, most, seed = request["min_rounds"], request["max_rounds"], request["seed"]
+        rounds = Rounds(least, most, gemm.session.budget.finals_s, seed)
+        copies, blocks = self._all_copies(gemm, fastest_us), False
+        if request.get("confirm"):
+            rounds, blocks = confirmation_rounds(fastest_us, least, most, seed), are_long(fastest_us)
+            copies = block_copies(copies, fastest_us) if blocks else copies
         samplers = {}
         for name, call in calls.items():
             tell({"running": name})
             try:
-                samplers[name] = _told(name, self._sampler(gemm, timer, call, copies), tell)
+                sampler = self._sampler(gemm, timer, call, copies)
+                samplers[name] = _told(name, in_blocks(sampler, len(copies)) if blocks else sampler, tell)
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
-        budget = gemm.session.budget
-        rounds = Rounds(request["min_rounds"], request["max_rounds"], budget.finals_s, request["seed"])
         finals = run_finals(samplers, rounds, self._guard)
         errors |= finals.errors
         return {
@@ -280,6 +286,10 @@ class Server:
         sample_us = sampled_us(samplers)
         torch_us = sample_us.pop(VENDOR, None)
         return {name: calls[name] for name in to_race(sample_us, torch_us)}
+
+    def _algorithm_call(self, gemm: LoadedGemm, name: str) -> Call:
+        self._algorithms = self._algorithms or Algorithms(gemm)
+        return self._algorithms.call(name)
 
     def _sampler(self, gemm: LoadedGemm, timer: Timer, call: Call, copies: list[int]) -> Sampler:
         if not gemm.session.budget.icache_flush:

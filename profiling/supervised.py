@@ -20,7 +20,13 @@ from typing import Any
 from genkern.errors import ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
 from genkern.profiling.feed import Feed
-from genkern.profiling.measured_process import MeasuredProcess, SessionRefused, loss
+from genkern.profiling.measured_process import (
+    MeasuredProcess,
+    SessionRefused,
+    check_of_answer,
+    loss,
+    samples_of,
+)
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
 from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
 from genkern.timing.session import Session
@@ -143,14 +149,28 @@ class SupervisedProfiler:
         When one of them ends the process, the others are all timed again without it, so that their times compare; one
         of the library's algorithms takes all of them along.
         """
+        return self._raced(session, finalists, {TORCH, CUBLASLT} if session.budget.may_win(CUBLASLT) else {TORCH})
+
+    def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+        """These and these calls of libraries in rounds of their own; faults cost what they cost in the finals."""
+        algorithms = [name for name in calls if library_of(name) == CUBLASLT]
+        return self._raced(session, finalists, {library_of(name) for name in calls}, algorithms)
+
+    def _raced(
+        self,
+        session: Session,
+        finalists: Sequence[Candidate],
+        libraries: set[str],
+        algorithms: Sequence[str] | None = None,
+    ) -> list[Measurement]:
+        """Finals, or with `algorithms`, those of cuBLASLt that are in it, a confirmation."""
         left = {candidate.config.name: candidate for candidate in finalists}
-        libraries = {TORCH, CUBLASLT} if session.budget.may_win(CUBLASLT) else {TORCH}
         lost: list[Measurement] = []
         chances = Counter(dict.fromkeys(("", TORCH, CUBLASLT, *left), _CHANCES))
         while left:
             try:
                 rounds = session.budget.min_rounds, session.budget.final_rounds
-                return [*self._finals(session, list(left.values()), libraries, rounds), *lost]
+                return [*self._finals(session, list(left.values()), libraries, rounds, algorithms), *lost]
             except SessionRefused as error:
                 return [self._final_failure(name, Outcome.LAUNCH_FAILED, str(error)) for name in left] + lost
             except _Fault as fault:
@@ -233,7 +253,12 @@ class SupervisedProfiler:
         self._process.close()
 
     def _finals(
-        self, session: Session, candidates: Sequence[Candidate], libraries: Collection[str], rounds: tuple[int, int]
+        self,
+        session: Session,
+        candidates: Sequence[Candidate],
+        libraries: Collection[str],
+        rounds: tuple[int, int],
+        algorithms: Sequence[str] | None = None,
     ) -> list[Measurement]:
         """Finals among these and the calls of these libraries. Raises _Fault when the process is lost."""
         self._process.open(session)
@@ -243,7 +268,9 @@ class SupervisedProfiler:
             "min_rounds": min(rounds),
             "max_rounds": rounds[1],
             "vendor": TORCH in libraries,
-            "cublaslt": CUBLASLT in libraries,
+            "cublaslt": CUBLASLT in libraries and algorithms is None,
+            "algorithms": list(algorithms or ()) if CUBLASLT in libraries else [],
+            "confirm": algorithms is not None,
             "seed": session.seed,
         }
         suspect = ""
@@ -270,7 +297,7 @@ class SupervisedProfiler:
         finals = []
         for name, values in all_samples.items():
             try:
-                samples = _samples(values)
+                samples = samples_of(values)
             except (TypeError, ValueError) as error:
                 errors[name] = str(error)
                 continue
@@ -315,7 +342,7 @@ class SupervisedProfiler:
         if "left_out" in answer:
             return Measurement(name, Outcome.PREDICTED_OUT, self.time_source, message=str(answer["left_out"]))
         try:
-            samples = _samples(answer["samples_us"])
+            samples = samples_of(answer["samples_us"])
         except (KeyError, TypeError, ValueError) as error:
             raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
         note = "one launch, far beyond the best" if answer.get("hopeless") else ""
@@ -345,29 +372,6 @@ def _environment(visible: str, device_index: int, cache_dir: str) -> dict[str, s
 def _took_ms(answer: dict[str, Any]) -> float | None:
     took_ms = answer.get("took_ms")
     return took_ms if isinstance(took_ms, float) and math.isfinite(took_ms) else None
-
-
-def _samples(values: Any) -> tuple[float, ...]:
-    """Times in microseconds, at least one. Raises TypeError or ValueError for anything else."""
-    samples = tuple(float(value) for value in values)
-    if not samples or not all(math.isfinite(sample) and sample > 0 for sample in samples):
-        raise ValueError(f"not a list of times: {values}")
-    return samples
-
-
-def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -> Check:
-    """The verdict that a process gave as JSON. Raises ChildGarbled for anything else."""
-    passed, message, rounds = answer.get("passed"), answer.get("message"), answer.get("rounds")
-    ratio, row = answer.get("error_ratio"), answer.get("worst_row_error")
-    if (
-        not isinstance(passed, bool)
-        or not isinstance(message, str)
-        or not isinstance(rounds, list)
-        or not isinstance(ratio, int | float)
-        or not isinstance(row, int | float)
-    ):
-        raise ChildGarbled(f"the check's answer has no sense: {str(answer)[:200]}")
-    return Check(name, passed, float(ratio), float(row), size, method, message, rounds=tuple(map(str, rounds)))
 
 
 def _names(candidate: Candidate) -> dict[str, Any]:

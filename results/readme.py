@@ -81,8 +81,9 @@ def _head(said: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         "Each ratio is one time over another, the geometric mean over the sizes of a file; over 1, what stands behind",
         "the slash is faster. *Least* is the smallest ratio to its left. The *library* is the fastest of cuBLASLt's",
         "algorithms and PyTorch's call. *Called* is what a program gets through the dispatcher: genkern's kernel, or",
-        "the library's algorithm where no kernel was faster. Rows without a library call that computes the same have",
-        "no ratio; where a file has such rows, the number of the others stands in brackets.",
+        "the library's algorithm where no kernel was faster. *Tied*: sizes where nobody can say who is. Rows without",
+        "a library call that computes the same have no ratio; where a file has such rows, the number of the others",
+        "stands in brackets.",
     ]
 
 
@@ -137,7 +138,7 @@ def _families_of(names: Iterable[str]) -> list[str]:
     return list(of_problem.values())
 
 
-_COLUMNS = ("library / genkern", "least", "library / called", "torch / called")
+_COLUMNS = ("library / genkern", "least", "library / called", "torch / called", "tied")
 
 
 def _count(rows: Sequence[Row]) -> str:
@@ -145,8 +146,8 @@ def _count(rows: Sequence[Row]) -> str:
     return f"{len(rows)}" if compared in (0, len(rows)) else f"{len(rows)} ({compared})"
 
 
-def _means(rows: Iterable[Row]) -> list[str]:
-    found = ratios(rows)
+def _means(rows: Sequence[Row]) -> list[str]:
+    found, tied = ratios(rows), sum(row["choice"] == "tie" for row in rows)
     means = {
         name: f"{math.exp(math.fsum(map(math.log, of)) / len(of)):.3f}" if of else "" for name, of in found.items()
     }
@@ -156,6 +157,8 @@ def _means(rows: Iterable[Row]) -> list[str]:
         "" if least is None else f"{least:.3f}",
         means["library / called"],
         means["torch / called"],
+        # Files from before do not tell ties.
+        str(tied or ""),
     ]
 
 

@@ -15,11 +15,11 @@ from genkern.search.strategy import Lost, Measured, Refused, units_of
 
 PROBLEM = GemmProblem(64, 128, 256)
 OTHER = GemmProblem(33, 64, 4096, op="a8w8", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn", bias=True)
-# Eight binaries of three configs each; of the last two one is refused, and one a copy.
-CONFIGS = tuple(
-    Config("tiled", m, n, k, group) for m in (16, 32) for n in (32, 64) for k in (32, 64) for group in (8, 4, 1)
-)
-FIT, BROKEN, COPIES = CONFIGS[:18], CONFIGS[18:21], CONFIGS[21:]
+# Eight binaries of three configs each; the last but one is refused, the last a copy of the one before that.
+FIT = tuple(Config("tiled", m, n, 32, group) for m in (16, 32, 64) for n in (32, 64) for group in (8, 4, 1))
+BROKEN = tuple(Config("tiled", 256, 256, 32, group) for group in (8, 4, 1))
+COPIES = tuple(config.having(num_stages=5) for config in FIT[15:])
+CONFIGS = (*FIT, *BROKEN, *COPIES)
 BEST, WRONG = FIT[7], FIT[4]
 UNITS = units_of(CONFIGS)
 US = {config.name: 20.5 + place % 7 + place / 8 for place, config in enumerate(FIT)}

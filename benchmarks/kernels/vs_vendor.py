@@ -5,6 +5,7 @@
 A table of sizes and one of geometric means by M for each file. Of several files, whose sizes may be the same, a last
 table has each distinct size once, as the last file has it. "library" is the library's best call, in rows from before
 algorithms were raced PyTorch's. "called" is what won: genkern's kernel, or where that is no faster the library's call.
+Where nobody can say who is faster, it is a tie, and a win of neither; rows from before count ties as lost.
 
 With a key a last line has by it what the library's best takes over genkern's own kernel, or with `--over torch` what
 PyTorch's call takes, over the distinct sizes of all files; and one says how many of the library's calls are algorithms
@@ -24,6 +25,7 @@ from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import CONFIG_WINS, TIE, VENDOR_WINS
 from genkern.timing.libraries import CUBLASLT, library_of
 
 
@@ -38,7 +40,7 @@ class Compared:
 
     @property
     def called_us(self) -> float:
-        return self.genkern_us if self.row.choice == "config" else self.library_us
+        return self.genkern_us if self.row.choice == CONFIG_WINS else self.library_us
 
 
 def compared_of(rows: Iterable[TunedRow]) -> list[Compared]:
@@ -66,7 +68,7 @@ def sizes_table(compared: Iterable[Compared]) -> str:
 
 
 def means_table(compared: Iterable[Compared]) -> str:
-    """Markdown: geometric mean and least ratios by M and over all."""
+    """Markdown: geometric mean and least ratios by M and over all, and how many sizes genkern's kernels won."""
     groups: dict[object, list[Compared]] = {}
     for each in compared:
         groups.setdefault(each.row.problem.M, []).append(each)
@@ -77,11 +79,15 @@ def means_table(compared: Iterable[Compared]) -> str:
             *_mean_and_least([each.library_us / each.genkern_us for each in group]),
             *_mean_and_least([each.library_us / each.called_us for each in group]),
             *_mean_and_least([each.torch_us / each.called_us for each in group if each.torch_us]),
+            ", ".join(
+                str(sum(each.row.choice == choice for each in group)) for choice in (CONFIG_WINS, TIE, VENDOR_WINS)
+            ),
         )
         for name, group in groups.items()
     ]
     ratios = "library / genkern", "library / called", "torch.mm / called"
-    return table(("M", "sizes", *(cell for ratio in ratios for cell in (ratio, "least"))), cells)
+    columns = "M", "sizes", *(cell for ratio in ratios for cell in (ratio, "least")), "won, tied, lost"
+    return table(columns, cells)
 
 
 def _mean_and_least(ratios: Sequence[float]) -> tuple[str, str]:

@@ -195,6 +195,11 @@ def _target(group: argparse._ArgumentGroup) -> None:
     )
     which.add_argument("--ngpus", "--mp", type=_positive, metavar="N", help="measure on the first N GPUs")
     group.add_argument(
+        "--shared_gpu",
+        action="store_true",
+        help="say in the results that another program works on the GPU meanwhile: times of an idle GPU beat such",
+    )
+    group.add_argument(
         "--protocol",
         choices=("genkern", "tune_gemm"),
         default="genkern",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Check, Outcome, Winner
+from genkern.gemm.records import TIE, Check, Outcome, Winner
 from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import gb_per_s
 from genkern.timing.libraries import TORCH, library_of
@@ -71,7 +71,7 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
     if formats:
         cells["format"] = lambda w: format_text(w.problem)
     if any(winner.vendor_us for winner in winners):
-        cells["vs vendor"] = lambda w: _times(w.vendor_us, w)
+        cells["vs vendor"] = lambda w: "tie " * (w.choice == TIE) + _times(w.vendor_us, w)
     if any(winner.vendor not in ("", TORCH) for winner in winners):
         cells["vendor"] = lambda w: library_of(w.vendor) if w.vendor else "-"
         cells["vs torch"] = lambda w: _times(w.torch_us, w)
@@ -105,7 +105,8 @@ def size_line(report: Report) -> str:
     size, winner = report.problem.size, report.winner
     if winner is None:
         return f"{size}: no winner: {report.message}"
-    versus = versus_text(winner.duration_us, winner.vendor_us, winner.vendor, winner.torch_us)
+    tie = winner.choice == TIE
+    versus = versus_text(winner.duration_us, winner.vendor_us, winner.vendor, winner.torch_us, tie)
     checked = ""
     if winner.check is not None:
         reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
@@ -124,13 +125,13 @@ def size_line(report: Report) -> str:
     )
 
 
-def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float | None) -> str:
+def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float | None, tie: bool = False) -> str:
     """How fast the libraries are: `, 1.050x vendor (cublaslt), 1.081x torch`, the vendor's best before PyTorch's own.
 
-    PyTorch's is named where it is not the best. Empty without times of any.
+    PyTorch's is named where it is not the best. At a tie with the best its ratio says so. Empty without times of any.
     """
     named = f" ({library_of(vendor)})" if vendor not in ("", TORCH) else ""
-    best = f", {vendor_us / us:.3f}x vendor{named}" if vendor_us else ""
+    best = f", {vendor_us / us:.3f}x vendor{named}{', a tie' * tie}" if vendor_us else ""
     return best + (f", {torch_us / us:.3f}x torch" if torch_us and (named or not best) else "")
 
 

@@ -172,7 +172,8 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         journal.started(this_start(options.command, remaining))
         candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
         progress = Progress(console)
-        provenance = Provenance(target.arch, target.device_name, tuple(sorted(setting.versions.items())))
+        versions = tuple(sorted(setting.versions.items()))
+        provenance = Provenance(target.arch, target.device_name, versions, options.shared_gpu and target.measured)
         incumbents = {
             problem: config
             for problem, config in results.configs.items()

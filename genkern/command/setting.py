@@ -18,7 +18,7 @@ from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
-from genkern.journal.run_folder import run_folder
+from genkern.journal.run_folder import modules_folder, run_folder
 from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
@@ -74,7 +74,8 @@ class Setting:
         cache = BinaryCache(folder / "binaries")
         cache.remove_abandoned()
         with contextlib.ExitStack() as stack:
-            own = stack.enter_context(run_folder(folder / "modules"))
+            # What is kept stays where it is looked for.
+            own = stack.enter_context(run_folder(folder / "modules") if options.keep else modules_folder(folder))
             # Not in the cache's folder, which may be a slow one that nodes share.
             everyones = Path(tempfile.gettempdir())
             temporary = stack.enter_context(run_folder(everyones, "genkern", "another TMPDIR"))
@@ -122,6 +123,7 @@ class Setting:
             "errRatio": self.options.errRatio,
             "checks": self.checks,
             "all": self.options.all,
+            **({"shared_gpu": True} if self.options.shared_gpu else {}),
         }
 
 

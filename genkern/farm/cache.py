@@ -50,19 +50,19 @@ def _unsealed(data: bytes) -> dict[str, Any] | None:
     """The record without its seal; None when it is damaged."""
     try:
         record = json.loads(data)
-    except ValueError:
-        return None
-    if not isinstance(record, dict) or record.pop("seal", None) is None or data != _sealed(record):
-        return None
-    return record
+        if isinstance(record, dict) and record.pop("seal", None) is not None and data == _sealed(record):
+            return record
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
 class BinaryCache:
     """A folder of compiled kernels.
 
     Each entry is a folder named by its key: the binary (`kernel.cubin` or `kernel.hsaco`), Triton's
-    metadata (`kernel.json`) and genkern's record with the sha256 of both and of itself. An entry appears whole, by
-    rename, so that any number of processes on any number of nodes may share the folder.
+    metadata (`kernel.json`) and genkern's record with its key, the sha256 of both and of itself. An entry appears
+    whole, by rename, so that any number of processes on any number of nodes may share the folder.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -89,6 +89,9 @@ class BinaryCache:
         try:
             if (record := _unsealed(_bytes_of(f"{folder}/{_RECORD}"))) is None:
                 return None
+            # Of an older genkern an entry does not say it.
+            if record.get("key", key) != key:
+                return None
             if record["outcome"] is not None:
                 return Failure(key, Outcome(record["outcome"]), str(record["message"]))
             for name, digest in record["sha256"].items():
@@ -114,6 +117,7 @@ class BinaryCache:
         Raises OutputError on a full disk.
         """
         record = {
+            "key": key,
             "outcome": None,
             "symbol": symbol,
             "spec": asdict(spec),
@@ -126,7 +130,7 @@ class BinaryCache:
 
     def put_failure(self, failure: Failure) -> None:
         """Remember a kernel that the compiler refuses."""
-        record = {"outcome": failure.outcome.value, "message": failure.message}
+        record = {"key": failure.key, "outcome": failure.outcome.value, "message": failure.message}
         self._store(failure.key, {_RECORD: _sealed(record)})
 
     def _store(self, key: str, files: dict[str, bytes]) -> None:

@@ -31,5 +31,10 @@ def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
     code = [(binary.resources.code_sha256, binary.resources.shared_bytes) for binary in binaries]
     if any(digest is None for digest, _ in code):
         return None
+    return *seen_of(config), *code
+
+
+def seen_of(config: Config) -> tuple[Hashable, ...]:
+    """What anybody but the compiler sees of a config."""
     seen = tuple(each for each in config.values.items() if not PARAMETERS.by_name[each[0]].compiler_only)
-    return config.family, seen, *code
+    return config.family, seen

@@ -53,12 +53,14 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
 from genkern.ops.fields import own_text
 from genkern.ops.op import gb_per_s
+from genkern.timing.standing import SHARED
 
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.
 LIBTYPE_PREDICTED = "genkern_predicted"
 ONE_ROW_A_KEY = True
 EMPTY = ""
-_SOURCES = {LIBRARY: "measured", LIBTYPE_PREDICTED: PREDICTED}
+LIBTYPE_SHARED = f"{LIBRARY}{SHARED}"
+_SOURCES = {LIBRARY: "measured", LIBTYPE_SHARED: f"measured{SHARED}", LIBTYPE_PREDICTED: PREDICTED}
 _FLOATS = (
     *("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us", "torch_us"),
     *("searched_share", "expected_loss"),
@@ -215,7 +217,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "outdtype": f"torch.{DTYPES[problem.dtype_c].torch}",
         "scaleAB": problem.op == "a8w8",
         "bpreshuffle": False,
-        "libtype": LIBTYPE_PREDICTED if winner.time_source == PREDICTED else LIBRARY,
+        "libtype": _libtype(winner.time_source),
         "solidx": 0,
         "kernelId": 0,
         "splitK": winner.config.SPLIT_K,
@@ -242,6 +244,12 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "op": problem.op,
         "dtype_a": problem.dtype_a,
     }
+
+
+def _libtype(time_source: str) -> str:
+    if time_source == PREDICTED:
+        return LIBTYPE_PREDICTED
+    return LIBTYPE_SHARED if time_source.endswith(SHARED) else LIBRARY
 
 
 def _rounded(value: float | None) -> float | None:

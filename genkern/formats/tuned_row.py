@@ -15,7 +15,7 @@ from genkern.gemm.former_names import FORMER, GONE
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Value
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.gemm.records import PREDICTED
+from genkern.gemm.records import CHOICES, PREDICTED
 from genkern.kernels.catalogue import FAMILIES, values_problem
 from genkern.timing.libraries import is_call
 
@@ -37,7 +37,6 @@ RESULT_KEYS = (
     *("vendor", "torch_us", "code"),
     *("searched_share", "expected_loss"),
 )
-CHOICES = ("config", "vendor")
 LIBRARY = "genkern"
 _REQUIRED = tuple(parameter.name for parameter in CORE if parameter.name.startswith("BLOCK_SIZE"))
 
@@ -78,9 +77,10 @@ class TunedRow:
     vendor library in the same run, `error_ratio` the share of output elements outside the tolerance. `vendor` names the
     library's call (genkern.timing.libraries), its best; rows from before that say "", and have PyTorch's. `torch_us` is
     PyTorch's own.
-    `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` is what a dispatcher should
-    use: "vendor" where the vendor library was as fast or faster, else "config". `typed` is False where the types of
-    `problem` are assumed. `check` says how the output was checked. The rest is as in `Winner`.
+    `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` says what a dispatcher should
+    use (CHOICES): the config where it is "config", else the library; rows from before say "vendor" of ties too.
+    `typed` is False where the types of `problem` are assumed. `check` says how the output was checked. The rest is as
+    in `Winner`.
     """
 
     problem: GemmProblem
@@ -210,12 +210,12 @@ def interval(stem: str, values: Mapping[str, object]) -> tuple[float, float] | N
 
 
 def choice_of(values: Mapping[str, object]) -> str:
-    """ "config", the default, or "vendor". Raises InputError otherwise."""
+    """One of CHOICES; "config" where nothing is said. Raises InputError otherwise."""
     value = values.get("choice")
     if value is None:
         return CHOICES[0]
     if value not in CHOICES:
-        raise InputError(f"choice = {shown(value)} is not usable; write {' or '.join(CHOICES)}")
+        raise InputError(f"choice = {shown(value)} is not usable; write {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
     return str(value)
 
 

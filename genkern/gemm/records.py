@@ -12,6 +12,9 @@ from genkern.gemm.problem import GemmProblem
 
 # The time source of numbers that no clock ever showed.
 PREDICTED = "predicted"
+# What a winner is beside the vendor library: the faster one, the slower one, or nobody can say. At a tie, too, the
+# library is called: nothing is gained by another kernel, and the library is what everybody trusts.
+CHOICES = CONFIG_WINS, VENDOR_WINS, TIE = "config", "vendor", "tie"
 # The method of a check that could not be made.
 NOT_CHECKED = "not checked"
 
@@ -184,15 +187,15 @@ class Check:
 class Winner:
     """The chosen config of one problem, with what a reader needs to trust and to reproduce it.
 
-    `duration_us` is the median of `samples` kept samples (`discarded` were not), `interval_us` its 95 %
-    bootstrap interval, `spread_us` the samples' interquartile range. `vendor_us` and its interval are of the best that
-    the vendor library has, in the same rounds: the call of it that `vendor` names (genkern.timing.libraries), "" where
-    nobody knows. `torch_us` is PyTorch's own call. `runner_up` is the next best config, checked too where winners are
-    checked on a GPU, and `runner_up_us` its median.
-    `choice` says what a dispatcher should use: "vendor" where the vendor library wins or ties, else "config". `code`
-    says which machine code was measured (`code_digest`), "" where that is not known. `searched_share` is the share of
-    the space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than
-    the best of all (0.01: 1 %); None where nobody says it.
+    All times are of rounds that chose nobody, after those that chose. `duration_us` is the median of `samples` kept
+    samples (`discarded` were not), `interval_us` its 95 % bootstrap interval, `spread_us` the samples' interquartile
+    range. `vendor_us` and its interval are of the best that the vendor library has, in the same rounds: the call of it
+    that `vendor` names (genkern.timing.libraries), "" where nobody knows. `torch_us` is PyTorch's own call. `runner_up`
+    is the next best config, checked too where winners are checked on a GPU, and `runner_up_us` its median.
+    `choice` says what a dispatcher should use (CHOICES): the config where it is "config", else the library. `code` says
+    which machine code was measured (`code_digest`), "" where that is not known. `searched_share` is the share of the
+    space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than the
+    best of all (0.01: 1 %); None where nobody says it.
     """
 
     problem: GemmProblem
@@ -211,7 +214,7 @@ class Winner:
     interval_us: tuple[float, float] | None = None
     vendor_interval_us: tuple[float, float] | None = None
     discarded: int = 0
-    choice: str = "config"
+    choice: str = CONFIG_WINS
     vendor: str = ""
     torch_us: float | None = None
     code: str = ""

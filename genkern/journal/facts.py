@@ -22,7 +22,9 @@ from genkern.journal.searched import Searched, searched_of
 from genkern.kernels.cute.own import ENVIRONMENT
 
 # How the lines begin that are nearly all of a journal.
-_OF_CONFIGS = tuple(b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"made", b"retimed"))
+_OF_CONFIGS = tuple(
+    b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"made", b"retimed", b"confirmed")
+)
 # One of them is taken as it stands.
 _SEARCH = re.compile(rb'\{"fact":"searched","problem":([0-9]+),')
 
@@ -77,6 +79,7 @@ class ProblemFacts:
 
     `unfit` are configs that never became candidates, by name (without those that are copies of others).
     `made` has the binary of each unit, by the name of the unit's first config, of what the last starts had made.
+    `finals` chose, and `confirmed` are the rounds that say how fast the chosen one is.
     `search` is the line that says how the last start searched that came to the end of it: thousands of steps, which few
     ask for (`searched`). `unchecked` are checks whose process was lost: no more than a record, for nothing follows from
     them.
@@ -87,6 +90,7 @@ class ProblemFacts:
     made: dict[str, MadeBinary] = field(default_factory=dict)
     search: bytes = b""
     finals: list[Measurement] = field(default_factory=list)
+    confirmed: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
     unchecked: dict[str, Check] = field(default_factory=dict)
     winner: Winner | None = None
@@ -197,6 +201,8 @@ class JournalFacts:
             facts.compiled = Compiled(**value)
         elif fact == "retimed":
             facts.finals = _of_today(value)
+        elif fact == "confirmed":
+            facts.confirmed = _of_today(value)
         elif fact == "checked":
             facts.checks |= _by_config(check_of(value))
         elif fact == "unchecked":

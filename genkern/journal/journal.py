@@ -75,6 +75,11 @@ class Facts(JournalFacts, ABC):
         self.of(problem).finals = finals
         self._append("retimed", columns(finals), problem)
 
+    def confirmed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
+        """The rounds that chose nobody, of the chosen one and of what it is compared with: one fact, as the finals."""
+        self.of(problem).confirmed = finals
+        self._append("confirmed", columns(finals), problem)
+
     def checked(self, problem: GemmProblem, check: Check) -> None:
         """A check whose process was lost is a fact of its own, so that a run that goes on makes it again."""
         facts = self.of(problem)

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,21 @@ def run_folder(parent: Path, kind: str = "run", instead: str = "another --cache_
         except OSError as error:
             raise OutputError(f"cannot write in {parent} ({error.strerror}); try {instead}") from None
         yield folder
+
+
+@contextlib.contextmanager
+def modules_folder(cache: Path) -> Iterator[Path]:
+    """A run's folder for its modules and logs: in the cache's folder, or below TMPDIR where that is read-only, as one
+    that others have filled may be. Raises OutputError.
+    """
+    parent = cache / "modules"
+    lies_in = parent if parent.exists() else cache
+    if lies_in.exists() and not os.access(lies_in, os.W_OK):
+        with run_folder(Path(tempfile.gettempdir()), "genkern-modules", "another TMPDIR") as folder:
+            yield folder
+    else:
+        with run_folder(parent) as folder:
+            yield folder
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:

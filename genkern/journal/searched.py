@@ -117,8 +117,8 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
 
 
 def names_of(value: Mapping[str, Any]) -> list[str]:
-    """The names of the configs that the search of this value had to search, without making all the rest."""
-    return restored(value["config"])[: value["configs"]]
+    """The names of all configs in a search of this value, those first that it had to search; without all the rest."""
+    return restored(value["config"])
 
 
 class _Writer:

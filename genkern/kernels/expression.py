@@ -7,7 +7,7 @@ Python in generated modules.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -30,8 +30,9 @@ _RESULTS: dict[str, Callable[[int, int], int]] = {
 }
 # How tightly Python binds the operators; the others are calls, or stand in brackets.
 _BINDING = {">": 1, "+": 2, "-": 2, "*": 3, "//": 3, "%": 3}
-# Nothing that a family says is nested deeper; bounds the recursion on what a file says.
-_MOST_DEPTH = 32
+# Nothing that a family says is nested deeper, nor takes so many numbers, names and operations, nor has such numbers:
+# they bound what it takes to read and to evaluate what a file says.
+_MOST_DEPTH, _MOST_PARTS, _MOST_NUMBER = 32, 1000, 2**63
 
 
 @dataclass(frozen=True)
@@ -157,14 +158,18 @@ def to_json(value: Value) -> Any:
     return value.name or [value.operation, *map(to_json, value.operands)]
 
 
-def from_json(data: Any, names: frozenset[str], depth: int = 0) -> Value:
+def from_json(data: Any, names: frozenset[str]) -> Value:
     """Inverse of to_json. Raises InputError for what it does not give, and for names besides `names`."""
-    if isinstance(data, int) and not isinstance(data, bool):
+    return _read(data, names, 0, iter(range(_MOST_PARTS)))
+
+
+def _read(data: Any, names: frozenset[str], depth: int, left: Iterator[int]) -> Value:
+    if isinstance(data, int) and not isinstance(data, bool) and -_MOST_NUMBER < data < _MOST_NUMBER:
         return data
     if isinstance(data, str) and data in names:
         return name(data)
     if isinstance(data, list) and data and isinstance(data[0], str) and depth < _MOST_DEPTH:
         operation, *operands = data
-        if OPERATIONS.get(operation) == len(operands):
-            return Expression(operation, tuple(from_json(operand, names, depth + 1) for operand in operands))
+        if OPERATIONS.get(operation) == len(operands) and next(left, None) is not None:
+            return Expression(operation, tuple(_read(operand, names, depth + 1, left) for operand in operands))
     raise InputError(f"{str(data)[:80]!r} is no number, none of {', '.join(sorted(names))}, and no operation on them")

@@ -35,6 +35,8 @@ from genkern.kernels.expression import Expression, Value, evaluate, fold, from_j
 # Of plans as JSON; another number means other fields, or other meanings.
 VERSION = 4
 _Grid = tuple[Value, Value, Value]
+# Programs that any GPU starts together.
+_MOST_CLUSTER = 16
 
 
 def _free(others: Iterable[str]) -> frozenset[str]:
@@ -97,6 +99,15 @@ class LaunchPlan:
                 values += [getattr(argument, name) for name in _VALUES.get(type(argument), ())]
         return frozenset[str]().union(*map(names_in, values))
 
+    def keeps_promises(self, m: int) -> bool:
+        """Whether numbers that hang on M alone are multiples of what its kernels were compiled for, for this one."""
+        return all(
+            evaluate(argument.value, {"M": m}) % argument.multiple_of == 0
+            for launch in self.launches
+            for argument in launch.arguments
+            if isinstance(argument, Integer) and argument.multiple_of > 1 and names_in(argument.value) == {"M"}
+        )
+
     def closed(self, known: Mapping[str, Value]) -> LaunchPlan:
         """With what is known put in: a config's values of what it sets at run time, say."""
         return replace(
@@ -128,16 +139,21 @@ class LaunchPlan:
             data = json.loads(text)
         except (ValueError, RecursionError):
             raise InputError(f"{text[:80]!r} is no launch plan: it is not JSON") from None
+        return cls.from_data(data, others)
+
+    @classmethod
+    def from_data(cls, data: Any, others: Iterable[str] = ()) -> LaunchPlan:
+        """As from_json, of what JSON holds."""
         names = {"version", "launches", "workspace", "workspace_dtype", "counters"}
         if not isinstance(data, dict) or set(data) != names or data["version"] != VERSION:
-            raise InputError(f"{text[:80]!r} is no launch plan of version {VERSION}")
+            raise InputError(f"{str(data)[:80]!r} is no launch plan of version {VERSION}")
         launches = _checked(data["launches"], "a list", lambda it: isinstance(it, list) and bool(it))
         free = _free(others)
         return cls(
             tuple(_launch(launch, free) for launch in launches),
-            from_json(data["workspace"], free),
+            _ranged("a workspace", data["workspace"], free, 0),
             _checked(data["workspace_dtype"], "a dtype", lambda it: isinstance(it, str) and it in DTYPES),
-            from_json(data["counters"], free),
+            _ranged("counters", data["counters"], free, 0),
         )
 
 
@@ -189,11 +205,13 @@ def _launch(data: Any, free: frozenset[str]) -> PlannedLaunch:
         raise InputError(f"{str(data)[:80]!r} is no launch: it has other fields than {', '.join(names)}")
     arguments = _checked(data["arguments"], "a list", lambda it: isinstance(it, list))
     grid = _checked(data["grid"], "three values", lambda it: isinstance(it, list) and len(it) == 3)
-    x, y, z = (from_json(value, free) for value in grid)
+    x, y, z = (_ranged("a grid", value, free, 1) for value in grid)
     return PlannedLaunch(
         _checked(data["symbol"], "a name", _is_name),
         (x, y, z),
-        _checked(data["cluster"], "a number from 1", _is_count),
+        _checked(
+            data["cluster"], f"a number from 1 to {_MOST_CLUSTER}", lambda it: _is_count(it) and it <= _MOST_CLUSTER
+        ),
         _checked(data["starts_early"], "true or false", lambda it: isinstance(it, bool)),
         tuple(_argument(each, free) for each in arguments),
     )
@@ -239,6 +257,14 @@ _FIELDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "dtype": ("a dtype", lambda value: isinstance(value, str) and value in DTYPES),
     **dict.fromkeys(("value", "first", "pitch"), ("a value", lambda value: True)),
 }
+
+
+def _ranged(what: str, data: Any, free: frozenset[str], least: int) -> Value:
+    """A value that, where it hangs on nothing, is in the range that whoever launches it holds it to."""
+    value = from_json(data, free)
+    if isinstance(value, int) and not least <= value < INT32:
+        raise InputError(f"a launch plan has {what} of {value}, not from {least} to {INT32 - 1}")
+    return value
 
 
 def _checked(value: Any, said: str, holds: Callable[[Any], bool]) -> Any:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import main_variant, wide_operands
+from genkern.runtime.untuned import Relatives
 
 # Rows by which lower tiles differ: so many beyond M do no harm, and each tile more is another kernel.
 _STEP = 16
@@ -31,21 +33,24 @@ def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, in
 
     There it is legal, and its kernels differ in their masks for rows at most: those with a mask are taken for all.
     What makes a config illegal, or gives it other kernels, holds from some M on: so the ends are found by bisection.
+
+    Of a column-major A it serves its Relatives alone: rows of A as it is stored have M elements, on whose alignment
+    kernels rely.
     """
-    if not problem.row_major_a:
-        # Rows of A as it is stored have M elements: their alignment, which kernels rely on, changes with M.
-        return Reach(problem.M, problem.M, problem)
-    masked = replace(problem, M=_overhanging(problem.M, config))
+    relatives = Relatives.of(problem)
+    masked = replace(problem, M=_overhanging(problem.M, config, relatives))
     shape = _shape(masked, config)
 
-    def serves(m: int) -> bool:
-        there = replace(problem, M=m)
+    def serves(steps: int) -> bool:
+        there = replace(problem, M=problem.M + steps * relatives.step)
         return not legal(there, config, gpu) and _shape(there, config) == shape
 
-    if not serves(problem.M) or main_variant(masked, config).mask_m < main_variant(problem, config).mask_m:
+    if not serves(0) or main_variant(masked, config).mask_m < main_variant(problem, config).mask_m:
         return Reach(problem.M, problem.M, problem)
-    least, most = between
-    return Reach(_last(serves, problem.M, max(least, 1)), _last(serves, problem.M, min(most, MAX_DIMENSION)), masked)
+    down = (problem.M - max(between[0], 1)) // relatives.step
+    up = (min(between[1], MAX_DIMENSION) - problem.M) // relatives.step
+    least, most = (problem.M + _last(serves, steps) * relatives.step for steps in (-down, up))
+    return Reach(least, most, masked)
 
 
 def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) -> list[tuple[Config, Reach]]:
@@ -68,9 +73,15 @@ def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) ->
     return found
 
 
-def _overhanging(m: int, config: Config) -> int:
-    """An M near `m` whose last tile overhangs, where tiles can."""
-    return m + 1 if config.BLOCK_SIZE_M > 1 and m % config.BLOCK_SIZE_M == 0 else m
+def _overhanging(m: int, config: Config, relatives: Relatives) -> int:
+    """An M near `m` whose last tile overhangs, where tiles of the relatives can; of a column-major A one that is no
+    multiple of more than all of them are, so that kernels are promised no more.
+    """
+    rows, step = config.BLOCK_SIZE_M, relatives.step
+    can = rows > 1 and any((m + steps * step) % rows for steps in (1, 2))
+    while (can and m % rows == 0) or (not relatives.problem.row_major_a and alignment_of(m) != relatives.divides):
+        m += step
+    return m
 
 
 def _shape(problem: GemmProblem, config: Config) -> tuple[Variant, object]:
@@ -79,8 +90,9 @@ def _shape(problem: GemmProblem, config: Config) -> tuple[Variant, object]:
     return replace(variant, name="", mask_m=False), tuple(wide_operands(problem, config.SPLIT_K).values())
 
 
-def _last(holds: Callable[[int], bool], start: int, end: int) -> int:
-    """The last number from `start`, where it holds, towards `end` for which it holds."""
+def _last(holds: Callable[[int], bool], end: int) -> int:
+    """The last number from 0, where it holds, towards `end` for which it holds."""
+    start = 0
     if holds(end):
         return end
     while abs(end - start) > 1:

@@ -19,7 +19,7 @@ from genkern.farm.farm import Farm
 from genkern.files import cache_folder, require_absent, require_writable, shown_path
 from genkern.formats.kind import read_results
 from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
-from genkern.journal.run_folder import run_folder
+from genkern.journal.run_folder import modules_folder
 from genkern.kernels.kernel import Target
 from genkern.packing.packer import Packer
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
@@ -122,7 +122,7 @@ def _packer(arch: str, options: argparse.Namespace) -> Iterator[Packer]:
     folder = cache_folder(options.cache_dir)
     target = Target(*triton_target(gpu_for_arch(arch)))
     with contextlib.ExitStack() as stack:
-        modules = stack.enter_context(run_folder(folder / "modules"))
+        modules = stack.enter_context(modules_folder(folder))
         farm = Farm(
             BinaryCache(folder / "binaries"),
             target,

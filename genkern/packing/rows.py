@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from genkern.errors import InputError
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
-from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.problem import MAX_DIMENSION
+from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.kernels.catalogue import is_deterministic
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach, lower_tiles, reach
 from genkern.packing.packer import Wanted
 from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
+from genkern.runtime.untuned import Relatives
+from genkern.timing.standing import Standing, standing
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Rows:
 
 
 def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Rows:
-    """The rows to pack, of two for one problem and device the faster one; `arch` is of those that do not say theirs.
+    """The rows to pack, of two for one problem and device the one that is believed more (genkern.timing.standing), else
+    the faster one; `arch` is of those that do not say theirs.
 
     Raises InputError for a row without an architecture where none is given.
     """
@@ -49,22 +53,22 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         if target is None:
             raise InputError(f"{row.problem.size} does not say for which architecture it is: give --arch")
         gpu = _gpu_of(row, target)
-        if row.choice == "config" and row.config and (reason := legal(row.problem, row.config, gpu)):
+        if row.choice == CONFIG_WINS and row.config and (reason := legal(row.problem, row.config, gpu)):
             left_out[f"not legal: {reason}"] += 1
             continue
         key = row.problem, target, row.device, gpu.compute_units
         if key in best:
-            left_out["twice, the faster one stays"] += 1
-            if _time(best[key][0]) <= _time(row):
+            left_out["twice, the better proved or faster one stays"] += 1
+            if _rank(best[key][0]) <= _rank(row):
                 continue
         best[key] = row, target, gpu
     tuned: dict[object, list[int]] = defaultdict(list)
     for row, target, gpu in best.values():
-        tuned[_family_of(row.problem), target, row.device, gpu.compute_units].append(row.problem.M)
+        tuned[Relatives.of(row.problem), target, row.device, gpu.compute_units].append(row.problem.M)
     for sizes in tuned.values():
         sizes.sort()
     packed = [
-        _packed(row, target, gpu, tuned[_family_of(row.problem), target, row.device, gpu.compute_units])
+        _packed(row, target, gpu, tuned[Relatives.of(row.problem), target, row.device, gpu.compute_units])
         for row, target, gpu in best.values()
     ]
     return Rows(tuple(packed), dict(left_out))
@@ -82,11 +86,11 @@ def without_kernels(winner: PackedWinner) -> PackedWinner | None:
     """
     if winner.library_us is None:
         return None
-    return replace(winner, choice="vendor", time_us=winner.library_us, calls=())
+    return replace(winner, choice=VENDOR_WINS, time_us=winner.library_us, calls=())
 
 
 def _left_out(row: TunedRow, predicted: bool) -> str:
-    if not row.is_genkerns and row.choice != "vendor":
+    if not row.is_genkerns and row.choice == CONFIG_WINS:
         return "of other libraries"
     if row.predicted and not predicted:
         return "predicted, nobody checked them (--predicted packs them)"
@@ -103,13 +107,10 @@ def _gpu_of(row: TunedRow, arch: str) -> Gpu:
     return partition_of(gpu, row.compute_units) if row.compute_units else gpu
 
 
-def _time(row: TunedRow) -> float:
-    return row.duration_us if row.duration_us is not None else float("inf")
-
-
-def _family_of(problem: GemmProblem) -> GemmProblem:
-    """What sizes have in common that differ in M alone."""
-    return replace(problem, M=1)
+def _rank(row: TunedRow) -> tuple[Standing, float]:
+    """Less is better."""
+    us = row.duration_us if row.duration_us is not None else float("inf")
+    return standing(row.choice, row.check, row.time_source), us
 
 
 def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedRow:
@@ -133,7 +134,7 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
         operands=tuple(map(PackedOperand.of, get_op(problem.op).operands(problem))),
         deterministic=row.config is None or is_deterministic(problem, row.config),
     )
-    if row.config is None or (row.choice == "vendor" and not _beats_torch(row)):
+    if row.config is None or (row.choice != CONFIG_WINS and not _beats_torch(row)):
         return PackedRow(winner, ())
     place = tuned.index(problem.M)
     # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.

@@ -13,14 +13,15 @@ from genkern.search.strategy import Unit
 
 @dataclass(frozen=True)
 class Charges:
-    """Medians of what was recorded: seconds of a compile, by family and of all, and milliseconds of a measurement.
+    """Medians of what was recorded: seconds of a compile, by family, and milliseconds of a measurement.
 
+    A family of which nothing is known is charged as the slowest that is known, so that nobody gains by preferring it.
     `compiles_unknown` and `measurements_unknown` are the shares of which nothing was recorded; where nothing was of
     any, the median is 0.
     """
 
     compile_s: Mapping[str, float]
-    any_compile_s: float
+    slowest_s: float
     took_ms: float
     compiles_unknown: float
     measurements_unknown: float
@@ -29,7 +30,7 @@ class Charges:
         """Seconds of the compile of a unit, by its binaries."""
         if (seconds := recorded.compiled_s.get(unit.compiled)) is not None:
             return seconds
-        return self.compile_s.get(unit.configs[0].family, self.any_compile_s)
+        return self.compile_s.get(unit.configs[0].family, self.slowest_s)
 
     def of_measurement_s(self, recorded: RecordedProblem, config: Config) -> float:
         """Seconds of the first measurement of a config."""
@@ -47,11 +48,11 @@ def charges_of(problems: Iterable[RecordedProblem]) -> Charges:
         took_ms += problem.took_ms.values()
         units, timed = units + len(problem.units), timed + len(problem.us)
         timed_known += len(problem.us.keys() & problem.took_ms.keys())
-    known = [seconds for each in by_family.values() for seconds in each]
+    compile_s = {family: median(each) for family, each in by_family.items()}
     return Charges(
-        {family: median(each) for family, each in by_family.items()},
-        median(known) if known else 0.0,
+        compile_s,
+        max(compile_s.values(), default=0.0),
         median(took_ms) if took_ms else 0.0,
-        1 - len(known) / max(units, 1),
+        1 - sum(map(len, by_family.values())) / max(units, 1),
         1 - timed_known / max(timed, 1),
     )

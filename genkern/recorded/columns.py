@@ -55,30 +55,31 @@ PROBLEM = (
     Column("own", Kind.WORD, "the format's own fields, name=value"),
 )
 RUN = (
-    Column("run", Kind.WORD, "names the run; its provenance is in the file's metadata, as JSON under `genkern`"),
+    Column("run", Kind.WORD, "its name in the file's metadata (`genkern`, JSON), which has its provenance"),
     Column("arch", Kind.WORD, "the GPU's architecture"),
     Column("device", Kind.WORD, "the GPU, as its driver names it"),
-    Column("space", Kind.WHOLE, "configs that pruning left for the problem"),
-    Column("whole", Kind.FLAG, "the run has an outcome for each of them"),
+    Column("space", Kind.WHOLE, "configs that pruning left"),
+    Column("whole", Kind.FLAG, "each of them has an outcome"),
 )
 CONFIG = (
     Column("config", Kind.NAME, "the config, or the library's call"),
-    Column("unit", Kind.WORD, "first digits of its binary's content address"),
-    Column("outcome", Kind.WORD, "how its first measurement ended, or why there is none"),
-    Column("screen_us", Kind.NUMBER, "us of a call, first measurement (median of its samples)", digits=5),
-    Column("samples_us", Kind.EXACTS, "its samples, where they are not this one"),
-    Column("took_ms", Kind.NUMBER, "wall ms that it took in the measured process", decimals=2),
-    Column("final_us", Kind.EXACT, "median us in the finals, in rounds with the others"),
+    Column("unit", Kind.WORD, "its binary's content address"),
+    Column("outcome", Kind.WORD, "how its measurement ended, or why none"),
+    Column("copy_of", Kind.NAME, "of an identical config: which one it equals"),
+    Column("screen_us", Kind.NUMBER, "us of a call, first measurement", digits=5),
+    Column("samples_us", Kind.EXACTS, "its samples, unless just this"),
+    Column("took_ms", Kind.NUMBER, "wall ms that measuring took", decimals=2),
+    Column("final_us", Kind.EXACT, "median us in the finals"),
     Column("final_samples_us", Kind.EXACTS, "their samples"),
     Column("final_outcome", Kind.WORD, "how the finals ended for it"),
     Column("usual_mhz", Kind.EXACT, "usual clock during the finals"),
     Column("watts", Kind.EXACT, "power at their end"),
-    Column("right", Kind.FLAG, "its output was checked, and is right"),
+    Column("right", Kind.FLAG, "its output is right, if checked"),
 )
 # Of the binary that multiplies.
 _NEEDS = (
     Column("registers", Kind.WHOLE, "registers of a thread"),
-    Column("accumulator_registers", Kind.WHOLE, "those of them that are AGPRs (AMD)"),
+    Column("accumulator_registers", Kind.WHOLE, "of them AGPRs (AMD)"),
     Column("scalar_registers", Kind.WHOLE, "scalar registers (AMD)"),
     Column("spills", Kind.WHOLE, "registers spilled"),
     Column("shared_bytes", Kind.WHOLE, "shared memory of a block"),

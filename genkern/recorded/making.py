@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from genkern.errors import ResultsError
-from genkern.farm.sharing import compiled_of
+from genkern.farm.sharing import compiled_of, seen_of
 from genkern.files import shown_path
 from genkern.gemm.config import Config, name_today
 from genkern.gemm.problem import GemmProblem
@@ -104,17 +104,18 @@ def rows_of(problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:
     calls = sorted(name for name in finals.keys() - known if library_of(name) not in OURS)
     names = [*(name for name in space if name in outcomes), *sorted(outcomes.keys() - space.keys()), *calls]
     binaries = {compiled(name): binary for name, binary in facts.made.items()}
+    originals = _originals(outcomes, binaries)
     rows: Rows = {column.name: [] for column in (*CONFIG, *NEEDS)} | {"compile_s": []}
     for name in names:
         binary = binaries.get(compiled(name)) if name in outcomes else None
         of = {**_measured(facts.screened.get(name)), **_final(finals.get(name)), **_made(binary)}
         check = facts.checks.get(name)
-        of |= {"config": name, "right": None if check is None else check.passed}
+        of |= {"config": name, "right": None if check is None else check.passed, "copy_of": originals.get(name)}
         of["outcome"] = outcomes[name].value if name in outcomes else of["final_outcome"]
         for column, values in rows.items():
             values.append(of.get(column))
     # A search that did not come to its end leaves no trace of what it had left.
-    whole = value is not None and space.keys() <= outcomes.keys() and Outcome.PREDICTED_OUT not in outcomes.values()
+    whole = value is not None and space.keys() <= outcomes.keys()
     configs = len(known) if value else facts.begun.configs if facts.begun else None
     return ProblemRows(problem, configs, whole, rows)
 
@@ -126,6 +127,21 @@ def all_rows(run: RecordedRun) -> Iterator[tuple[dict[str, Any], ProblemRows]]:
         cells: dict[str, Any] = dict(problem_cells(found.problem))
         cells |= {key: int(cells[key]) for key in ("M", "N", "K")} | {"bias": found.problem.bias}
         yield {**cells, **of_run, "space": found.space, "whole": found.whole}, found
+
+
+def _originals(outcomes: Mapping[str, Outcome], binaries: Mapping[Hashable, MadeBinary]) -> dict[str, str]:
+    """Of each copy the config that it is one of, as far as there is one that cannot be told apart by what it needs."""
+    copies = [name for name, outcome in outcomes.items() if outcome is Outcome.IDENTICAL]
+    if not copies:
+        return {}
+
+    def launch_of(name: str) -> Hashable:
+        binary = binaries.get(compiled(name))
+        return None if binary is None else (*seen_of(parsed(name)), binary.resources)
+
+    tried = {launch_of(name): name for name, outcome in outcomes.items() if outcome is not Outcome.IDENTICAL}
+    tried.pop(None, None)
+    return {name: tried[launch] for name in copies if (launch := launch_of(name)) in tried}
 
 
 @lru_cache(maxsize=2**17)

@@ -24,8 +24,8 @@ class RecordedProblem:
 
     `names`, `configs`, `outcomes` and `keys` (of binaries) are parallel, and so are the `columns`: numbers by name of
     the column (genkern.recorded.columns), float64 where a null is NaN. `whole` says whether the whole space has
-    outcomes. `wrong` are the configs whose output was found wrong, `library_us` times of the finals in microseconds by
-    name of a library's call.
+    outcomes. `copies` has, of configs that ended as identical, those of which they are copies. `wrong` are the configs
+    whose output was found wrong, `library_us` times of the finals in microseconds by name of a library's call.
     """
 
     problem: GemmProblem
@@ -37,6 +37,7 @@ class RecordedProblem:
     outcomes: tuple[Outcome, ...]
     keys: tuple[str | None, ...]
     columns: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]]
+    copies: Mapping[Config, Config]
     wrong: frozenset[Config]
     library_us: Mapping[str, float]
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Runs = Literal["best", "all"]
 _NUMBERS = tuple(column.name for column in (*CONFIG, *COMPILED) if column.kind in (Kind.NUMBER, Kind.EXACT, Kind.WHOLE))
 _TIMES = ("screen_us", "final_us", "took_ms", "compile_s")
+_OBJECTS = ("outcome", "right", "unit", "copy_of")
 _KEYS = (*(column.name for column in PROBLEM), "arch", "device")
 
 
@@ -77,7 +78,7 @@ def _of_table(path: str, runs: Runs) -> Iterator[RecordedProblem]:
     _check(columns, path)
     names = table["config"].dictionary_encode().combine_chunks()
     words, places = names.dictionary.to_pylist(), names.indices.to_numpy()
-    outcomes = {column: table[column].to_pandas().astype(object).to_numpy() for column in ("outcome", "right", "unit")}
+    outcomes = {column: table[column].to_pandas().astype(object).to_numpy() for column in _OBJECTS}
     for rows in frame.groupby([*_KEYS, "run"], sort=False, observed=True, dropna=False).indices.values():
         first = frame.iloc[rows[0]]
         of = {
@@ -96,7 +97,7 @@ def _problem(cells: Mapping[str, Any], rows: Mapping[str, Any], numbers: Mapping
     is_config = np.array([not is_call(name) for name in rows["config"]])
     names = _ours(rows["config"], is_config)
     configs = tuple(map(parsed, names))
-    right = _ours(rows["right"], is_config)
+    right, copies = _ours(rows["right"], is_config), _ours(rows["copy_of"], is_config)
     finals_us = zip(rows["config"], numbers["final_us"].tolist(), is_config, strict=True)
     return RecordedProblem(
         problem=problem,
@@ -108,6 +109,7 @@ def _problem(cells: Mapping[str, Any], rows: Mapping[str, Any], numbers: Mapping
         outcomes=tuple(map(Outcome, _ours(rows["outcome"], is_config))),
         keys=tuple(key if isinstance(key, str) else None for key in _ours(rows["unit"], is_config)),
         columns={name: values[is_config] for name, values in numbers.items()},
+        copies={config: parsed(name) for config, name in zip(configs, copies, strict=True) if isinstance(name, str)},
         wrong=frozenset(config for config, each in zip(configs, right, strict=True) if each is False),
         library_us={name: us for name, us, ours in finals_us if not ours and us == us},
     )

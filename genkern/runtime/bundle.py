@@ -34,8 +34,15 @@ _SEAL = re.compile(rb"genkern sha256=([0-9a-f]{64})")
 _SEAL_BYTES = len("genkern sha256=") + 64
 # Of one bundle; 10,000 winners take about 50 MB.
 _MOST_BYTES = 2**30
-# Unpacked: far above any manifest, and any kernel.
-_MOST_MANIFEST, _MOST_BINARY = 2**28, 2**26
+# Unpacked: far above any manifest (10,000 winners take some 30 MB), and any kernel.
+_MOST_MANIFEST, _MOST_BINARY = 2**26, 2**26
+# So much a member may unpack to whatever it takes, and above that so many times what it takes: winners that differ in a
+# few numbers alone come to half of it.
+_PLAIN_BYTES, _MOST_PACKING = 2**20, 500
+# Bytes of a manifest for each list and mapping in it, of which each takes up to 232 bytes once it is read.
+_LEAST_SPREAD = 16
+# Of 64 bits, with a sign. Older Pythons take a time that grows with the square.
+_MOST_DIGITS = 20
 # LZMA packs up to 7,000 bytes into one.
 _PIECE_BYTES = 4096
 # What zipfile raises for members that genkern does not write: damaged, encrypted, packed in another way.
@@ -126,27 +133,38 @@ def parse_bundle(data: bytes, where: str) -> Bundle:
     except zipfile.BadZipFile as error:
         raise ResultsError(f"{where} is damaged ({error}): pack it again") from None
     text = _member(archive, _MANIFEST, _MOST_MANIFEST, where)
+    if text.count(b"[") + text.count(b"{") > max(len(text), _PLAIN_BYTES) / _LEAST_SPREAD:
+        raise ResultsError(f"{where}: its manifest is lists of nothing: pack it again")
     try:
-        manifest = json.loads(text)
+        manifest = json.loads(text, parse_int=_number)
     except (ValueError, RecursionError):
         raise ResultsError(f"{where}: its manifest is not JSON: pack it again") from None
     if not isinstance(manifest, dict) or manifest.pop("schema", None) != SCHEMA:
-        maker = str(manifest.get("genkern"))[:20] if isinstance(manifest, dict) else "another genkern"
+        maker = repr(manifest.get("genkern"))[:20] if isinstance(manifest, dict) else "another genkern"
         raise ResultsError(f"{where} was packed by genkern {maker} in another schema than {SCHEMA}: pack it again")
     manifest.pop("genkern", None)
     try:
         contents = from_data(manifest)
     except ResultsError as error:
         raise ResultsError(f"{where}: {error}") from None
+    except RecursionError:
+        raise ResultsError(f"{where}: its manifest is nested too deep: pack it again") from None
     names = set(archive.namelist())
     if missing := set(contents.binaries) - names:
         raise ResultsError(f"{where} lacks binary {min(missing)[:12]}: pack it again")
     return Bundle(where, contents, archive)
 
 
+def _number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("a number that nothing is as large as")
+    return int(digits)
+
+
 def _member(archive: zipfile.ZipFile, name: str, most: int, where: str) -> bytes:
     try:
-        if archive.getinfo(name).file_size <= most:
+        info = archive.getinfo(name)
+        if info.file_size <= min(most, max(_PLAIN_BYTES, _MOST_PACKING * min(info.compress_size, archive.start_dir))):
             with archive.open(name) as member:
                 # zipfile unpacks all that it has read, whatever size the directory says.
                 return b"".join(iter(lambda: member.read(_PIECE_BYTES), b""))

@@ -58,7 +58,7 @@ class Context:
             return self._table(gpu, problem.op).find(problem)
 
     def tuned(self, gpu: LiveGpu, problem: GemmProblem) -> list[tuple[int, str]]:
-        """For which M the problem is tuned, and who won there: a config, or "vendor"."""
+        """For which M the problem is tuned, and who won there: a config, "vendor" or "tie"."""
         with self._lock:
             return self._table(gpu, problem.op).tuned(problem)
 

@@ -11,7 +11,7 @@ other tensors by now, which the guard finds.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
-from genkern.runtime.served import Function, Served, by_library, serve
+from genkern.runtime.served import Function, Served, as_tuned, by_library, gradients_of, is_tuned, serve
 
 # Shapes that are kept: a server with dynamic batches has thousands, and each takes some 10 KB.
 _MOST_KEPT = 4096
@@ -71,6 +71,7 @@ class Calls:
         self._before: dict[object, Served] = {}
         self._guards: dict[object, Guard] = {}
         self._known: dict[object, tuple[Guard, Function]] = {}
+        self._trained: dict[object, bool] = {}
         self.__name__ = f"gemm_{op}"
         # Its operator, for calls that are traced or differentiated.
         self.operator: Callable[..., Any] | None = None
@@ -84,9 +85,13 @@ class Calls:
         """The same by the library's calls alone, which PyTorch's transforms know."""
         raise NotImplementedError
 
+    def _is_trained(self, key: object, given: tuple[Any, ...]) -> bool:
+        """Whether anything but the library's own call serves a gradient that such a call is asked for."""
+        return False
+
     def _renew(self) -> None:
         self._before, self._kept = {**self._before, **self._kept} if self._kept else self._before, {}
-        self._known, self._guards = {}, {}
+        self._known, self._guards, self._trained = {}, {}, {}
 
     def _called(self, given: tuple[Any, ...]) -> Any:
         *arguments, own = given
@@ -119,9 +124,8 @@ class Calls:
             return self.operator(*given[:-1], **given[-1])
         key = _key(given)
         served = self._served(key, tensors, given)
-        if served is None or (
-            self.operator is not None and not served.differentiable and torch.is_grad_enabled() and _want(tensors)
-        ):
+        wants = self.operator is not None and torch.is_grad_enabled() and _want(tensors)
+        if served is None or (wants and not (served.differentiable and not self._is_trained(key, given))):
             assert self.operator is not None
             return self.operator(*given[:-1], **given[-1])
         # What serves a capture alone is not kept.
@@ -159,7 +163,7 @@ class Calls:
             served = self._serve(given, tensors)
             if len(kept) >= _MOST_KEPT:
                 # A known place holds its server too.
-                for each in (kept, self._before, self._known, self._guards):
+                for each in (kept, self._before, self._known, self._guards, self._trained):
                     each.clear()
             kept[key] = served
         return served
@@ -224,6 +228,39 @@ class Gemm(Calls):
 
     def _library(self, given: tuple[Any, ...]) -> Function:
         return by_library(Given.of(self.op, *given))
+
+    def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str]) -> bool:
+        """Whether anything but the library's own call serves x by weight and no more, traced or not; who watches is
+        told of it. Sizes that are symbols have no row.
+        """
+        has_sizes = all(type(size) is int for size in (*x.shape, *weight.shape))
+        if not has_sizes or not (torch.compiler.is_compiling() or _are_plain((x, weight))):
+            return False
+        given = x, weight, None, None, None, None, None, own
+        return self._remembered(_key(given), lambda: self._has_row(Given.of(self.op, *given)))
+
+    def _is_trained(self, key: object, given: tuple[Any, ...]) -> bool:
+        x, weight, *_ = given
+        wanted = x.requires_grad, weight.requires_grad
+        return self._remembered((key, wanted), lambda: self._have_rows(Given.of(self.op, *given), wanted))
+
+    def _remembered(self, key: object, found: Callable[[], bool]) -> bool:
+        if key not in self._trained:
+            if len(self._trained) >= _MOST_KEPT:
+                self._trained.clear()
+            self._trained[key] = found()
+        return self._trained[key]
+
+    def _has_row(self, given: Given) -> bool:
+        problem = as_tuned(self._context, given)
+        return problem is not None and is_tuned(self._context, given.device, problem)
+
+    def _have_rows(self, given: Given, wanted: tuple[bool, bool]) -> bool:
+        """Whether either of the gradients that are wanted, of x and of the weight, has one."""
+        gradients = () if given.problem is None else gradients_of(given.problem)
+        chosen = [each for each, is_wanted in zip(gradients, wanted, strict=False) if is_wanted]
+        # Whoever watches is told of both.
+        return sum(is_tuned(self._context, given.device, each) for each in chosen) > 0
 
 
 def _are_plain(tensors: tuple[Any, ...]) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.errors import InputError
@@ -25,8 +25,9 @@ _OUT_OF_BYTES = "bf16"
 class Given:
     """A call's problem, None where a dimension is 0, and its shape: `lead` are the dimensions of x before the last.
 
-    `extra` are the names of what it is given besides, in the order of the format's operands; `is_linear` says that this
-    is nothing, or a bias [N].
+    `others` are problems with A or B in the other layout that x and weight are operands of just as well: a single row
+    lies in both. `extra` are the names of what it is given besides, in the order of the format's operands; `is_linear`
+    says that this is nothing, or a bias [N].
     """
 
     op: Op
@@ -39,6 +40,7 @@ class Given:
     extra_operands: tuple[Operand, ...]
     activation: str
     is_linear: bool
+    others: tuple[GemmProblem, ...] = ()
 
     @classmethod
     def of(
@@ -74,16 +76,17 @@ class Given:
         c = (_OUT_OF_BYTES if DTYPES[a].size_bytes == 1 else a) if out_dtype is None else _name(out_dtype, "out_dtype")
         given = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
         problem = None
+        others: tuple[GemmProblem, ...] = ()
         extra: tuple[str, ...] = ()
         operands: tuple[Operand, ...] = ()
         # Where there is nothing, one of each stands for it.
         k = _require_k(op, GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c), x, weight)
         if m and n and k and weight.shape[0]:
             # As nn.Linear's weight lies, B [K, N] is stored as its transpose.
-            rows = weight.stride(-1) == 1 or weight.stride(-2) != 1
+            row_major_b = not row_majors(weight)[0]
             for values in _own_values(op, own):
                 problem = GemmProblem(
-                    m, n, k, op.name, a, b, c, True, not rows, bias is not None, activation or "none", values
+                    m, n, k, op.name, a, b, c, True, row_major_b, bias is not None, activation or "none", values
                 )
                 operands = op.extra_operands(problem)
                 extra = tuple(_named(operand) for operand in operands)
@@ -93,9 +96,40 @@ class Given:
                 raise InputError(_unfit(op, operands, given))
             if unused := [name for name, tensor in given.items() if tensor is not None and name not in extra]:
                 raise InputError(f"{op.name} takes no {' and no '.join(unused)}: leave it out, or use another format")
+            rows = as_matrix(x, op, m)
+            layouts = itertools.product((True,) if rows is None else row_majors(rows), row_majors(weight))
+            problem, *found = _in_layouts(op, problem, ((of_a, not of_b) for of_a, of_b in layouts))
+            others = tuple(found)
         out = getattr(torch, DTYPES[c].torch)
         is_linear = scale_a is None and scale_b is None and (bias is None or bias.dim() == 1)
-        return cls(op, problem, tuple(lead), n, out, devices.pop(), extra, operands, activation or "none", is_linear)
+        known = extra, operands, activation or "none", is_linear, others
+        return cls(op, problem, tuple(lead), n, out, devices.pop(), *known)
+
+
+def as_matrix(x: Any, op: Op, rows: int) -> Any:
+    """x [..., K] as so many rows, or of formats with batches as matrices, in the same memory; None where it is none."""
+    if x.dim() == 2 + op.batched:
+        return x
+    try:
+        return x.view((rows, x.shape[-1]))
+    except RuntimeError:
+        return None
+
+
+def row_majors(matrix: Any) -> tuple[bool, ...]:
+    """Whether a matrix, the last two dimensions of a tensor, lies row by row, then whether it lies the other way as
+    well: of one row, or one column, the strides say nothing. What lies in no way is taken for the first.
+    """
+    (rows, columns), (pitch, along) = matrix.shape[-2:], matrix.stride()[-2:]
+    found = (*[True] * (columns <= 1 or along == 1), *[False] * (rows <= 1 or pitch == 1))
+    return found or (True,)
+
+
+def _in_layouts(op: Op, problem: GemmProblem, layouts: Iterable[tuple[bool, bool]]) -> list[GemmProblem]:
+    """The problem with A and B row-major or not as each says; as it is where its format refuses all of these alone."""
+    others = [replace(problem, row_major_a=of_a, row_major_b=of_b) for of_a, of_b in layouts]
+    refused = op.refuse(problem, "") != ""
+    return [each for each in others if refused or each == problem or not op.refuse(each, "")] or [problem]
 
 
 def _own_values(op: Op, own: Mapping[str, object]) -> Iterator[Own]:

@@ -14,11 +14,15 @@ from genkern.gemm.dtypes import BY_TORCH
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
+from genkern.runtime.given import row_majors
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one layer would call: for which M its sizes were tuned, and who won for each ("vendor": the library)."""
+    """What one layer would call: for which M its sizes were tuned, and who won for each (vendor, tie: the library).
+
+    `winners` are of x whose rows are contiguous, `winners_of_columns` of x that lies column by column (x.t()).
+    """
 
     name: str
     n: int
@@ -26,10 +30,17 @@ class LayerReport:
     dtype: str
     bias: bool
     winners: tuple[tuple[int, str], ...]
+    winners_of_columns: tuple[tuple[int, str], ...] = ()
 
     def __str__(self) -> str:
-        tuned = ", ".join(f"M = {m}: {config}" for m, config in self.winners) or "the library (not tuned)"
+        said = [f"M = {m}: {config}" for m, config in self.winners]
+        said += [f"M = {m} of a column-major x: {config}" for m, config in self.winners_of_columns]
+        tuned = ", ".join(said) or "the library (not tuned)"
         return f"{self.name} [{self.n}, {self.k}] {self.dtype}{' with bias' * self.bias}: {tuned}"
+
+
+# Functions of patches that were undone while others lay on top of them, each with what it was put around.
+_undone: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 class Patch:
@@ -62,7 +73,8 @@ def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
     patched: dict[str, torch.nn.Linear] = {}
     forward = _forward(gemm)
     for name, layer in _linears(model):
-        if not has_own_forward(layer) and (_winners(layer, context) or _is_watched(layer, context)):
+        tuned = any(_winners(layer, context, row_major) for row_major in (True, False))
+        if not has_own_forward(layer) and (tuned or _is_watched(layer, context)):
             patched[name] = layer
             # A method, so that a copy of the layer has one of its own, with its own weight.
             layer.forward = MethodType(forward, layer)
@@ -85,10 +97,13 @@ def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
             # Somebody may have put another forward around this one since.
             if getattr(vars(layer).get("forward"), "__func__", None) is forward:
                 del layer.forward
-        # Another patch may be on top of this one: that one's library is this function, which then has no weights.
+        # Another patch may be on top of this one, whose library is this function: without weights it passes all on,
+        # until that one is undone too.
         by_weight.clear()
-        if torch.nn.functional.linear is linear:
-            torch.nn.functional.linear = library
+        if patched:
+            _undone[linear] = library
+        while (beneath := _undone.pop(torch.nn.functional.linear, None)) is not None:
+            torch.nn.functional.linear = beneath
 
     return Patch(undo, tuple(patched))
 
@@ -102,7 +117,7 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
             layer.in_features,
             str(layer.weight.dtype).removeprefix("torch."),
             layer.bias is not None,
-            tuple(_winners(layer, context)),
+            *(tuple(_winners(layer, context, row_major)) for row_major in (True, False)),
         )
         for name, layer in _linears(model)
     ]
@@ -115,15 +130,15 @@ def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Linear]]:
             yield name, layer
 
 
-def _winners(layer: torch.nn.Linear, context: Context) -> list[tuple[int, str]]:
+def _winners(layer: torch.nn.Linear, context: Context, row_major: bool) -> list[tuple[int, str]]:
+    """For which M it is tuned, of x that lies so, and who won for each."""
     dtype = BY_TORCH.get(str(layer.weight.dtype))
     gpu = context.gpu(layer.weight.get_device())
-    if dtype is None or gpu is None:
+    if dtype is None or gpu is None or layer.weight.dim() != 2:
         return []
-    problem = GemmProblem(
-        1, layer.out_features, layer.in_features, DEFAULT_OP, dtype, dtype, dtype, True, False, layer.bias is not None
-    )
-    return context.tuned(gpu, problem)
+    size, types = (1, layer.out_features, layer.in_features), (DEFAULT_OP, dtype, dtype, dtype)
+    of_weight = not row_majors(layer.weight)[0]
+    return context.tuned(gpu, GemmProblem(*size, *types, row_major, of_weight, layer.bias is not None))
 
 
 def _is_watched(layer: torch.nn.Linear, context: Context) -> bool:

@@ -15,6 +15,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
+from genkern.gemm.records import CHOICES
 from genkern.kernels.plan import LaunchPlan
 from genkern.timing.libraries import is_call
 
@@ -68,6 +69,10 @@ class PackedCall:
     binaries: tuple[str, ...]
     code: str
 
+    def serves(self, m: int) -> bool:
+        """Whether it is launched for that M: within both ends, and as its kernels were promised of sizes."""
+        return self.least_m <= m <= self.most_m and self.plan.keeps_promises(m)
+
 
 @dataclass(frozen=True)
 class PackedOperand:
@@ -91,7 +96,7 @@ class PackedOperand:
 class PackedWinner:
     """One row of results: who wins `problem` on this device, how fast, and how it is called.
 
-    `choice` is "config", or "vendor" where the library wins; calls are for other M then, if there are any. `vendor`
+    `choice` is "config" where the config is called (CHOICES); else calls are for other M, if there are any. `vendor`
     names the library's call (genkern.timing.libraries), "" where nobody says it. `time_us`, `library_us` of its best
     and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
     call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
@@ -115,6 +120,10 @@ class PackedWinner:
     calls: tuple[PackedCall, ...]
     operands: tuple[PackedOperand, ...]
     deterministic: bool
+
+    def call_for(self, m: int) -> PackedCall | None:
+        """The first of its calls that serves that M."""
+        return next((call for call in self.calls if call.serves(m)), None)
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,9 @@ def from_data(data: object) -> Contents:
         binaries = {_text(name, _SHA256): _binary(value) for name, value in _items(values["binaries"])}
         if any(name != binary.sha256 for name, binary in binaries.items()):
             raise ResultsError("a binary stands under another digest than its own")
-        winners = tuple(map(_winner, _list(values["winners"])))
+        # Winners share plans, which are most of what there is to read.
+        plans: dict[str, LaunchPlan] = {}
+        winners = tuple(_winner(each, plans) for each in _list(values["winners"]))
         for winner in winners:
             for call in winner.calls:
                 _require_fit(call, binaries)
@@ -201,22 +212,23 @@ def _encoding(data: object) -> Encoding:
     return Encoding(box=(rows, columns), **numbers)
 
 
-def _call(data: object) -> PackedCall:
+def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
     values = _mapping(data, PackedCall)
     least = _number(values["least_m"], 1, INT32)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
-    plan = LaunchPlan.from_json(json.dumps(values["plan"]))
-    if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
-        raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
+    if (plan := plans.get(text := json.dumps(values["plan"]))) is None:
+        plan = plans[text] = LaunchPlan.from_data(values["plan"])
+        if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
+            raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
     return PackedCall(least, _number(values["most_m"], least, INT32), plan, binaries, _text(values["code"]))
 
 
-def _winner(data: object) -> PackedWinner:
+def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
     # Bundles of before do not say it.
     values = _mapping({"torch_us": None, **data} if isinstance(data, dict) else data, PackedWinner)
-    if values["choice"] not in ("config", "vendor"):
-        raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, neither config nor vendor")
-    calls = tuple(map(_call, _list(values["calls"])))
+    if values["choice"] not in CHOICES:
+        raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, none of {', '.join(CHOICES)}")
+    calls = tuple(_call(each, plans) for each in _list(values["calls"]))
     texts = {name: _text(values[name]) for name in _TEXTS}
     # Bundles from before say what the config was called then.
     texts["config"] = name_today(texts["config"])
@@ -284,8 +296,8 @@ def _list(data: object, count: int | None = None) -> list[Any]:
 
 
 def _text(data: object, form: re.Pattern[str] | None = None) -> str:
-    if not isinstance(data, str) or len(data) > 300 or (form and not form.fullmatch(data)):
-        raise ResultsError(f"{str(data)[:60]!r} stands where a {'name' if form else 'text'} belongs")
+    if not isinstance(data, str) or len(data) > 300 or not (form.fullmatch(data) if form else data.isprintable()):
+        raise ResultsError(f"{str(data)[:60]!r} stands where a {'name' if form else 'printable text'} belongs")
     return data
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.errors import GenkernError, InputError, LaunchError, ResultsError
@@ -12,7 +12,7 @@ from genkern.gemm.operand import Operand, contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import library_of, linear_of
 from genkern.runtime.context import Context
-from genkern.runtime.given import Given
+from genkern.runtime.given import Given, as_matrix
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, native_call
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
@@ -34,7 +34,7 @@ class Served:
 
 def serve(context: Context, given: Given, tensors: Sequence[Any]) -> Served:
     """Who serves calls that are given this, with tensors that lie as these do."""
-    problem, library = given.problem, by_library(given)
+    problem, library = as_tuned(context, given), by_library(given)
     call = None
     if problem is not None:
         call = by_winner(
@@ -46,6 +46,39 @@ def serve(context: Context, given: Given, tensors: Sequence[Any]) -> Served:
         )
     # Products with scales have no gradient, whoever computes them (torch_ops).
     return Served(library, differentiable=set(given.extra) <= {"bias"}) if call is None else Served(call)
+
+
+def as_tuned(context: Context, given: Given) -> GemmProblem | None:
+    """The call's problem; where its operands lie in several layouts at once, that which has a row of its own."""
+    gpu = context.gpu(given.device) if given.others else None
+    if given.problem is None or gpu is None:
+        return given.problem
+    several = given.problem, *given.others
+    return next((each for each in several if context.find(gpu, each).exact), given.problem)
+
+
+def is_tuned(context: Context, device: int, problem: GemmProblem) -> bool:
+    """Whether a winner serves the problem on the device with this number, or an algorithm of the library's that won.
+    Who watches is told of it.
+    """
+    gpu = context.gpu(device)
+    choice = None if gpu is None else context.find(gpu, problem)
+    context.watched(gpu, problem, choice)
+    return choice is not None and (choice.call is not None or choice.algorithm != "")
+
+
+def gradients_of(problem: GemmProblem) -> tuple[GemmProblem, ...]:
+    """The products that are the gradients of a product's x, [M, K], and of its weight, [N, K], for a gradient [M, N]
+    that is row-major; none where operands are of two types, which have no gradient of one.
+    """
+    if problem.dtype_a != problem.dtype_b:
+        return ()
+    m, n, k = problem.M, problem.N, problem.K
+    plain = replace(problem, dtype_c=problem.dtype_a, bias=False, activation="none")
+    return (
+        replace(plain, N=k, K=n, row_major_a=True, row_major_b=not problem.row_major_b),
+        replace(plain, M=n, N=k, K=m, row_major_a=False, row_major_b=problem.row_major_a),
+    )
 
 
 def by_winner(
@@ -148,7 +181,7 @@ def _launched(
     x, weight, *extra = tensors
     of_a, of_b, *_ = given.op.operands(problem)
     size = of_a.tensor_shape
-    flat = _seen_as(x, size)
+    flat = as_matrix(x, given.op, problem.M)
     rows = x.new_empty(size) if flat is None else flat
     # Rows that are together are one.
     b = _seen_as(weight, of_b.storage_shape) if of_b.together > 1 else weight
@@ -156,7 +189,7 @@ def _launched(
         raise ResultsError("shuffled weights have gaps")
     b, batch = b.mT, problem.batch
     layouts = {
-        "a": Layout.of(rows.shape, rows.stride(), True, x.element_size()),
+        "a": Layout.of(rows.shape, rows.stride(), problem.row_major_a, x.element_size()),
         "b": Layout.of(b.shape, b.stride(), problem.row_major_b, weight.element_size()),
         "c": Layout(problem.M, problem.N, problem.N, given.out.itemsize, batch, problem.M * problem.N),
     }

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import CONFIG_WINS
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
-from genkern.runtime.untuned import Option, Rule, by_times
+from genkern.runtime.untuned import Option, Relatives, Rule, by_times
 from genkern.timing.libraries import kept_algorithm
+from genkern.timing.standing import Standing, standing
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Choice:
 
 
 class Table:
-    """Winners for `device` from several bundles; of two for one problem the faster one, whose other is in `doubled`."""
+    """Winners for `device` from several bundles; of two for one problem the one that is believed more, else the faster
+    one (genkern.timing.standing): the other is in `doubled`.
+    """
 
     def __init__(self, bundles: Sequence[Bundle], device: Device, rule: Rule = by_times) -> None:
         self._rule = rule
@@ -57,9 +61,15 @@ class Table:
                     self._take(winner, bundle)
                 else:
                     self.elsewhere.add(f"{winner.device} ({winner.arch}, {winner.compute_units} units)")
-        self._by_m: dict[GemmProblem, list[GemmProblem]] = defaultdict(list)
+        self._by_m: dict[Relatives, list[GemmProblem]] = defaultdict(list)
+        self._tuned: dict[GemmProblem, list[PackedWinner]] = defaultdict(list)
         for problem in sorted(self._rows, key=lambda problem: problem.M):
-            self._by_m[replace(problem, M=1)].append(problem)
+            self._by_m[Relatives.of(problem)].append(problem)
+            self._tuned[replace(problem, M=1)].append(self._rows[problem][0])
+        for relatives, problems in self._by_m.items():
+            # Times of one kind are compared, where an M is none of theirs.
+            most_believed = min(self._standing(each) for each in problems)
+            self._by_m[relatives] = [each for each in problems if self._standing(each) == most_believed]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -67,9 +77,9 @@ class Table:
     def _take(self, winner: PackedWinner, bundle: Bundle) -> None:
         known = self._rows.get(winner.problem)
         if known is not None:
-            slower = max(known[0], winner, key=lambda each: each.time_us or float("inf"))
-            self.doubled.append(slower)
-            if slower is winner:
+            worse = max(known[0], winner, key=_rank)
+            self.doubled.append(worse)
+            if worse is winner:
                 return
         self._rows[winner.problem] = winner, bundle
 
@@ -77,14 +87,13 @@ class Table:
         """What serves the problem: its own row, else that of another M by the rule, else the library."""
         if (row := self._rows.get(problem)) is not None:
             winner, bundle = row
-            if winner.choice == "vendor":
+            if winner.choice != CONFIG_WINS:
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
                 return Choice("the library is as fast", exact=True, algorithm=algorithm)
-            for call in winner.calls:
-                if call.least_m <= problem.M <= call.most_m:
-                    return Choice("tuned", winner, call, bundle, exact=True)
+            if (call := winner.call_for(problem.M)) is not None:
+                return Choice("tuned", winner, call, bundle, exact=True)
             return Choice("its winner has no kernels here", exact=True)
-        tuned = self._by_m.get(replace(problem, M=1))
+        tuned = self._by_m.get(Relatives.of(problem))
         if not tuned:
             return Choice("not tuned")
         option = self._rule(problem.M, [self._option(problem.M, other) for other in _neighbours(problem, tuned)])
@@ -93,13 +102,21 @@ class Table:
         return Choice(f"tuned for M = {option.m}", option.winner, option.call, self._rows[option.winner.problem][1])
 
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
-        """For which M the problem is tuned, whatever its own, and who won there: a config, or "vendor"."""
-        rows = [self._rows[each][0] for each in self._by_m.get(replace(problem, M=1), ())]
-        return [(row.problem.M, row.config if row.choice == "config" else "vendor") for row in rows]
+        """For which M the problem is tuned, whatever its own, and who won there: a config, "vendor" or "tie"."""
+        rows = self._tuned.get(replace(problem, M=1), ())
+        return [(row.problem.M, row.config if row.choice == CONFIG_WINS else row.choice) for row in rows]
 
     def _option(self, m: int, tuned: GemmProblem) -> Option:
         winner, _ = self._rows[tuned]
-        return Option(winner, next((call for call in winner.calls if call.least_m <= m <= call.most_m), None))
+        return Option(winner, winner.call_for(m))
+
+    def _standing(self, tuned: GemmProblem) -> Standing:
+        return _rank(self._rows[tuned][0])[0]
+
+
+def _rank(winner: PackedWinner) -> tuple[Standing, float]:
+    """Less is better."""
+    return standing(winner.choice, winner.check, winner.time_source), winner.time_us or float("inf")
 
 
 def _neighbours(problem: GemmProblem, tuned: Sequence[GemmProblem]) -> Sequence[GemmProblem]:

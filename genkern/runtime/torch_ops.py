@@ -7,7 +7,8 @@ past the operator.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -49,7 +50,8 @@ def made_once(op: str, make: Callable[[], C]) -> C:
 
 def define(gemm: Gemm, name: str = "") -> Any:
     """The operator of a format: torch.ops.genkern.gemm_OP, or another name."""
-    return define_calls(gemm, name or gemm.__name__, _SCHEMA, fields_of(gemm.op.fields), _fake, _backward, _setup)
+    gradients, fields = Gradients(gemm), fields_of(gemm.op.fields)
+    return define_calls(gemm, name or gemm.__name__, _SCHEMA, fields, _fake, gradients.backward, gradients.setup)
 
 
 def define_calls(
@@ -103,35 +105,49 @@ def _fake(x: Any, weight: Any, bias: Any = None, out_dtype: Any = None, *more: A
     return x.new_empty((*x.shape[:-1], weight.shape[-2]), dtype=out_dtype)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, bias, _, scale_a, scale_b, activation, *_ = inputs
-    ctx.save_for_backward(x, weight, bias)
-    ctx.scaled = scale_a is not None or scale_b is not None
-    ctx.activation, ctx.inputs = activation, len(inputs)
+@dataclass(frozen=True)
+class Gradients:
+    """The backward pass of a format's operator, `setup` and `backward` as torch.library.register_autograd has them."""
 
+    gemm: Gemm
 
-def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
-    """By the library, as torch.nn.functional.linear's; what an activation was given is computed anew."""
-    if ctx.scaled:
-        raise NotImplementedError("genkern has no gradient of products with scales: call them under torch.no_grad()")
-    x, weight, bias = ctx.saved_tensors
-    type_x, type_weight = x.dtype, weight.dtype
-    if type_x != type_weight:
-        x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
-    if ctx.activation not in (None, "none"):
-        # Where this pass is differentiated itself, through what the activation was given too.
-        twice = torch.is_grad_enabled()
-        before = x @ weight.mT if weight.dim() == 3 else torch.nn.functional.linear(x, weight, bias)
-        before = before if twice else before.detach().requires_grad_()
-        with torch.enable_grad():
-            after = getattr(torch.nn.functional, ctx.activation)(before)
-        (grad,) = torch.autograd.grad(after, before, grad.to(after.dtype), create_graph=twice)
-    grad = grad.to(x.dtype)
-    flat = grad.reshape(-1, grad.shape[-1])
-    of_x = (grad @ weight).to(type_x) if ctx.needs_input_grad[0] else None
-    of_weight = None
-    if ctx.needs_input_grad[1]:
-        of_weight = grad.mT @ x if weight.dim() == 3 else flat.mT @ x.reshape(-1, x.shape[-1])
-        of_weight = of_weight.to(type_weight)
-    of_bias = flat.sum(0).to(bias.dtype) if bias is not None and ctx.needs_input_grad[2] else None
-    return of_x, of_weight, of_bias, *[None] * (ctx.inputs - 3)
+    def setup(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, weight, bias, _, scale_a, scale_b, activation, *own = inputs
+        ctx.save_for_backward(x, weight, bias)
+        ctx.scaled = scale_a is not None or scale_b is not None
+        ctx.activation, ctx.inputs = activation, len(inputs)
+        named = zip((field.name for field in fields_of(self.gemm.op.fields)), own, strict=False)
+        ctx.own = {name: value for name, value in named if value is not None}
+
+    def backward(self, ctx: Any, grad: Any) -> tuple[Any, ...]:
+        """What has no row is computed as torch.nn.functional.linear's backward pass is; what an activation was given
+        is computed anew.
+        """
+        if ctx.scaled:
+            raise NotImplementedError(
+                "genkern has no gradient of products with scales: call them under torch.no_grad()"
+            )
+        x, weight, bias = ctx.saved_tensors
+        type_x, type_weight = x.dtype, weight.dtype
+        if type_x != type_weight:
+            x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
+        if ctx.activation not in (None, "none"):
+            # Where this pass is differentiated itself, through what the activation was given too.
+            twice = torch.is_grad_enabled()
+            before = x @ weight.mT if weight.dim() == 3 else torch.nn.functional.linear(x, weight, bias)
+            before = before if twice else before.detach().requires_grad_()
+            with torch.enable_grad():
+                after = getattr(torch.nn.functional, ctx.activation)(before)
+            (grad,) = torch.autograd.grad(after, before, grad.to(after.dtype), create_graph=twice)
+        grad = grad.to(x.dtype)
+        flat = grad.reshape(-1, grad.shape[-1])
+        of_x = self._product(grad, weight.mT, ctx.own).to(type_x) if ctx.needs_input_grad[0] else None
+        of_weight = None
+        if ctx.needs_input_grad[1]:
+            rows, columns = (grad, x) if weight.dim() == 3 else (flat, x.reshape(-1, x.shape[-1]))
+            of_weight = self._product(rows.mT, columns.mT, ctx.own).to(type_weight)
+        of_bias = flat.sum(0).to(bias.dtype) if bias is not None and ctx.needs_input_grad[2] else None
+        return of_x, of_weight, of_bias, *[None] * (ctx.inputs - 3)
+
+    def _product(self, x: Any, weight: Any, own: Mapping[str, Any]) -> Any:
+        return self.gemm(x, weight, **own) if self.gemm.is_tuned(x, weight, own) else x @ weight.mT

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.parameter import BLOCK_SIZE_M
-from genkern.kernels.argument import Constant, Descriptor
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import MOST_PROMISED, Constant, Descriptor, alignment_of
 from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import PackedCall, PackedWinner
 
@@ -30,6 +32,32 @@ _CLEARLY = 1.02
 _FEW_ROWS = 64
 # What a config's name says of its tile. Who calls a family of someone's own knows none of its other parameters.
 _ROWS = re.compile(rf"_{BLOCK_SIZE_M.prefix}([1-9][0-9]{{0,9}})_")
+
+
+@dataclass(frozen=True, order=True)
+class Relatives:
+    """What problems have in common whose winners may serve one another's M: all but that (`problem` has M = 1).
+
+    `divides` is what M is a multiple of where A is column-major: rows of A have M elements in memory then, so that
+    kernels, and the library too, have other loads where they begin at multiples of other powers of two bytes. Up to
+    MOST_PROMISED bytes, beyond which nothing is gained. 1 where A is row-major.
+    """
+
+    problem: GemmProblem
+    divides: int
+
+    @classmethod
+    def of(cls, problem: GemmProblem) -> Relatives:
+        divides = 1
+        if not problem.row_major_a:
+            divides = min(alignment_of(problem.M), MOST_PROMISED // DTYPES[problem.dtype_a].size_bytes)
+        return cls(replace(problem, M=1), divides)
+
+    @property
+    def step(self) -> int:
+        """From one M of theirs to the next: multiples of a power of two, and where it is not the largest, odd ones."""
+        largest = MOST_PROMISED // DTYPES[self.problem.dtype_a].size_bytes
+        return self.divides if self.problem.row_major_a or self.divides == largest else 2 * self.divides
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from genkern.gemm.config import Config, in_text, name_of
-from genkern.gemm.records import Measurement, Outcome
+from genkern.gemm.records import CONFIG_WINS, TIE, VENDOR_WINS, Measurement, Outcome
 from genkern.kernels.catalogue import form_of
+from genkern.timing.blocks import are_long
 from genkern.timing.libraries import OURS, TORCH, library_of
 from genkern.timing.session import Budget
 from genkern.timing.statistics import Estimate, compared, estimate
@@ -17,8 +18,8 @@ _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_
 _ALL_MAY_WIN = Budget()
 # A winner may take so much longer than the fastest, where nobody can say that it does, for what else speaks for it.
 _NO_MATTER = 1.0025
-# Calls are long from here on, and near the fastest up to this; at most so many of these, whose launches take so long.
-_LONG_US, _NEAR = 40.0, 1.05
+# Calls are near the fastest up to this; at most so many of them, whose launches take so long.
+_NEAR = 1.05
 _MOST_NEAR, _ROUND_US = 160, 100_000.0
 _NEITHER = (Outcome.OVER_RESOURCES, Outcome.IDENTICAL, Outcome.PREDICTED_OUT)
 
@@ -39,7 +40,7 @@ def semifinalists(screened: Iterable[Measurement], most: int) -> list[str]:
     measured = [m for m in screened if m.outcome is Outcome.MEASURED and m.duration_us is not None]
     best_us = min((m.duration_us for m in measured if m.duration_us is not None), default=0.0)
     names = finalists(measured, most)
-    if best_us < _LONG_US:
+    if not are_long(best_us):
         return names
     near = [m for m in measured if m.duration_us is not None and m.duration_us <= _NEAR * best_us]
     return finalists(near, max(most, min(_MOST_NEAR, int(_ROUND_US / best_us)))) if len(near) > most else names
@@ -116,12 +117,15 @@ def ranking(
 
 
 def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _ALL_MAY_WIN) -> str:
-    """What a dispatcher should use: "config", or "vendor" where the vendor library is faster or tied.
+    """Who is the faster one (CHOICES), by rounds that chose neither: "tie" where nobody can say (`compared`).
 
-    Also where no kernel of genkern's may win, and the library has one.
+    The library also where no kernel of genkern's may win, and it has one.
     """
-    beats = _beats(winner, vendor) if budget.may_win(library_of(winner.config)) else not _is_measured(vendor)
-    return "config" if beats else "vendor"
+    if vendor is None or not _is_measured(vendor):
+        return CONFIG_WINS
+    if not budget.may_win(library_of(winner.config)):
+        return VENDOR_WINS
+    return {-1: CONFIG_WINS, 0: TIE, 1: VENDOR_WINS}[_compared(winner, vendor)]
 
 
 def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measurement]:

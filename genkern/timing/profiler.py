@@ -24,6 +24,12 @@ class Profiler(Protocol):
         PyTorch's own call of it is named VENDOR, another call of it as results name it (genkern.timing.libraries).
         """
 
+    def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+        """Time these again, and these calls of the finals' libraries, in rounds that chose none of them.
+
+        What cannot be timed any more is missing, or has no time.
+        """
+
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         """Names of the `most` fastest under load, as far as that can be told; else of the first of them."""
 

@@ -21,7 +21,8 @@ class Budget:
 
     `protocol` is "genkern" (screen cheaply, re-time finalists round-robin) or "tune_gemm" (ten launches,
     the last one counts). The finals have `min_rounds` to `final_rounds` rounds, and no more than `min_rounds`
-    after `finals_s` seconds. `timeout_s` limits a candidate's screening, and each of its turns in the finals.
+    after `finals_s` seconds, which is enough to choose by; the rounds that say how fast the chosen one is come after
+    (profiling/finals.py). `timeout_s` limits a candidate's screening, and each of its turns in the finals.
     `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
     cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`). `exhaustive`
     measures all group sizes of a binary, also where the first is far beyond the best, and all copies of a binary.
@@ -34,7 +35,7 @@ class Budget:
     screen_launches: int = 4
     final_rounds: int = 60
     min_rounds: int = 10
-    finals_s: float = 2.0
+    finals_s: float = 0.5
     finalists: int = 12
     timeout_s: float = 10.0
     rotating_mb: float = 256.0

@@ -22,7 +22,7 @@ from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op, groups_of
-from genkern.profiling.supervised import check_of_answer
+from genkern.profiling.measured_process import check_of_answer
 from genkern.profiling.supervisor import run_supervised
 from genkern.timing.session import TOLERANCE, Budget, Session
 

@@ -12,15 +12,16 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.records import Outcome
 from genkern.recorded.charges import Charges, charges_of
 from genkern.recorded.problem import RecordedProblem
+from genkern.search.limit import NO_LIMIT, Allowance, Limit
 from genkern.search.screening import SCREENING
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Task, Unit
@@ -59,15 +60,16 @@ def simulated(
     *,
     jobs: int = JOBS,
     charges: Charges | None = None,
+    limit: Limit = NO_LIMIT,
     at_a_time: int = AT_A_TIME,
 ) -> Simulated:
     """Have a strategy search what is recorded, with `at_a_time` units under way for each of so many workers.
 
+    Where the `limit` is reached, what is under way is dropped, and what is being measured is measured to its end.
     What a measured process leaves out by itself (`SCREENING`) is left out here, unless the strategy wants every config.
     Raises InputError for a strategy that asks for what it must not.
     """
-    screening = Screening() if chosen.every else SCREENING
-    simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]), screening)
+    simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]), limit)
     return simulation.run(_Farm(jobs), at_a_time * jobs)
 
 
@@ -122,23 +124,27 @@ class _Farm:
 
 
 class _Simulation:
-    def __init__(
-        self, chosen: ChosenStrategy, recorded: RecordedProblem, charges: Charges, screening: Screening
-    ) -> None:
-        self._name, self._recorded, self._charges, self._screening = chosen.name, recorded, charges, screening
+    def __init__(self, chosen: ChosenStrategy, recorded: RecordedProblem, charges: Charges, limit: Limit) -> None:
+        self._name, self._every, self._recorded, self._charges = chosen.name, chosen.every, recorded, charges
+        self._screening = Screening() if chosen.every else SCREENING
         self._outcomes = dict(zip(recorded.configs, recorded.outcomes, strict=True))
+        self._allowance, self._end_s = Allowance(limit.binaries, ()), limit.seconds or math.inf
         self._now_s = self._own_s = 0.0
         task = Task(recorded.problem, recorded.gpu, recorded.configs, lambda unit: False, chosen.number)
+        task = replace(task, most=limit.binaries)
         with self._thinking():
             self._strategy = chosen.make(task)
         self._units: list[Unit] = []
         self._places: dict[Config, int] = {}
         self._ready: list[int] = []
         self._dropped: set[int] = set()
+        self._refused: set[Config] = set()
+        self._first_copy: dict[Config, Config] = {}
         # What the measured process has, and when it has measured the first of that.
         self._measuring: deque[Config] = deque()
         self._measured_s = math.inf
         self._measured: list[Config] = []
+        self._is_over = False
         self._best_us = math.inf
         self._first_us: dict[Config, float] = {}
 
@@ -147,6 +153,10 @@ class _Simulation:
             self._ask(farm, depth - len(farm.under_way))
             farm.begin(self._now_s)
             self._launch()
+            if self._measured and min(farm.next_s, self._measured_s) > self._end_s:
+                self._now_s, self._end_s, self._is_over = max(self._now_s, self._end_s), math.inf, True
+                for place in [*farm.under_way, *self._ready]:
+                    self._drop(place, farm)
             # At one moment the farm comes first: what is there then can be the most wanted.
             if farm.next_s <= self._measured_s:
                 if farm.next_s == math.inf:
@@ -159,10 +169,10 @@ class _Simulation:
                 self._finish(farm)
 
     def _ask(self, farm: _Farm, room: int) -> None:
-        if room <= 0:
+        if room <= 0 or self._is_over:
             return
         with self._thinking():
-            asked = list(self._strategy.ask(room))
+            asked = self._allowance.take(room, self._strategy.ask)
         for unit in asked:
             place = len(self._units)
             for config in unit.configs:
@@ -180,29 +190,49 @@ class _Simulation:
         unit = self._units[place]
         refused: dict[Outcome, list[Config]] = {}
         for config in unit.configs:
-            if self._is_refused(config):
-                refused.setdefault(self._outcomes[config], []).append(config)
+            if (why := self._refusal(config)) is not None:
+                refused.setdefault(why, []).append(config)
+                self._refused.add(config)
         if sum(map(len, refused.values())) < len(unit.configs):
             heapq.heappush(self._ready, place)
             binary = self._recorded.binaries.get(unit.configs[0]) or f"of unit {place}"
             self._tell(Compiled(unit, binary, cached), farm)
         for outcome, configs in refused.items():
             self._tell(Refused(unit, tuple(configs), outcome), farm)
+        if place not in self._ready:
+            self._allowance.unmeasured(unit)
 
-    def _is_refused(self, config: Config) -> bool:
-        """What took the measured process no time never came to it; a device refuses launches for lack of room too."""
-        return self._outcomes[config] in _REFUSED and config not in self._recorded.took_ms
+    def _refusal(self, config: Config) -> Outcome | None:
+        """Why a config that was made is no candidate, as a bench says it; None for one that is measured.
+
+        Of copies the first that is made is measured, whichever that was when it was recorded.
+        """
+        original = self._original(config)
+        if self._outcomes[original] in _REFUSED and original not in self._recorded.took_ms:
+            # What took the measured process no time never came to it: a device refuses for lack of room too.
+            return self._outcomes[original]
+        first = self._first_copy.setdefault(original, config)
+        return None if first == config or self._every else Outcome.IDENTICAL
+
+    def _original(self, config: Config) -> Config:
+        return self._recorded.copies.get(config, config)
 
     def _launch(self) -> None:
         """A measured process that has nothing to do takes the most wanted of what is ready, to its last config."""
         while not self._measuring and self._ready:
             place = heapq.heappop(self._ready)
+            configs = [config for config in self._units[place].configs if config not in self._refused]
             if place not in self._dropped:
-                self._measuring.extend(c for c in self._units[place].configs if not self._is_refused(c))
+                self._allowance.measured(self._units[place])
+                self._measuring.extend(configs)
+                continue
+            for config in configs:
+                # It is not measured after all, and copies of it may be.
+                self._first_copy.pop(self._original(config), None)
         if self._measuring and self._measured_s == math.inf:
             config = self._measuring[0]
-            taken_s = 0.0 if self._is_left_out(config) else self._charges.of_measurement_s(self._recorded, config)
-            self._measured_s = self._now_s + taken_s
+            taken_s = self._charges.of_measurement_s(self._recorded, self._original(config))
+            self._measured_s = self._now_s + (0.0 if self._is_left_out(config) else taken_s)
 
     def _is_left_out(self, config: Config) -> bool:
         if self._screening.sibling_factor is None:
@@ -212,11 +242,11 @@ class _Simulation:
 
     def _finish(self, farm: _Farm) -> None:
         config, self._measured_s = self._measuring.popleft(), math.inf
-        us = self._recorded.us.get(config)
+        us, outcome = self._recorded.us.get(self._original(config)), self._outcomes[self._original(config)]
         if self._is_left_out(config):
             self._tell(Lost(config, Outcome.PREDICTED_OUT), farm)
-        elif us is None or self._outcomes[config] is not Outcome.MEASURED:
-            self._tell(Lost(config, self._outcomes[config]), farm)
+        elif us is None or outcome is not Outcome.MEASURED:
+            self._tell(Lost(config, outcome), farm)
         else:
             self._measured.append(config)
             self._best_us = min(self._best_us, us)
@@ -228,11 +258,16 @@ class _Simulation:
         with self._thinking():
             self._strategy.tell(event)
             dropped = list(self._strategy.drop())
-        for unit in dropped:
+        for unit in self._allowance.forget(dropped):
             if (place := self._places.get(unit.configs[0])) is None:
                 raise InputError(f"the strategy {self._name} dropped {unit.configs[0].name}, which it did not ask for")
-            self._dropped.add(place)
-            farm.drop(place)
+            self._drop(place, farm)
+
+    def _drop(self, place: int, farm: _Farm) -> None:
+        self._dropped.add(place)
+        if place in farm.under_way or place in self._ready:
+            self._allowance.unmeasured(self._units[place])
+        farm.drop(place)
 
     @contextmanager
     def _thinking(self) -> Iterator[None]:
@@ -244,14 +279,16 @@ class _Simulation:
 
     def _result(self, compiled: int) -> Simulated:
         recorded = self._recorded
-        right = [config for config in self._measured if config not in recorded.wrong]
-        left_out = self._dropped or len(self._places) < len(recorded.configs)
+        right = {self._original(config): config for config in self._measured}
+        right = {original: config for original, config in right.items() if original not in recorded.wrong}
+        best = min(right, key=lambda config: recorded.us[config], default=None)
+        left_out = self._dropped or self._allowance.leaves_out or len(self._places) < len(recorded.configs)
         return Simulated(
             asked=tuple(self._units),
             compiled=compiled,
             measured=tuple(self._measured),
             seconds=self._now_s,
-            best=min(right, key=lambda config: recorded.us[config], default=None),
+            best=None if best is None else right[best],
             loss=_loss(right, recorded.us, recorded.wrong),
             final_loss=_loss(right, recorded.final_us, recorded.wrong),
             own_s=self._own_s,
@@ -259,7 +296,7 @@ class _Simulation:
         )
 
 
-def _loss(found: list[Config], us: dict[Config, float], wrong: frozenset[Config]) -> float | None:
+def _loss(found: Iterable[Config], us: dict[Config, float], wrong: frozenset[Config]) -> float | None:
     """The best time of these over the best of all that are right, less 1; None where none of them has one."""
     best_us = min((us[config] for config in found if config in us), default=None)
     return None if best_us is None else best_us / min(us[config] for config in us if config not in wrong) - 1

@@ -38,7 +38,9 @@ from genkern.space.space import Space
 from genkern.timing.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget
+from genkern.timing.standing import SHARED
 from genkern.tuning.check import Checker
+from genkern.tuning.compared import Compared, confirmed
 from genkern.tuning.progress import Progress
 from genkern.tuning.search import NOTHING_SAID, Confidence, Search
 
@@ -47,11 +49,12 @@ _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
 @dataclass(frozen=True)
 class Provenance:
-    """What every winner of a run says of its origin."""
+    """What every winner of a run says of its origin; `shared`: another program worked on the GPU meanwhile."""
 
     arch: str
     device: str
     versions: tuple[tuple[str, str], ...]
+    shared: bool = False
 
 
 @dataclass
@@ -173,7 +176,7 @@ class Tuner:
         if facts.winner is not None:
             # Decided by an earlier run, whose neighbours were others: a file that says so may be in use.
             report.winner = facts.winner
-        if incumbent is not None:
+        if incumbent is not None and report.incumbent is None:
             report.incumbent = report.candidates[incumbent.name]
         report.outcomes.update(m.outcome for m in report.candidates.values())
         report.warnings = tuple(barren_families(report.candidates.values()))
@@ -258,7 +261,14 @@ class Tuner:
         while ranked := ranking(contenders, vendor, wins):
             if self._passes(job, facts, report, ranked[0]):
                 runner_up = self._runner_up(job, facts, report, ranked[1:])
-                return self._winner(job, ranked[0], facts.checks.get(ranked[0].config), report, runner_up)
+                before = report.candidates.get(incumbent.name) if incumbent else None
+                chosen = Compared(ranked[0], runner_up, vendor, report.torch, before)
+                with report.stage("confirm"):
+                    again = confirmed(self.profiler, self.journal, job, facts, chosen)
+                if again.is_measured:
+                    report.vendor, report.torch, report.incumbent = again.vendor, again.torch, again.incumbent
+                    return self._winner(job, again, facts.checks.get(again.winner.config), report)
+                report.candidates[again.winner.config] = again.winner
             contenders.remove(ranked[0])
         report.message = "no finalist ran and was correct (--profile_file says why)"
         return None
@@ -324,23 +334,16 @@ class Tuner:
             self.journal.checked(job.session.problem, check)
         return check
 
-    def _winner(
-        self,
-        job: Job,
-        final: Measurement,
-        check: Check | None,
-        report: Report,
-        runner_up: Measurement | None,
-    ) -> Winner:
+    def _winner(self, job: Job, compared: Compared, check: Check | None, report: Report) -> Winner:
+        final, runner_up, vendor, torch = compared.winner, compared.runner_up, compared.vendor, compared.torch
         assert final.duration_us is not None
-        vendor, torch = report.vendor, report.torch
         return Winner(
             problem=job.session.problem,
             config=Config.parse(final.config),
             duration_us=final.duration_us,
             spread_us=spread_us(final.samples_us),
             samples=len(final.samples_us),
-            time_source=final.time_source,
+            time_source=final.time_source + SHARED * self.provenance.shared,
             arch=self.provenance.arch,
             device=self.provenance.device,
             versions=self.provenance.versions,

@@ -183,6 +183,10 @@ class _LaunchProfiler(ABC):
                     ended[name] = self._not_seen(name, run, "final")
         return [ended[name] for name in (*racers, VENDOR) if name in ended]
 
+    def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+        """The same rounds once more, in another process."""
+        return self.retime(session, finalists)
+
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         """The first: a process of its own under the profiler would take longer than what it tells is worth."""
         return [candidate.config.name for candidate in candidates[:most]]

@@ -25,6 +25,8 @@ from genkern.journal.line import entry_of
 
 # `make test-long` kills 50 times.
 KILLS = repeats(3, 50)
+# How the machine names the stages whose times are these facts.
+STAGES = {"screened": "screen", "retimed": "retime", "confirmed": "confirm"}
 SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in (16, 32, 64, 128))
 # How long processes below a killed command may live on; a busy machine included.
 GONE_S = 10.0
@@ -120,9 +122,9 @@ def times_in(journal: Path) -> dict[str, dict[str, dict[str, float]]]:
         fact, value = entry["fact"], entry["value"]
         if fact == "problem":
             sizes.append("{M}x{N}x{K}".format(**value))
-            times[sizes[-1]] = {"screen": {}, "retime": {}}
-        elif fact in ("screened", "retimed"):
-            of_stage = times[sizes[entry["problem"]]]["screen" if fact == "screened" else "retime"]
+            times[sizes[-1]] = {stage: {} for stage in STAGES.values()}
+        elif fact in STAGES:
+            of_stage = times[sizes[entry["problem"]]][STAGES[fact]]
             for one in measurements_of(value):
                 assert one.config not in of_stage
                 of_stage[one.config] = one.samples_us[0]

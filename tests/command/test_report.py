@@ -124,6 +124,9 @@ def test_shares_of_the_bounds() -> None:
 def test_how_fast_the_libraries_are(vendor: str, vendor_us: float | None, torch_us: float | None, said: str) -> None:
     """The best of the vendor's library, by whose choice, and PyTorch's own where that is another."""
     assert versus_text(10.0, vendor_us, vendor, torch_us) == said
+    tie = versus_text(10.0, vendor_us, vendor, torch_us, tie=True)
+    assert tie == (said.replace("vendor (cublaslt)", "vendor (cublaslt), a tie") if vendor == ALGORITHM else tie)
+    assert ("a tie" in tie) == (vendor_us is not None)
 
 
 def test_a_table_names_the_librarys_call() -> None:

@@ -107,7 +107,7 @@ def test_benchmark_times_every_config(
     assert float(rows[0]["us"]) == pytest.approx(50, rel=1e-2)
     assert float(rows[0]["vendor_us"]) == pytest.approx(150, rel=1e-2)
     assert f"64x4096x4096 a16w16 bf16: {float(rows[2]['us']):.2f} us, " in ran.out
-    assert log.read_text().split() == ["retime"] * 3
+    assert log.read_text().split() == ["retime", "confirm"] * 3
     assert results.read_bytes() == before
 
 

@@ -7,7 +7,7 @@ MACHINE in the environment holds a JSON object with any of
     faster    {config: microseconds}: times of configs; others take 100
     taken     a folder: the time of a config is another each time it is taken of a size, and often that of others
     apart     with `taken`: no two configs have times that tie; the names of all
-    replay    a file: {size: {"screen" or "retime": {config: microseconds}}}: the times to give
+    replay    a file: {size: {"screen", "retime" or "confirm": {config: microseconds}}}: the times to give
     gate      [number, file]: that process's measurement number `number` waits until the file is there; with a third
               value, only on the device of this number
     log       a file: the measured process adds a line for each config that it times
@@ -85,9 +85,11 @@ def _serve() -> None:
         elif request["command"] == "retime":
             names = [entry["config"] for entry in request["candidates"]] + ["vendor"]
             names += MACHINE.get("lt", {}) if request["cublaslt"] else []
-            _log("retime")
+            names += request["algorithms"]
+            stage = "confirm" if request["confirm"] else "retime"
+            _log(stage)
             rounds = request["max_rounds"]
-            times = {name: _us("retime", name) for name in names}
+            times = {name: _us(stage, name) for name in names}
             samples = {name: [us * (1 + 1e-5 * i) for i in range(rounds)] for name, us in times.items()}
             answer = {
                 "samples_us": samples,

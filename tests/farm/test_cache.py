@@ -90,6 +90,31 @@ def test_damage_is_noticed_and_mended(cache: BinaryCache, data: st.DataObject) -
     assert cache.get(KEY) == stored
 
 
+def test_deep_records_are_damage(cache: BinaryCache) -> None:
+    """JSON that is nested too deep to be read is no bug of ours."""
+    for opening in (b"[", b'{"seal":'):
+        put(cache)
+        (cache.path(KEY) / "genkern.json").write_bytes(opening * 200_000)
+        assert cache.get(KEY) is None
+
+
+def test_an_entry_under_another_key_is_not_believed(cache: BinaryCache) -> None:
+    """Entries that have changed places are each compiled again; those of before keys stood in them are taken."""
+    other = "cd" + KEY[2:]
+    put(cache)
+    cache.put_failure(Failure(other, Outcome.COMPILE_FAILED, "no"))
+    first, second = cache.path(KEY), cache.path(other)
+    first.rename(first.with_name("aside"))
+    second.rename(first)
+    first.with_name("aside").rename(second)
+    assert cache.get(KEY) is None
+    assert cache.get(other) is None
+    assert put(cache) == cache.get(KEY)
+    path = first / "genkern.json"
+    path.write_bytes(_sealed({k: v for k, v in json.loads(path.read_bytes()).items() if k not in ("seal", "key")}))
+    assert cache.get(KEY) is not None
+
+
 @pytest.mark.parametrize("text", ["", "[]", "1", "null", "{}", '{"outcome": null}', '{"seal": 1}'])
 def test_foreign_records_count_as_missing(cache: BinaryCache, text: str) -> None:
     """A record that is not genkern's is never an error."""

@@ -221,6 +221,15 @@ def test_rows_round_trip(tmp_path: Path) -> None:
         path.write_text("\n".join(line.partition(",")[2] for line in lines) + "\n")
 
 
+def test_times_of_a_shared_gpu_say_so(tmp_path: Path) -> None:
+    """As a libtype of its own, which is no other library's."""
+    path = tmp_path / "tuned.csv"
+    write_results(path, [dataclasses.replace(BF16, time_source="cudagraph_shared")], 256)
+    assert ",genkern_shared," in path.read_text()
+    (row,) = read_results(str(path))
+    assert (row.time_source, row.is_genkerns, row.measured) == ("measured_shared", True, True)
+
+
 def test_rows_have_no_activation(tmp_path: Path) -> None:
     """No column could say one: not that of the command line either."""
     path = str(tmp_path / "tuned.csv")

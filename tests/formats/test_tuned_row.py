@@ -71,6 +71,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     full, plain = read(tmp_path, results_text([FULL, PLAIN]))
     assert (full.choice, full.interval_us, full.vendor_interval_us) == ("vendor", (12.4322, 12.6), (12.4, 12.7))
     assert (plain.choice, plain.interval_us, plain.vendor_interval_us) == ("config", None, None)
+    assert read(tmp_path, results_text([replace(FULL, choice="tie")]))[0].choice == "tie"
 
 
 def test_the_librarys_call_is_named(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_parameter_that_there_is_not_is_one_line(keys: str, said: str, tmp_pat
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("'choice': 'vendor'", "'choice': 'cublas'", "choice = 'cublas' is not usable; write config or vendor"),
+        ("'choice': 'vendor'", "'choice': 'cublas'", "choice = 'cublas' is not usable; write config, vendor or tie"),
         ("'choice': 'vendor'", "'choice': 1", "choice = 1"),
         ("'interval_low_us': 12.4322", "'interval_low_us': 13.0", "are not an interval"),
         ("'interval_low_us': 12.4322, ", "", "are not an interval"),

@@ -71,6 +71,7 @@ def filled(path: Path) -> Journal:
     journal.screened(PROBLEM, replace(CRASHED, config="innocent"))
     journal.retracted(PROBLEM, ["innocent", "unknown"])
     journal.retimed(PROBLEM, FINALS)
+    journal.confirmed(PROBLEM, FINALS[:1])
     journal.checked(PROBLEM, CHECK)
     journal.checked(PROBLEM, LOST)
     journal.won(WINNER)
@@ -94,6 +95,7 @@ def test_every_fact_survives(hostile_path: Path) -> None:
     assert again.of(PROBLEM).ended == Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, "")
     assert again.of(PROBLEM).winner == WINNER
     assert again.of(PROBLEM).finals == FINALS
+    assert again.of(PROBLEM).confirmed == FINALS[:1]
     assert again.of(PROBLEM).checks == {NAME: CHECK}
     assert again.of(PROBLEM).unchecked == {LOST.config: LOST}
     assert again.of(OTHER).winner is None

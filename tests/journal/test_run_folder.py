@@ -12,7 +12,7 @@ from command import environment
 
 from genkern.errors import OutputError
 from genkern.journal.file_lock import Locked, held, sole_run
-from genkern.journal.run_folder import run_folder
+from genkern.journal.run_folder import modules_folder, run_folder
 
 HOLDS = """
 import sys
@@ -92,6 +92,30 @@ def test_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="--cache_dir"), run_folder(tmp_path / "file" / "modules"):
         pass
+
+
+def test_a_cache_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that others have filled may be: modules go below TMPDIR, with or without a folder for them there."""
+    cache, elsewhere = tmp_path / "cache", tmp_path / "tmp"
+    cache.mkdir()
+    elsewhere.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", cache], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("this user may not mount a file system")
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    try:
+        with modules_folder(cache) as folder:
+            (folder / "module.py").touch()
+            assert folder.parent == elsewhere
+        with pytest.raises(OutputError), run_folder(cache / "modules"):
+            pass
+    finally:
+        subprocess.run(["umount", "-l", cache], check=True)
+    assert list(elsewhere.iterdir()) == []
+    with modules_folder(cache) as folder:
+        assert folder.parent == cache / "modules"
+    with modules_folder(tmp_path / "new") as folder:
+        assert folder.parent == tmp_path / "new" / "modules"
 
 
 def test_a_lock_is_held_by_one(tmp_path: Path) -> None:

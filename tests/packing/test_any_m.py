@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_gemms import CLUSTER, FEW_ROWS, GEMV, TILED, TMA_SWAPPED, WARP_SPECIALIZED_SWAPPED, taking
+from small_gemms import CLUSTER, FEW_ROWS, GEMV, SWAPPED, TILED, TMA_SWAPPED, WARP_SPECIALIZED_SWAPPED, taking
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -19,11 +19,15 @@ from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan, main_variant
 from genkern.ops.op import get_op
-from genkern.packing.any_m import lower_tiles, reach
+from genkern.packing.any_m import Reach, lower_tiles, reach
+from genkern.runtime.untuned import Relatives
 
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(100, 200, 512)
 CONFIGS = taking(PROBLEM)
+COLUMN_MAJOR = taking(replace(PROBLEM, M=96, row_major_a=False)) + [
+    config for config in taking(replace(PROBLEM, M=97, row_major_a=False)) if config.values.get("realigned")
+]
 ALL = (1, 10**5)
 
 
@@ -54,11 +58,33 @@ def numbers(plan: LaunchPlan, m: int, units: int) -> object:
 @settings(max_examples=25)
 def test_a_plan_for_any_m_is_that_of_each(config: Config, m: int, units: int) -> None:
     """Grids, numbers and workspaces are those of the plan for that M alone, and no mask that it needs is missing."""
-    found = reach(PROBLEM, config, H200, ALL)
-    assert found.least_m <= PROBLEM.M <= found.most_m
-    there = replace(PROBLEM, M=m)
+    require_alike(PROBLEM, config, m, units)
+
+
+@pytest.mark.parametrize("config", COLUMN_MAJOR, ids=lambda config: config.name)
+@given(steps=st.integers(-100, 400), divides=st.sampled_from([1, 2, 4, 8]), units=st.integers(1, 200))
+@settings(max_examples=25)
+def test_so_is_that_of_a_column_major_a(config: Config, steps: int, divides: int, units: int) -> None:
+    """For every M that is a multiple of the same power of two: what the kernels are promised of it is so."""
+    problem = replace(PROBLEM, M=96 + divides % 8, row_major_a=False)
+    if legal(problem, config, H200):
+        return
+    relatives = Relatives.of(problem)
+    assert relatives.divides == divides
+    m = problem.M + steps * relatives.step
+    if m > 0:
+        assert Relatives.of(replace(problem, M=m)) == relatives
+        require_alike(problem, config, m, units)
+
+
+def require_alike(problem: GemmProblem, config: Config, m: int, units: int) -> None:
+    """Whatever a plan for any M says of this one, the plan for it alone says too."""
+    found = reach(problem, config, H200, ALL)
+    assert found.least_m <= problem.M <= found.most_m
+    there = replace(problem, M=m)
     if not found.least_m <= m <= found.most_m:
         return
+    assert found.kernels_of == problem or plan_of(found.kernels_of, config, True).keeps_promises(m)
     assert not legal(there, config, H200)
     assert numbers(plan_of(found.kernels_of, config, True), m, units) == numbers(
         plan_of(there, config, False), m, units
@@ -69,7 +95,7 @@ def test_a_plan_for_any_m_is_that_of_each(config: Config, m: int, units: int) ->
 
 
 def test_reach_ends_where_legality_does() -> None:
-    """One row for gemv, as many as fit for skinny, neighbours for the others; column-major A for its own M alone."""
+    """One row for gemv, as many as fit for skinny, neighbours for the others."""
     ends = []
     for config, m in ((GEMV, 1), (replace(FEW_ROWS, SPLIT_K=1), 3), (TILED, 100)):
         found = reach(replace(PROBLEM, M=m), config, H200, (2 if m > 1 else 1, 4000))
@@ -81,9 +107,29 @@ def test_reach_ends_where_legality_does() -> None:
             assert not inside or legal(there, config, H200) or not same
     assert ends[2] == (2, 4000)
     assert ends[0] == (1, 1)
-    column_major = replace(PROBLEM, M=96, row_major_a=False)
-    found = reach(column_major, TILED, H200, ALL)
-    assert (found.least_m, found.most_m, found.kernels_of) == (96, 96, column_major)
+
+
+def test_a_column_major_a_reaches_its_like() -> None:
+    """Kernels that are promised no more than all of these are: 16 bytes, less where M is odd or twice an odd number."""
+    for m, dtype, found in (
+        (96, "bf16", (8, 3000, 104)),
+        (104, "bf16", (8, 3000, 104)),
+        (100, "bf16", (4, 2996, 100)),
+        (97, "bf16", (1, 2999, 97)),
+        (64, "bf16", (8, 3000, 72)),
+        (64, "int8", (16, 2992, 80)),
+        (64, "fp32", (4, 3000, 68)),
+    ):
+        op = "a8w8" if dtype == "int8" else "a16w16"
+        out = "bf16" if dtype == "int8" else dtype
+        problem = GemmProblem(m, 200, 512, op, dtype, dtype, out, row_major_a=False)
+        reached = reach(problem, TILED, H200, (1, 3000))
+        assert (reached.least_m, reached.most_m, reached.kernels_of.M) == found
+    # No row of tiles that are lower than what divides M overhangs.
+    lower = replace(SWAPPED, BLOCK_SIZE_M=8)
+    assert reach(replace(PROBLEM, M=104, row_major_a=False), lower, H200, ALL) == Reach(
+        8, 10**5, replace(PROBLEM, M=104, row_major_a=False)
+    )
 
 
 LOWER = {

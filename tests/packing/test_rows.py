@@ -67,9 +67,9 @@ def test_a_winner_whose_kernels_cannot_be_had() -> None:
 
 def test_a_config_that_beats_pytorchs_call_serves_other_m() -> None:
     """Where the library's best wins by an algorithm of this M, which is not called for another."""
-    for torch_us, served in ((11.0, 1), (9.0, 0)):
-        (row,) = rows_of([replace(ROW, choice="vendor", vendor_us=8.0, torch_us=torch_us)], None, False).packed
-        assert (row.winner.choice, row.winner.torch_us, len(row.wanted)) == ("vendor", torch_us, served)
+    for choice, torch_us, served in (("vendor", 11.0, 1), ("vendor", 9.0, 0), ("tie", 11.0, 1), ("tie", 9.0, 0)):
+        (row,) = rows_of([replace(ROW, choice=choice, vendor_us=8.0, torch_us=torch_us)], None, False).packed
+        assert (row.winner.choice, row.winner.torch_us, len(row.wanted)) == (choice, torch_us, served)
 
 
 def test_what_is_left_out_is_counted() -> None:
@@ -84,11 +84,24 @@ def test_what_is_left_out_is_counted() -> None:
     ]
     found = rows_of(rows, None, False)
     assert [row.winner.time_us for row in found.packed] == [9.0]
-    assert found.left_out.pop("twice, the faster one stays") == 2
+    assert found.left_out.pop("twice, the better proved or faster one stays") == 2
     assert found.left_out.pop("of other libraries") == 1
     assert any(reason.startswith("predicted") for reason in found.left_out)
     assert any(reason.startswith("not legal") for reason in found.left_out)
     assert len(rows_of(rows, None, True).packed) == 2
+
+
+def test_a_proved_row_stays() -> None:
+    """Whatever the times: of two for one problem a proof, a measurement, and an idle GPU count first."""
+    for worse in (
+        replace(ROW, check="", duration_us=1.0),
+        replace(ROW, check="none", duration_us=1.0),
+        replace(ROW, time_source="predicted", duration_us=1.0),
+        replace(ROW, time_source="cudagraph_shared", duration_us=1.0),
+    ):
+        for order in ([ROW, worse], [worse, ROW]):
+            found = rows_of(order, None, True)
+            assert [row.winner.time_us for row in found.packed] == [10.0]
 
 
 def test_an_architecture_must_be_known() -> None:

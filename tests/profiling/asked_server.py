@@ -98,7 +98,10 @@ class Parent:
         return self.server.answer({"command": command, **values}, self._tell)
 
     def screen(self, name: str) -> dict[str, Any]:
-        return self.ask("screen", configs=[name_of(name)], binaries=[name])
+        answer = self.ask("screen", configs=[name_of(name)], binaries=[name])
+        # Of the host's clock, which is a real one.
+        answer.pop("took_ms", None)
+        return answer
 
     def _tell(self, said: dict[str, Any]) -> None:
         if "running" in said:
@@ -106,7 +109,7 @@ class Parent:
         else:
             self.answers.append(said)
 
-    def retime(self, *names: str, vendor: bool = True, cublaslt: bool = False) -> dict[str, Any]:
+    def retime(self, *names: str, vendor: bool = True, cublaslt: bool = False, **more: Any) -> dict[str, Any]:
         candidates = [{"config": name_of(name), "binaries": [name]} for name in names]
         limits = {"min_rounds": 10, "max_rounds": 20, "seed": 0}
-        return self.ask("retime", candidates=candidates, vendor=vendor, cublaslt=cublaslt, **limits)
+        return self.ask("retime", candidates=candidates, vendor=vendor, cublaslt=cublaslt, **limits, **more)

@@ -105,8 +105,9 @@ def retime(request: dict[str, Any], init_type: str) -> None:
     names = [entry["config"] for entry in request["candidates"]]
     names += ["vendor"] if request["vendor"] else []
     names += ["cublaslt 131000 " + "5a" * 64] if request["cublaslt"] and init_type.endswith("lt") else []
+    names += request["algorithms"]
     rounds = request["max_rounds"]
-    log(f"retime {len(names)} {request['min_rounds']} {rounds}")
+    log(f"{'confirm' if request['confirm'] else 'retime'} {len(names)} {request['min_rounds']} {rounds}")
     samples: dict[str, list[float]] = {}
     errors = {}
     for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -89,3 +90,41 @@ def test_the_library_costs_about_a_tenth_of_a_size(
         assert len(answer["samples_us"]) == 13 + racing * cublaslt
         launches[cublaslt] = len(gpu.launched)
     assert launches[False] * (most - 0.06) < launches[True] < launches[False] * most
+
+
+def test_a_confirmation_is_among_those_that_are_named(gpu: FakeGpu) -> None:
+    """The one algorithm, found by its name, with neither a screening nor an early end; PyTorch's own where asked."""
+    parent = Parent()
+    answer = parent.retime("us10", vendor=False, algorithms=[LT[12]], confirm=True)
+    assert {name: len(us) for name, us in answer["samples_us"].items()} == {name_of("us10"): 20, LT[12]: 20}
+    assert answer["samples_us"][LT[12]] == pytest.approx([12.0] * 20)
+    assert not set(gpu.launched) & {LT[us] for us in (9, 14, 15, 19, 30)}
+    assert set(parent.retime("us10", algorithms=[], confirm=True)["samples_us"]) == {name_of("us10"), "vendor"}
+
+
+def test_long_calls_are_confirmed_in_blocks(gpu: FakeGpu) -> None:
+    """Each round has 30 ms of one call after the other, in samples of 5 ms; of short calls the usual samples."""
+    parent = Parent()
+    for us, calls in ((39, 6), (50, 6 * 17)):
+        parent.gemm.calls.clear()
+        answer = parent.retime(f"us{us}", vendor=False, confirm=True)
+        # Launched once to see that it can be, once to see how long it is, and captured.
+        assert len(parent.gemm.calls) - 2 == calls
+        assert answer["samples_us"][name_of(f"us{us}")] == pytest.approx([us] * (20 if us < 40 else 8))
+    gpu.launched.clear()
+    parent.retime("us50", "us60", vendor=False, confirm=True)
+    launched = (name for name in gpu.launched if name != "sleep")
+    blocks = [(name, len([*calls])) for name, calls in groupby(launched)][4:]
+    # As many samples as begin before 30 ms are over; two blocks of one call may meet.
+    assert {(name, calls % (6 * 17 * {"us50": 6, "us60": 5}[name])) for name, calls in blocks} == {
+        ("us50", 0),
+        ("us60", 0),
+    }
+
+
+def test_an_algorithm_that_is_gone_costs_itself(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that this release of the library does not take."""
+    monkeypatch.setattr(FakeAlgorithms, "broken", (12,))
+    answer = Parent().retime("us10", vendor=False, algorithms=[LT[12]], confirm=True)
+    assert set(answer["samples_us"]) == {name_of("us10")}
+    assert set(answer["errors"]) == {LT[12]}

@@ -378,3 +378,20 @@ def test_the_process_sees_its_one_device(
         assert profiler.device == seen
     finally:
         profiler.close()
+
+
+def test_a_confirmation_times_those_that_are_named(session: Session, profiler: SupervisedProfiler) -> None:
+    """Configs, and the library's calls as the finals named them; a culprit costs what it costs in the finals."""
+    algorithm = "cublaslt 131000 " + "5b" * 64
+    wanted = [candidate("good", 4), candidate("good", 5)]
+    found = profiler.confirm(session, wanted, [algorithm, "vendor"])
+    assert [m.config for m in found] == [*(each.config.name for each in wanted), "vendor", algorithm]
+    assert events(session)[-1][1] == "confirm 4 2 4"
+    assert [m.config for m in profiler.confirm(session, wanted[:1], [])] == [wanted[0].config.name]
+    bad = candidate("final_killed", 2)
+    outcomes = {m.config: m.outcome for m in profiler.confirm(session, [wanted[0], bad], [algorithm])}
+    assert outcomes == {
+        wanted[0].config.name: Outcome.MEASURED,
+        algorithm: Outcome.MEASURED,
+        bad.config.name: Outcome.CRASHED,
+    }

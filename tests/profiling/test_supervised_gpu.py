@@ -36,6 +36,7 @@ from genkern.ops.op import get_op
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.timing.libraries import VENDOR
 from genkern.timing.session import Budget, Session
+from genkern.timing.statistics import TIE_RATIO
 
 # Beside 14 processes that import PyTorch, restarts took 5.2 to 7.3 s (H200).
 on_an_idle_machine = pytest.mark.skipif(
@@ -218,8 +219,12 @@ def _us(finals: dict[str, Measurement], name: str) -> float:
 @pytest.fixture
 def gemm(tmp_path: Path) -> tuple[Session, Candidate]:
     """1024 x 1024 x 1024 in bf16, and one config of it."""
+    return made(GemmProblem(1024, 1024, 1024), tmp_path)
+
+
+def made(problem: GemmProblem, tmp_path: Path) -> tuple[Session, Candidate]:
+    """The problem, and one config of it."""
     arch = detect_devices()[0].arch
-    problem = GemmProblem(1024, 1024, 1024)
     config = Config("tiled", 128, 128, 64, 8, 1, 4, 3)
     module, loaded = make_module(tmp_path, problem, [config], arch)
     path = Path(str(loaded.__file__))
@@ -272,6 +277,29 @@ def test_flushed_code_is_slower(gemm: tuple[Session, Candidate], tmp_path: Path)
     warm_us = _us(_finals("cupti", session, [candidate], tmp_path), name)
     cold_us = _us(_finals("cupti", cold, [candidate], tmp_path), name)
     assert 0.98 * warm_us <= cold_us <= 2 * warm_us
+
+
+@pytest.mark.gpu
+@on_an_idle_machine
+@pytest.mark.parametrize(("size", "least", "most"), [(1024, 10, 60), (4096, 5, 8)])
+def test_one_binary_is_confirmed_to_be_level_with_itself(size: int, least: int, most: int, tmp_path: Path) -> None:
+    """Under three names, in samples of short calls and in blocks of long ones; the rounds take less than 1.5 s."""
+    session, candidate = made(GemmProblem(size, size, size), tmp_path)
+    names = [replace(candidate.config, num_stages=stages) for stages in (2, 3, 4)]
+    profiler = SupervisedProfiler("cudagraph", 0, str(tmp_path / "binaries"), str(tmp_path))
+    try:
+        profiler.retime(session, [candidate])
+        started_s = time.monotonic()
+        found = profiler.confirm(session, [replace(candidate, config=name) for name in names], [VENDOR])
+        took_s = time.monotonic() - started_s
+    finally:
+        profiler.close()
+    medians = [_us({m.config: m for m in found}, name.name) for name in names]
+    assert max(medians) <= TIE_RATIO * min(medians)
+    assert [m.config for m in found] == [*(name.name for name in names), VENDOR]
+    (rounds,) = {len(m.samples_us) for m in found}
+    assert least <= rounds <= most
+    assert took_s < 1.5
 
 
 @pytest.mark.gpu

@@ -22,6 +22,8 @@ def test_every_config_of_the_space_has_its_row(tmp_path: Path) -> None:
     assert {outcomes[config.name] for config in BROKEN} == {"compile_failed"}
     assert {outcomes[config.name] for config in COPIES} == {"identical"}
     assert [name for name, outcome in outcomes.items() if outcome == "crashed"] == [LOST]
+    copies = {name: of for name, of in zip(found.rows["config"], found.rows["copy_of"], strict=True) if of}
+    assert copies == {copy.name: of.name for copy, of in zip(COPIES, FIT[15:], strict=True)}
     assert dict(zip(found.rows["config"], found.rows["right"], strict=True))[WRONG.name] is False
 
 
@@ -44,15 +46,16 @@ def test_a_row_says_what_the_journal_does(tmp_path: Path) -> None:
 
 
 def test_a_space_that_was_left_is_not_whole(tmp_path: Path) -> None:
-    """Neither without an end of the search, nor where configs were left out in their measurement."""
+    """Nor one whose search has no end; what was left out in its measurement has an outcome."""
     found = rows_of(PROBLEM, journal(tmp_path / "r.journal", most=5).of(PROBLEM))
     assert (found.whole, found.space) == (False, None)
     left = journal(tmp_path / "left.journal", lost=Outcome.PREDICTED_OUT).of(PROBLEM)
     found = rows_of(PROBLEM, left)
-    assert (found.whole, found.space, found.count) == (False, len(CONFIGS), len(CONFIGS) + 1)
+    assert (found.whole, found.space, found.count) == (True, len(CONFIGS), len(CONFIGS) + 1)
     # What says of copies that they are some is of no use where measurements were retracted since.
     del left.screened[FIT[0].name]
-    assert rows_of(PROBLEM, left).count == len(CONFIGS) - len(COPIES)
+    found = rows_of(PROBLEM, left)
+    assert (found.whole, found.count) == (False, len(CONFIGS) - len(COPIES))
 
 
 def test_a_run_says_where_it_comes_from(tmp_path: Path) -> None:

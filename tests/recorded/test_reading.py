@@ -56,6 +56,7 @@ def test_a_journal_comes_back_exactly(tmp_path: Path) -> None:
         assert found.final_us == {config: US[config.name] * 1.0123456789 for config in (WRONG, BEST)}
         assert found.library_us == {"torch": 9.9}
         assert found.wrong == {WRONG}
+        assert found.copies == dict(zip(COPIES, FIT[15:], strict=True))
 
 
 def test_journals_are_read_as_tables_are(tmp_path: Path) -> None:

@@ -123,19 +123,37 @@ def _winner(data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _plan(data: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _winner(data)["calls"][0]["plan"]
+    return found
+
+
+def _wide(depth: int) -> object:
+    """An operation on operations, 2 to the power of `depth` of them."""
+    return ["*", _wide(depth - 1), _wide(depth - 1)] if depth else ["*", "M", 3]
+
+
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "another schema": lambda data: data.update(schema=module.SCHEMA + 1),
     "has other fields": lambda data: data.update(more=1),
     "no list": lambda data: data.update(winners={}),
-    "neither config nor vendor": lambda data: _winner(data).update(choice="__import__('os')"),
+    "none of config, vendor, tie": lambda data: _winner(data).update(choice="__import__('os')"),
     "no element type": lambda data: _winner(data)["problem"].update(dtype_a="fp12"),
     "is not a whole number": lambda data: _winner(data)["problem"].update(M=0),
     "neither true nor false": lambda data: _winner(data)["problem"].update(bias=1),
     "no time in microseconds": lambda data: _winner(data).update(time_us=-1),
     "no whole number": lambda data: _winner(data)["calls"][0].update(least_m=0),
     "one binary for each": lambda data: _winner(data)["calls"][0]["binaries"].clear(),
-    "leaves SPLIT_K open": lambda data: _winner(data)["calls"][0]["plan"].update(counters="SPLIT_K"),
-    "no operation on them": lambda data: _winner(data)["calls"][0]["plan"].update(counters="__import__('os')"),
+    "leaves SPLIT_K open": lambda data: _plan(data).update(counters="SPLIT_K"),
+    "no operation on them": lambda data: _plan(data).update(counters="__import__('os')"),
+    "a workspace of 1000000000000, not": lambda data: _plan(data).update(workspace=10**12),
+    "a workspace of -1, not": lambda data: _plan(data).update(workspace=-1),
+    "counters of -1, not": lambda data: _plan(data).update(counters=-1),
+    "a grid of 1099511627776, not": lambda data: _plan(data)["launches"][0].update(grid=[2**40, 1, 1]),
+    "a number from 1 to 16": lambda data: _plan(data)["launches"][0].update(cluster=10**9),
+    "is no number, none of": lambda data: _plan(data).update(workspace=2**63),
+    "is not JSON": lambda data: _plan(data).update(workspace=2**70),
+    "no number, none of": lambda data: _plan(data).update(workspace=_wide(10)),
     "another digest": lambda data: next(iter(data["binaries"].values())).update(sha256="0" * 64),
     "beside products has no binary": lambda data: data.update(row_kernels=[["sm_90", "order_int64", "0" * 64]]),
     "where a name belongs": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),

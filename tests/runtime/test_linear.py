@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -82,6 +83,24 @@ def test_patches_come_off_in_any_order(context: Context, gpu: FakeGpu) -> None:
     again.undo()
     other(x)
     assert len(gpu.driver.launched) == 3
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@torch.no_grad()
+def test_nothing_is_left_of_patches(context: Context, order: tuple[int, ...]) -> None:
+    """Undone in the order in which they were made, or in any other, also with somebody else's function around them."""
+    for others in (None, lambda linear: lambda *given: linear(*given)):
+        patches = [patched(Model(), context) for _ in order]
+        if others is not None:
+            nn.functional.linear = others(nn.functional.linear)  # type: ignore[assignment]
+        try:
+            for number in order:
+                patches[number].undo()
+            assert others is not None or nn.functional.linear is LIBRARY
+            x = torch.randn(3, 512).bfloat16()
+            assert nn.functional.linear(x, x).equal(LIBRARY(x, x))
+        finally:
+            nn.functional.linear = LIBRARY
 
 
 def test_autocast_casts(context: Context, gpu: FakeGpu) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -74,11 +76,12 @@ def test_the_nearest_whose_kernels_serve() -> None:
 
 
 def test_a_row_that_the_library_won_serves_others() -> None:
-    """With its config, where that is faster than PyTorch's call; its own M is the library's."""
-    won = replace(winner(64, (17, 127), 11.0), choice="vendor", library_us=10.0, torch_us=12.0)
-    tuned = table(won)
-    assert [found(tuned, m) for m in (64, 60)] == [None, 64]
-    assert tuned.tuned(won.problem) == [(64, "vendor")]
+    """Or that nobody won. With its config, where that is faster than PyTorch's call; its own M is the library's."""
+    for choice in ("vendor", "tie"):
+        won = replace(winner(64, (17, 127), 11.0), choice=choice, library_us=10.0, torch_us=12.0)
+        tuned = table(won)
+        assert [found(tuned, m) for m in (64, 60)] == [None, 64]
+        assert tuned.tuned(won.problem) == [(64, choice)]
 
 
 def test_another_device_has_no_row() -> None:
@@ -96,6 +99,39 @@ def test_the_faster_of_two_rows_stays() -> None:
         tuned = table(*order)
         assert tuned.find(slow.problem).winner is fast
         assert tuned.doubled == [slow]
+
+
+def test_what_is_believed_more_beats_what_is_faster() -> None:
+    """A proof any row without one, a measurement a prediction, an idle GPU's time one beside a program; in any order.
+
+    The library's call needs no proof.
+    """
+    of = functools.partial(winner, 16, (16, 16))
+    proved = replace(of(20.0), choice="config")
+    best_last = [
+        replace(of(1.0), check="", time_source="predicted"),
+        replace(of(2.0), check="interpreter", time_source=""),
+        replace(of(8.0), time_source="predicted"),
+        replace(of(9.0), time_source="cudagraph_shared"),
+        proved,
+    ]
+    for worse, better in itertools.combinations(best_last, 2):
+        for order in ((worse, better), (better, worse)):
+            tuned = table(*order)
+            assert tuned.find(worse.problem).winner is better, (worse, better)
+            assert tuned.doubled == [worse]
+    by_library = replace(winner(16, None, 15.0), check="")
+    assert table(proved, by_library).find(proved.problem).why == "the library is as fast"
+
+
+def test_neighbours_are_of_one_kind() -> None:
+    """An M that nobody tuned is served by what is believed most: its time is compared with no other kind."""
+    proved = winner(16, (1, 63), 10.0)
+    shared = replace(winner(64, (17, 127), 2.0), time_source="cudagraph_shared")
+    tuned = table(proved, shared)
+    assert [found(tuned, m) for m in (15, 64, 60)] == [16, 64, None]
+    assert [m for m, _ in tuned.tuned(proved.problem)] == [16, 64]
+    assert found(table(shared), 60) == 64
 
 
 def test_the_nearest() -> None:

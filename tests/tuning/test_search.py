@@ -87,6 +87,9 @@ class Timer:
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
         raise NotImplementedError
 
+    def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+        raise NotImplementedError
+
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         raise NotImplementedError
 

@@ -11,11 +11,13 @@ import pytest
 from recorded_runs import BEST, BROKEN, CONFIGS, COPIES, FIT, LOST, UNITS, US, WRONG, journal
 
 from genkern.errors import InputError
+from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.records import Outcome
 from genkern.recorded.charges import charges_of
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
+from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Strategy, Task, Unit
 from genkern.tuning.simulated import Simulated, simulated
@@ -64,18 +66,21 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedProblem:
     return problem
 
 
-def played(strategy: Strategy, recorded: RecordedProblem, jobs: int = 16, every: bool = True) -> Simulated:
+def played(
+    strategy: Strategy, recorded: RecordedProblem, jobs: int = 16, every: bool = True, limit: Limit = NO_LIMIT
+) -> Simulated:
     def make(task: Task) -> Strategy:
         assert task.configs == CONFIGS
         assert not task.is_cached(UNITS[0])
         return strategy
 
-    return simulated(ChosenStrategy("own.py", make, every=every), recorded, jobs=jobs)
+    return simulated(ChosenStrategy("own.py", make, every=every), recorded, jobs=jobs, limit=limit)
 
 
 def took_s(recorded: RecordedProblem, *units: Unit) -> float:
-    """Of all first measurements of units, those that were lost too."""
-    return sum(recorded.took_ms.get(config, 0.0) for unit in units for config in unit.configs) / 1000
+    """Of all first measurements of units, lost ones too; copies take what those do that they are copies of."""
+    configs = [recorded.copies.get(config, config) for unit in units for config in unit.configs]
+    return sum(recorded.took_ms.get(config, 0.0) for config in configs) / 1000
 
 
 def test_exhaustive_finds_the_best_and_pays_for_everything(recorded: RecordedProblem) -> None:
@@ -84,7 +89,7 @@ def test_exhaustive_finds_the_best_and_pays_for_everything(recorded: RecordedPro
     assert (found.loss, found.final_loss, found.expected_loss) == (0.0, 0.0, 0.0)
     assert found.best == BEST
     assert found.compiled == len(found.asked) == len(UNITS)
-    assert sorted(found.measured) == sorted(TIMED)
+    assert sorted(found.measured) == sorted([*TIMED, *COPIES])
     last = found.asked[-1]
     assert found.seconds == pytest.approx(sum(COMPILE_S) + took_s(recorded, last))
 
@@ -95,8 +100,7 @@ def test_more_workers_take_no_longer(recorded: RecordedProblem) -> None:
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] == seconds[-2]
     assert seconds[0] > 3 * seconds[-1]
-    # The unit that takes longest has copies only, which nobody measures.
-    assert seconds[-1] == max(COMPILE_S)
+    assert seconds[-1] == pytest.approx(max(COMPILE_S) + took_s(recorded, UNITS[-1]))
 
 
 def test_who_asks_for_nothing_has_nothing(recorded: RecordedProblem) -> None:
@@ -141,19 +145,31 @@ def test_what_is_dropped_is_not_begun(recorded: RecordedProblem) -> None:
 
 
 def test_outcomes_are_told_as_they_were(recorded: RecordedProblem) -> None:
-    """A refused compile, copies, a crash; and what is wrong is timed, but nobody's best."""
+    """A refused compile, a crash; and what is wrong is timed, but nobody's best."""
     strategy = Scripted([UNITS])
     found = played(strategy, recorded)
-    told = [event for event in strategy.events if isinstance(event, Refused)]
-    refused = {event.outcome: event.configs for event in told}
-    assert refused == {Outcome.COMPILE_FAILED: BROKEN, Outcome.IDENTICAL: COPIES}
+    refused = [event for event in strategy.events if isinstance(event, Refused)]
+    assert refused == [Refused(UNITS[6], BROKEN, Outcome.COMPILE_FAILED)]
     lost = [event for event in strategy.events if isinstance(event, Lost)]
     assert lost == [Lost(Config.parse(LOST), Outcome.CRASHED)]
     assert Measured(WRONG, US[WRONG.name]) in strategy.events
     assert recorded.us[WRONG] < recorded.us[BEST]
     assert found.best == BEST
     compiled = [event.binary for event in strategy.events if isinstance(event, Compiled)]
-    assert sorted(compiled) == [f"{place:016x}" for place in range(6)]
+    assert sorted(compiled) == [f"{place:016x}" for place in (0, 1, 2, 3, 4, 5, 7)]
+
+
+def test_of_copies_the_first_is_measured(recorded: RecordedProblem) -> None:
+    """Whichever that was when it was recorded, with the same times; all of them where every config is wanted."""
+    for first, second in ((UNITS[5], UNITS[7]), (UNITS[7], UNITS[5])):
+        strategy = Scripted([[first], [second]])
+        found = played(strategy, recorded, every=False)
+        assert found.measured == first.configs
+        assert Refused(second, second.configs, Outcome.IDENTICAL) in strategy.events
+        assert Measured(first.configs[0], US[UNITS[5].configs[0].name]) in strategy.events
+        assert found.best in first.configs
+        assert found.seconds == pytest.approx(5.5 + 7.5, abs=0.1)
+        assert played(Scripted([[first], [second]]), recorded).measured == (*first.configs, *second.configs)
 
 
 def test_a_loss_is_of_what_was_measured(recorded: RecordedProblem) -> None:
@@ -176,6 +192,23 @@ def test_group_sizes_are_left_out_as_a_measured_process_does(recorded: RecordedP
     assert found.seconds == pytest.approx(2.5 + 0.5 + first_ms / 1000)
     everything = played(Scripted([[unit] for unit in order]), recorded)
     assert everything.measured == (*UNITS[2].configs, *UNITS[0].configs)
+
+
+def test_limits_are_hard(recorded: RecordedProblem) -> None:
+    """So many binaries are measured, refused ones not counted; or no more is begun when the time is up."""
+    found = simulated(chosen_strategy("predicted"), recorded, limit=Limit.parse("3"))
+    assert len({compiled_of(config) for config in found.measured}) == 3
+    assert found.expected_loss is None
+    order = [UNITS[6], UNITS[0], UNITS[1], UNITS[2]]
+    counted = played(Scripted([[unit] for unit in order]), recorded, limit=Limit.parse("2"))
+    assert counted.measured == (*UNITS[0].configs, *UNITS[1].configs)
+    timed = played(Scripted([UNITS]), recorded, limit=Limit.parse("2s"))
+    assert timed.measured == (*UNITS[0].configs, *UNITS[1].configs)
+    assert (timed.seconds, timed.compiled) == (2.0, 8)
+    # No sooner than one is measured.
+    late = played(Scripted([[UNITS[2]], [UNITS[0]]]), recorded, limit=Limit.parse("2s"))
+    assert late.measured == UNITS[2].configs
+    assert late.seconds == pytest.approx(2.5 + took_s(recorded, UNITS[2]))
 
 
 def test_a_binary_is_compiled_once(recorded: RecordedProblem) -> None:
@@ -214,7 +247,7 @@ def test_what_was_not_recorded_is_charged_by_medians(recorded: RecordedProblem) 
     nothing = {**recorded.columns, "took_ms": np.full(len(CONFIGS), np.nan)}
     unknown = replace(recorded, columns={**nothing, "compile_s": nothing["took_ms"]})
     free = charges_of([unknown])
-    assert (free.any_compile_s, free.took_ms) == (0.0, 0.0)
+    assert (free.slowest_s, free.took_ms) == (0.0, 0.0)
     assert (free.compiles_unknown, free.measurements_unknown) == (1.0, 1.0)
     assert simulated(chosen_strategy("exhaustive"), unknown).seconds == 0.0
     charged = simulated(chosen_strategy("exhaustive"), unknown, jobs=1, charges=charges)

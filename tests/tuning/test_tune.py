@@ -16,6 +16,7 @@ from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, 
 from genkern.journal.journal import Journal
 from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
 from genkern.timing.session import Budget, Session
+from genkern.tuning.compared import Compared
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 PROBLEM = GemmProblem(64, 4096, 4096)
@@ -39,6 +40,9 @@ class Finals:
     def __init__(self, finals: list[Measurement]) -> None:
         self._finals = finals
         self.asked: list[list[str]] = []
+        self.confirmed: list[list[str]] = []
+        # What is other than in the finals.
+        self.again: dict[str, Measurement] = {}
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         return [candidate.config.name for candidate in candidates[-most:]]
@@ -46,6 +50,10 @@ class Finals:
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
         self.asked.append([candidate.config.name for candidate in finalists])
         return self._finals
+
+    def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+        self.confirmed.append([*(candidate.config.name for candidate in finalists), *calls])
+        return [self.again.get(m.config, m) for m in self._finals if m.config in self.confirmed[-1]]
 
 
 class Verdicts:
@@ -147,7 +155,7 @@ def test_the_librarys_best_is_the_vendor_time(tmp_path: Path) -> None:
     finals[2] = final(ALGORITHM, 100.2)
     winner, _ = choose(tmp_path / "tie", finals, Verdicts())
     assert winner is not None
-    assert winner.choice == "vendor"
+    assert winner.choice == "tie"
 
 
 def test_a_wrong_algorithm_is_no_vendor_time(tmp_path: Path) -> None:
@@ -193,7 +201,7 @@ def test_every_finalist_is_checked_on_request(tmp_path: Path) -> None:
         report = Report(PROBLEM)
         report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in configs}
         checker = Verdicts(DEEP)
-        tuner = replace(a_tuner(journal, checker), check_all=check_all)
+        tuner = replace(a_tuner(journal, checker, Finals(finals)), check_all=check_all)
         winner = tuner._choose(Job(a_session(tmp_path), configs, {}), journal.of(PROBLEM), report)
         journal.close()
         assert winner is not None
@@ -214,9 +222,9 @@ def test_a_runner_up_is_checked_where_that_is_quick(tmp_path: Path) -> None:
         assert (checker.checked, winner.runner_up) == (checked, runner_up)
 
 
-@pytest.mark.parametrize(("vendor_us", "choice"), [(90, "vendor"), (100.2, "vendor"), (103, "config")])
-def test_the_vendor_library_wins_ties(vendor_us: float, choice: str, tmp_path: Path) -> None:
-    """The config is recorded all the same; a dispatcher is told not to use it."""
+@pytest.mark.parametrize(("vendor_us", "choice"), [(90, "vendor"), (100.2, "tie"), (103, "config")])
+def test_a_config_wins_loses_or_ties(vendor_us: float, choice: str, tmp_path: Path) -> None:
+    """The config is recorded all the same; a dispatcher uses it where it wins."""
     winner, _ = choose(tmp_path, [final(PLAIN.name, 100), final(VENDOR, vendor_us)])
     assert winner is not None
     assert (winner.config, winner.choice, winner.runner_up, winner.margin) == (PLAIN, choice, "", None)
@@ -239,7 +247,7 @@ def test_a_finalist_without_a_binary_cannot_be_checked(known: bool, tmp_path: Pa
         job = Job(a_session(tmp_path), {DEEP.name: Candidate(DEEP, ())}, unfit)
         report = Report(PROBLEM)
         report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in (*unfit, DEEP.name)}
-        winner = a_tuner(journal, Verdicts())._choose(job, journal.of(PROBLEM), report)
+        winner = a_tuner(journal, Verdicts(), Finals(finals))._choose(job, journal.of(PROBLEM), report)
         journal.close()
         assert winner is not None
         if checked_before:
@@ -298,6 +306,13 @@ def test_the_wrong_never_win(tmp_path: Path) -> None:
     assert "error ratio 0.5, worst row 0.25" in report.candidates[SPLIT.name].message
 
 
+def test_times_beside_another_program_say_so(tmp_path: Path) -> None:
+    """In the winner's source; that of its candidates is their timer's."""
+    tuner, job = a_tuner(None, None), Job(a_session(tmp_path), {})  # type: ignore[arg-type]
+    tuner = replace(tuner, provenance=replace(tuner.provenance, shared=True))
+    assert tuner._winner(job, Compared(final(PLAIN.name, 1)), None, Report(PROBLEM)).time_source == "cudagraph_shared"
+
+
 def test_nobody_right_is_no_winner(tmp_path: Path) -> None:
     """And the report says why."""
     winner, report = choose(tmp_path, [final(PLAIN.name, 90), final(VENDOR, 80)], Verdicts(PLAIN))
@@ -328,3 +343,58 @@ def test_what_cannot_be_checked_does_not_win(tmp_path: Path) -> None:
     winner, _ = choose(tmp_path / "unchecked", finals)
     assert winner is not None
     assert winner.config == gluon
+
+
+def test_figures_are_of_rounds_that_chose_nobody(tmp_path: Path) -> None:
+    """The config, the runner-up and the library's call are chosen by the finals; their times, and the tie, are not."""
+    finals = [final(PLAIN.name, 100), final(DEEP.name, 102), final(VENDOR, 110), final(ALGORITHM, 104)]
+    profiler = Finals(finals)
+    again = [final(PLAIN.name, 103), final(DEEP.name, 102.5), final(VENDOR, 111), final(ALGORITHM, 103.2)]
+    profiler.again = {m.config: m for m in again}
+    winner, report = choose(tmp_path, finals, Verdicts(), profiler=profiler)
+    assert winner is not None
+    assert profiler.confirmed == [[PLAIN.name, DEEP.name, ALGORITHM, VENDOR]]
+    assert (winner.config, winner.duration_us, winner.vendor, winner.vendor_us) == (PLAIN, 103, ALGORITHM, 103.2)
+    assert (winner.runner_up, winner.runner_up_us, winner.torch_us, winner.choice) == (DEEP.name, 102.5, 111, "tie")
+    assert winner.interval_us is not None
+    assert winner.interval_us[0] < 103 < winner.interval_us[1]
+    assert (report.vendor, report.torch) == (again[3], again[2])
+    # Candidates' times are all of the rounds that chose.
+    assert report.candidates[PLAIN.name].duration_us == 100
+
+
+def test_who_is_lost_in_the_confirmation_does_not_win(tmp_path: Path) -> None:
+    """The next one takes the place; what else is lost there is not compared with."""
+    finals = [final(PLAIN.name, 100), final(DEEP.name, 102), final(SPLIT.name, 104), final(VENDOR, 110)]
+    profiler = Finals(finals)
+    lost = Measurement(PLAIN.name, Outcome.CRASHED, "cudagraph", "final", message="killed by SIGSEGV")
+    profiler.again = {PLAIN.name: lost}
+    winner, report = choose(tmp_path / "winner", finals, Verdicts(), profiler=profiler)
+    assert winner is not None
+    assert (winner.config, winner.runner_up) == (DEEP, SPLIT.name)
+    assert report.candidates[PLAIN.name] == lost
+    profiler = Finals(finals)
+    gone = {name: Measurement(name, Outcome.NOT_SEEN, "cudagraph") for name in (DEEP.name, VENDOR)}
+    profiler.again = gone
+    winner, _ = choose(tmp_path / "others", finals, Verdicts(), profiler=profiler)
+    assert winner is not None
+    assert (winner.config, winner.duration_us, winner.runner_up_us) == (PLAIN, 100, None)
+    assert (winner.vendor, winner.vendor_us, winner.torch_us, winner.choice) == ("", None, None, "config")
+
+
+def test_the_winner_before_is_timed_beside_the_new_one(tmp_path: Path) -> None:
+    """Or a line that names both would compare times of different rounds."""
+    finals = [final(PLAIN.name, 100), final(DEEP.name, 102), final(SPLIT.name, 109)]
+    profiler = Finals(finals)
+    profiler.again = {SPLIT.name: final(SPLIT.name, 106)}
+    journal = Journal(tmp_path / "journal", {})
+    tuner = replace(a_tuner(journal, None, profiler), incumbents={PROBLEM: SPLIT})
+    report = Report(PROBLEM)
+    report.candidates = {m.config: replace(m, stage="screen") for m in finals}
+    ready = {m.config: Candidate(Config.parse(m.config), ()) for m in finals}
+    winner = tuner._choose(Job(a_session(tmp_path), ready), journal.of(PROBLEM), report)
+    journal.close()
+    assert winner is not None
+    assert profiler.confirmed == [[PLAIN.name, DEEP.name, SPLIT.name]]
+    assert report.incumbent is not None
+    assert report.incumbent.duration_us == 106

@@ -75,6 +75,10 @@ class Scripted:
         self._live("finals")
         return [self._measurement(one.config.name, self._finals, "final") for one in finalists]
 
+    def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+        self._live("confirm")
+        return [self._measurement(one.config.name, self._finals, "final") for one in finalists]
+
     def can_check(self, config: Config) -> bool:
         return True
 
@@ -266,7 +270,7 @@ def test_a_lost_check_says_nothing_and_is_made_again(workshop: Workshop, tmp_pat
             lost = candidate.config.name == KEPT[0]
             return replace(made, passed=False, method=NOT_CHECKED, lost=Outcome.CRASHED) if lost else made
 
-    # Killed in the second check, after the first was lost; the runner-up's is the third.
+    # Killed in the second check, after the first was lost; the runner-up's is the third, before the confirmation.
     whole = Lossy({}, {}, set())
     report = tuned(workshop, tmp_path / "whole", whole)
     assert report.winner is not None
@@ -274,10 +278,10 @@ def test_a_lost_check_says_nothing_and_is_made_again(workshop: Workshop, tmp_pat
     assert report.candidates[KEPT[0]].outcome is Outcome.CRASHED
     assert report.outcomes[Outcome.WRONG] == 0
     with pytest.raises(Killed):
-        tuned(workshop, tmp_path / "parts", Lossy({}, {}, set(), lives=len(whole.asked) - 2))
+        tuned(workshop, tmp_path / "parts", Lossy({}, {}, set(), lives=len(whole.asked) - 3))
     again = Scripted({}, {}, set())
     report = tuned(workshop, tmp_path / "parts", again)
-    assert again.asked == [f"check {KEPT[0]}", f"check {KEPT[1]}"]
+    assert again.asked == [f"check {KEPT[0]}", f"check {KEPT[1]}", "confirm"]
     assert report.winner is not None
     assert report.winner.config.name == KEPT[0]
 

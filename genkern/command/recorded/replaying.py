@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console
 
@@ -21,7 +22,8 @@ from genkern.ops.fields import problem_cells
 from genkern.recorded.charges import Charges, charges_of
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
-from genkern.search.strategies import ChosenStrategy, chosen_strategy, shown_names
+from genkern.search.limit import NO_LIMIT, Limit
+from genkern.search.strategies import chosen_strategy, shown_names
 from genkern.tuning.simulated import JOBS, Simulated, simulated
 
 _MOST_JOBS = 1024
@@ -80,6 +82,7 @@ def replay_parser() -> Parser:
     group.add_argument(
         "-j", "--jobs", type=_jobs, default=JOBS, metavar="N", help=f"compiles at a time (default: {JOBS})"
     )
+    group.add_argument("--budget", metavar="SECONDSs|N", help="a hard limit of each search, as a run's (default: none)")
     group.add_argument("-o", "--output", metavar="FILE", help="write a line for each size and strategy, as CSV")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -88,29 +91,26 @@ def replay_parser() -> Parser:
 def run_replay(options: argparse.Namespace, console: Console) -> int:
     """Print a table of sizes for each strategy. Raises InputError, ResultsError or OutputError."""
     chosen = [chosen_strategy(name) for name in options.search or [None]]
+    limit = Limit.parse(options.budget) if options.budget else NO_LIMIT
     if options.output:
         require_writable(options.output)
     problems = [recorded for recorded in recorded_problems(options.recorded) if recorded.us]
     if not problems:
         raise ResultsError(f"{shown_path(options.recorded)}: nothing that was measured is recorded there")
     charges = charges_of(problems)
-    replayed = [each for strategy in chosen for each in replays(strategy, problems, options.jobs, charges)]
-    for place, strategy in enumerate(chosen):
-        of_strategy = replayed[place * len(problems) : (place + 1) * len(problems)]
-        console.print("\n".join([f"{strategy.said}, {options.jobs} compiles at a time", *table(of_strategy), ""]))
+    within = f" within {limit.said}{'' if limit.seconds else ' binaries'}" if options.budget else ""
+    replayed: list[Replayed] = []
+    for strategy in chosen:
+        search = partial(simulated, strategy, jobs=options.jobs, charges=charges, limit=limit)
+        found = [Replayed(strategy.said, recorded, search(recorded)) for recorded in problems]
+        head = f"{strategy.said}{within}, {options.jobs} compiles at a time"
+        console.print("\n".join([head, *table(found), ""]))
+        replayed += found
     for note in notes(problems, charges):
         console.print(note)
     if options.output:
         write_whole(options.output, csv_text(replayed))
     return 0
-
-
-def replays(
-    strategy: ChosenStrategy, problems: Iterable[RecordedProblem], jobs: int, charges: Charges
-) -> Iterable[Replayed]:
-    """The strategy on each problem."""
-    for recorded in problems:
-        yield Replayed(strategy.said, recorded, simulated(strategy, recorded, jobs=jobs, charges=charges))
 
 
 def table(replayed: Sequence[Replayed]) -> list[str]:
@@ -137,7 +137,7 @@ def notes(problems: Sequence[RecordedProblem], charges: Charges) -> list[str]:
         (charges.measurements_unknown, "measurements"),
     ):
         if share > 0:
-            said.append(f"of {share:.1%} of the {what} nobody recorded how long they took: the median is charged")
+            said.append(f"of {share:.1%} of the {what} nobody recorded how long they took: medians are charged")
     return said
 
 

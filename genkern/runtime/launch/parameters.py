@@ -104,7 +104,7 @@ def parameters_of(
     """What the binary of a launch is passed, in order; `layouts` are of the operands, by name.
 
     `known` has "units", and "M" where the plan is for any. Raises ResultsError where the binary declares other
-    parameters, or where an operand does not lie as the binary was promised (`unmet`).
+    parameters, or where an operand does not lie as the binary was promised (`unmet`, `broken`).
     """
     encodings = list(binary.encodings)
     parameters: list[Parameter] = []
@@ -113,7 +113,7 @@ def parameters_of(
             raise ResultsError(
                 f"its plan has an operand {argument.operand}, which the format has no more: pack it again"
             )
-        if reason := unmet(argument, layouts):
+        if reason := unmet(argument, layouts) or broken(argument, known):
             raise ResultsError(reason)
         parameters += _passed(argument, encodings, layouts, known)
     sizes = tuple(parameter.size_bytes for parameter in parameters)
@@ -144,6 +144,15 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
     return ""
 
 
+def broken(argument: Argument, known: Mapping[str, int]) -> str:
+    """Why a kernel would rely on what is not so of a number: rows of a column-major A have M elements; or ""."""
+    if isinstance(argument, Integer) and argument.multiple_of > 1:
+        value = evaluate(argument.value, known)
+        if value % argument.multiple_of:
+            return f"{argument.name} is {value}, no multiple of {argument.multiple_of}"
+    return ""
+
+
 def _passed(
     argument: Argument, encodings: list[Encoding], layouts: Mapping[str, Layout], known: Mapping[str, int]
 ) -> Sequence[Parameter]:
@@ -154,7 +163,10 @@ def _passed(
     if isinstance(argument, Counters):
         return (Address(COUNTERS),)
     if isinstance(argument, Integer):
-        return (Number(evaluate(argument.value, known), 4),)
+        value = evaluate(argument.value, known)
+        if not -INT32 <= value < 2 * INT32:
+            raise ResultsError(f"its plan has {argument.name} = {value}, which has no 32 bits")
+        return (Number(value, 4),)
     if isinstance(argument, Constant):
         return ()
     assert isinstance(argument, (Leading, Stride, Descriptor, Map))

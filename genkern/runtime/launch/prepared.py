@@ -12,7 +12,15 @@ from genkern.gemm.problem import INT32
 from genkern.kernels.argument import Counters, Workspace
 from genkern.ops.op import get_op
 from genkern.runtime.launch.launcher import Driver, make_launches
-from genkern.runtime.launch.parameters import ALIGNMENT, COUNTERS, WORKSPACE, Layout, parameters_of
+from genkern.runtime.launch.parameters import (
+    ALIGNMENT,
+    COUNTERS,
+    WORKSPACE,
+    Layout,
+    Parameter,
+    TensorMap,
+    parameters_of,
+)
 from genkern.runtime.launch.shape import PreparedLaunch
 from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.packed import PackedOperand, PackedWinner
@@ -20,6 +28,8 @@ from genkern.runtime.table import Choice, Device
 
 # A workspace grows with M and stays: for an M that nobody tuned it is no larger than cuBLASLt's here.
 _MOST_UNTUNED_BYTES = 64 * 2**20
+# Of the accumulators' type, which kernels count in 32 bits; and one a tile of C, of 16 x 16 at 131072 x 131072.
+_MOST_ELEMENTS, _MOST_COUNTERS = INT32, 2**26
 
 
 class LiveGpu(Protocol):
@@ -51,6 +61,16 @@ def _changed(winner: PackedWinner) -> str:
         return ""
     packed, declared = ("; ".join(map(str, operands)) for operands in (winner.operands, now))
     return f"its kernel takes {packed}, {problem.op} now has {declared}"
+
+
+def _require_within(parameters: Sequence[Parameter], workspace_bytes: int) -> None:
+    """Raise ResultsError where a copy, by its descriptor, would not lie in the workspace."""
+    for each in parameters:
+        if isinstance(each, TensorMap) and each.tensor == WORKSPACE:
+            layout, start = each.layout, each.offset_bytes
+            end = start + ((layout.rows - 1) * layout.pitch + layout.columns) * layout.element_bytes
+            if not (start >= 0 and layout.columns <= layout.pitch and end <= workspace_bytes):
+                raise ResultsError(f"its plan has a copy at bytes {start} to {end} of {workspace_bytes}")
 
 
 @contextlib.contextmanager
@@ -111,6 +131,8 @@ class PreparedCall(ReadyCall):
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
         elements, counters = plan.workspace_elements(known)
+        if not (0 <= elements <= _MOST_ELEMENTS and 0 <= counters <= _MOST_COUNTERS):
+            raise ResultsError(f"{choice.why}, whose plan asks for {elements} elements and {counters} counters")
         arguments = [argument for launch in plan.launches for argument in launch.arguments]
         workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes
         takes_workspace, takes_counters = (
@@ -128,6 +150,7 @@ class PreparedCall(ReadyCall):
             for launch, sha256 in zip(plan.launches, choice.call.binaries, strict=True):
                 binary = bundle.contents.binaries[sha256]
                 parameters = parameters_of(launch, binary, layouts, known)
+                _require_within(parameters, workspace_bytes)
                 image = bundle.image(sha256)
                 function = gpu.driver.function(gpu.index, sha256, image, binary.symbol, binary.shared_bytes)
                 launches.append(PreparedLaunch.of(launch, binary, function, parameters, known))

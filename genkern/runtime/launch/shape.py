@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from genkern.errors import LaunchError
 from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.launch.parameters import Parameter
 from genkern.runtime.packed import PackedBinary
+
+# As CUDA bounds a grid, and HIP by one more.
+_MOST_PROGRAMS = 2**31 - 1, 2**16 - 1, 2**16 - 1
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,13 @@ class PreparedLaunch:
         parameters: tuple[Parameter, ...],
         known: Mapping[str, int],
     ) -> PreparedLaunch:
-        """The launch of a plan by the driver's handle of its binary, where what the plan hangs on is `known`."""
+        """The launch of a plan by the driver's handle of its binary, where what the plan hangs on is `known`.
+
+        Raises LaunchError for a grid that no GPU takes.
+        """
         programs = launch.programs(known)
+        if any(not 1 <= count <= most for count, most in zip(programs, _MOST_PROGRAMS, strict=True)):
+            raise LaunchError(f"{launch.symbol} would have {programs} programs: a GPU takes 1 to {_MOST_PROGRAMS}")
         asked = binary.threads, binary.shared_bytes, launch.cluster, launch.starts_early
         return cls(LaunchShape(function, programs, *asked), parameters)
 

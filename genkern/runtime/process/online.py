@@ -199,6 +199,7 @@ class Online:
         started_s = time.monotonic()
         jobs = max(1, len(os.sched_getaffinity(0)) // 2)
         arguments = ["-i", str(size), "-o", str(results), "--gpu_ids", str(gpu.index), "--jobs", str(jobs)]
+        arguments.append("--shared_gpu")
         try:
             self._run([*arguments, *self._options], log, 0)
         finally:

@@ -15,6 +15,7 @@ from pathlib import Path
 from genkern import __version__
 from genkern.errors import GenkernError, OutputError, ResultsError
 from genkern.files import cache_folder, read_bytes, shown_path, write_bytes_whole
+from genkern.gemm.records import CONFIG_WINS
 from genkern.gemm.triton_release import installed
 from genkern.kernels.cute.release import cute_installed, cute_version
 from genkern.runtime.bundle import SUFFIX, Bundle, is_bundle, read_bundle
@@ -114,7 +115,7 @@ def _require_own_rows(path: str) -> None:
     from genkern.formats.kind import read_results
 
     rows = read_results(path)
-    if not any(row.is_genkerns or row.choice == "vendor" for row in rows):
+    if not any(row.is_genkerns or row.choice != CONFIG_WINS for row in rows):
         raise ResultsError(f"{shown_path(path)}: none of its {len(rows)} rows is a kernel of genkern's")
 
 

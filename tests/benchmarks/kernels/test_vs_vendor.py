@@ -20,7 +20,7 @@ def test_files_together_have_each_size_once(tmp_path: Path, capsys: pytest.Captu
     vs_vendor.main([str(first), str(second)])
     one, other, together = capsys.readouterr().out.split("| M | sizes |")[1:]
     assert one.split("| --- |\n")[1].startswith(
-        "| 16 | 2 | 2.000 | 1.000 | 2.000 | 1.000 | - | - |\n| all | 2 | 2.000 |"
+        "| 16 | 2 | 2.000 | 1.000 | 2.000 | 1.000 | - | - | 2, 0, 0 |\n| all | 2 | 2.000 |"
     )
     assert "| all | 2 | 1.342 | 0.900 |" in other
     assert "| 1 | 1 | 0.900 |" in together
@@ -33,11 +33,15 @@ def test_what_is_called_is_the_faster_one(tmp_path: Path, capsys: pytest.Capture
     path = tmp_path / "a.yaml"
     won = winner(16, 10.0, vendor_us=20.0, torch_us=30.0)
     lost = winner(32, 10.0, vendor_us=8.0, torch_us=16.0, choice="vendor")
-    write_results(path, [won, lost])
+    tied = winner(64, 10.0, vendor_us=10.02, torch_us=20.04, choice="tie")
+    write_results(path, [won, lost, tied])
     vs_vendor.main([str(path), "--brief"])
     said = capsys.readouterr().out
     assert "| 16 | 1 | 2.000 | 2.000 | 2.000 | 2.000 | 3.000 | 3.000 |" in said
-    assert "| 32 | 1 | 0.800 | 0.800 | 1.000 | 1.000 | 2.000 | 2.000 |" in said
+    assert "| 32 | 1 | 0.800 | 0.800 | 1.000 | 1.000 | 2.000 | 2.000 | 0, 0, 1 |" in said
+    assert "| 64 | 1 | 1.002 | 1.002 | 1.000 | 1.000 | 2.000 | 2.000 | 0, 1, 0 |" in said
+    assert said.splitlines()[-2].startswith("| all | 3 |")
+    assert said.splitlines()[-2].endswith("| 1, 1, 1 |")
     assert "config" not in said
 
 

@@ -50,9 +50,9 @@ def test_strategies_are_compared(tables: Path, tmp_path: Path, capsys: pytest.Ca
     lines = [line.split() for line in first.splitlines()]
     assert lines[0] == ["exhaustive,", "16", "compiles", "at", "a", "time"]
     assert [row[0] for row in lines[2:]] == [PROBLEM.size, OTHER.size, "mean", "95", "worst"]
-    assert lines[2][:6] == [PROBLEM.size, "a16w16", "bf16", "8", "8", "17"]
+    assert lines[2][:6] == [PROBLEM.size, "a16w16", "bf16", "8", "8", "20"]
     assert lines[2][7:10] == ["0.00%"] * 3
-    assert lines[4][1:3] == ["8", "17"]
+    assert lines[4][1:3] == ["8", "20"]
     assert second.startswith("last.py ")
     assert "of 12.5% of the compiles nobody recorded" in notes
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
@@ -76,6 +76,17 @@ def test_fewer_workers_take_longer(tables: Path, tmp_path: Path, capsys: pytest.
     assert seconds[0] < seconds[1] == seconds[2]
 
 
+def test_a_budget_is_a_limit(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of binaries or of seconds on the simulated clock."""
+    done = run_here(capsys, "replay", tables, "--search", "random:1", "--budget", 2)
+    head, _, first, *_ = [line.split() for line in done.out.splitlines()]
+    assert head[:4] == ["random:1", "within", "2", "binaries,"]
+    assert first[0] == PROBLEM.size
+    assert int(first[5]) <= 6
+    done = run_here(capsys, "replay", tables, "--search", "random:1", "--budget", "2s")
+    assert done.out.startswith("random:1 within 2s, 16 compiles")
+
+
 def test_what_cannot_be_replayed_is_refused(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line: nothing recorded, a damaged table, no such strategy, one with a mistake."""
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
@@ -86,6 +97,7 @@ def test_what_cannot_be_replayed_is_refused(tables: Path, tmp_path: Path, capsys
         ((tables, "--search", "luck"), "--search luck: not"),
         ((tables, "--search", tmp_path / "bad.py"), "bad.py, line 11: AttributeError"),
         ((tables, "-j", "0"), "not a number of workers"),
+        ((tables, "--budget", "much"), "--budget much: write seconds"),
         ((), "RECORDED"),
     ):
         assert said in run_here(capsys, "replay", *argv).refusal

@@ -98,7 +98,7 @@ def test_names_tell_processes_apart() -> None:
 
 def test_never_in_an_installed_package(tmp_path: Path) -> None:
     """Neither in genkern's nor below any folder that packages are installed in."""
-    for folder in (Path(genkern.__path__[0]) / "recorded", tmp_path / "lib" / "site-packages" / "x"):
+    for folder in (Path(genkern.__path__[0]) / "of_a_program", tmp_path / "lib" / "site-packages" / "x"):
         with pytest.raises(InputError, match="GENKERN_RECORD_DIR"):
             SizeRecorder(folder, pytest.fail, {})
         assert not folder.exists()

@@ -1,0 +1,59 @@
+"""What is said of protocols that time long calls: by how much they are off, and how a clock settles."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.timing.own_load import (
+    ALONE,
+    BLOCKS,
+    INTERLEAVED,
+    LIBRARY,
+    WINNER,
+    Alone,
+    Size,
+    report,
+    run_alone,
+)
+from genkern.timing.libraries import VENDOR
+
+TIMES = {
+    ALONE: {WINNER: 100.0, VENDOR: 110.0, LIBRARY: 102.0},
+    INTERLEAVED: {WINNER: 104.0, VENDOR: 110.0, LIBRARY: 103.0},
+    BLOCKS: {WINNER: 100.0, VENDOR: 110.0, LIBRARY: 102.1},
+}
+
+
+def settling(us: float) -> Alone:
+    """10 % faster for 10 ms, in samples of 5 ms, then as it stays."""
+    return Alone(tuple((5_000.0 * i, us * (0.9 if i < 2 else 1.0)) for i in range(40)), 1500.0, 690.0)
+
+
+def test_a_run_alone_says_when_its_samples_began() -> None:
+    """By the device's own time; of the longest calls there are some all the same."""
+    taken = iter([10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
+    assert run_alone(lambda: next(taken), 100, 8_000) == [(0, 10), (1_000, 20), (3_000, 30), (6_000, 40)]
+    assert len(run_alone(lambda: 9e6, 1, 1e6)) == 4
+
+
+def test_a_run_alone_settles() -> None:
+    """Its time is that of the second half, and each span's stands beside it; in some spans nothing may begin."""
+    run = settling(50.0)
+    assert run.settled_us == 50.0
+    assert run.spans() == pytest.approx([0.9, 0.9, 1, 1, 1, 1])
+    assert Alone(((0.0, 9.0), (50_000.0, 10.0), (99_000.0, 10.0)), None, None).spans()[1:4] == [None, None, None]
+
+
+def test_a_protocol_is_off_where_its_ratios_are_not_the_judges() -> None:
+    """Also a ratio that is on the other side of 1, where the judge's is no tie."""
+    runs = {WINNER: [settling(100.0)], LIBRARY: [settling(102.0)]}
+    size = Size("4096x4096x4096", TIMES, {ALONE: 9.0, INTERLEAVED: 0.7, BLOCKS: 0.6}, runs)
+    assert list(size.errors(BLOCKS)) == pytest.approx([0, 102.1 / 102 - 1])
+    said = report([size])
+    first, protocols, spans = said.split("\n\n")
+    assert "| 4096x4096x4096 | 100.0 | 1.1000 | 1.0577 | 1.1000 | 1.0200 | 0.9904 | 1.0210 |" in first
+    assert "| 1500 MHz, 690 W | 1500 MHz, 690 W |" in first
+    assert "| interleaved | 2 | 3.37% | 3.75% | 3.85% | 1 | 0.70 |" in protocols
+    assert "| blocks | 2 | 0.05% | 0.09% | 0.10% | 0 | 0.60 |" in protocols
+    assert "| 5 to 10 | 2 | 0.9000 | 0.9000 | 0.9000 |" in spans
+    assert "| 60 to 120 | 2 | 1.0000 |" in spans

@@ -1,0 +1,141 @@
+"""A GPU that is none, whose kernels are PyTorch: each reads and writes where a launch of `tiled` was told to."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from recording_gpu import FakeDriver, FakeGpu
+from small_bundle import row
+from small_gemms import TILED
+
+from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Constant, Integer, Leading, Pointer, Stride
+from genkern.kernels.contract.product import product_of
+from genkern.kernels.legality import legal
+from genkern.kernels.plan import PlannedLaunch
+from genkern.kernels.specs import launch_plan
+from genkern.ops.op import get_op
+from genkern.packing.packer import Wanted
+from genkern.packing.rows import rows_of, with_calls
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.packed import Contents, PackedBinary, PackedCall
+
+# K's block is what two e2m1 a byte take.
+CONFIG = replace(TILED, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a launch of `tiled` means: its arguments in order, and the problem whose layouts and types they have."""
+
+    launch: PlannedLaunch
+    problem: GemmProblem
+
+    def compute(self, parameters: Iterable[bytes], a_and_b_alone: bool) -> None:
+        passed = [each for each in self.launch.arguments if not isinstance(each, Constant)]
+        numbers = [int.from_bytes(each, "little") for each in parameters]
+        said = list(zip(passed, numbers, strict=False))
+        of = {
+            kind: {each.operand: n for each, n in said if isinstance(each, kind)} for kind in (Pointer, Leading, Stride)
+        }
+        sizes = {each.name: number for each, number in said if isinstance(each, Integer)}
+        for each, number in said:
+            assert not isinstance(each, (Integer, Leading, Stride)) or number % each.multiple_of == 0, (each, number)
+        m, n, k = (sizes[name] for name in "MNK")
+        problem = self.problem
+        shapes = {
+            "a": ((m, k), problem.row_major_a, problem.dtype_a),
+            "b": ((k, n), problem.row_major_b, problem.dtype_b),
+            "c": ((m, n), True, problem.dtype_c),
+        }
+        a, b, c = (
+            self._matrix(of[Pointer][name], of[Leading][name], of[Stride].get(name, 0), *shapes[name])
+            for name in shapes
+        )
+        assert a_and_b_alone
+        c.copy_((a.double() @ b.double()).to(c.dtype))
+
+    def _matrix(self, address: int, pitch: int, step: int, shape: tuple[int, int], row_major: bool, dtype: str) -> Any:
+        rows, columns = shape if row_major else shape[::-1]
+        batch = self.problem.batch
+        elements = (batch - 1) * step + (rows - 1) * pitch + columns
+        memory = (ctypes.c_char * (elements * DTYPES[dtype].size_bytes)).from_address(address)
+        flat = torch.frombuffer(memory, dtype=getattr(torch, DTYPES[dtype].torch))
+        found = flat.as_strided((batch, rows, columns), (step, pitch, 1))
+        return found if row_major else found.mT
+
+
+@dataclass
+class ComputingDriver(FakeDriver):
+    """Computes what is launched, of kernels by the sha256 of their binaries; not where operands are packed."""
+
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    _by_handle: dict[int, Kernel] = field(default_factory=dict)
+
+    def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
+        handle = int(sha256[:15], 16)
+        self._by_handle[handle] = kernel = self.kernels[sha256]
+        self._kernels[handle] = symbol, sizes_of(kernel.launch)
+        return handle
+
+    def _write_down(self, function: int, *asked: Any) -> int:
+        status = super()._write_down(function, *asked)
+        kernel = self._by_handle[function]
+        if not status and all(
+            each.packed == each.together == 1 for each in get_op(kernel.problem.op).operands(kernel.problem)
+        ):
+            kernel.compute(self.launched[-1].parameters, True)
+        return status
+
+
+@dataclass(frozen=True)
+class PlannedBundle(Bundle):
+    """A bundle without binaries: its kernels are the driver's."""
+
+    def image(self, sha256: str) -> bytes:
+        return b""
+
+
+def sizes_of(launch: PlannedLaunch) -> tuple[int, ...]:
+    passed = [each for each in launch.arguments if not isinstance(each, Constant)]
+    return tuple(8 if isinstance(each, Pointer) else 4 for each in passed)
+
+
+def planned(rows: list[TunedRow]) -> tuple[Bundle, dict[str, Kernel]]:
+    """A bundle of rows whose configs are of `tiled`, without binaries; and what their kernels are, by sha256."""
+    kernels: dict[str, Kernel] = {}
+    binaries: dict[str, PackedBinary] = {}
+
+    def call(wanted: Wanted) -> PackedCall:
+        problem = wanted.reach.kernels_of
+        plan = launch_plan(product_of(problem, get_op(problem.op), "sm_90"), wanted.config, wanted.gpu, any_m=True)
+        (launch,) = plan.launches
+        sha256 = f"{len(kernels) + 1:015x}".ljust(64, "0")
+        kernels[sha256] = Kernel(launch, problem)
+        binaries[sha256] = PackedBinary(sha256, launch.symbol, 128, 0, sizes_of(launch))
+        return PackedCall(wanted.reach.least_m, wanted.reach.most_m, plan, (sha256,), "")
+
+    packed = rows_of(rows, None, False)
+    assert not packed.left_out
+    winners = tuple(with_calls(each, [call(wanted) for wanted in each.wanted]) for each in packed.packed)
+    return PlannedBundle("planned", Contents(winners, binaries), None), kernels  # type: ignore[arg-type]
+
+
+def planned_row(problem: GemmProblem, config: Config = CONFIG, **more: object) -> TunedRow:
+    """A row that `tiled` won."""
+    assert not legal(problem, config, gpu_for_arch("sm_90")), problem
+    return row(problem, config, **more)
+
+
+def computing_gpu(kernels: Mapping[str, Kernel]) -> FakeGpu:
+    gpu = FakeGpu()
+    gpu.driver = ComputingDriver(kernels=kernels)
+    return gpu

@@ -1,0 +1,124 @@
+"""What a bundle asks of a GPU, of memory and of time is bounded before any of it is given, whatever its seal."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from recording_gpu import FakeGpu
+from small_bundle import winners_for
+
+from genkern.errors import ResultsError
+from genkern.kernels.argument import Integer
+from genkern.kernels.expression import Value, name
+from genkern.kernels.plan import LaunchPlan
+from genkern.runtime import bundle as module
+from genkern.runtime.bundle import Bundle, parse_bundle
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+from genkern.runtime.packed import to_data
+
+M = name("M")
+SPLIT = "tiled_BM64_BN32_BK32_GM4_SK4_nW4_nS2"
+
+
+def with_grid(plan: LaunchPlan, grid: tuple[Value, Value, Value]) -> LaunchPlan:
+    return replace(plan, launches=(replace(plan.launches[0], grid=grid), *plan.launches[1:]))
+
+
+def with_number(plan: LaunchPlan, value: Value) -> LaunchPlan:
+    first = plan.launches[0]
+    arguments = tuple(replace(each, value=value) if isinstance(each, Integer) else each for each in first.arguments)
+    return replace(plan, launches=(replace(first, arguments=arguments), *plan.launches[1:]))
+
+
+ASKED: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
+    "terabytes": lambda plan: replace(plan, workspace=M * 10**10),
+    "less than nothing": lambda plan: replace(plan, workspace=M - 101),
+    "counters": lambda plan: replace(plan, counters=M * 2**20),
+    "no programs": lambda plan: with_grid(plan, (M - 100, 1, 1)),
+    "a grid of 2^40": lambda plan: with_grid(plan, (M * 2**34, 1, 1)),
+    "a second dimension": lambda plan: with_grid(plan, (1, M * 1000, 1)),
+    "a number of 40 bits": lambda plan: with_number(plan, M * 2**34),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_library_serves_what_asks_too_much(bundle: Bundle, gpu: FakeGpu, asked: str) -> None:
+    """Values that hang on M are seen when M is known: one line, nothing is allocated or launched."""
+    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == SPLIT)
+    call = replace(winner.calls[0], plan=ASKED[asked](winner.calls[0].plan))
+    changed = replace(bundle.contents, winners=(replace(winner, calls=(call,)),))
+    gemm = Gemm("a16w16", Context(lambda op: [replace(bundle, contents=changed)], lambda index: gpu))
+    x, weight = torch.randn(100, 512).bfloat16(), torch.randn(winner.problem.N, 512).bfloat16()
+    taken = tracemalloc_peak(lambda: gemm(x, weight))
+    assert not gpu.driver.launched
+    assert taken < 2**24
+
+
+def tracemalloc_peak(what: Callable[[], object]) -> int:
+    """Bytes that Python objects took at most meanwhile."""
+    tracemalloc.start()
+    try:
+        what()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def resealed(manifest: bytes) -> bytes:
+    """A file of a manifest alone, with a whole seal."""
+    room = io.BytesIO()
+    with zipfile.ZipFile(room, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("manifest.json"), manifest, zipfile.ZIP_LZMA)
+        archive.comment = b"-" * module._SEAL_BYTES
+    body = room.getvalue()[: -module._SEAL_BYTES]
+    return body + b"genkern sha256=" + hashlib.sha256(body).hexdigest().encode()
+
+
+def as_text(bundle: Bundle, change: Callable[[dict[str, Any]], object] = lambda data: None) -> bytes:
+    data = json.loads(json.dumps({"schema": module.SCHEMA, "genkern": "9.9", **to_data(bundle.contents)}))
+    change(data)
+    return json.dumps(data, separators=(",", ":")).encode()
+
+
+BOMBS: dict[str, Callable[[Bundle], bytes]] = {
+    "the same winner": lambda bundle: as_text(bundle, lambda data: data.update(winners=data["winners"][:1] * 4_000)),
+    "lists": lambda bundle: b'{"schema":4,"winners":[' + b",".join([b"[]"] * 300_000) + b"]}",
+    "depth": lambda bundle: b'{"schema":4,"winners":' + b"[" * 60_000 + b"]" * 60_000 + b"}",
+    "digits": lambda bundle: b'{"schema":4,"winners":[' + b"7" * 900_000 + b"]}",
+    "spaces": lambda bundle: b'{"schema":4,"winners":[]' + b" " * 6_000_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_small_file_takes_little(bundle: Bundle, kind: str) -> None:
+    """What a few kilobytes unpack to is bounded, and so is what reading that takes."""
+    data = resealed(BOMBS[kind](bundle))
+    assert len(data) < 60_000
+    started_s = time.process_time()
+
+    def read() -> None:
+        with pytest.raises(ResultsError) as error:
+            parse_bundle(data, "bomb.genkern")
+        assert "\n" not in str(error.value)
+
+    assert tracemalloc_peak(read) < 2**26
+    assert time.process_time() - started_s < 5.0
+
+
+def test_what_is_not_printable_is_no_name(bundle: Bundle) -> None:
+    """A terminal would do what a device is called."""
+    data = resealed(as_text(bundle, lambda data: data["winners"][0].update(device="\x1b[2J")))
+    with pytest.raises(ResultsError, match="printable text") as error:
+        parse_bundle(data, "b.genkern")
+    assert str(error.value).isprintable()

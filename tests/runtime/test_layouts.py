@@ -1,0 +1,277 @@
+"""Every layout that is tuned is called: A and B row-major or not, in each format, whichever way a program calls."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from computing_gpu import computing_gpu, planned, planned_row
+from recording_gpu import FakeGpu
+from torch import nn
+
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import get_op, op_names
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+from genkern.runtime.linear import patch_model, report_model
+from genkern.runtime.torch_ops import define
+
+M, N, K = 96, 128, 256
+LAYOUTS = [*itertools.product((True, False), repeat=2)]
+# Types of A, B and C; routed formats have x row-major alone, and calls of their own.
+TYPES = {
+    "a16w16": ("bf16", "bf16", "bf16"),
+    "a16w4": ("bf16", "int8", "bf16"),
+    "a16w8": ("fp16", "int8", "fp16"),
+    "a4w4_blockscale": ("int8", "int8", "bf16"),
+    "a8w8": ("int8", "int8", "bf16"),
+    "a8w8_blockscale": ("int8", "int8", "bf16"),
+    "a8w8_blockscale_bpreshuffle": ("int8", "int8", "bf16"),
+    "a8w8_bpreshuffle": ("int8", "int8", "bf16"),
+    "batched_a16w16": ("bf16", "bf16", "bf16"),
+    "batched_a8w8": ("int8", "int8", "bf16"),
+}
+# How many layouts a format has where it has not all: weights that are packed or shuffled lie in one.
+HAVE = {"a16w4": 2, "a4w4_blockscale": 1, "a8w8_blockscale_bpreshuffle": 2, "a8w8_bpreshuffle": 2}
+_numbers = itertools.count()
+
+
+def problem_of(op: str, row_major_a: bool, row_major_b: bool, m: int = M) -> GemmProblem:
+    own = (("batch_size", 3),) if get_op(op).batched else ()
+    return GemmProblem(m, N, K, op, *TYPES[op], row_major_a, row_major_b, own=own)
+
+
+def tuned_layouts(op: str) -> list[GemmProblem]:
+    """Of each layout that the format has."""
+    return [
+        each
+        for each in itertools.starmap(lambda a, b: problem_of(op, a, b), LAYOUTS)
+        if not get_op(op).refuse(each, "sm_90")
+    ]
+
+
+class Served:
+    """Calls of a format's rows, of which each that a winner served has one launch."""
+
+    def __init__(self, *problems: GemmProblem, **more: object) -> None:
+        bundle, kernels = planned([planned_row(each, **more) for each in problems])
+        self.gpu: FakeGpu = computing_gpu(kernels)
+        self.context = Context(lambda op: [bundle], lambda index: self.gpu)
+        self.gemm = Gemm(problems[0].op, self.context)
+        self.gemm.operator = define(self.gemm, f"test_layouts_{next(_numbers)}")
+
+    def launches(self) -> int:
+        count = len(self.gpu.driver.launched)
+        self.gpu.driver.launched.clear()
+        return count
+
+
+def laid(shape: tuple[int, ...], dtype: str, row_major: bool, gap: int = 0) -> torch.Tensor:
+    """Small integers that lie so; `gap` elements lie between the rows in memory."""
+    *batch, rows, columns = shape if row_major else (*shape[:-2], shape[-1], shape[-2])
+    room = torch.randint(-3, 4, (*batch, rows, columns + gap)).to(getattr(torch, DTYPES[dtype].torch))
+    stored = room[..., :columns]
+    return stored if row_major else stored.mT
+
+
+def operands(problem: GemmProblem, gap: int = 0) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """x, weight and scales of one, as a call of this problem's format takes them."""
+    a, b, _, *extra = get_op(problem.op).operands(problem)
+    *batch, k, n = b.shape
+    x = laid(a.tensor_shape, a.dtype, problem.row_major_a, gap)
+    weight = laid((*batch, n, k // b.packed), b.dtype, not problem.row_major_b, gap)
+    scales = {
+        each.name: torch.ones(each.tensor_shape, dtype=getattr(torch, DTYPES[each.dtype].torch)) for each in extra
+    }
+    return x, weight, scales
+
+
+@pytest.mark.parametrize("op", TYPES)
+def test_every_layout_of_every_format_is_called(op: str) -> None:
+    """By its own winner, with what its kernel reads where it reads it."""
+    problems = tuned_layouts(op)
+    assert len(problems) == HAVE.get(op, 4)
+    served = Served(*problems)
+    for problem in problems:
+        x, weight, scales = operands(problem)
+        out = served.gemm(x, weight, **scales)
+        winner = served.context.find(served.gpu, problem).winner  # type: ignore[arg-type]
+        assert winner is not None
+        assert winner.problem == problem
+        assert served.launches() == 1, problem.name
+        if op not in HAVE:
+            assert torch.equal(out.double(), (x.double() @ weight.mT.double()).to(out.dtype).double()), problem.name
+
+
+def test_no_format_is_left_out() -> None:
+    """But those whose rows go to one of many weights."""
+    assert {op for op in op_names() if get_op(op).groups is None} == set(TYPES)
+
+
+def test_what_a_slice_lies_like() -> None:
+    """M is not the leading dimension of a slice's transpose; one that breaks a promise is the library's, and right."""
+    for row_major_b in (True, False):
+        problem = problem_of("a16w16", False, row_major_b)
+        served = Served(problem)
+        for gap, launched in ((16, 1), (32, 1), (8, 0), (1, 0)):
+            x, weight, _ = operands(problem, gap)
+            assert x.stride() == (1, M + gap)
+            assert torch.equal(served.gemm(x, weight), nn.functional.linear(x, weight))
+            assert served.launches() == launched
+        # Off 16 bytes.
+        x, weight, _ = operands(replace(problem, M=M + 1))
+        assert torch.equal(served.gemm(x[1:], weight), nn.functional.linear(x[1:], weight))
+        assert served.launches() == 0
+
+
+def test_an_m_that_nobody_tuned() -> None:
+    """Of a column-major x it is a leading dimension: served are multiples of what the kernel was promised, as fast or
+    slow as what is tuned for such; every other M is the library's.
+    """
+    of_64, of_100, of_77 = (problem_of("a16w16", False, True, m) for m in (64, 100, 77))
+    for tuned, wanted in (
+        (of_64, {8: 1, 24: 1, 40: 1, 48: 1, 64: 1, 7: 0, 36: 0, 60: 0, 63: 0}),
+        (of_100, {4: 1, 60: 1, 92: 1, 96: 0, 98: 0, 99: 0}),
+        (of_77, {1: 0, 3: 1, 75: 1, 76: 0, 64: 0}),
+    ):
+        served = Served(tuned, vendor_us=1e4)
+        for m, launched in wanted.items():
+            x, weight, _ = operands(replace(tuned, M=m))
+            assert torch.equal(served.gemm(x, weight), nn.functional.linear(x, weight)), m
+            assert served.launches() == launched, (tuned.M, m)
+    # Each by its like.
+    both = Served(of_64, of_77, vendor_us=1e4)
+    choices = [both.context.find(both.gpu, replace(of_64, M=m)) for m in (48, 49, 63, 40)]  # type: ignore[arg-type]
+    assert [each.winner and each.winner.problem.M for each in choices] == [64, 77, 77, 64]
+    assert both.context.tuned(both.gpu, of_64) == [(each.M, planned_row(each).config.name) for each in (of_64, of_77)]  # type: ignore[arg-type,union-attr]
+
+
+def test_one_row_lies_both_ways() -> None:
+    """A vector, or a weight of one column, is called by the winner of whichever layout was tuned."""
+    for row_major_a, row_major_b in LAYOUTS:
+        for m, n in ((1, N), (M, 1)):
+            problem = replace(problem_of("a16w16", row_major_a, row_major_b), M=m, N=n)
+            served = Served(problem)
+            x, weight, _ = operands(problem)
+            for given in (x, x.contiguous()) if m == 1 else (x,):
+                of_weight = (weight, weight.contiguous()) if n == 1 else (weight,)
+                for each in of_weight:
+                    assert torch.equal(served.gemm(given, each), nn.functional.linear(given, each))
+                    assert served.launches() == 1, (problem.name, given.stride(), each.stride())
+    # A column of a matrix is one row whose elements lie apart, in the other layout.
+    served = Served(replace(problem_of("a16w16", False, False), M=1))
+    _, weight, _ = operands(problem_of("a16w16", False, False))
+    x = torch.randint(-3, 4, (K, 40)).bfloat16()
+    for given in (x[:, :1].t(), x[:, 0]):
+        assert torch.equal(served.gemm(given, weight), nn.functional.linear(given, weight))
+        assert served.launches() == 1
+
+
+def test_more_dimensions() -> None:
+    """x [..., K] that is one column-major matrix in memory, and one that is none."""
+    served = Served(problem_of("a16w16", False, False))
+    x, weight, _ = operands(problem_of("a16w16", False, False))
+    cube = x.view(2, M // 2, K)
+    assert torch.equal(served.gemm(cube, weight), nn.functional.linear(cube, weight))
+    assert served.launches() == 1
+    none = torch.randint(-3, 4, (2, K, M // 2)).bfloat16().mT
+    assert torch.equal(served.gemm(none, weight), nn.functional.linear(none, weight))
+    assert served.launches() == 0
+
+
+@torch.no_grad()
+def test_patched_compiled_captured_and_functional_calls() -> None:
+    """x.t() of a patched layer, of the functional form, in a graph that is captured, and under torch.compile."""
+    problem = problem_of("a16w16", False, False)
+    served = Served(problem)
+    x, weight, _ = operands(problem)
+    model = nn.Linear(K, N, bias=False).bfloat16()
+    model.weight.copy_(weight)
+    wanted = nn.functional.linear(x, weight)
+    assert "column-major x: tiled_" in str(report_model(model, served.context)[0])
+    with patch_model(model, served.gemm, served.context) as patch:
+        assert patch.layers == ("",)
+        for call in (
+            model,
+            lambda x: nn.functional.linear(x, model.weight),
+            torch.compile(model, backend="aot_eager", fullgraph=True),
+        ):
+            assert torch.equal(call(x), wanted)
+            assert served.launches() == 1
+        served.gpu.driver.capturing = 5
+        assert torch.equal(model(x), wanted)
+        assert served.launches() == 1
+        served.gpu.driver.capturing = 0
+        # Row-major rows have no winner here.
+        assert torch.equal(model(x.contiguous()), wanted)
+        assert served.launches() == 0
+
+
+def test_the_problem_that_is_recorded_says_how_x_lies() -> None:
+    """What nobody tuned is told to those who watch as it was called, in layouts that the format has."""
+    seen: list[GemmProblem] = []
+    for op, column_major in (("a16w16", True), ("a8w8_bpreshuffle", True), ("a4w4_blockscale", False)):
+        problem = problem_of(op, True, False)
+        context = Context(
+            lambda op: [], lambda index: None, watches=[lambda gpu, problem, choice: seen.append(problem)]
+        )
+        x, weight, scales = operands(problem)
+        Gemm(op, context)(x.mT.contiguous().mT, weight, **scales)
+        assert seen.pop() == replace(problem, row_major_a=not column_major)
+
+
+def gradients(served: Served, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, call: Any) -> tuple[Any, ...]:
+    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+    found = torch.autograd.grad(call(x, weight), (x, weight), grad)
+    return (*found, served.launches())
+
+
+TRAINED = ("a16w16", "batched_a16w16")
+
+
+@pytest.mark.parametrize("op", TRAINED)
+def test_gradients_are_called_by_their_winners(op: str) -> None:
+    """dX = dY W and dW = dY^T X, where each has a row, whoever serves the product itself; else by the library."""
+    forward = problem_of(op, True, False)
+    of_x = replace(forward, N=K, K=N, row_major_b=True)
+    of_weight = replace(forward, M=N, N=K, K=M, row_major_a=False, row_major_b=True)
+    x, weight, _ = operands(forward)
+    grad = laid((*x.shape[:-1], N), "bf16", True)
+    wanted = grad @ weight, grad.mT @ x
+    for rows in (
+        (forward,),
+        (forward, of_x),
+        (forward, of_weight),
+        (of_weight,),
+        (of_x, of_weight),
+        (forward, of_x, of_weight),
+    ):
+        served = Served(*rows)
+        for _ in range(2):
+            *found, launches = gradients(served, x, weight, grad, served.gemm)
+            assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+            assert launches == len(rows)
+    torch.compiler.reset()
+    compiled = torch.compile(served.gemm, backend="aot_eager", fullgraph=True, dynamic=False)
+    *found, launches = gradients(served, x, weight, grad, compiled)
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert launches == 3
+    # Gradients that nobody asks for are not computed.
+    served = Served(of_x)
+    served.gemm(x, weight.detach().requires_grad_()).backward(grad)
+    assert served.launches() == 0
+
+
+def test_gradients_are_differentiated_again() -> None:
+    """Winners of gradients are operators too."""
+    forward = problem_of("a16w16", True, False)
+    served = Served(forward, replace(forward, N=K, K=N, row_major_b=True))
+    x, weight, _ = operands(forward)
+    x, weight = x.requires_grad_(), weight.requires_grad_()
+    (of_x,) = torch.autograd.grad(served.gemm(x, weight).sum(), x, create_graph=True)
+    (of_weight,) = torch.autograd.grad(of_x.sum(), weight)
+    assert torch.equal(of_weight, torch.full_like(weight, M))
