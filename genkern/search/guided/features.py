@@ -1,8 +1,8 @@
 """Features: what a model of times sees of a size's configs, as numbers.
 
 All parameters of a config, as they are declared; the problem; and what both together mean on a GPU: tiles, waves,
-overhang, steps, bytes, and the physics (`genkern.search.predict`) beside the roofline. Sizes and times are logarithms,
-so that what is learned on one size holds for others.
+overhang, steps, bytes, and the predictor's time (`genkern.search.predict`) beside the roofline. Sizes and times are
+logarithms to base 2, so that what is learned of one size holds for others.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import numpy.typing as npt
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.parameter import PARAMETERS
+from genkern.gemm.parameter import CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import FAMILIES, form_of
-from genkern.kernels.contract.form import Form
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, operands_of
 from genkern.search.predict import peak_tflops, predict_us
 
@@ -29,6 +28,11 @@ Numbers = npt.NDArray[np.float64]
 # Pitches of rows beyond this are as good as any: a line of L2.
 _LINE_BYTES = 128
 _NO_BINARY = Resources()
+_CORE = tuple(parameter.name for parameter in CORE)
+# Bytes a clock that an SM gets of L2, as the predictor has it for NVIDIA's (H200).
+_L2_BYTES_PER_CLOCK = 48
+# More waves, or programs of an SM at a time, than this make no difference.
+_MOST_WAVES, _MOST_RESIDENT = 64.0, 8.0
 
 
 def physics_us(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> Numbers:
@@ -46,15 +50,16 @@ def _flops(problem: GemmProblem) -> float:
 
 
 def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[str, Numbers]:
-    """By name, a number for each config; every feature is there for all configs, whatever their families."""
+    """By name, a number for each of the configs (at least one); every feature is there whatever their families.
+
+    "log_physics" is what the predictor says, in octaves above the roofline.
+    """
     columns = {**_parameters(configs), **_together(problem, configs, gpu)}
-    count = len(configs)
-    return {**columns, **{name: np.full(count, value) for name, value in _of_problem(problem, gpu).items()}}
+    return {**columns, **{name: np.full(len(configs), value) for name, value in _of_problem(problem, gpu).items()}}
 
 
 def _parameters(configs: Sequence[Config]) -> dict[str, Numbers]:
-    core = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages")
-    columns = {name: np.array([getattr(config, name) for config in configs], dtype=np.float64) for name in core}
+    columns = {name: _values(configs, name) for name in _CORE}
     # Few combinations of the others stand for thousands of configs.
     kinds: dict[object, int] = {}
     places = np.array([kinds.setdefault((config.family, config.others), len(kinds)) for config in configs], dtype=int)
@@ -71,7 +76,7 @@ def _of_kind(family: str, others: tuple[tuple[str, int | str], ...]) -> dict[str
     form = form_of(config)
     seen = {f"family={name}": float(name == family) for name in FAMILIES}
     for parameter in PARAMETERS.all:
-        if parameter.name not in _CORE_NAMES and parameter.vendor != "amd" and parameter.values:
+        if parameter.name not in _CORE and parameter.vendor != "amd" and parameter.values:
             seen |= parameter.features(getattr(config, parameter.name))
     turn = form.cost.turn
     return {
@@ -89,22 +94,15 @@ def _of_kind(family: str, others: tuple[tuple[str, int | str], ...]) -> dict[str
     }
 
 
-_CORE_NAMES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages")
-
-
-def _forms(configs: Sequence[Config]) -> list[Form]:
-    return [form_of(config) for config in configs]
+def _values(configs: Sequence[Config], name: str) -> Numbers:
+    return np.array([getattr(config, name) for config in configs], dtype=np.float64)
 
 
 def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[str, Numbers]:
     """What a config means for the problem on the GPU."""
 
-    def of(name: str) -> Numbers:
-        return np.array([getattr(config, name) for config in configs], dtype=np.float64)
-
-    bm, bn, bk, sk = of("BLOCK_SIZE_M"), of("BLOCK_SIZE_N"), of("BLOCK_SIZE_K"), np.maximum(of("SPLIT_K"), 1)
-    warps, stages, group = of("num_warps"), of("num_stages"), np.maximum(of("GROUP_SIZE_M"), 1)
-    forms = _forms(configs)
+    bm, bn, bk, group, sk, warps, stages = (np.maximum(_values(configs, name), 1) for name in _CORE)
+    forms = [form_of(config) for config in configs]
     ck = np.array([form.cluster_k for form in forms], dtype=np.float64)
     cluster = np.array([form.cluster[0] * form.cluster[1] for form in forms], dtype=np.float64)
     swapped = np.array([form.swapped for form in forms], dtype=np.float64)
@@ -118,12 +116,11 @@ def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict
     waves = programs / gpu.compute_units
     steps = np.ceil(problem.K / (bk * sk * ck))
     tile_bytes = (bm * size_a + bn * size_b) * bk
-    shared = tile_bytes * np.maximum(stages, 1)
+    shared = tile_bytes * stages
     loaded = tiles * (bm * size_a + bn * size_b) * problem.K
     physics = physics_us(problem, configs, gpu)
     roofline = roofline_us(problem, gpu)
-    resident = np.clip(np.floor(gpu.shared_bytes_per_unit / np.maximum(shared, 1)), 1, 8)
-    clock = gpu.clock_mhz
+    resident = np.clip(np.floor(gpu.shared_bytes_per_unit / np.maximum(shared, 1)), 1, _MOST_RESIDENT)
     return {
         "log_bm": np.log2(bm),
         "log_bn": np.log2(bn),
@@ -138,7 +135,7 @@ def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict
         "log_tiles_m": np.log2(tiles_m),
         "log_tiles_n": np.log2(tiles_n),
         "log_programs": np.log2(programs),
-        "waves": np.minimum(waves, 64.0),
+        "waves": np.minimum(waves, _MOST_WAVES),
         "wave_fill": waves / np.ceil(waves),
         "clusters_fill": (programs / cluster) / np.maximum(gpu.compute_units // np.maximum(cluster, 1), 1),
         "over_m": tiles_m * bm / rows,
@@ -146,12 +143,12 @@ def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict
         "over_k": steps * bk * sk * ck / problem.K,
         "log_steps": np.log2(steps),
         "log_chain": np.log2(steps * np.ceil(waves)),
-        "depth": np.log2(np.maximum(stages, 1) * bk),
+        "depth": np.log2(stages * bk),
         "log_shared": np.log2(shared),
         "resident": resident,
         "fits_twice": gpu.shared_bytes_per_unit / np.maximum(shared, 1),
         "in_flight": np.log2(np.minimum(programs, gpu.compute_units * resident) * shared),
-        "log_loaded": np.log2(loaded / (gpu.compute_units * 48 * clock) / roofline),
+        "log_loaded": np.log2(loaded / (gpu.compute_units * _L2_BYTES_PER_CLOCK * gpu.clock_mhz) / roofline),
         "group_share": group / tiles_m,
         "log_physics": np.log2(physics / roofline),
     }

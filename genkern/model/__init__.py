@@ -1,1 +1,0 @@
-"""The model of times: physics, and what was learned of its errors."""

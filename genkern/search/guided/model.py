@@ -1,0 +1,57 @@
+"""Model: what is expected of a size's configs before any is measured, and which of them err alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.search.guided.features import Numbers, features_of
+from genkern.search.guided.trees import Trees
+
+# One file an architecture on which spaces were recorded, named by it.
+_LEARNED = Path(__file__).parent / "learned"
+# Where nothing was learned, configs err less alike by one standard deviation for each of these steps between them.
+_STEPS = {
+    **{"log_bm": 1.0, "log_bn": 1.0, "log_bk": 1.0, "log_sk": 1.0, "num_stages": 2.0, "accumulators": 1.0},
+    **{"waves": 1.0, "wave_fill": 0.3},
+}
+
+
+class Prior:
+    """The model of one size: `octaves` [rows] is its prediction of the configs, log2 of time up to a constant.
+
+    What was learned of the predictor's errors on the GPU's architecture, or the predictor alone where nothing was.
+    """
+
+    def __init__(
+        self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Callable[[str], Trees | None]
+    ) -> None:
+        columns = features_of(problem, configs, gpu)
+        if (trees := learned(gpu.arch)) is not None:
+            self._leaves = trees.leaves(columns)
+            self.octaves: Numbers = trees.octaves(self._leaves)
+        else:
+            self._leaves = None
+            self._places = np.array([columns[name] / step for name, step in _STEPS.items()])
+            self.octaves = columns["log_physics"]
+
+    def alike(self, row: int) -> Numbers:
+        """[rows] how alike errors are: the share of trees in which both end in one leaf, or by how far they lie apart.
+        """
+        if self._leaves is not None:
+            return (self._leaves == self._leaves[:, row, None]).mean(axis=0)
+        apart: Numbers = np.exp(-0.5 * ((self._places - self._places[:, row, None]) ** 2).sum(axis=0))
+        return apart
+
+
+@lru_cache(maxsize=8)
+def learned_of(arch: str) -> Trees | None:
+    """What was learned on an architecture; None where nothing was recorded. Raises ResultsError for a damaged file."""
+    path = _LEARNED / f"{arch}.npz"
+    return Trees.read(path) if path.exists() else None
