@@ -31,9 +31,9 @@ _WINDOW_ROUNDS = (5, 50)
 # For a device that never gets there.
 _WARM_UP_MOST_WINDOWS = 20
 _WARM_UP_CAP_S = 2.0
-# Behind the finals and a check the device is nearly warm.
-_CONFIRM_WARM_S = 0.1
-# Its rounds end after so long, once there are the least: 60 of short calls take 0.05 to 0.3 s.
+# Where the device was under load before.
+_HOT_WARM_S = 0.1
+# The rounds of a confirmation end after so long, once there are the least: 60 of short calls take 0.05 to 0.3 s.
 _CONFIRM_S = 0.3
 # Of blocks no fewer than are compared one by one (statistics.compared), and as many more as there is time for.
 _BLOCK_ROUNDS, _BLOCKS_S = (5, 8), 0.6
@@ -58,23 +58,25 @@ class SampleFailed(Exception):
 class Rounds:
     """How many rounds the finals have, `least` to `most`; after `cap_s` seconds no more than `least`.
 
-    With `confirm` these are the rounds of a confirmation: nobody drops out, and no sample ends them, since rounds that
-    end when somebody is ahead say that he is.
+    `hot`: the device was under the same load a moment ago, so that a short warm-up does. With `confirm` these are the
+    rounds of a confirmation: nobody drops out, and no sample ends them, since rounds that end when somebody is ahead
+    say that he is.
     """
 
     least: int
     most: int
     cap_s: float
     seed: int
+    hot: bool = False
     confirm: bool = False
 
 
 def confirmation_rounds(call_us: float, least: int, most: int, seed: int) -> Rounds:
     """The rounds of a confirmation of calls that take about so long, where finals have `least` to `most`."""
     if not are_long(call_us):
-        return Rounds(least, most, _CONFIRM_S, seed, confirm=True)
+        return Rounds(least, most, _CONFIRM_S, seed, hot=True, confirm=True)
     few, many = _BLOCK_ROUNDS
-    return Rounds(min(few, most), min(many, most), _BLOCKS_S, seed, confirm=True)
+    return Rounds(min(few, most), min(many, most), _BLOCKS_S, seed, hot=True, confirm=True)
 
 
 @dataclass
@@ -91,7 +93,8 @@ class Finals:
 def semifinal(samplers: Mapping[str, Sampler], most: int, *, now: Callable[[], float] = time.monotonic) -> list[str]:
     """Names of the `most` fastest once the device is warm, fastest first; without those whose sampler fails.
 
-    By medians of a few rounds, behind some that make the clock what it is in the finals.
+    By medians of a few rounds, behind some that make the clock what it is in the finals. After each of them the slower
+    half is out, while more than twice as many as are wanted are left: 160 of the longest calls take 0.3 s a round.
     """
     rounds = Finals({name: [] for name in samplers}, {})
     racing, shuffle, started_s = dict(samplers), random.Random(0), now()
@@ -100,7 +103,9 @@ def semifinal(samplers: Mapping[str, Sampler], most: int, *, now: Callable[[], f
     for _ in range(_SEMIFINAL_ROUNDS):
         for name, sample_us in _round(racing, rounds, shuffle).items():
             rounds.samples_us[name].append(sample_us)
-    return sorted(racing, key=lambda name: median(rounds.samples_us[name]))[:most]
+        order = sorted(racing, key=lambda name: median(rounds.samples_us[name]))
+        racing = {name: racing[name] for name in order[: max(2 * most, len(order) // 2)]}
+    return list(racing)[:most]
 
 
 def run_finals(
@@ -119,7 +124,7 @@ def run_finals(
     """
     finals = Finals({name: [] for name in samplers}, dict.fromkeys(samplers, 0))
     racing = dict(samplers)
-    if rounds.confirm:
+    if rounds.hot:
         _warm_again(racing, finals, guard, now)
     else:
         _warm_up(racing, finals, guard, now)
@@ -226,7 +231,7 @@ def _warm_again(racing: dict[str, Sampler], finals: Finals, guard: ThrottleGuard
     for _ in range(_WINDOW_ROUNDS[1]):
         _round(racing, finals, order)
         guard.read()
-        if now() - started_s >= _CONFIRM_WARM_S:
+        if now() - started_s >= _HOT_WARM_S:
             return
 
 

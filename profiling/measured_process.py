@@ -49,6 +49,16 @@ class MeasuredProcess:
         self._child: StreamChild | None = None
         self._reserve: StreamChild | None = None
         self._session: Session | None = None
+        # Whether the process has yet to say that it is up.
+        self._is_starting = False
+
+    def start(self) -> None:
+        """Start a process that makes itself ready for `open`, if none runs. `open` finds out what goes wrong."""
+        if self._child is None:
+            with contextlib.suppress(SupervisorError):
+                self._child = self._start()
+                self._child.send({"command": "start"})
+                self._is_starting = True
 
     def open(self, session: Session) -> None:
         """Have `session` open in a live process.
@@ -105,6 +115,9 @@ class MeasuredProcess:
                 with contextlib.suppress(SupervisorError):
                     self._reserve = self._start()
             try:
+                if self._is_starting:
+                    self.receive(_OPEN_TIMEOUT_S)
+                    self._is_starting = False
                 self._child.send(request)
                 return self.receive(_OPEN_TIMEOUT_S)
             except SupervisorError as error:
@@ -129,6 +142,7 @@ class MeasuredProcess:
         if self._child is not None:
             self._child.kill()
         self._child = self._session = None
+        self._is_starting = False
 
 
 def loss(error: SupervisorError) -> tuple[Outcome, str]:

@@ -27,6 +27,9 @@ class PredictProfiler:
     def __init__(self, device_name: str = "") -> None:
         self.device_name = device_name
 
+    def start(self) -> None:
+        """Nothing runs, so nothing is started."""
+
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """Yield one prediction per candidate, in the order given; OVER_RESOURCES for one that cannot launch."""
         gpu = gpu_for_device(self.device_name, session.arch)

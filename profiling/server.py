@@ -59,10 +59,12 @@ class Server:
         # By binaries and all that is set at run time but GROUP_SIZE_M: what the first group size took.
         self._first_us: dict[tuple[tuple[str, ...], frozenset[tuple[str, int]]], float] = {}
         self._next_copy = 0
+        # Whether the last request was semi-finals.
+        self._hot = False
         self._checking: Checking | None = None
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
-        """The answer to `request`, whose "command" is open, screen, semifinal, retime or check."""
+        """The answer to `request`, whose "command" is start, open, screen, semifinal, retime or check."""
         try:
             return self._answer(request, tell)
         except Exception as error:
@@ -72,6 +74,10 @@ class Server:
 
     def _answer(self, request: dict[str, Any], tell: Tell) -> Answer:
         command = request["command"]
+        hot, self._hot = self._hot, command == "semifinal"
+        if command == "start":
+            self._start()
+            return {}
         if command == "open":
             return self._open(Session.from_json(request["session"]))
         if self._gemm is None or self._timer is None:
@@ -80,14 +86,15 @@ class Server:
             self._best_us = min(self._best_us, request.get("best_us", math.inf))
             return self._screen_unit(self._gemm, self._timer, request, tell)
         if command == "retime":
-            return self._retime(self._gemm, self._timer, request, tell)
+            return self._retime(self._gemm, self._timer, request, tell, hot)
         if command == "semifinal":
             return self._semifinal(self._gemm, self._timer, request, tell)
         if command == "check":
             return self._check(self._gemm, Launchable.of(request))
         raise ValueError(f"unknown command {command!r}")
 
-    def _open(self, session: Session) -> Answer:
+    def _start(self) -> None:
+        """Make timer and clock, where they are not there yet; with the synchronising that follows also the context."""
         import torch
 
         if self._timer is None:
@@ -95,6 +102,11 @@ class Server:
             self._timer = make_timer(self._time_source)
             uuid = str(torch.cuda.get_device_properties(0).uuid)
             self._guard = ThrottleGuard(None if torch.version.hip else open_clock(uuid))
+
+    def _open(self, session: Session) -> Answer:
+        import torch
+
+        self._start()
         self._gemm = self._algorithms = self._checking = None
         self._best_us = math.inf
         self._first_us = {}
@@ -167,7 +179,7 @@ class Server:
                 return first_us, True
         return timer.prepare(call, self._copies(self._repeats(gemm, first_us)))(), False
 
-    def _retime(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
+    def _retime(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell, hot: bool) -> Answer:
         import torch
 
         binds: dict[str, Callable[[], Call]] = {
@@ -198,17 +210,18 @@ class Server:
             if self._best_us == math.inf:
                 fastest_us = min([fastest_us, *(timer.launch_us(call, *self._copies(1)) for call in raced.values())])
         least, most, seed = request["min_rounds"], request["max_rounds"], request["seed"]
-        rounds = Rounds(least, most, gemm.session.budget.finals_s, seed)
+        rounds = Rounds(least, most, gemm.session.budget.finals_s, seed, hot=hot)
         copies, blocks = self._all_copies(gemm, fastest_us), False
         if request.get("confirm"):
             rounds, blocks = confirmation_rounds(fastest_us, least, most, seed), are_long(fastest_us)
             copies = block_copies(copies, fastest_us) if blocks else copies
+        of_sample = _FLUSHED_CALLS if gemm.session.budget.icache_flush else len(copies)
         samplers = {}
         for name, call in calls.items():
             tell({"running": name})
             try:
                 sampler = self._sampler(gemm, timer, call, copies)
-                samplers[name] = _told(name, in_blocks(sampler, len(copies)) if blocks else sampler, tell)
+                samplers[name] = _told(name, in_blocks(sampler, of_sample) if blocks else sampler, tell)
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
         finals = run_finals(samplers, rounds, self._guard)

@@ -89,6 +89,10 @@ class SupervisedProfiler:
     def torch_version(self) -> str:
         return self._process.torch_version
 
+    def start(self) -> None:
+        """Start the measured process: importing PyTorch and making a context takes seconds."""
+        self._process.start()
+
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """One Measurement per candidate, in the order in which they come; faults cost their candidate only."""
         # Before the process is open, which takes seconds: the farm has work meanwhile.

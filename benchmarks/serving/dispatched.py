@@ -82,7 +82,10 @@ def lt_calls(rotated: Rotated, workspace: torch.Tensor, racing: int = RACING) ->
     gpu, timer = rotated.place.gpu, rotated.place.timer
     matmul = cublaslt.prepare(rotated.problem, gpu.index)
     c = rotated.x.new_empty((rotated.problem.M, rotated.problem.N))
-    pointers = [cublaslt.Pointers(rotated.x.data_ptr(), each.data_ptr(), c.data_ptr()) for each in rotated.weights]
+    bias = rotated.more["bias"].data_ptr() if "bias" in rotated.more else 0
+    pointers = [
+        cublaslt.Pointers(rotated.x.data_ptr(), each.data_ptr(), c.data_ptr(), bias) for each in rotated.weights
+    ]
     calls: dict[str, Call] = {}
     for place, algorithm in enumerate(heuristic(matmul, pointers[0])):
         bound = [matmul.bind(algorithm, each, workspace.data_ptr(), workspace.numel()) for each in pointers]

@@ -22,7 +22,7 @@ from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.profiling.cuda.timers import Timer, make_timer
 from genkern.profiling.loaded_gemm import Call, rotating_copies
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
+from genkern.runtime.context import Context, Watch
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.prepared import LiveGpu
@@ -51,9 +51,9 @@ class Place:
     def __str__(self) -> str:
         return f"{self.gpu.identity.name}, {', '.join(f'{name} {text}' for name, text in sorted(versions().items()))}"
 
-    def context(self, bundles: Sequence[Bundle], rule: Rule = by_times) -> Context:
+    def context(self, bundles: Sequence[Bundle], rule: Rule = by_times, watches: Sequence[Watch] = ()) -> Context:
         """What serves calls here."""
-        return Context(lambda op: bundles, lambda index: self.gpu, rule)
+        return Context(lambda op: bundles, lambda index: self.gpu, rule, watches)
 
     def setting(self, script: str, *files: str) -> str:
         """What times hold for besides what was timed: device, versions, the code that serves calls, these files."""
@@ -111,7 +111,10 @@ def launched_by(native: bool) -> Iterator[None]:
 
 
 class Rotated:
-    """x [M, K] and copies of a weight [N, K], so many that together they exceed `rotating_mib`; normal numbers."""
+    """x [M, K] and copies of a weight [N, K], so many that together they exceed `rotating_mib`; normal numbers.
+
+    Both lie as the problem says. `more` has its bias [N] and its activation, as calls take them, where it has these.
+    """
 
     def __init__(self, problem: GemmProblem, place: Place, rotating_mib: float | None = None) -> None:
         self.problem, self.place = problem, place
@@ -121,7 +124,12 @@ class Rotated:
         def normal(*shape: int) -> torch.Tensor:
             return torch.randn(shape, dtype=dtype, device=place.device, generator=generator)
 
-        self.x, weight = normal(problem.M, problem.K), normal(problem.N, problem.K)
+        m, n, k = problem.M, problem.N, problem.K
+        self.x = normal(m, k) if problem.row_major_a else normal(k, m).mT
+        weight = normal(k, n).mT if problem.row_major_b else normal(n, k)
+        self.more: dict[str, Any] = {"bias": normal(n)} if problem.bias else {}
+        if problem.activation != "none":
+            self.more["activation"] = problem.activation
         rotating_mib = ROTATING_MIB if rotating_mib is None else rotating_mib
         copies = rotating_copies(weight.numel() * weight.element_size(), rotating_mib)
         self.weights = [weight, *(weight.clone() for _ in range(copies - 1))]
@@ -130,23 +138,23 @@ class Rotated:
     def copies(self) -> int:
         return len(self.weights)
 
-    def by(self, gemm: Callable[[torch.Tensor, torch.Tensor], Any]) -> Call:
-        """Calls of a function of x and weight, the copy of which goes by number."""
-        x, weights = self.x, self.weights
+    def by(self, gemm: Callable[..., Any]) -> Call:
+        """Calls of a function of x, weight and what there is besides; the copy of the weight goes by number."""
+        x, weights, more = self.x, self.weights, self.more
 
         def call(copy: int) -> None:
-            gemm(x, weights[copy])
+            gemm(x, weights[copy], **more)
 
         return call
 
     def by_torch(self) -> Call:
-        """torch.mm of the same."""
+        """torch.mm of the same; with a bias torch.addmm, then the activation."""
         x, transposed = self.x, [weight.mT for weight in self.weights]
 
         def call(copy: int) -> None:
             torch.mm(x, transposed[copy])
 
-        return call
+        return self.by(computed) if self.more else call
 
     def samplers(self, calls: Mapping[str, Call]) -> dict[str, Callable[[], float]]:
         """Samplers in microseconds of one call; all have been called before they are captured, by the same copies."""
@@ -157,6 +165,12 @@ class Rotated:
         shortest_us = min(timer.launch_us(call, self.copies - 1) for call in calls.values())
         copies = sample_copies(shortest_us, self.copies, LEAST_CALLS)
         return {name: timer.prepare(call, copies) for name, call in calls.items()}
+
+
+def computed(x: torch.Tensor, weight: torch.Tensor, bias: Any = None, activation: str = "none") -> Any:
+    """The same by PyTorch."""
+    c = torch.mm(x, weight.mT) if bias is None else torch.addmm(bias, x, weight.mT)
+    return c if activation == "none" else getattr(torch.nn.functional, activation)(c)
 
 
 def key_lines(figures: Mapping[str, float | None], form: str = ".3f") -> str:

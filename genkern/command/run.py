@@ -45,8 +45,8 @@ from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
 from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
-from genkern.tuning.driver_process import Shared, driver_processes
 from genkern.tuning.interpreter import interpreter_checker
+from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Tuner
 
@@ -166,6 +166,9 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
         for profiler, closing in zip(profilers, closings, strict=True):
             closing.callback(profiler.close)
+        if len(profilers) == 1:
+            # It takes longer to be ready than the first binary; where there are several, each is its driver process's.
+            profilers[0].start()
         checkers = make_checkers(profilers, workshop, setting, closings)
         journal = open_journal(files, setting.journal_header(spaces, profilers[0].time_source), options.all, console)
         stack.callback(journal.close)
@@ -195,6 +198,8 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
             shared = Shared(workshop.farm, journal, progress)
             slim = functools.partial(condensed, with_candidates=candidates is not None)
             tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
+        else:
+            stack.callback(own[0].close)
         stack.enter_context(progress)
         bug_log = BugLog(RunFiles(setting.results_path).bug_log, setting.versions, options.command)
         reporting = {"batch": options.batch, "verbose": options.verbose > 0, "errors": options.compare}

@@ -121,6 +121,16 @@ class Bench:
         failed = sum(isinstance(result, Failure) for result in self._results.values())
         return len(self._results) - failed, failed, len(self._cached)
 
+    def stand(self, *, behind: bool) -> None:
+        """Have what is ordered here compiled behind what others order, or among it again."""
+        self.farm.stand(self, behind=behind)
+
+    def uncount(self) -> None:
+        """Nothing of what was ordered here counts as wanted."""
+        self.farm.count(wanted=-len(self._wanted), cached=-len(self._cached))
+        self._wanted.clear()
+        self._cached.clear()
+
     def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
         """These are no candidates, whatever comes of compiling them."""
         self.job.unfit |= unfit

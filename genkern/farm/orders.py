@@ -37,7 +37,8 @@ class Orders:
     """Not safe to use from several threads: the farm has a lock.
 
     Of the owners the one comes next for whom the least is being done, of its jobs the one of the lowest rank; of equal
-    ones the first that was asked for. So devices share a farm evenly, and each has its most wanted binary first.
+    ones the first that was asked for. So devices share a farm evenly, and each has its most wanted binary first. Owners
+    that stand behind come after all others.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,7 @@ class Orders:
         self._queues: dict[Hashable, list[tuple[int, int, str]]] = {}
         self._numbers = itertools.count()
         self._under_way: Counter[Hashable] = Counter()
+        self._behind: set[Hashable] = set()
 
     def __len__(self) -> int:
         """Keys that are wanted and not yet there."""
@@ -61,17 +63,27 @@ class Orders:
         if order.begun_for is None:
             self._queue(owner, rank, job.key)
 
+    def stand(self, owner: Hashable, *, behind: bool) -> None:
+        """Put an owner behind those that do not stand behind, or among them again."""
+        if behind:
+            self._behind.add(owner)
+        else:
+            self._behind.discard(owner)
+
     def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
         """The owner wants these no more (None: nothing at all). What is begun is finished, and it is not told of it."""
+        if keys is None:
+            self._behind.discard(owner)
         for key in list(self._orders) if keys is None else keys:
             if (order := self._orders.get(key)) is not None:
                 order.wishes.pop(owner, None)
                 if not order.wishes and order.begun_for is None:
                     del self._orders[key]
 
-    def take(self) -> CompileJob | None:
-        """The job to begin next; None where nothing waits."""
-        for owner in sorted(self._queues, key=lambda owner: (self._under_way[owner], self._queues[owner][0])):
+    def take(self, *, also_behind: bool = True) -> CompileJob | None:
+        """The job to begin next; None where nothing waits, or only owners that stand behind and are not to have one."""
+        owners = [owner for owner in self._queues if also_behind or owner not in self._behind]
+        for owner in sorted(owners, key=self._turn):
             queue = self._queues[owner]
             while queue:
                 _, _, key = heapq.heappop(queue)
@@ -110,7 +122,11 @@ class Orders:
         orders, self._orders = self._orders, {}
         self._queues.clear()
         self._under_way.clear()
+        self._behind.clear()
         return ((key, wish.tell) for key, order in orders.items() for wish in order.wishes.values())
+
+    def _turn(self, owner: Hashable) -> tuple[bool, int, tuple[int, int, str]]:
+        return owner in self._behind, self._under_way[owner], self._queues[owner][0]
 
     def _queue(self, owner: Hashable, rank: int, key: str) -> None:
         heapq.heappush(self._queues.setdefault(owner, []), (rank, next(self._numbers), key))

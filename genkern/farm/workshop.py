@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import importlib.util
 import os
-from collections import defaultdict
+import threading
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -35,6 +36,9 @@ class Workshop:
         self._keep_modules = keep_modules
         # By file name, the digests of the modules that this run has kept under it.
         self._kept: dict[str, list[str]] = defaultdict(list)
+        # How many benches need each module that lies there: a size may be opened again before it is closed.
+        self._needed: Counter[Path] = Counter()
+        self._placing = threading.Lock()
 
     @contextlib.contextmanager
     def open(
@@ -49,23 +53,37 @@ class Workshop:
         module = generate(problem, configs, self.arch, self.gpu)
         kept = Path(self.module_dir) / module.file_name
         if self._keep_modules:
-            write_whole(str(self._place_of(kept, module.text)), module.text)
+            with self._placing:
+                write_whole(str(self._place_of(kept, module.text)), module.text)
         # Named by their content, since workers and measured processes keep what they have imported, by path. And ours
         # alone to delete.
         named = f"{os.getpid()}_{_digest(module.kernels_text + module.measured_text)}.py"
         kernels, measured = kept.with_name(f"kernels_{named}"), kept.with_name(f"{kept.stem}_{named}")
-        write_whole(str(kernels), module.kernels_text)
-        write_whole(str(measured), module.measured_text)
-        where = device_index, self.module_dir, self.budget, self._init_type
-        session = Session(str(measured), problem, self.arch, *where)
-        every = self.budget.every
-        bench = Bench(Job(session), self.farm, self.gpu, module, str(kernels), first=first, copies=every)
+        with self._there(kernels, module.kernels_text), self._there(measured, module.measured_text):
+            where = device_index, self.module_dir, self.budget, self._init_type
+            session = Session(str(measured), problem, self.arch, *where)
+            every = self.budget.every
+            bench = Bench(Job(session), self.farm, self.gpu, module, str(kernels), first=first, copies=every)
+            try:
+                yield bench
+            finally:
+                bench.close()
+
+    @contextlib.contextmanager
+    def _there(self, path: Path, text: str) -> Iterator[None]:
+        """A module that lies there for as long as somebody needs it."""
+        with self._placing:
+            if not self._needed[path]:
+                write_whole(str(path), text)
+            self._needed[path] += 1
         try:
-            yield bench
+            yield
         finally:
-            bench.close()
-            _remove_module(kernels)
-            _remove_module(measured)
+            with self._placing:
+                self._needed[path] -= 1
+                if not self._needed[path]:
+                    del self._needed[path]
+                    _remove_module(path)
 
     def _place_of(self, kept: Path, text: str) -> Path:
         """Where to keep a module: the second one of a problem, which holds another config, has _2 after its name."""

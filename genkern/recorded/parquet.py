@@ -75,6 +75,7 @@ def add(run: RecordedRun, path: str) -> int:
             name: "DELTA_BYTE_ARRAY" if BY_NAME[name].kind is Kind.NAME else "BYTE_STREAM_SPLIT" for name in plain
         },
         row_group_size=2**20,
+        write_page_checksum=True,
     )
     if not Path(path).parent.is_dir() and Path(path).parent.exists():
         raise OutputError(f"cannot write {shown_path(path)}: its folder is a file; name another")
@@ -91,7 +92,7 @@ def read(path: str) -> tuple[Any, dict[str, Any]]:
     pa, where = arrow(), shown_path(path)
     data = read_bytes(path, ResultsError, _MOST_BYTES)
     try:
-        found = pa.parquet.read_table(pa.BufferReader(data))
+        found = pa.parquet.read_table(pa.BufferReader(data), page_checksum_verification=True)
         said = json.loads((found.schema.metadata or {})[_METADATA])
         schema, runs = int(said["schema"]), dict(said["runs"])
     except KeyError:
@@ -100,18 +101,20 @@ def read(path: str) -> tuple[Any, dict[str, Any]]:
         raise ResultsError(f"{where}: no recorded table, or damaged ({one_line(error)[:120]})") from None
     if schema > SCHEMA:
         raise ResultsError(f"{where} is of a later genkern (schema {schema}, here {SCHEMA}): read it with that")
-    columns = []
+    columns = {}
     for name, type_ in _types(pa).items():
         try:
             column = found[name].cast(type_) if name in found.column_names else pa.nulls(len(found), type_)
-        except (pa.ArrowException, KeyError) as error:
+            # Places in dictionaries, and texts.
+            column.validate(full=True)
+        except (pa.ArrowException, ValueError, KeyError) as error:
             raise ResultsError(f"{where}, column {name}: {one_line(error)[:120]}") from None
         if name in REQUIRED and column.null_count:
             raise ResultsError(f"{where}, column {name}: missing, or has gaps")
-        columns.append(column)
-    if unknown := sorted(set(found["run"].to_pandas().unique()) - set(runs)):
+        columns[name] = column
+    if unknown := sorted(set(columns["run"].to_pandas().unique()) - set(runs)):
         raise ResultsError(f"{where}: nothing says where its run {str(unknown[0])[:40]!r} comes from")
-    return pa.table(columns, names=list(_types(pa))), {str(name): of for name, of in runs.items()}
+    return pa.table(columns), {str(name): of for name, of in runs.items()}
 
 
 def _types(pa: Any) -> Mapping[str, Any]:

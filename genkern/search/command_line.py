@@ -26,12 +26,12 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         *("--search", "--strategy"),
         metavar="NAME|FILE.py",
         help="what is compiled and measured, in which order, and until when. predicted: everything, what a cost model "
-        "predicts to be fast first (with :N: so many kernels); patience:N: the first four kernels of each form of a "
+        "predicts to be fast first (N: so many kernels); patience:N: the first four kernels of each form of a "
         "family, then in predicted order, until N in a row brought nothing faster (a run that is resumed counts anew); "
-        "racing: some kernels of each form, then twice as many of those forms whose best is near the best, and so on; "
+        "racing: some kernels of each form, then more of those whose best is near the best; "
         "random: everything, in an order drawn from SEED; exhaustive: everything, also each GROUP_SIZE_M of a kernel "
-        "that takes over 1.5 times the best, and copies: configs that compile to the same machine code. What is left "
-        "out is predicted_out or identical. Or a file that has strategy(task), as genkern/search/strategy.py says "
+        "that takes over 1.5 times the best, and copies: configs that compile to the same machine code. Or a file "
+        "that has strategy(task), as genkern/search/strategy.py says "
         f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))})",
     )
     group.add_argument("--exhaustive", action="store_true", help="short for --search exhaustive")

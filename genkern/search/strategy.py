@@ -8,6 +8,9 @@ an event.
 A strategy decides the same when it is asked and told the same in the same order: it reads no clock, and draws no number
 but from a seed of its own. So a run can be replayed from its journal (`genkern.tuning.replay`).
 
+The next size's strategy is made and asked while one is still told: what a file keeps outside a `Strategy` is seen by
+both, in several threads.
+
 A strategy is a file with a function `strategy(task)`, which returns a `Strategy` for one size: here, or anywhere
 (`--search FILE.py`). A model of times has what it needs of a config by `Config.features`.
 

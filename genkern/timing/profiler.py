@@ -14,6 +14,9 @@ class Profiler(Protocol):
 
     time_source: str
 
+    def start(self) -> None:
+        """Start what measures, without waiting for it: the rest would, when it first needs it."""
+
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """Yield one Measurement per candidate, in any order. `units` are candidates that share their binaries; they
         come as a farm makes them, and may depend on what was yielded before."""

@@ -118,8 +118,14 @@ class Search:
         self._ready: list[tuple[int, Sequence[Candidate]]] = []
         # Of what was made, what is not measured after all.
         self._put_back: set[Config] = set()
+        # How many units were ordered before anything was to be measured.
+        self._ordered_ahead = 0
         self._has_time = any(measurement.duration_us is not None for measurement in known.values())
         self.confidence = NOTHING_SAID
+
+    def begin(self) -> None:
+        """Order what is wanted first, before anything can be measured: then `measurements` need not."""
+        self._ordered_ahead = self._order_more()
 
     def measurements(self, profiler: Profiler) -> Iterator[Measurement]:
         """The first measurement of every candidate that is not known, until the strategy wants nothing any more.
@@ -166,7 +172,7 @@ class Search:
     def _units_ready(self) -> Iterator[Sequence[Candidate]]:
         """Candidates that share their binaries, as they become ready, the most wanted first."""
         while not self._bench.is_closed:
-            asked = self._order_more()
+            asked, self._ordered_ahead = self._ordered_ahead or self._order_more(), 0
             # All that is ready, of which the most wanted comes first.
             while (made := self._bench.made(wait=not self._ready and not asked)) is not None:
                 self._take(made)

@@ -7,8 +7,8 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from genkern.errors import BugError, ProfilerError, bugs_told
 from genkern.farm.bench import Bench, Job
@@ -18,9 +18,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
-from genkern.kernels.legality import legal
 from genkern.search.limit import NO_LIMIT, Limit
-from genkern.search.screening import screening_for
 from genkern.search.select import (
     barren_families,
     choice,
@@ -32,8 +30,8 @@ from genkern.search.select import (
     spread_us,
 )
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
-from genkern.search.strategy import Lost, Task
-from genkern.space.prune import Pruned, prune
+from genkern.search.strategy import Lost
+from genkern.space.prune import Pruned
 from genkern.space.space import Space
 from genkern.timing.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
@@ -41,6 +39,7 @@ from genkern.timing.session import Budget
 from genkern.timing.standing import SHARED
 from genkern.tuning.check import Checker
 from genkern.tuning.compared import Compared, confirmed
+from genkern.tuning.prepared import Ahead, Preparation, Prepared
 from genkern.tuning.progress import Progress
 from genkern.tuning.search import NOTHING_SAID, Confidence, Search
 
@@ -108,7 +107,8 @@ class Tuner:
     and `limit` ends it.
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
-    `check_all` has every finalist checked, not only those that would win, or be the runner-up.
+    `check_all` has every finalist checked, not only those that would win, or be the runner-up. `ahead` has what comes
+    next, on its way to its turn.
     """
 
     spaces: Callable[[str], Space]
@@ -124,49 +124,68 @@ class Tuner:
     device_index: int = 0
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
+    ahead: Ahead = field(default_factory=Ahead)
 
-    def tune(self, problem: GemmProblem) -> Report:
+    def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
 
+        `may_prepare` is called once the first binaries are on order: then is the time to `prepare` what comes next.
         A bug of genkern ends the size, and is in the report. Raises GenkernError when the run itself cannot go on (a
         full disk, a device that stays broken).
         """
         try:
             with bugs_told():
-                return self._tuned(problem)
+                return self._tuned(problem, may_prepare)
         except BugError as bug:
             report = Report(problem, message=f"a bug in genkern: {bug}", bug=bug)
             self.journal.ended(problem, Ended({}, report.message))
             return report
 
-    def _tuned(self, problem: GemmProblem) -> Report:
+    def prepare(self, problem: GemmProblem) -> None:
+        """Prune, ask and order ahead of the problem's turn, in a thread; what ends that is raised in its turn."""
+        self.ahead.begin(problem, functools.partial(self._prepared, problem, behind=True))
+
+    def forget(self, problem: GemmProblem) -> None:
+        """The problem that was to be prepared is another's."""
+        self.ahead.forget(problem)
+
+    def close(self) -> None:
+        """Give up what was prepared."""
+        self.ahead.forget(wait=True)
+
+    def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
+        strategy = self.strategy or chosen_strategy()
+        how = self.budget, strategy, self.limit
+        preparation = Preparation(self.workshop, self.journal, *how, self.device_index)
+        return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
+
+    def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
         report, facts = Report(problem), self.journal.of(problem)
         with report.stage("prune"):
-            report.pruned = prune(self.spaces(problem.op), problem, self.workshop.gpu)
-            configs = list(report.pruned.kept)
-        report.outcomes[Outcome.ILLEGAL] = sum(report.pruned.illegal.values())
-        report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
-        incumbent = self.incumbents.get(problem)
-        if incumbent is not None and (why := legal(problem, incumbent, self.workshop.gpu)):
-            report.incumbent = Measurement(incumbent.name, Outcome.ILLEGAL, self.profiler.time_source, message=why)
-            report.candidates[incumbent.name], incumbent = report.incumbent, None
-        if incumbent is not None and incumbent not in configs:
-            configs.append(incumbent)
-        if not configs:
-            report.outcomes.update(m.outcome for m in report.candidates.values())
-            report.message = "no config of the space suits this size (--explain shows the rules)"
-            self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
-            return report
-        # What an earlier run measured, or found best, is measured rather than a copy of it.
-        first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
-        with self.workshop.open(problem, configs, self.device_index, first) as bench:
-            search = self._search(bench, facts, configs, first)
-            bar = self.progress.problem(problem.size, len(configs), self.workshop.farm.counts)
-            self.journal.began(problem, Begun(len(configs), self.device_index, round(time.time(), 3)))
+            prepared = self.ahead.take(problem) or self._prepared(problem, behind=False)
+        with contextlib.closing(prepared):
+            report.pruned, incumbent = prepared.pruned, prepared.incumbent
+            report.outcomes[Outcome.ILLEGAL] = sum(report.pruned.illegal.values())
+            report.outcomes[Outcome.PRUNED] = sum(report.pruned.dropped.values())
+            if why := prepared.illegal:
+                name = self.incumbents[problem].name
+                report.incumbent = Measurement(name, Outcome.ILLEGAL, self.profiler.time_source, message=why)
+                report.candidates[name] = report.incumbent
+            if (bench := prepared.bench) is None or (search := prepared.search) is None:
+                report.outcomes.update(m.outcome for m in report.candidates.values())
+                report.message = "no config of the space suits this size (--explain shows the rules)"
+                self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
+                return report
+            bench.stand(behind=False)
+            may_prepare()
+            bar = self.progress.problem(problem.size, len(prepared.configs), self.workshop.farm.counts)
+            self.journal.began(problem, Begun(len(prepared.configs), self.device_index, round(time.time(), 3)))
             with report.stage("compile and screen"), bar as advance:
                 for measurement in self._screen(bench, search, facts):
                     report.candidates[measurement.config] = measurement
                     advance(1)
+            # All that this size compiles is there.
+            self.ahead.come_forward()
             report.binaries = bench.job.binaries
             report.confidence = search.confidence
             report.winner = self._choose(bench.job, facts, report)
@@ -184,29 +203,6 @@ class Tuner:
             self.journal.won(report.winner)
         self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
         return report
-
-    def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], first: Collection[str]) -> Search:
-        """The search of what an earlier start did not find unfit.
-
-        That stays so in a run that goes on: the others have been screened, or timed, without it.
-        """
-        problem = bench.job.session.problem
-
-        def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
-            # One that is screened was fit, and is tried again by the next run that goes on.
-            if new := [name for name in names if name not in facts.screened]:
-                self.journal.unfit(problem, new, unfit)
-
-        bench.on_unfit = on_unfit
-        if facts.unfit:
-            bench.leave_out({c.name: facts.unfit[c.name] for c in configs if c.name in facts.unfit})
-        times_us = [measurement.duration_us for measurement in facts.screened.values()]
-        # The measured process tells by it what is hopeless, and the best were measured first.
-        best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
-        bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        strategy = self.strategy or chosen_strategy()
-        make_task = functools.partial(Task, problem, self.workshop.gpu, number=strategy.number, best_us=best_us)
-        return Search(bench, configs, strategy, make_task, dict(facts.screened), first, self.limit)
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
         """Every candidate's first measurement, from the journal where it is known."""

@@ -122,6 +122,9 @@ class _LaunchProfiler(ABC):
         self._edge_s = edge_s
         self._grace_s = grace_s
 
+    def start(self) -> None:  # noqa: B027  for both, not abstract
+        """The profiler is started anew for every request."""
+
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """Yield one Measurement per candidate. Raises ProfilerError when nothing can be measured at all."""
         calls = screen_calls(session.budget)

@@ -71,3 +71,26 @@ def test_everything_may_be_taken_back() -> None:
     assert taken(orders, 1) == ["a"]
     assert sorted(key for key, _ in orders.all()) == ["a", "b", "b"]
     assert (len(orders), orders.under_way, taken(orders), orders.done("a")) == (0, 0, [], [])
+
+
+def test_who_stands_behind_comes_after_all_others() -> None:
+    """However little is done for it, and not at all where it is not to have a turn; what others want too is theirs."""
+    orders = ordered(next=[(0, "x"), (1, "b"), (2, "y")], one=[(0, "a"), (1, "b")], two=[(5, "c")])
+    orders.stand("next", behind=True)
+    assert [orders.take(also_behind=False).key for _ in range(3)] == ["a", "c", "b"]  # type: ignore[union-attr]
+    assert orders.take(also_behind=False) is None
+    assert taken(orders, 1) == ["x"]
+    orders.add("one", job("d"), 9, lambda *_: None)
+    assert taken(orders, 1) == ["d"]
+    orders.stand("next", behind=False)
+    assert orders.take(also_behind=False) is not None
+    assert len(orders.done("b")) == 2
+
+
+def test_who_leaves_stands_nowhere() -> None:
+    """One that comes anew is among the others."""
+    orders = ordered(next=[(0, "a")])
+    orders.stand("next", behind=True)
+    orders.drop("next")
+    orders.add("next", job("b"), 0, lambda *_: None)
+    assert orders.take(also_behind=False) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
@@ -367,3 +368,17 @@ def test_kept_modules_of_one_problem_stand_side_by_side(
     assert names_in(hostile_path) == [f"{name}.py", f"{name}_2.py"]
     modules = [path.read_text() for path in sorted(hostile_path.rglob("gemm_*.py"))]
     assert modules == [generate(PROBLEM, [config], "gfx942", MI300X).text for config in (AMD, WIDER[0])]
+
+
+def test_a_module_stays_for_as_long_as_it_is_needed(make_workshop: Callable[..., Workshop], hostile_path: Path) -> None:
+    """A size may be opened again while what was prepared of it before, for nothing, is being closed."""
+    farm = ScriptedFarm(hostile_path / "cache", lambda specs: specs)
+    workshop = make_workshop(farm)
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(workshop.open(PROBLEM, CONFIGS, 0))
+        there = names_in(hostile_path)
+        bench = second.enter_context(workshop.open(PROBLEM, CONFIGS, 0))
+        first.close()
+        assert names_in(hostile_path) == there
+        assert len(list(bench.candidates(CONFIGS))) == len(CONFIGS)
+    assert names_in(hostile_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fake_gpu import FakeGemm, FakeGpu, name_of
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling import server
 from genkern.profiling.checking.verdict import Subject, Verdict
+from genkern.profiling.finals import run_finals, semifinal
 from genkern.profiling.server import Server
 from genkern.runtime.backends.cublaslt import CublasLtError
 from genkern.search.screening import screening_for
@@ -61,6 +63,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     monkeypatch.setitem(sys.modules, "torch", gpu.torch)
     monkeypatch.setattr(server, "LoadedGemm", FakeGemm)
     monkeypatch.setattr(server, "open_clock", lambda *_: None)
+    # However busy the machine is that simulates it: no time passes in finals, so that they end by their rounds.
+    monkeypatch.setattr(server, "run_finals", partial(run_finals, now=lambda: 0.0))
+    monkeypatch.setattr(server, "semifinal", partial(semifinal, now=lambda: gpu.host_us * 1e-6))
     monkeypatch.setattr(FakeGemm, "the_gpu", gpu, raising=False)
     monkeypatch.setattr(server, "Algorithms", FakeAlgorithms)
     monkeypatch.setattr(server, "Checking", FakeChecking)

@@ -171,6 +171,11 @@ def main() -> None:
                 say({"config": "", "error": "OutOfMemoryError: CUDA out of memory"})
             else:
                 say({"device": os.environ.get("CUDA_VISIBLE_DEVICES", ""), "torch": "2.13", "copies": 1})
+        elif request["command"] == "start":
+            # Where it makes its context a broken device is found out.
+            if os.environ.get("BREAKS_AT") == "start":
+                misbehave("fault")
+            say({})
         elif request["command"] == "screen":
             screen(request, init_type)
         elif request["command"] == "retime":

@@ -55,6 +55,36 @@ def test_a_session_is_opened_once(session: Session, process: MeasuredProcess) ->
     assert (process.device, process.torch_version) == ("5", "2.13")
 
 
+def test_a_process_that_was_started_before_is_opened(session: Session, process: MeasuredProcess) -> None:
+    """It makes itself ready meanwhile; starting it once more, or when it is open, does nothing."""
+    process.start()
+    started = process._child
+    process.start()
+    process.open(session)
+    process.start()
+    assert process._child is started is not None
+    assert process._reserve is not None
+    assert process.send({"command": "screen", "configs": ["good_BM1"], "binaries": []})
+    assert process.receive(WAIT_S)["samples_us"] == [1.0]
+    assert len(opened_by(session)) == 1
+
+
+def test_what_goes_wrong_at_a_start_is_told_when_it_is_opened(
+    session: Session, process: MeasuredProcess, hostile_path: Path
+) -> None:
+    """One that dies is replaced, as one that dies when it is opened; a program that is not there is told of."""
+    process._environment["BREAKS_AT"] = "start"
+    process.start()
+    process._environment.clear()
+    process._environment.update(os.environ)
+    process.open(session)
+    assert len(opened_by(session)) == 1
+    nothing = MeasuredProcess(["/nowhere"], os.environ, str(hostile_path / "harness"), 3)
+    nothing.start()
+    with pytest.raises(ProfilerError, match="no such program"):
+        nothing.open(session)
+
+
 def test_a_lost_process_is_replaced_by_the_one_in_reserve(session: Session, process: MeasuredProcess) -> None:
     """Replacements stand by, the first one too; logs go by turns to two files."""
     for _ in range(3):

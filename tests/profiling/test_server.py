@@ -128,7 +128,13 @@ def test_semifinals_have_samples_of_all_by_turns(gpu: FakeGpu) -> None:
     turns = [parent.told.count(name_of(name)) for name in ("us10", "us11", "us12")]
     assert turns == [turns[0]] * 3
     assert turns[0] >= 1 + 5
-    assert "samples_us" in parent.retime("us10")
+    # The finals behind them find a warm device: their warm-up is shorter.
+    told = []
+    for _ in range(2):
+        parent.told.clear()
+        assert len(parent.retime("us10", "us30", vendor=False)["samples_us"]) == 2
+        told.append(parent.told.count(name_of("us10")))
+    assert told[0] <= 50 + 12 < told[1]
 
 
 @pytest.mark.parametrize("copies", [1, 5, 6, 40])

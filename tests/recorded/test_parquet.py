@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -112,6 +113,23 @@ def test_what_is_no_recorded_table_is_refused(table: Path, tmp_path: Path) -> No
     ):
         with pytest.raises(ResultsError, match=said):
             read(rewritten(table, other, **metadata))
+
+
+def test_damage_is_refused_or_harmless(table: Path) -> None:
+    """Wherever a bit is another, nothing but the one error is raised; pages of values have checksums."""
+    data, (whole, _), random = table.read_bytes(), read(str(table)), Random(1)
+    refused = 0
+    for _ in range(60):
+        damaged = bytearray(data)
+        damaged[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        table.write_bytes(damaged)
+        try:
+            found, _ = read(str(table))
+        except ResultsError as error:
+            refused += "\n" not in str(error)
+            continue
+        assert found["screen_us"].equals(whole["screen_us"])
+    assert refused > 30
 
 
 def test_without_pyarrow_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, table: Path) -> None:

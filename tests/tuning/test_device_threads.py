@@ -24,11 +24,19 @@ class Device:
         self._how = how
         self.device_index = index
         self.given: list[GemmProblem] = []
+        self.prepared: list[GemmProblem] = []
 
-    def tune(self, problem: GemmProblem) -> Report:
+    def tune(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
+        may_prepare()
         self.given.append(problem)
         self._how(problem)
         return Report(problem)
+
+    def prepare(self, problem: GemmProblem) -> None:
+        self.prepared.append(problem)
+
+    def forget(self, problem: GemmProblem) -> None:
+        self.prepared.remove(problem)
 
 
 def run(
@@ -145,3 +153,38 @@ def test_an_error_of_the_run_ends_all_devices() -> None:
     with pytest.raises(OutputError, match="disk full"):
         run(a, b, finished=full)
     assert len(a.given) == len(b.given) == 1
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_one_device_prepares_the_next(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as are to be ahead, in their order, each once."""
+    monkeypatch.setattr("genkern.tuning.devices.SIZES_AHEAD", ahead)
+    seen: list[tuple[int, int]] = []
+    device = Device(lambda p: seen.append((PROBLEMS.index(p), len(device.prepared))))
+    run(device)
+    assert device.prepared == PROBLEMS[1:]
+    assert seen == [(n, min(n + ahead, len(PROBLEMS) - 1)) for n in range(len(PROBLEMS))]
+
+
+def test_what_a_busy_device_prepares_goes_to_an_idle_one() -> None:
+    """At the end, when nothing else is left: no device waits for another's last sizes."""
+    others_are_done = threading.Event()
+    busy = Device(lambda _: others_are_done.wait(WAIT_S))
+    idle = Device(lambda _: None if len(idle.given) < len(PROBLEMS) - 1 else others_are_done.set())
+    assert sorted(run(busy, idle)) == sorted(PROBLEMS)
+    assert others_are_done.is_set()
+    assert len(busy.given) == 1
+    assert busy.prepared == []
+
+
+def test_what_a_lost_device_prepared_goes_to_the_others() -> None:
+    """And the device, whose process may live, is told so."""
+    bad_has_one = threading.Event()
+
+    def lose(problem: GemmProblem) -> None:
+        bad_has_one.set()
+        raise ProfilerError("GPU 1 is broken")
+
+    good, bad = Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose, index=1)
+    assert sorted(run(good, bad)) == sorted(PROBLEMS)
+    assert bad.prepared == []

@@ -41,14 +41,17 @@ def on_devices(count: int, folder: Path, cache: Path, *options: object, **what: 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_each_size_has_one_device(count: int, alone: str, cache_dir: Path, tmp_path: Path) -> None:
-    """One process a device; all of a size on one; each takes the largest that is left; results as with one."""
+    """One process a device; all of a size on one; each takes the largest that is left; results as with one.
+
+    What one takes over from another at the end may be larger.
+    """
     ran = on_devices(count, tmp_path, cache_dir)
     assert (ran.status, ran.err) == (0, "")
     assert (tmp_path / "r.yaml").read_text() == alone
     given = sizes_of(tmp_path / "trace")
     assert sorted(size for sizes in given.values() for size in sizes) == list(ROWS)
     for sizes in given.values():
-        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[:-1] == sorted(sizes[:-1], reverse=True)
     assert len({event["pid"] for event in traced(tmp_path / "trace")}) == len(given) <= count
     assert "is lost" not in ran.out
     assert_gone(tmp_path)
@@ -63,7 +66,10 @@ def test_one_compile_job_serves_all_devices(alone: str, tmp_path: Path) -> None:
 
 
 def test_whoever_is_free_takes_the_next(alone: str, cache_dir: Path, tmp_path: Path) -> None:
-    """While one device is busy with its size, the other tunes all the rest, largest first."""
+    """While one device is busy with its size, the other tunes all the rest, largest first.
+
+    At last also the size that the busy one has prepared.
+    """
     trace, gate = tmp_path / "trace", tmp_path / "gate"
     env = machine(tmp_path, gpus=2, trace=str(trace), faster=FASTER, gate=[2, str(gate), "0"])
     process = start(*tiny_command(tmp_path, cache_dir, SIZES), "--gpu_ids", "0,1", env=env)
@@ -73,7 +79,8 @@ def test_whoever_is_free_takes_the_next(alone: str, cache_dir: Path, tmp_path: P
     given = sizes_of(trace)
     assert len(given["0"]) == 1
     assert given["0"][0] in ROWS[-2:]
-    assert given["1"] == sorted(set(ROWS) - set(given["0"]), reverse=True)
+    *in_turn, taken_over = given["1"]
+    assert in_turn == sorted(set(ROWS) - {*given["0"], taken_over}, reverse=True)
     assert (tmp_path / "r.yaml").read_text() == alone
 
 

@@ -34,6 +34,7 @@ from genkern.search.strategies import chosen_strategy
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space
 from genkern.timing.session import Budget, Session
+from genkern.tuning.prepared import Preparation
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Report, Tuner
 
@@ -331,12 +332,9 @@ def test_a_config_that_was_screened_was_fit(workshop: Workshop, tmp_path: Path) 
     """When its binary is lost and does not compile again, that is no fact: the next run that goes on may have it."""
     with closing(Journal(tmp_path / "j", {})) as journal:
         journal.screened(PROBLEM, Measurement(KEPT[0], Outcome.MEASURED, "cudagraph"))
-        tuner = Tuner(
-            *(lambda op: SPACE, workshop, Scripted({}, {}, set()), None, journal, Progress(Console())),
-            *(Provenance("gfx942", "AMD Instinct MI300X", ()), Budget()),
-        )
+        preparation = Preparation(workshop, journal, Budget(), chosen_strategy(), NO_LIMIT, 0)
         with workshop.open(PROBLEM, [Config.parse(name) for name in KEPT], 0) as bench:
-            tuner._search(bench, journal.of(PROBLEM), [], [])
+            preparation._search(bench, journal.of(PROBLEM), [], [])
             bench.on_unfit(KEPT[:2], Unfit(Outcome.COMPILE_FAILED, "refused"))
         assert list(journal.of(PROBLEM).unfit) == KEPT[1:2]
 

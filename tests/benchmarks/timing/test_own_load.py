@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from benchmarks.common.workbench import Bench
 from benchmarks.timing.own_load import (
     ALONE,
     BLOCKS,
@@ -14,8 +18,12 @@ from benchmarks.timing.own_load import (
     Size,
     report,
     run_alone,
+    timed,
 )
+from genkern.gemm.problem import GemmProblem
+from genkern.profiling.clocks import ThrottleGuard
 from genkern.timing.libraries import VENDOR
+from genkern.timing.session import Budget
 
 TIMES = {
     ALONE: {WINNER: 100.0, VENDOR: 110.0, LIBRARY: 102.0},
@@ -57,3 +65,28 @@ def test_a_protocol_is_off_where_its_ratios_are_not_the_judges() -> None:
     assert "| blocks | 2 | 0.05% | 0.09% | 0.10% | 0 | 0.60 |" in protocols
     assert "| 5 to 10 | 2 | 0.9000 | 0.9000 | 0.9000 |" in spans
     assert "| 60 to 120 | 2 | 1.0000 |" in spans
+
+
+class Idle:
+    """A bench of calls that take as long as their numbers say, on a device that says nothing of itself."""
+
+    problem = GemmProblem(4096, 4096, 4096)
+    gemm: Any = SimpleNamespace(copies=4, session=SimpleNamespace(budget=Budget()))
+    timer: Any = SimpleNamespace(
+        launch_us=lambda call, copy: call(copy), prepare=lambda call, copies: lambda: call(copies[0])
+    )
+    guard = ThrottleGuard(None)
+    race = Bench.race
+
+
+def test_protocols_time_the_same_calls() -> None:
+    """All of them, each by its own protocol, with what each run alone showed."""
+    calls: Any = {WINNER: lambda copy: 100.0, VENDOR: lambda copy: 110.0}
+    bench: Any = Idle()
+    size = timed(bench, calls, 0.05)
+    assert size.times_us == {each: {WINNER: 100.0, VENDOR: 110.0} for each in (ALONE, INTERLEAVED, BLOCKS)}
+    assert {name: [len(run.samples) for run in runs] for name, runs in size.runs.items()} == {
+        WINNER: [11, 11],
+        VENDOR: [10, 10],
+    }
+    assert list(size.took_s) == [ALONE, INTERLEAVED, BLOCKS]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_journal
 from genkern.journal.journal import Facts
 from genkern.kernels.kernel import Target
-from genkern.tuning.driver_process import DriverProcess, Shared, driver_processes
+from genkern.profiling.predicted import PredictProfiler
+from genkern.tuning.processes.driver_process import DriverProcess, Shared, driver_processes
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Report
 
@@ -41,8 +42,9 @@ class Stub:
     journal: Facts
     progress: Any = None
     device_index: int = 0
+    profiler: Any = field(default_factory=PredictProfiler)
 
-    def tune(self, problem: GemmProblem) -> Report:
+    def tune(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
         self.journal.screened(problem, replace(SCREENED, config=self.does))
         if self.does == "breaks":
             raise ProfilerError("GPU 0 is broken")

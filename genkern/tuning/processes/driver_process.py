@@ -9,6 +9,7 @@ ends, since the pipe between them ends with it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import signal
@@ -16,7 +17,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -24,13 +25,12 @@ from typing import Any
 
 from genkern.errors import BugError, GenkernError, ProfilerError
 from genkern.farm.cache import Failure
-from genkern.farm.compiler import CompileJob
-from genkern.farm.farm import Farm, FarmClosedError, FarmCounts
-from genkern.farm.orders import Tell
+from genkern.farm.farm import Farm, FarmCounts
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.journal.copy import JournalCopy
 from genkern.journal.journal import Journal
+from genkern.tuning.processes.asking_farm import AskingFarm, NoFarmError
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Report, Tuner
 
@@ -41,7 +41,6 @@ _END_S = 15.0
 _SIGNAL_S = 0.05
 
 Condensed = Callable[[Report], Report]
-Ranked = Sequence[tuple[int, CompileJob]]
 
 
 @dataclass
@@ -79,6 +78,9 @@ class DriverProcess:
         self._sending = threading.Lock()
         self._told = 0
         self._looked_up = (0, 0)
+        # Numbers by which the process says who orders: of each size that it has in hand.
+        self._owners: set[int] = set()
+        self._behind: set[int] = set()
         self._at_rest = threading.Event()
         self._at_rest.set()
         arguments = tuner, closing, theirs, condensed, (*inherited, self.pipe)
@@ -86,7 +88,7 @@ class DriverProcess:
         self._process.start()
         theirs.close()
 
-    def tune(self, problem: GemmProblem) -> Report:
+    def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Have the process tune `problem`, and do for it what only the parent may do."""
         shared = self._shared
         lines: list[bytes] = []
@@ -95,21 +97,17 @@ class DriverProcess:
         try:
             with contextlib.ExitStack() as bar:
                 advance: Callable[[int], None] | None = None
-                news = shared.news[self._told :]
-                self._told += len(news)
-                # One that has ended is noticed by what it answers.
-                with contextlib.suppress(OSError):
-                    self._send("tune", problem, news)
+                self._say("tune", problem)
                 while True:
                     kind, *values = self._receive()
                     if kind == "facts":
                         data, decides = values
                         shared.journal.take_over(data, decides=decides)
                         (shared.news if decides else lines).append(data)
-                    elif kind == "order":
-                        shared.farm.order(self, values[0], self._compiled)
-                    elif kind == "drop":
-                        shared.farm.drop(self, values[0])
+                    elif kind == "may_prepare":
+                        may_prepare()
+                    elif kind in ("order", "stand", "drop"):
+                        self._to_farm(kind, *values)
                     elif kind == "progress":
                         name, total, done, looked_up = values
                         self._count(looked_up)
@@ -125,10 +123,21 @@ class DriverProcess:
         except ProfilerError:
             # Whoever takes the size over goes on where this process ended.
             shared.news.extend(lines)
+            for owner in list(self._owners):
+                self._to_farm("drop", owner, None)
             raise
         finally:
-            shared.farm.drop(self)
             self._at_rest.set()
+
+    def prepare(self, problem: GemmProblem) -> None:
+        """Have the process prepare what it will be told to tune; what it orders is passed on while it tunes another."""
+        self._say("prepare", problem)
+
+    def forget(self, problem: GemmProblem) -> None:
+        """That size is another's, for whom nothing is done twice."""
+        for owner in list(self._behind):
+            self._shared.farm.drop((self, owner))
+        self._say("forget", problem)
 
     def end(self) -> None:
         """Tell the process to end what it measures with, and itself; any thread may be waiting for it."""
@@ -143,16 +152,39 @@ class DriverProcess:
         self._process.join()
         self._at_rest.wait(_END_S)
 
-    def _compiled(self, key: str, result: Binary | Failure | Exception) -> None:
+    def _to_farm(self, kind: str, owner: int, *values: Any) -> None:
+        """Hand on what one of the process's sizes wants of the farm."""
+        who, farm = (self, owner), self._shared.farm
+        self._owners.add(owner)
+        if kind == "order":
+            farm.order(who, values[0], functools.partial(self._compiled, owner))
+        elif kind == "stand":
+            farm.stand(who, behind=values[0])
+            (self._behind.add if values[0] else self._behind.discard)(owner)
+        else:
+            farm.drop(who, values[0])
+            if values[0] is None:
+                self._owners.discard(owner)
+                self._behind.discard(owner)
+
+    def _compiled(self, owner: int, key: str, result: Binary | Failure | Exception) -> None:
         """Hand on what became of a job that the process ordered."""
         with contextlib.suppress(OSError):
-            self._send("compiled", key, _portable(result) if isinstance(result, Exception) else result)
+            self._send("compiled", owner, key, _portable(result) if isinstance(result, Exception) else result)
 
     def _count(self, looked_up: tuple[int, int]) -> None:
         """Add to the farm's counts what the process has looked up by itself since it last said how much that is."""
         wanted, cached = (now - before for now, before in zip(looked_up, self._looked_up, strict=True))
         self._shared.farm.count(wanted=wanted, cached=cached)
         self._looked_up = looked_up
+
+    def _say(self, what: str, problem: GemmProblem) -> None:
+        """What the process is to do, with the news since it was told last."""
+        # One that has ended is noticed by what it answers.
+        with self._sending, contextlib.suppress(OSError):
+            news = self._shared.news[self._told :]
+            self._told += len(news)
+            self.pipe.send((what, problem, news))
 
     def _send(self, *message: Any) -> None:
         with self._sending:
@@ -198,10 +230,6 @@ class _Stopped(BaseException):
     """The parent is gone, or wants no more."""
 
 
-class _NoFarmError(FarmClosedError):
-    """As `_Stopped`, to a thread that waits for the parent's farm; the main thread has a signal."""
-
-
 def _child(
     tuner: Tuner,
     closing: contextlib.ExitStack,
@@ -242,12 +270,12 @@ class _Driver:
         # Sent by a thread of its own: this one is stopped by a signal, and must not be in the middle of a message then.
         self._to_send: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send_all, daemon=True)
-        self._asked: queue.SimpleQueue[tuple[GemmProblem, list[bytes]]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[GemmProblem] = queue.SimpleQueue()
         self._journal = JournalCopy(tuner.journal, self._send_facts)
         self._flushing = threading.Lock()
         self._counted = _Counted()
         self._said: tuple[Any, ...] = ()
-        self._farm = _AskingFarm(tuner.workshop.farm, self._send)
+        self._farm = AskingFarm(tuner.workshop.farm, self._send)
         tuner.workshop.farm = self._farm
         self._tuner = replace(tuner, journal=self._journal, progress=self._counted)
 
@@ -255,13 +283,13 @@ class _Driver:
         self._sender.start()
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._send_batches, daemon=True).start()
+        self._tuner.profiler.start()
         while True:
-            problem, news = self._asked.get()
-            self._journal.read_lines(news)
+            problem = self._asked.get()
             try:
-                report = self._tuner.tune(problem)
+                report = self._tuner.tune(problem, lambda: self._send("may_prepare"))
                 answer: tuple[Any, ...] = "report", condensed(report)
-            except _NoFarmError:
+            except NoFarmError:
                 continue  # and wait for the signal
             except Exception as error:
                 answer = "error", _portable(error)
@@ -278,10 +306,17 @@ class _Driver:
         try:
             while True:
                 kind, *values = self._pipe.recv()
-                if kind == "tune":
-                    self._asked.put((values[0], values[1]))
-                else:
+                if kind == "compiled":
                     self._farm.receive(*values)
+                    continue
+                problem, news = values
+                self._journal.read_lines(news)
+                if kind == "tune":
+                    self._asked.put(problem)
+                elif kind == "prepare":
+                    self._tuner.prepare(problem)
+                else:
+                    self._tuner.forget(problem)
         except (EOFError, OSError):
             # Whoever closes a feed waits for the thread in which it asks the farm.
             self._farm.lose()
@@ -289,6 +324,9 @@ class _Driver:
             for _ in range(int(_END_S / _SIGNAL_S)):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
                 time.sleep(_SIGNAL_S)
+            os._exit(1)
+        except BaseException:  # nobody would read what the parent says
+            traceback.print_exc()
             os._exit(1)
 
     def _send_batches(self) -> None:
@@ -322,55 +360,6 @@ class _Driver:
         with contextlib.suppress(OSError):
             while (message := self._to_send.get()) is not None:
                 self._pipe.send(message)
-
-
-class _AskingFarm(Farm):
-    """Looks binaries up by itself; the parent compiles what is missing, and `receive` has what comes of it."""
-
-    def __init__(self, farm: Farm, send: Callable[..., None]) -> None:
-        what = farm.cache, farm.target, farm.triton_version
-        super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, temporary_dir=farm.temporary_dir)
-        self._send = send
-        self._asking = threading.Lock()
-        # Who waits for a key, by owner; None where there is nobody any more to ask.
-        self._tells: dict[str, dict[Hashable, Tell]] | None = {}
-
-    def order(self, owner: Hashable, jobs: Ranked, tell: Tell) -> None:
-        with self._asking:
-            new = [] if self._tells is None else [each for each in jobs if each[1].key not in self._tells]
-            if self._tells is not None:
-                for _, job in jobs:
-                    self._tells.setdefault(job.key, {})[owner] = tell
-            if new:
-                self._send("order", new)
-        if self._tells is None:
-            for _, job in jobs:
-                tell(job.key, _NoFarmError())
-
-    def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
-        with self._asking:
-            tells = self._tells or {}
-            gone = []
-            for key in list(tells) if keys is None else keys:
-                if key in tells and tells[key].pop(owner, None) is not None and not tells[key]:
-                    del tells[key]
-                    gone.append(key)
-            if gone:
-                self._send("drop", gone)
-
-    def receive(self, key: str, result: Binary | Failure | Exception) -> None:
-        with self._asking:
-            tells = (self._tells or {}).pop(key, {})
-        for tell in tells.values():
-            tell(key, result)
-
-    def lose(self) -> None:
-        """There is no parent any more: whoever waits is told, and whoever comes."""
-        with self._asking:
-            tells, self._tells = self._tells or {}, None
-        for key, waiting in tells.items():
-            for tell in waiting.values():
-                tell(key, _NoFarmError())
 
 
 class _Counted(Progress):

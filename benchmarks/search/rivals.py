@@ -1,0 +1,306 @@
+"""How good what a search has found is after so many binaries: genkern's strategies and its peers' on recorded truth.
+
+    python -m benchmarks.search.rivals RECORDED -o TABLE.md [--plot LOSS.svg] [--kept CURVES.jsonl] [--search NAME ...]
+
+RECORDED is a folder of recorded tables (results/recorded), or what else `genkern replay` takes. Every rival is a
+strategy that is asked for one binary after another and told its times, as they were recorded; a binary brings all its
+GROUP_SIZE_M and SPLIT_K. Tried is what was asked for, also where its compile was refused or its launch lost. The loss
+is the best time of a right result so far over the best of the whole recorded space, less 1; of nothing yet, and above
+100 %, it counts as 100 %. Rivals that draw numbers run with several seeds, and count with the mean of each size.
+
+Peers with lists (Inductor, QuACK, nvMatmulHeuristics: benchmarks/search/peer_configs.py) are judged on the bf16 sizes
+for which the space has kernels like theirs. Kernel Tuner's strategies (benchmarks/search/kernel_tuner_peer.py) and
+nvMatmulHeuristics take part where they are installed. Hard sizes are those that models of time get wrong: M = 2, N or K
+below 512, N = 513, M = 1 in other layouts than TN. With --kept a curve that is there is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import Any
+
+from benchmarks.common.figures import percentile, table
+from benchmarks.common.kept import Kept
+from benchmarks.search import peer_configs
+from benchmarks.search.kernel_tuner_peer import STRATEGIES, kernel_tuner
+from genkern.errors import GenkernError, InputError
+from genkern.files import write_whole
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.fields import problem_cells
+from genkern.recorded.problem import RecordedProblem
+from genkern.recorded.reading import recorded_problems
+from genkern.search.limit import Allowance
+from genkern.search.strategies import DEFAULT, ChosenStrategy, chosen_strategy
+from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
+from genkern.tuning.simulated import Simulated, simulated
+
+# Binaries after which a loss is shown; no rival gets more than the last.
+AFTER = (8, 16, 32, 48, 64, 96, 128)
+_SEEDS = range(3)
+_MOST_LOSS = 1.0
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A strategy for each seed, with the number of the seed; `listed` is for bf16 products alone."""
+
+    name: str
+    make: Callable[[int], MakesStrategy]
+    seeds: Sequence[int] = (0,)
+    listed: bool = False
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The loss after each binary that a rival tried at one size; empty where it had nothing to try."""
+
+    losses: tuple[float, ...]
+
+    def after(self, binaries: int) -> float:
+        """The loss after so many, or after all of them where they are fewer."""
+        return self.losses[min(binaries, len(self.losses)) - 1] if self.losses else _MOST_LOSS
+
+
+class _Limited(Strategy):
+    """Another strategy, of which no more than so many binaries are asked for."""
+
+    def __init__(self, strategy: Strategy, most: int) -> None:
+        self._strategy, self._allowance = strategy, Allowance(most, ())
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        return self._allowance.take(n, self._strategy.ask)
+
+    def tell(self, event: Event) -> None:
+        self._strategy.tell(event)
+
+    def drop(self) -> Sequence[Unit]:
+        return self._allowance.forget(self._strategy.drop())
+
+
+def rivals(searches: Iterable[str], most: int) -> list[Rival]:
+    """Ours by the names of `--search`, and those peers that are installed."""
+    ours = [chosen_strategy(name) for name in searches]
+    found = [Rival(each.said, lambda seed, each=each: _with_number(each)) for each in ours]
+    found.append(Rival("random order", lambda seed: _with_number(chosen_strategy(f"random:{seed}")), _SEEDS))
+    found += [
+        Rival("Inductor's 21", lambda seed: peer_configs.listed(peer_configs.inductor), listed=True),
+        Rival("Inductor's 21 and 8 with TMA", lambda seed: peer_configs.listed(peer_configs.inductor_tma), listed=True),
+        Rival("QuACK's 44", lambda seed: peer_configs.listed(peer_configs.quack), listed=True),
+    ]
+    tried = Task(GemmProblem(256, 256, 256), None, (), lambda unit: False)  # type: ignore[arg-type]
+    if _is_there("nvMatmulHeuristics", lambda: peer_configs.nv_matmul_heuristics(tried)):
+        asked = peer_configs.nv_matmul_heuristics
+        found += [
+            Rival(f"nvMatmulHeuristics' {n}", lambda seed, n=n: peer_configs.listed(asked, n), listed=True)
+            for n in (8, 16)
+        ]
+    if _is_there("Kernel Tuner", lambda: kernel_tuner("genetic_algorithm", most)):
+        found += [
+            Rival(f"Kernel Tuner: {name}", lambda seed, name=name: kernel_tuner(name, most, seed), _SEEDS)
+            for name in STRATEGIES
+        ]
+    return found
+
+
+def _with_number(chosen: ChosenStrategy) -> MakesStrategy:
+    return lambda task: chosen.make(replace(task, number=chosen.number))
+
+
+def _is_there(name: str, use: Callable[[], object]) -> bool:
+    try:
+        use()
+    except InputError as error:
+        print(f"note: without {name}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def curve_of(rival: Rival, seed: int, recorded: RecordedProblem, most: int) -> Curve:
+    """What the rival finds in a recorded space, one binary after another."""
+    make = rival.make(seed)
+    limited = ChosenStrategy(rival.name, lambda task: _Limited(make(replace(task, most=most)), most))
+    return losses_of(simulated(limited, recorded, jobs=1, at_a_time=1), recorded)
+
+
+def losses_of(found: Simulated, recorded: RecordedProblem) -> Curve:
+    """The losses after each binary, in the order in which they were asked for."""
+    right_us = {config: us for config, us in recorded.us.items() if config not in recorded.wrong}
+    best_us = min(right_us.values())
+    # Of copies that one was timed that stands in the record.
+    us = {config: right_us.get(recorded.copies.get(config, config), math.inf) for config in found.measured}
+    losses: list[float] = []
+    tried: set[object] = set()
+    so_far_us = math.inf
+    for unit in found.asked:
+        so_far_us = min([so_far_us, *(us[config] for config in unit.configs if config in us)])
+        # Other configs of a binary that was tried before cost no binary.
+        if unit.compiled in tried:
+            losses.pop()
+        tried.add(unit.compiled)
+        losses.append(min(so_far_us / best_us - 1, _MOST_LOSS))
+    return Curve(tuple(losses))
+
+
+def is_hard(problem: GemmProblem) -> bool:
+    """Whether it is one of the kinds that models of time get wrong."""
+    other_layout = not problem.row_major_a or problem.row_major_b
+    small = min(problem.N, problem.K) < 512 or problem.N == 513
+    return problem.M == 2 or small or (problem.M == 1 and other_layout)
+
+
+def is_listed(problem: GemmProblem) -> bool:
+    """Whether peers with lists have kernels for it: a bf16 product."""
+    return (problem.op, problem.dtype_a, problem.dtype_b) == ("a16w16", "bf16", "bf16")
+
+
+def key_of(rival: Rival, recorded: RecordedProblem, most: int) -> str:
+    """By which a curve is kept."""
+    return f"{rival.name} {most} {json.dumps(problem_cells(recorded.problem))} {recorded.run}"
+
+
+def made(rivals: Sequence[Rival], recorded: RecordedProblem, kept: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """The losses of each rival at this size, of all its seeds, by the keys of those that are not kept."""
+    found = {}
+    for rival in rivals:
+        if (key := key_of(rival, recorded, most)) not in kept and (is_listed(recorded.problem) or not rival.listed):
+            found[key] = [list(curve_of(rival, seed, recorded, most).losses) for seed in rival.seeds]
+    return found
+
+
+Curves = Mapping[str, Mapping[GemmProblem, Sequence[Curve]]]
+
+
+def report(curves: Curves, most: int) -> str:
+    """Tables in Markdown: over all sizes, over those that peers with lists take, and over the hard ones."""
+    problems = list(dict.fromkeys(problem for of in curves.values() for problem in of))
+    parts = (
+        ("All sizes", problems),
+        ("bf16 sizes", [problem for problem in problems if is_listed(problem)]),
+        ("Hard sizes", [problem for problem in problems if is_hard(problem)]),
+        ("Sizes that are not hard", [problem for problem in problems if not is_hard(problem)]),
+    )
+    return "\n".join(f"## {title}\n\n{table_of(curves, of, most)}\n" for title, of in parts if of)
+
+
+def table_of(curves: Curves, problems: Sequence[GemmProblem], most: int) -> str:
+    """A row a rival that has something to try at every one of these sizes: losses in percent, the best last."""
+    after = [binaries for binaries in AFTER if binaries <= most]
+    columns = ["rival", "sizes", *(f"mean after {n}" for n in after), "tried", "median", "95 %", "worst"]
+    rows = []
+    for name, of in curves.items():
+        here = [of[problem] for problem in problems if problem in of and any(curve.losses for curve in of[problem])]
+        if len(here) < len(problems) and not any(is_listed(problem) for problem in problems):
+            continue
+        if not here:
+            continue
+        ends = [mean(curve.after(most) for curve in each) for each in here]
+        means = [100 * mean(mean(curve.after(n) for curve in each) for each in here) for n in after]
+        tried = mean(mean(len(curve.losses) for curve in each) for each in here)
+        last = [f"{100 * value:.2f}" for value in (percentile(ends, 0.5), percentile(ends, 0.95), max(ends))]
+        rows.append([name, len(here), *(f"{value:.2f}" for value in means), f"{tried:.0f}", *last])
+    return table(columns, rows)
+
+
+def mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)
+
+
+def plot(curves: Curves, most: int, path: str) -> None:
+    """Mean loss against binaries tried, a line a rival, as a picture of the kind that the path's suffix says.
+
+    Raises InputError where matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise InputError("--plot needs matplotlib: pip install matplotlib") from None
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 5.5))
+    for name, of in curves.items():
+        here = [each for each in of.values() if any(curve.losses for curve in each)]
+        longest = max((len(curve.losses) for each in here for curve in each), default=0)
+        if longest:
+            xs = range(1, min(longest, most) + 1)
+            ys = [100 * mean(mean(curve.after(x) for curve in each) for each in here) for x in xs]
+            axes.plot(xs, ys, label=f"{name} ({len(here)} sizes)", linewidth=1.5)
+    axes.set(xscale="log", yscale="log", xlabel="binaries tried", ylabel="mean loss against the exhaustive best, %")
+    axes.grid(visible=True, which="both", alpha=0.25)
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Judge all rivals on what is recorded, and write what that gives."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("recorded", metavar="RECORDED", help="a folder of recorded tables")
+    p.add_argument("-o", "--output", metavar="FILE", help="the tables, in Markdown (default: on the terminal)")
+    p.add_argument("--plot", metavar="FILE", help="a picture, .svg or .png")
+    p.add_argument("--kept", metavar="FILE", help="JSON lines of the curves, from which the same command goes on")
+    p.add_argument("--search", action="append", metavar="NAME", help="a strategy of ours (default: some of them)")
+    p.add_argument("--most", type=int, default=AFTER[-1], metavar="N", help="binaries a rival may try (default: 128)")
+    p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes")
+    options = p.parse_args(argv)
+    searches = options.search or list(dict.fromkeys([DEFAULT, "predicted", "racing", "patience:32"]))
+    try:
+        all_rivals = rivals(searches, options.most)
+        problems = [each for each in recorded_problems(options.recorded) if each.us]
+        kept = Kept(options.kept)
+        curves = _curves(all_rivals, problems, kept, options.most, options.jobs)
+        text = f"{_head(problems)}\n{report(curves, options.most)}"
+        if options.output:
+            write_whole(options.output, text)
+        else:
+            print(text)
+        if options.plot:
+            plot(curves, options.most, options.plot)
+    except GenkernError as error:
+        sys.exit(f"error: {error}")
+
+
+def _head(problems: Sequence[RecordedProblem]) -> str:
+    gpus = ", ".join(sorted({each.gpu.name for each in problems}))
+    units = sum(len(each.units) for each in problems)
+    return f"{len(problems)} sizes on {gpus}, {units:,} binaries; losses in percent.\n"
+
+
+# What forked processes find in their parent.
+_SHARED: dict[str, Any] = {}
+
+
+def _made(place: int) -> dict[str, Any]:
+    return made(_SHARED["rivals"], _SHARED["problems"][place], _SHARED["kept"], _SHARED["most"])
+
+
+def _curves(
+    all_rivals: Sequence[Rival], problems: Sequence[RecordedProblem], kept: Kept, most: int, jobs: int
+) -> Curves:
+    keys = [key_of(rival, each, most) for rival in all_rivals for each in problems]
+    known = {key for key in keys if kept.of(key) is not None}
+    _SHARED.update(rivals=all_rivals, problems=problems, kept=known, most=most)
+    with ProcessPoolExecutor(max(1, jobs), get_context("fork")) as pool:
+        for found in pool.map(_made, range(len(problems))):
+            for key, losses in found.items():
+                kept.add(key, {"losses": losses})
+    curves: dict[str, dict[GemmProblem, list[Curve]]] = {}
+    for rival in all_rivals:
+        for each in problems:
+            if (entry := kept.of(key_of(rival, each, most))) is not None:
+                of_seeds = [Curve(tuple(map(float, losses))) for losses in entry["losses"]]
+                curves.setdefault(rival.name, {})[each.problem] = of_seeds
+    return curves
+
+
+if __name__ == "__main__":
+    main()

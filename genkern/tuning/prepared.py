@@ -1,0 +1,207 @@
+"""Prepared: a size up to its first orders; and Ahead, which prepares sizes while another one is being measured."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from genkern.farm.bench import Bench
+from genkern.farm.workshop import Workshop
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Unfit
+from genkern.journal.facts import ProblemFacts
+from genkern.journal.journal import Facts
+from genkern.kernels.legality import legal
+from genkern.search.limit import Limit
+from genkern.search.screening import screening_for
+from genkern.search.strategies import ChosenStrategy
+from genkern.search.strategy import Task
+from genkern.space.prune import Pruned, prune
+from genkern.space.space import Space
+from genkern.timing.session import Budget
+from genkern.tuning.search import Search
+
+# Preparing is Python, and whoever feeds the measured process meanwhile is too: so soon, in seconds, may the one take
+# turns with the other. On a host of 2 cores, with a process that answers every 0.4 ms, preparing a size of 7,000
+# configs made 10 % fewer answers with Python's own 5 ms, and no fewer with this.
+_TURN_S = 0.001
+
+
+@dataclass
+class Prepared:
+    """A problem that is pruned, and whose strategy was asked: its first binaries are on order.
+
+    Nothing is measured or told yet. `close` gives up what it holds.
+
+    `configs` are those that pruning left, and the incumbent where it is legal: `illegal` says why not. Without configs
+    there are no `bench` and `search`.
+    """
+
+    pruned: Pruned
+    configs: Sequence[Config]
+    incumbent: Config | None
+    illegal: str
+    held: contextlib.ExitStack
+    bench: Bench | None = None
+    search: Search | None = None
+
+    def stand(self, *, behind: bool) -> None:
+        """Have its binaries compiled behind those of other sizes, or among them again."""
+        if self.bench is not None:
+            self.bench.stand(behind=behind)
+
+    def close(self) -> None:
+        self.held.close()
+
+    def forget(self) -> None:
+        """Close what has not had its turn, and will not: what it wanted does not count."""
+        self.close()
+        if self.bench is not None:
+            self.bench.uncount()
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What preparing takes, for any problem. Nothing of it is told to the journal before the problem's turn."""
+
+    workshop: Workshop
+    journal: Facts
+    budget: Budget
+    strategy: ChosenStrategy
+    limit: Limit
+    device_index: int
+
+    def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
+        """Prune, write the module, make the strategy, order what it wants first; `behind` what others order or not."""
+        facts, gpu = self.journal.of(problem), self.workshop.gpu
+        pruned = prune(space, problem, gpu)
+        configs, illegal = list(pruned.kept), ""
+        if incumbent is not None and (illegal := legal(problem, incumbent, gpu) or ""):
+            incumbent = None
+        if incumbent is not None and incumbent not in configs:
+            configs.append(incumbent)
+        prepared = Prepared(pruned, configs, incumbent, illegal, contextlib.ExitStack())
+        if not configs:
+            return prepared
+        # What an earlier run measured, or found best, is measured rather than a copy of it.
+        first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
+        with contextlib.ExitStack() as held:
+            bench = held.enter_context(self.workshop.open(problem, configs, self.device_index, first))
+            if behind:
+                bench.stand(behind=True)
+            search = self._search(bench, facts, configs, first)
+            search.begin()
+            prepared.bench, prepared.search, prepared.held = bench, search, held.pop_all()
+        return prepared
+
+    def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], first: Collection[str]) -> Search:
+        """The search of what an earlier start did not find unfit.
+
+        That stays so in a run that goes on: the others have been screened, or timed, without it.
+        """
+        problem = bench.job.session.problem
+
+        def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
+            # One that is screened was fit, and is tried again by the next run that goes on.
+            if new := [name for name in names if name not in facts.screened]:
+                self.journal.unfit(problem, new, unfit)
+
+        bench.on_unfit = on_unfit
+        if facts.unfit:
+            bench.leave_out({c.name: facts.unfit[c.name] for c in configs if c.name in facts.unfit})
+        times_us = [measurement.duration_us for measurement in facts.screened.values()]
+        # The measured process tells by it what is hopeless, and the best were measured first.
+        best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
+        bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
+        make_task = functools.partial(Task, problem, self.workshop.gpu, number=self.strategy.number, best_us=best_us)
+        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), first, self.limit)
+
+
+class Ahead:
+    """Sizes on their way to their turn. Any thread may begin and forget them, the one that measures takes them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._on_the_way: dict[GemmProblem, _OnTheWay] = {}
+
+    def begin(self, problem: GemmProblem, make: Callable[[], Prepared]) -> None:
+        """Have `make` prepare the problem, which it will until `take` or `forget`."""
+        sys.setswitchinterval(min(_TURN_S, sys.getswitchinterval()))
+        with self._lock:
+            self._on_the_way[problem] = _OnTheWay(make)
+
+    def take(self, problem: GemmProblem) -> Prepared | None:
+        """What was prepared, once it is; None where nobody began. Raises what ended the preparation."""
+        with self._lock:
+            on_the_way = self._on_the_way.pop(problem, None)
+        return None if on_the_way is None else on_the_way.result()
+
+    def come_forward(self) -> None:
+        """The farm is theirs as well as that of the size that is being measured."""
+        with self._lock:
+            on_the_way = list(self._on_the_way.values())
+        for each in on_the_way:
+            each.come_forward()
+
+    def forget(self, problem: GemmProblem | None = None, *, wait: bool = False) -> None:
+        """The problem (None: each) is not wanted here: what was prepared goes away, at once or when it is there.
+
+        With `wait` it has gone when this returns.
+        """
+        with self._lock:
+            gone = [each for each in list(self._on_the_way) if problem in (None, each)]
+            on_the_way = [self._on_the_way.pop(each) for each in gone]
+        for each in on_the_way:
+            each.forget(wait=wait)
+
+
+class _OnTheWay:
+    """One size that is being prepared, or waits for its turn."""
+
+    def __init__(self, make: Callable[[], Prepared]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._prepared: Prepared | None = None
+        self._error: BaseException | None = None
+        self._is_behind, self._is_unwanted = True, False
+        self._thread = threading.Thread(target=self._prepare, daemon=True)
+        self._thread.start()
+
+    def result(self) -> Prepared:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._prepared is not None
+        return self._prepared
+
+    def come_forward(self) -> None:
+        with self._lock:
+            self._is_behind = False
+            if self._prepared is not None:
+                self._prepared.stand(behind=False)
+
+    def forget(self, *, wait: bool) -> None:
+        with self._lock:
+            self._is_unwanted = True
+            if self._prepared is not None:
+                self._prepared.forget()
+        if wait:
+            self._thread.join()
+
+    def _prepare(self) -> None:
+        try:
+            prepared = self._make()
+        except BaseException as error:  # told when its turn comes, whatever it is
+            self._error = error
+            return
+        with self._lock:
+            self._prepared = prepared
+            if self._is_unwanted:
+                prepared.forget()
+            elif not self._is_behind:
+                prepared.stand(behind=False)

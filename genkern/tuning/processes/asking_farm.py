@@ -1,0 +1,76 @@
+"""AskingFarm: the farm as a driver process has it, which asks the parent's."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Collection, Hashable, Sequence
+
+from genkern.farm.cache import Failure
+from genkern.farm.compiler import CompileJob
+from genkern.farm.farm import Farm, FarmClosedError
+from genkern.farm.orders import Tell
+from genkern.gemm.records import Binary
+
+
+class NoFarmError(FarmClosedError):
+    """There is no parent any more that would compile: the process is about to end."""
+
+
+class AskingFarm(Farm):
+    """Looks binaries up by itself; the parent compiles what is missing, and `receive` has what comes of it."""
+
+    def __init__(self, farm: Farm, send: Callable[..., None]) -> None:
+        what = farm.cache, farm.target, farm.triton_version
+        super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, temporary_dir=farm.temporary_dir)
+        self._send = send
+        self._asking = threading.Lock()
+        # Owners by number, with whom to tell of each key; None where there is nobody any more to ask.
+        self._numbers: dict[Hashable, int] = {}
+        self._next_numbers = itertools.count()
+        self._tells: dict[int, dict[str, Tell]] | None = {}
+
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+        with self._asking:
+            if self._tells is not None:
+                number = self._number(owner)
+                self._tells.setdefault(number, {}).update((job.key, tell) for _, job in jobs)
+                self._send("order", number, jobs)
+                return
+        for _, job in jobs:
+            tell(job.key, NoFarmError())
+
+    def stand(self, owner: Hashable, *, behind: bool) -> None:
+        with self._asking:
+            self._send("stand", self._number(owner), behind)
+
+    def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
+        with self._asking:
+            if (number := self._numbers.get(owner)) is None or self._tells is None:
+                return
+            tells = self._tells.get(number, {})
+            for key in list(tells) if keys is None else keys:
+                tells.pop(key, None)
+            if keys is None:
+                del self._numbers[owner]
+                self._tells.pop(number, None)
+            self._send("drop", number, keys)
+
+    def receive(self, number: int, key: str, result: Binary | Failure | Exception) -> None:
+        with self._asking:
+            tell = (self._tells or {}).get(number, {}).pop(key, None)
+        if tell is not None:
+            tell(key, result)
+
+    def lose(self) -> None:
+        """There is no parent any more: whoever waits is told, and whoever comes."""
+        with self._asking:
+            tells, self._tells = self._tells or {}, None
+        for waiting in tells.values():
+            for key, tell in waiting.items():
+                tell(key, NoFarmError())
+
+    def _number(self, owner: Hashable) -> int:
+        if owner not in self._numbers:
+            self._numbers[owner] = next(self._next_numbers)
+        return self._numbers[owner]

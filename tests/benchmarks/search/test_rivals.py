@@ -1,0 +1,158 @@
+"""Tests of benchmarks/search/rivals.py, on a small recorded space."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from recorded_runs import BEST, UNITS, US, WRONG, journal
+
+from benchmarks.search import rivals
+from benchmarks.search.rivals import Curve, Rival, curve_of, is_hard, losses_of, main, report
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.recorded.problem import RecordedProblem
+from genkern.recorded.reading import recorded_problems
+from genkern.search.strategies import chosen_strategy
+from genkern.search.strategy import Strategy, Task, Unit
+from genkern.tuning.simulated import simulated
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results file of a run that measured two sizes whole."""
+    made = tmp_path_factory.mktemp("recorded")
+    journal(made / "r.yaml.journal")
+    return made / "r.yaml"
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path) -> RecordedProblem:
+    (problem,) = recorded_problems(str(folder))
+    return problem
+
+
+class InOrder(Strategy):
+    """Asks for these, one after another."""
+
+    def __init__(self, *units: Unit) -> None:
+        self.left = [*units]
+
+    def ask(self, n: int) -> list[Unit]:
+        asked, self.left = self.left[:n], self.left[n:]
+        return asked
+
+
+def loss(*units: Unit) -> float:
+    """Of the best right time among these."""
+    us = min(US[c.name] for unit in units for c in unit.configs if c != WRONG and c.name in US)
+    return min(us / US[BEST.name] - 1, 1.0)
+
+
+def curve(recorded: RecordedProblem, *units: Unit, most: int = 99) -> tuple[float, ...]:
+    return curve_of(Rival("own", lambda seed: lambda task: InOrder(*units)), 0, recorded, most).losses
+
+
+def test_a_curve_has_a_loss_a_binary(recorded: RecordedProblem) -> None:
+    """Of right results only; a refused one was tried too; nothing found is a loss of all."""
+    order = [UNITS[6], UNITS[0], UNITS[2], UNITS[3]]
+    assert curve(recorded, *order) == (1.0, *(pytest.approx(loss(*order[1 : n + 1])) for n in range(1, 4)))
+    assert WRONG in UNITS[1].configs
+    assert curve(recorded, UNITS[1]) == (pytest.approx(loss(UNITS[1])),)
+    assert curve(recorded, *order)[-1] == 0.0
+    assert curve(recorded, *order, most=2) == curve(recorded, *order)[:2]
+
+
+def test_other_configs_of_a_binary_cost_none(recorded: RecordedProblem) -> None:
+    """What they bring counts from when they were asked for."""
+    parts = [Unit(UNITS[2].configs[:1]), UNITS[0], Unit(UNITS[2].configs[1:])]
+    losses = curve(recorded, *parts)
+    assert len(losses) == 2
+    assert losses == (pytest.approx(loss(parts[0])), 0.0)
+
+
+def test_a_curve_stays_where_it_ends() -> None:
+    curve = Curve((0.5, 0.25))
+    assert [curve.after(n) for n in (1, 2, 3, 99)] == [0.5, 0.25, 0.25, 0.25]
+    assert Curve(()).after(8) == 1.0
+
+
+def test_it_is_the_replay_that_judges(recorded: RecordedProblem) -> None:
+    """The last loss of a strategy is that of genkern replay."""
+    found = simulated(chosen_strategy("predicted"), recorded, jobs=1, at_a_time=1)
+    assert found.loss == losses_of(found, recorded).losses[-1] == 0.0
+    assert len(losses_of(found, recorded).losses) == len(recorded.units)
+
+
+def test_numbers_reach_the_strategies(recorded: RecordedProblem) -> None:
+    """Of `--search`, and the seeds of what draws."""
+    found = {rival.name: rival for rival in rivals.rivals(["predicted:3"], 99)}
+    assert len(curve_of(found["predicted:3"], 0, recorded, 99).losses) == 3
+    drawn = [found["random order"].make(seed)(_task(recorded)).ask(9) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def _task(recorded: RecordedProblem) -> Task:
+    return Task(recorded.problem, recorded.gpu, recorded.configs, lambda unit: False)
+
+
+@pytest.mark.parametrize(
+    ("problem", "hard"),
+    [
+        (GemmProblem(2, 4096, 4096), True),
+        (GemmProblem(64, 256, 4096), True),
+        (GemmProblem(64, 513, 4096), True),
+        (GemmProblem(1, 4096, 4096), False),
+        (GemmProblem(1, 4096, 4096, row_major_b=True), True),
+        (GemmProblem(64, 4096, 4096, row_major_b=True), False),
+    ],
+)
+def test_hard_sizes_are_shown_apart(problem: GemmProblem, hard: bool) -> None:
+    assert is_hard(problem) is hard
+
+
+def test_the_tables_say_what_was_lost() -> None:
+    """In percent, over the sizes at which a rival had something to try."""
+    bf16, hard = GemmProblem(64, 4096, 4096), GemmProblem(2, 4096, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn")
+    curves = {
+        "ours": {bf16: [Curve((0.5, 0.01))], hard: [Curve((0.25,))]},
+        "drawn": {bf16: [Curve((0.5,)), Curve((0.3,))], hard: [Curve((0.1,))]},
+        "listed": {bf16: [Curve((0.125,))]},
+    }
+    tables = report(curves, 16).split("## ")
+    assert "| ours | 2 | 13.00 | 13.00 | 2 | 13.00 | 23.80 | 25.00 |" in tables[1]
+    assert "| drawn | 2 | 25.00 | 25.00 | 1 |" in tables[1]
+    assert "| listed | 1 | 12.50 |" in tables[2]
+    assert "Hard sizes" in tables[3]
+    assert "listed" not in tables[3]
+
+
+def test_tables_and_curves_are_kept(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run makes none of the curves again, and the picture says what it needs."""
+    table, kept = tmp_path / "table.md", tmp_path / "curves.jsonl"
+    command = [str(folder), "-o", str(table), "--kept", str(kept), "--search", "predicted", "--jobs", "1"]
+    main(command)
+    first = table.read_text()
+    assert "| predicted | 1 |" in first
+    assert "| Inductor's 21 | 1 |" in first
+    lines = kept.read_text()
+    monkeypatch.setattr(rivals, "curve_of", None)
+    main(command)
+    assert (table.read_text(), kept.read_text()) == (first, lines)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit, match="error: --plot needs matplotlib: pip install matplotlib"):
+        main([*command, "--plot", str(tmp_path / "loss.svg")])
+
+
+def test_a_folder_without_records_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="error: "):
+        main([str(tmp_path)])
+
+
+def test_a_config_is_one_of_the_space(recorded: RecordedProblem) -> None:
+    """What a peer's list names is always a unit of the recorded space."""
+    listed = {rival.name: rival for rival in rivals.rivals([], 99)}["Inductor's 21"]
+    asked = listed.make(0)(_task(recorded)).ask(99)
+    assert {*asked} <= {*recorded.units}
+    assert isinstance(asked[0].configs[0], Config)
