@@ -27,6 +27,7 @@ COMMANDS = {
     "ops": "genkern.command.exchange.ops_table",
     "record": "genkern.command.recorded.recording",
     "replay": "genkern.command.recorded.replaying",
+    "train": "genkern.command.recorded.training",
 }
 
 

@@ -49,7 +49,7 @@ def sampled(recorded: RecordedProblem) -> Sample:
     return columns, np.minimum(octaves[rows], _FAR_OCTAVES)
 
 
-def trained(samples: Sequence[Sample]) -> Trees:
+def trained(samples: Sequence[Sample], arch: str) -> Trees:
     """Trees that predict octaves of time, of samples of one architecture. Raises InputError without LightGBM."""
     try:
         import lightgbm
@@ -65,7 +65,7 @@ def trained(samples: Sequence[Sample]) -> Trees:
     for seed in _SEEDS:
         data = lightgbm.Dataset(x, y, weight=weight, feature_name=[f"f{place}" for place in range(len(names))])
         forests.append(lightgbm.train({**_SETTING, "seed": seed}, data, _ROUNDS).dump_model()["tree_info"])
-    return _arrays([tree["tree_structure"] for forest in forests for tree in forest], names, len(_SEEDS))
+    return _arrays([tree["tree_structure"] for forest in forests for tree in forest], names, arch)
 
 
 def folds_of(problems: Sequence[GemmProblem], count: int) -> list[int]:
@@ -81,8 +81,8 @@ def _matrix(columns: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
     return np.array([columns.get(name, np.zeros(count)) for name in names]).T
 
 
-def _arrays(structures: Sequence[Mapping[str, Any]], names: Sequence[str], share: int) -> Trees:
-    """LightGBM's trees as arrays, each value divided by `share`."""
+def _arrays(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arch: str) -> Trees:
+    """LightGBM's trees as arrays, of which every forest has its share in the sum."""
     walked = [_walked(structure) for structure in structures]
     nodes, leaves = (max(len(each[part]) for each in walked) for part in (0, 1))
     feature, left, right = (np.full((len(walked), nodes), fill, dtype=np.int16) for fill in (0, ~0, ~0))
@@ -91,8 +91,8 @@ def _arrays(structures: Sequence[Mapping[str, Any]], names: Sequence[str], share
     for tree, (splits, values) in enumerate(walked):
         for node, (of, at, low, high) in enumerate(splits):
             feature[tree, node], threshold[tree, node], left[tree, node], right[tree, node] = of, at, low, high
-        value[tree, : len(values)] = np.array(values) / share
-    return Trees(np.array(names), feature, threshold, left, right, value)
+        value[tree, : len(values)] = np.array(values) / len(_SEEDS)
+    return Trees(np.array(arch), np.array(names), feature, threshold, left, right, value)
 
 
 def _walked(structure: Mapping[str, Any]) -> tuple[list[tuple[int, float, int, int]], list[float]]:

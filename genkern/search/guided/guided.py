@@ -27,11 +27,11 @@ from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy
 _BEST, _KINDS, _NEAR = 12, 10, 2
 # So many are asked for as soon as no more than so many have no answer: what is asked for later knows more, and the farm
 # must not be idle for want of that.
-_BATCH, _WAITING = 6, 3
+_BATCH, _WAITING = 8, 4
 # No fewer binaries, whatever is promised, and no more: the first are what the model is corrected by.
-_LEAST, _MOST = 24, 96
+_LEAST, _MOST = 32, 96
 # What promises less than this share of the time is let be.
-_PROMISE = 0.001
+_PROMISE = 0.002
 # Of so many of the best rows the other group sizes are tried.
 _REFINED = 20
 

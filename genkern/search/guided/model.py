@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import Numbers, features_of
+from genkern.search.guided.rows import Rows
 from genkern.search.guided.trees import Trees
 
+# Names a file of `genkern train`, which stands for what is shipped.
+MODEL_VARIABLE = "GENKERN_MODEL"
 # One file an architecture on which spaces were recorded, named by it.
 _LEARNED = Path(__file__).parent / "learned"
 # Where nothing was learned, configs err less alike by one standard deviation for each of these steps between them.
@@ -50,8 +54,32 @@ class Prior:
         return apart
 
 
-@lru_cache(maxsize=8)
+def ranked(
+    problem: GemmProblem, configs: Iterable[Config], gpu: Gpu, learned: Callable[[str], Trees | None] | None = None
+) -> list[Config]:
+    """All `configs` without any measurement, the most promising first.
+
+    Those that differ in GROUP_SIZE_M alone stand together, the usual one first.
+    """
+    rows = Rows(configs)
+    if not rows.configs:
+        return []
+    octaves = Prior(problem, rows.configs, gpu, learned or learned_of).octaves
+    order = np.argsort(octaves, kind="stable").tolist()
+    return [config for row in order for config in (rows.configs[row], *rows.others[row])]
+
+
 def learned_of(arch: str) -> Trees | None:
-    """What was learned on an architecture; None where nothing was recorded. Raises ResultsError for a damaged file."""
+    """What was learned on an architecture, of the file in GENKERN_MODEL if it is of that, else what is shipped; None
+    where nothing was. Raises ResultsError for a damaged file."""
+    if own := os.environ.get(MODEL_VARIABLE):
+        trees = _read(own)
+        if str(trees.arch) == arch:
+            return trees
     path = _LEARNED / f"{arch}.npz"
-    return Trees.read(path) if path.exists() else None
+    return _read(str(path)) if path.exists() else None
+
+
+@lru_cache(maxsize=8)
+def _read(path: str) -> Trees:
+    return Trees.read(path)

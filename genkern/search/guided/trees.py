@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -14,19 +15,20 @@ from genkern.errors import ResultsError
 
 Numbers = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int16]
-_TYPES = {"names": np.str_, "feature": np.int16, "left": np.int16, "right": np.int16}
+_TYPES = {"arch": np.str_, "names": np.str_, "feature": np.int16, "left": np.int16, "right": np.int16}
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
     """Regression trees whose leaves' values add up to octaves (log2) of time, up to a constant of the size.
 
-    `names` [features] are what their splits ask for. Of tree t, node i goes left where feature `feature[t, i]` is at
+    `arch` [] is the architecture whose times they were made of. `names` [features] are what their splits ask for. Of tree t, node i goes left where feature `feature[t, i]` is at
     most `threshold[t, i]`; `left` and `right` [trees, nodes] have the next node, or ~leaf, of which `value` [trees,
     leaves] has the value. Trees are padded to the longest. One of a single leaf has a first node with leaf 0 on both
     sides.
     """
 
+    arch: npt.NDArray[np.str_]
     names: npt.NDArray[np.str_]
     feature: Places
     threshold: npt.NDArray[np.float32]
@@ -56,10 +58,9 @@ class Trees:
         """[rows]: the sums of the values of these leaves."""
         return np.take_along_axis(self.value, leaves.astype(np.intp), axis=1).sum(axis=0, dtype=np.float64)
 
-    def write(self, path: str | Path) -> None:
+    def write(self, file: BinaryIO) -> None:
         """Write the arrays, as NumPy has them (.npz)."""
-        with open(path, "wb") as file:
-            np.savez_compressed(file, **{each.name: getattr(self, each.name) for each in fields(self)})
+        np.savez_compressed(file, **{each.name: getattr(self, each.name) for each in fields(self)})
 
     @classmethod
     def read(cls, path: str | Path) -> Trees:
@@ -76,7 +77,7 @@ class Trees:
         """Raise ValueError for arrays in which a walk would end nowhere, or outside of them."""
         trees, nodes = self.feature.shape
         shaped = {(trees, nodes)} == {each.shape for each in (self.threshold, self.left, self.right)}
-        if not shaped or self.value.ndim != 2 or len(self.value) != trees or self.names.ndim != 1:
+        if not shaped or self.value.ndim != 2 or len(self.value) != trees or (self.arch.ndim, self.names.ndim) != (0, 1):
             raise ValueError("its arrays do not belong together")
         for each in fields(self):
             if not np.issubdtype(getattr(self, each.name).dtype, _TYPES.get(each.name, np.float32)):
