@@ -67,16 +67,11 @@ def pitch_of(problem: GemmProblem) -> str:
     return next((f"{step} bytes" for step in (128, 16) if not any(size % step for size in sizes)), "less")
 
 
-def layout_of(problem: GemmProblem) -> str:
-    """As names of problems have it: T for a row-major operand, A first; weights stored as [N, K] are TN."""
-    return ("T" if problem.row_major_a else "N") + ("T" if problem.row_major_b else "N")
-
-
 def report(compared: Iterable[Compared]) -> str:
     """Markdown: a line for each layout and pitch, and one for all."""
     groups: dict[tuple[str, str], list[Compared]] = {}
     for each in compared:
-        groups.setdefault((layout_of(each.row.problem), pitch_of(each.row.problem)), []).append(each)
+        groups.setdefault((each.row.problem.layout, pitch_of(each.row.problem)), []).append(each)
     everything = [each for group in groups.values() for each in group]
     lines = [(*key, group) for key, group in sorted(groups.items())] + [("all", "", everything)]
     cells = []

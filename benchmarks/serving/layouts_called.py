@@ -24,7 +24,6 @@ from benchmarks.common.figures import geomean, table
 from benchmarks.common.kept import Kept
 from benchmarks.common.rounds import Limit, alternate
 from benchmarks.common.workbench import errors_end, said, say
-from benchmarks.kernels.unfriendly import layout_of
 from benchmarks.serving.dispatched import GENKERN, TORCH, agree, lt_calls, served_by
 from benchmarks.serving.dispatching import Place, Rotated, argument_parser, computed, dispatcher, gpu_place, key_lines
 from genkern.formats.sizes import GemmDefaults, read_sizes
@@ -102,8 +101,8 @@ def called(bundle: Bundle, place: Place, problem: GemmProblem, rounds: int, work
     times = alternate(rotated.samplers(calls), rounds)
     won = any(each.problem == problem and each.choice == "config" for each in bundle.winners)
     return Called(
-        f"{problem.size} {layout_of(problem)}{' with bias' * problem.bias}",
-        layout_of(problem),
+        f"{problem.size} {problem.layout}{' with bias' * problem.bias}",
+        problem.layout,
         served_by(choice),
         won,
         looked_up == problem and choice.exact and choice.call is not None and not any(LEFT in line for line in told),

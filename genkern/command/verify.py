@@ -313,7 +313,7 @@ def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> d
             message = final.message if final else "; ".join(unfit.message for unfit in job.unfit.values())
     us = final.duration_us if final else None
     return {
-        "trans": ("T" if problem.row_major_a else "N") + ("T" if problem.row_major_b else "N"),
+        "trans": problem.layout,
         "M": problem.M,
         "N": problem.N,
         "K": problem.K,

@@ -77,13 +77,17 @@ class GemmProblem:
         return f"{self.M}x{self.N}x{self.K}"
 
     @property
+    def layout(self) -> str:
+        """T for a row-major operand and N for a column-major one, A first; weights stored as [N, K] are TN."""
+        return ("T" if self.row_major_a else "N") + ("T" if self.row_major_b else "N")
+
+    @property
     def name(self) -> str:
         """File-name-safe and unique: size, op, types, layout (T row-major, N column-major), bias, activation, own."""
-        layout = ("T" if self.row_major_a else "N") + ("T" if self.row_major_b else "N")
         types = f"{self.dtype_a}_{self.dtype_b}_{self.dtype_c}"
         epilogue = ("_bias" if self.bias else "") + (f"_{self.activation}" if self.activation != "none" else "")
         own = "".join(f"_{name}_{value}" for name, value in self.own)
-        return f"{self.size}_{self.op}_{types}_{layout}{epilogue}{own}"
+        return f"{self.size}_{self.op}_{types}_{self.layout}{epilogue}{own}"
 
     @property
     def batch(self) -> int:

@@ -25,6 +25,7 @@ from genkern.packing.packer import Packer
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
 from genkern.runtime.bundle import SUFFIX, holds_manifest, read_bundle, write_bundle
 from genkern.runtime.packed import Contents, PackedWinner
+from genkern.runtime.untuned import Relatives
 
 # Winners that one line names.
 _MOST_NAMED = 3
@@ -142,9 +143,11 @@ def _list(path: str, console: Console) -> None:
         problem = winner.problem
         types = f"{problem.dtype_a} {problem.dtype_b} {problem.dtype_c}"
         reach = f"{min(c.least_m for c in winner.calls)}..{max(c.most_m for c in winner.calls)}" if winner.calls else ""
+        reach += f" by {Relatives.of(problem).step}" if winner.calls and not problem.row_major_a else ""
         times = (f"{us:.2f}" if us else "" for us in (winner.time_us, winner.library_us))
         named = winner.arch, f"{winner.device} ({winner.compute_units})", winner.choice
-        lines.append((problem.size, problem.op, types, *named, *times, reach, winner.config))
+        size = problem.size + (f" {problem.layout}" if problem.layout != "TN" else "")
+        lines.append((size, problem.op, types, *named, *times, reach, winner.config))
     for line in aligned(lines, ("us", "library")):
         console.print(line)
     console.print(f"{_summary(bundle.contents)} in {bundle.where}")

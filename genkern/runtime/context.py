@@ -138,6 +138,9 @@ def problem_text(problem: GemmProblem) -> str:
     """The problem for people, on one line."""
     types = f"{problem.dtype_a} x {problem.dtype_b} -> {problem.dtype_c}"
     more = [
-        word for word in ("bias" * problem.bias, problem.activation, own_text(problem.own)) if word not in ("", "none")
+        word
+        for word in (problem.layout, "bias" * problem.bias, problem.activation, own_text(problem.own))
+        # As the weights of layers lie, and nothing else.
+        if word not in ("", "none", "TN")
     ]
     return " ".join([problem.size, problem.op, types, *more])

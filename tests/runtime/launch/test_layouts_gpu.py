@@ -33,6 +33,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
+from genkern.runtime.backends import cublaslt
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -57,8 +58,8 @@ class Here:
         slow = {"vendor_us": 1e6, "device": identity.name, "compute_units": identity.compute_units}
         found = [replace(row(problem, config), **slow) for problem, config in rows]  # type: ignore[arg-type]
         bundle = read_bundle(pack_here(folder, found, cache))
-        self.gpu = TorchGpu(0)
-        self.context = Context(lambda op: [bundle], lambda index: self.gpu if index >= 0 else None, nearest_winner)
+        self.gpu, self.bundles = TorchGpu(0), [bundle]
+        self.context = Context(lambda op: self.bundles, lambda index: self.gpu if index >= 0 else None, nearest_winner)
         self.gemm = Gemm(found[0].problem.op, self.context)
         self.gemm.operator = define(self.gemm, f"test_layouts_gpu_{next(_numbers)}")
 
@@ -150,6 +151,22 @@ def test_gradients(op: str, tmp_path: Path, cache_dir: Path) -> None:
     for call in calls:
         found = torch.autograd.grad(call(x, weight), (x, weight), grad)
         assert all(torch.equal(one.cpu(), other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_an_algorithm_that_won(tmp_path: Path, cache_dir: Path) -> None:
+    """Of cuBLASLt, for x that lies column-major, also as a slice, eager and captured."""
+    here = Here(tmp_path, cache_dir, [(problem_of("a16w16", True, False), CONFIG)])
+    for row_major_b in (True, False):
+        problem = problem_of("a16w16", False, row_major_b)
+        matmul = cublaslt.prepare(problem, 0)
+        first, *_ = cublaslt.candidates(matmul, cublaslt.Pointers(256, 256, 256), most=4)
+        (bundle,) = here.bundles
+        name = cublaslt.kept(matmul, first).name
+        won = replace(bundle.winners[0], problem=problem, choice="vendor", vendor=name, calls=(), operands=())
+        here.bundles[:] = [replace(bundle, contents=replace(bundle.contents, winners=(won,)))]
+        here.context.renew()
+        here.check(problem)
+        here.check(problem, 32)
 
 
 def test_a_transpose_is_compiled(tmp_path: Path, cache_dir: Path) -> None:
