@@ -18,9 +18,18 @@ from genkern.search.guided.trees import Trees
 _SEEDS = (0, 1)
 _ROUNDS = 250
 _SETTING = {
-    **{"objective": "regression", "learning_rate": 0.1, "num_leaves": 64, "min_data_in_leaf": 60, "max_bin": 127},
-    **{"feature_fraction": 0.3, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 1.0, "verbose": -1},
-    **{"deterministic": True, "force_row_wise": True},
+    "objective": "regression",
+    "learning_rate": 0.1,
+    "num_leaves": 64,
+    "min_data_in_leaf": 60,
+    "max_bin": 127,
+    "feature_fraction": 0.3,
+    "bagging_fraction": 0.7,
+    "bagging_freq": 1,
+    "lambda_l2": 1.0,
+    "verbose": -1,
+    "deterministic": True,
+    "force_row_wise": True,
 }
 # Of each size: all that is nearly as fast as the best, up to half of these, and a sample of the rest.
 _ROWS = 2500
@@ -78,7 +87,8 @@ def folds_of(problems: Sequence[GemmProblem], count: int) -> list[int]:
 
 def _matrix(columns: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
     count = len(next(iter(columns.values())))
-    return np.array([columns.get(name, np.zeros(count)) for name in names]).T
+    matrix: Numbers = np.array([columns.get(name, np.zeros(count)) for name in names]).T
+    return matrix
 
 
 def _arrays(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arch: str) -> Trees:

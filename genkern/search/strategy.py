@@ -96,8 +96,9 @@ class Task:
     `best_us` is the best time from an earlier start of the run, in microseconds, None where there is none; `tried` says
     how many units of the size such a start has measured or found unfit. What was measured, and winners of earlier
     runs, are not the strategy's to ask for: they are made first whatever it says, and no config of their units is
-    among `configs`. `near` are winners of the nearest sizes that are tuned, the nearest first. `most`: no more binaries than so many will be measured of what it asks for (--budget), None for
-    any number; other configs of these binaries may be asked for afterwards.
+    among `configs`. `most`: no more binaries than so many will be measured of what it asks for (--budget), None for
+    any number; other configs of these binaries may be asked for afterwards. `near` are winners of the nearest sizes
+    that are tuned, the nearest first.
     """
 
     problem: GemmProblem
@@ -107,8 +108,8 @@ class Task:
     number: int | None = None
     best_us: float | None = None
     tried: int = 0
-    near: tuple[Config, ...] = ()
     most: int | None = None
+    near: tuple[Config, ...] = ()
 
 
 class Strategy(ABC):

@@ -43,7 +43,7 @@ def train_parser() -> Parser:
         f"{MODEL_VARIABLE} names, where it is of their GPU's architecture, in the place of what is shipped.",
     )
     group = p.add_argument_group("of what, and where to")
-    group.add_argument("recorded", metavar="RECORDED", help="a recorded table, or a folder of such, of one architecture")
+    group.add_argument("recorded", metavar="RECORDED", help="recorded tables of one architecture: a file, or a folder")
     group.add_argument("-o", "--output", metavar="FILE", help="write the model of all sizes, as arrays of NumPy (.npz)")
     group.add_argument(
         "--folds",
@@ -62,7 +62,9 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
     problems = [recorded for recorded in recorded_problems(options.recorded) if recorded.us]
     archs = sorted({recorded.gpu.arch for recorded in problems})
     if len(archs) != 1:
-        raise ResultsError(f"{shown_path(options.recorded)}: it has times of {', '.join(archs) or 'no GPU'}: name one's")
+        raise ResultsError(
+            f"{shown_path(options.recorded)}: it has times of {', '.join(archs) or 'no GPU'}, not of one"
+        )
     samples = [sampled(recorded) for recorded in problems]
     if options.folds:
         folds = folds_of([recorded.problem for recorded in problems], options.folds)

@@ -14,7 +14,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.rows import Rows
-from genkern.search.guided.trees import Trees
+from genkern.search.guided.trees import Places, Trees
 
 # Names a file of `genkern train`, which stands for what is shipped.
 MODEL_VARIABLE = "GENKERN_MODEL"
@@ -22,8 +22,14 @@ MODEL_VARIABLE = "GENKERN_MODEL"
 _LEARNED = Path(__file__).parent / "learned"
 # Where nothing was learned, configs err less alike by one standard deviation for each of these steps between them.
 _STEPS = {
-    **{"log_bm": 1.0, "log_bn": 1.0, "log_bk": 1.0, "log_sk": 1.0, "num_stages": 2.0, "accumulators": 1.0},
-    **{"waves": 1.0, "wave_fill": 0.3},
+    "log_bm": 1.0,
+    "log_bn": 1.0,
+    "log_bk": 1.0,
+    "log_sk": 1.0,
+    "num_stages": 2.0,
+    "accumulators": 1.0,
+    "waves": 1.0,
+    "wave_fill": 0.3,
 }
 
 
@@ -37,21 +43,21 @@ class Prior:
         self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Callable[[str], Trees | None]
     ) -> None:
         columns = features_of(problem, configs, gpu)
+        self._leaves: Places | None = None
         if (trees := learned(gpu.arch)) is not None:
             self._leaves = trees.leaves(columns)
             self.octaves: Numbers = trees.octaves(self._leaves)
         else:
-            self._leaves = None
             self._places = np.array([columns[name] / step for name, step in _STEPS.items()])
             self.octaves = columns["log_physics"]
 
     def alike(self, row: int) -> Numbers:
-        """[rows] how alike errors are: the share of trees in which both end in one leaf, or by how far they lie apart.
-        """
+        """[rows] how alike errors are: by the share of trees in which both end in one leaf, or by distance."""
         if self._leaves is not None:
-            return (self._leaves == self._leaves[:, row, None]).mean(axis=0)
-        apart: Numbers = np.exp(-0.5 * ((self._places - self._places[:, row, None]) ** 2).sum(axis=0))
-        return apart
+            shared: Numbers = (self._leaves == self._leaves[:, row, None]).mean(axis=0)
+            return shared
+        near: Numbers = np.exp(-0.5 * ((self._places - self._places[:, row, None]) ** 2).sum(axis=0))
+        return near
 
 
 def ranked(

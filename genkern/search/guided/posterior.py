@@ -28,9 +28,7 @@ class Posterior:
     row is to that of `row`, from 0 to 1, which is its own. `kind` [rows] numbers their kinds.
     """
 
-    def __init__(
-        self, prior: Numbers, alike: Callable[[int], Numbers], kind: npt.NDArray[np.int64]
-    ) -> None:
+    def __init__(self, prior: Numbers, alike: Callable[[int], Numbers], kind: npt.NDArray[np.int64]) -> None:
         self._prior, self._alike, self._kind = prior, alike, kind
         self._rows: list[int] = []
         self._octaves: list[float] = []

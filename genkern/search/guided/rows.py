@@ -6,6 +6,7 @@ A binary with a SPLIT_K is a row; which GROUP_SIZE_M it is launched with matters
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 

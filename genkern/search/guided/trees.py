@@ -22,10 +22,10 @@ _TYPES = {"arch": np.str_, "names": np.str_, "feature": np.int16, "left": np.int
 class Trees:
     """Regression trees whose leaves' values add up to octaves (log2) of time, up to a constant of the size.
 
-    `arch` [] is the architecture whose times they were made of. `names` [features] are what their splits ask for. Of tree t, node i goes left where feature `feature[t, i]` is at
-    most `threshold[t, i]`; `left` and `right` [trees, nodes] have the next node, or ~leaf, of which `value` [trees,
-    leaves] has the value. Trees are padded to the longest. One of a single leaf has a first node with leaf 0 on both
-    sides.
+    `arch` [] is the architecture whose times they were made of, `names` [features] what their splits ask for. Of tree
+    t, node i goes left where feature `feature[t, i]` is at most `threshold[t, i]`; `left` and `right` [trees, nodes]
+    have the next node, or ~leaf, of which `value` [trees, leaves] has the value. Trees are padded to the longest. One
+    of a single leaf has a first node with leaf 0 on both sides.
     """
 
     arch: npt.NDArray[np.str_]
@@ -56,7 +56,8 @@ class Trees:
 
     def octaves(self, leaves: Places) -> Numbers:
         """[rows]: the sums of the values of these leaves."""
-        return np.take_along_axis(self.value, leaves.astype(np.intp), axis=1).sum(axis=0, dtype=np.float64)
+        values: Numbers = np.take_along_axis(self.value, leaves.astype(np.intp), axis=1).sum(axis=0, dtype=np.float64)
+        return values
 
     def write(self, file: BinaryIO) -> None:
         """Write the arrays, as NumPy has them (.npz)."""
@@ -77,7 +78,12 @@ class Trees:
         """Raise ValueError for arrays in which a walk would end nowhere, or outside of them."""
         trees, nodes = self.feature.shape
         shaped = {(trees, nodes)} == {each.shape for each in (self.threshold, self.left, self.right)}
-        if not shaped or self.value.ndim != 2 or len(self.value) != trees or (self.arch.ndim, self.names.ndim) != (0, 1):
+        if (
+            not shaped
+            or self.value.ndim != 2
+            or len(self.value) != trees
+            or (self.arch.ndim, self.names.ndim) != (0, 1)
+        ):
             raise ValueError("its arrays do not belong together")
         for each in fields(self):
             if not np.issubdtype(getattr(self, each.name).dtype, _TYPES.get(each.name, np.float32)):
