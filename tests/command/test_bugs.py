@@ -163,7 +163,8 @@ def test_a_family_that_never_runs_is_a_warning(
     assert (ran.status, ran.err) == (1, "")
     warnings = [line for line in ran.out.splitlines() if "warning" in line]
     assert warnings == [
-        f"64x{n}x256: warning: no tiled config ran (launch_failed {tried}): RuntimeError: out of resource: shared memory"
+        f"64x{n}x256: warning: no tiled config ran (launch_failed {tried}): "
+        "RuntimeError: out of resource: shared memory"
         for n in (128, 256)
     ]
     assert not (tmp_path / "r.yaml.bug.log").exists()
