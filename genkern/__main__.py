@@ -25,6 +25,7 @@ COMMANDS = {
     "export": "genkern.command.exchange.exporting",
     "import": "genkern.command.exchange.importing",
     "ops": "genkern.command.exchange.ops_table",
+    "kernels": "genkern.command.shipped.kernels",
     "record": "genkern.command.recorded.recording",
     "replay": "genkern.command.recorded.replaying",
     "train": "genkern.command.recorded.training",

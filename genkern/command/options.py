@@ -37,7 +37,8 @@ _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern shapes --model_dir DIR -o FILE
        genkern export RESULTS... --to KIND -o PATH
        genkern import FILE... -o RESULTS
-       genkern ops [RESULTS...]"""
+       genkern ops [RESULTS...]
+       genkern kernels --arch ARCH -o FILE"""
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
@@ -268,6 +269,8 @@ def _search(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="where compiled kernels are kept (default: $GENKERN_CACHE_DIR, else ~/.cache/genkern)",
     )
+    instead = "where the cache lacks a kernel, take it from this file of genkern kernels (default: $GENKERN_KERNELS)"
+    group.add_argument("--kernels", metavar="FILE", help=instead)
     add_strategy(group)
     group.add_argument(
         "--deterministic",
@@ -355,7 +358,7 @@ def _check_files(options: argparse.Namespace) -> None:
     """Every file has a name; one that is written must not be one that is read, nor two of them one."""
     sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
     named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
-    for option, path in (named | {"--cache_dir": options.cache_dir}).items():
+    for option, path in (named | {"--cache_dir": options.cache_dir, "--kernels": options.kernels}).items():
         if path == "":
             raise InputError(f"{option} is empty: is a variable of your shell not set?")
     if results is not None and results.lower().endswith(".json"):

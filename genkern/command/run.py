@@ -23,6 +23,7 @@ from genkern.command.setting import Setting, make_setting
 from genkern.command.target import make_device_checker
 from genkern.command.verify import benchmark, verify
 from genkern.errors import ResultsError
+from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.farm.workshop import Workshop
 from genkern.files import is_stream, require_writable, shown_path
 from genkern.formats.gemm_entry import resolve
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Do what the options ask; returns the exit status. Raises GenkernError for what a user can put right."""
     setting = make_setting(options)
     note_idle_options(setting, console)
+    note_kernels(setting, console)
     if options.compare_wo_tuning:
         return verify(setting, console)
     if options.benchmark:
@@ -104,6 +106,14 @@ def note_idle_options(setting: Setting, console: Console) -> None:
     if idle := [option for option in ABOUT_MEASURING if option in options.given]:
         verb = "has" if len(idle) == 1 else "have"
         console.print(f"note: {', '.join(idle)} {verb} no effect on predicted times")
+
+
+def note_kernels(setting: Setting, console: Console) -> None:
+    """Say where the kernels to start from were made for something else."""
+    if (kernels := setting.kernels) is not None:
+        here = MadeFor.here(setting.target.triton, setting.versions["triton"])
+        if why := kernels.made_for.mismatch(here):
+            console.print(f"note: {shown_path(kernels.path)}: {why}")
 
 
 def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]:

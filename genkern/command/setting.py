@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from genkern.command.target import RunTarget, choose_target, make_profiler, vers
 from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
+from genkern.farm.shipped.kernels_file import KernelsFile
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
@@ -36,7 +38,8 @@ from genkern.timing.session import TOLERANCE, Budget
 class Setting:
     """The options, the device they mean, and what follows from both.
 
-    `versions` are those that results depend on, that of the driver among them where it is known.
+    `versions` are those that results depend on, that of the driver among them where it is known. `kernels` lie behind
+    the cache.
     """
 
     options: argparse.Namespace
@@ -46,6 +49,7 @@ class Setting:
     versions: Mapping[str, str]
     strategy: ChosenStrategy
     limit: Limit
+    kernels: KernelsFile | None = None
 
     @property
     def results_path(self) -> str:
@@ -71,7 +75,7 @@ class Setting:
     def workshop(self) -> Iterator[Workshop]:
         """The workshop of this run, with a folder for its modules and logs. Raises OutputError."""
         options, folder = self.options, cache_folder(self.options.cache_dir)
-        cache = BinaryCache(folder / "binaries")
+        cache = BinaryCache(folder / "binaries", self.kernels)
         cache.remove_abandoned()
         with contextlib.ExitStack() as stack:
             # What is kept stays where it is looked for.
@@ -145,7 +149,9 @@ def make_setting(options: argparse.Namespace) -> Setting:
     found = versions() | ({"driver": target.driver} if target.driver else {})
     defaults, strategy = make_defaults(options, target.arch), asked_strategy(options)
     budget, limit = make_budget(options, target, strategy), asked_limit(options, strategy)
-    return Setting(options, target, defaults, budget, found, strategy, limit)
+    path = options.kernels or os.environ.get("GENKERN_KERNELS")
+    kernels = KernelsFile(path) if path else None
+    return Setting(options, target, defaults, budget, found, strategy, limit, kernels)
 
 
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:

@@ -116,6 +116,11 @@ class Bench:
         return len(self._under_way) + len(self._complete)
 
     @property
+    def results(self) -> Mapping[str, Binary | Failure]:
+        """What became of the binaries that are there, by key."""
+        return self._results
+
+    @property
     def counts(self) -> tuple[int, int, int]:
         """Of what was wanted and is there: how many binaries, how many that failed, how many of both were cached."""
         failed = sum(isinstance(result, Failure) for result in self._results.values())
@@ -143,7 +148,7 @@ class Bench:
 
     def is_cached(self, configs: Together) -> bool:
         """Whether all binaries of these configs are in the cache, or known to be refused."""
-        return all(self._look_up(key) is not None for key in self._keys_of(configs))
+        return all(self.farm.cache.offers(key) or self._look_up(key) is not None for key in self._keys_of(configs))
 
     def order(self, wanted: Sequence[tuple[int, Together]]) -> None:
         """Have the binaries of these sets of configs made, in the order of their ranks, each its own; `made` says when

@@ -9,9 +9,10 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from genkern.errors import OutputError
 from genkern.gemm.records import Binary, Outcome, Resources
@@ -57,16 +58,47 @@ def _unsealed(data: bytes) -> dict[str, Any] | None:
     return None
 
 
+def _checked(key: str, folder: Path, read: Callable[[str], bytes]) -> Binary | Failure | None:
+    """What an entry is that lies, or is to lie, in `folder`, and whose files `read` has; None when it is damaged."""
+    try:
+        if (record := _unsealed(read(_RECORD))) is None:
+            return None
+        # Of an older genkern an entry does not say it.
+        if record.get("key", key) != key:
+            return None
+        if record["outcome"] is not None:
+            return Failure(key, Outcome(record["outcome"]), str(record["message"]))
+        for name, digest in record["sha256"].items():
+            if hashlib.sha256(read(name)).hexdigest() != digest:
+                return None
+        needs, compile_s = Resources(**record["resources"]), record.get("compile_s")
+        return Binary(key, str(folder), str(record["symbol"]), needs, compile_s)
+    except (OSError, KeyError, TypeError, ValueError):
+        # A file is away, or another version of genkern wrote other fields: the seal is whole.
+        return None
+
+
+class Layer(Protocol):
+    """Entries that lie behind those of a cache, by key: `genkern.farm.shipped` has such a file."""
+
+    def __contains__(self, key: str) -> bool: ...
+
+    def files(self, key: str) -> Mapping[str, bytes] | None:
+        """The files of an entry by name, which may be damaged; None where there is none."""
+
+
 class BinaryCache:
     """A folder of compiled kernels.
 
     Each entry is a folder named by its key: the binary (`kernel.cubin` or `kernel.hsaco`), Triton's
     metadata (`kernel.json`) and genkern's record with its key, the sha256 of both and of itself. An entry appears
-    whole, by rename, so that any number of processes on any number of nodes may share the folder.
+    whole, by rename, so that any number of processes on any number of nodes may share the folder. What is not there, or
+    damaged, is taken over from `behind` when it is asked for: a launch needs a folder.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, behind: Layer | None = None) -> None:
         self.folder = Path(folder)
+        self._behind = behind
         self._unborn = self.folder / ".unborn"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,25 +115,26 @@ class BinaryCache:
     def path(self, key: str) -> Path:
         return self.folder / key[:2] / key
 
+    def offers(self, key: str) -> bool:
+        """Whether what lies behind has an entry of `key`, whatever `get` then thinks of it: nothing is read for it."""
+        return self._behind is not None and key in self._behind
+
     def get(self, key: str) -> Binary | Failure | None:
-        """The entry of `key`; None when there is none or when it is damaged (then it is compiled again)."""
+        """The entry of `key`; None when there is none or when it is damaged (then it is compiled again).
+
+        Raises OutputError where one that lies behind cannot be written to the folder.
+        """
         folder = self.path(key)
-        try:
-            if (record := _unsealed(_bytes_of(f"{folder}/{_RECORD}"))) is None:
-                return None
-            # Of an older genkern an entry does not say it.
-            if record.get("key", key) != key:
-                return None
-            if record["outcome"] is not None:
-                return Failure(key, Outcome(record["outcome"]), str(record["message"]))
-            for name, digest in record["sha256"].items():
-                if hashlib.sha256(_bytes_of(f"{folder}/{name}")).hexdigest() != digest:
-                    return None
-            needs, compile_s = Resources(**record["resources"]), record.get("compile_s")
-            return Binary(key, str(folder), str(record["symbol"]), needs, compile_s)
-        except (OSError, KeyError, TypeError, ValueError):
-            # A file is away, or another version of genkern wrote other fields: the seal is whole.
-            return None
+        found = _checked(key, folder, lambda name: _bytes_of(f"{folder}/{name}"))
+        if found is None and self._behind is not None and (files := self._behind.files(key)) is not None:
+            found = _checked(key, folder, files.__getitem__)
+            if found is not None:
+                self._store(key, files)
+        return found
+
+    def files(self, key: str) -> dict[str, bytes]:
+        """The files of the entry of `key`, by name. Raises OSError where there is none."""
+        return {path.name: path.read_bytes() for path in sorted(self.path(key).iterdir())}
 
     def put(
         self,
@@ -133,7 +166,7 @@ class BinaryCache:
         record = {"key": failure.key, "outcome": failure.outcome.value, "message": failure.message}
         self._store(failure.key, {_RECORD: _sealed(record)})
 
-    def _store(self, key: str, files: dict[str, bytes]) -> None:
+    def _store(self, key: str, files: Mapping[str, bytes]) -> None:
         final = self.path(key)
         temporary = None
         try:
@@ -148,7 +181,7 @@ class BinaryCache:
                     return
                 except OSError:
                     # Somebody stored it first, or the entry that is there is damaged.
-                    if self.get(key) is not None:
+                    if _checked(key, final, lambda name: _bytes_of(f"{final}/{name}")) is not None:
                         return
                     shutil.rmtree(final, ignore_errors=True)
             raise OutputError(f"cannot replace the damaged cache entry {final}; delete it and run again")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from multiprocessing import resource_tracker as multiprocessing_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from joblib.externals.loky import get_reusable_executor, process_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
@@ -22,6 +22,8 @@ from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob, run_job
 from genkern.gemm.records import Binary
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 # A worker was killed from outside, or the pool was ended.
 WorkerDiedError = (TerminatedWorkerError, ShutdownExecutorError)
 # Workers without work end after so many seconds, as joblib has it.
@@ -45,6 +47,18 @@ def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
     with _children_ignore_interrupts():
         future = get_reusable_executor(max_workers=workers, timeout=_IDLE_S).submit(run_job, job, os.getpid())
         return future
+
+
+def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
+    """What the function makes of each item, in their order, in so many processes; one is this process."""
+    if workers == 1:
+        yield from map(function, items)
+        return
+    with _children_ignore_interrupts():
+        pool = get_reusable_executor(max_workers=workers, timeout=_IDLE_S)
+        futures = [pool.submit(function, item) for item in items]
+    for future in futures:
+        yield future.result()
 
 
 def end() -> None:

@@ -51,11 +51,6 @@ class Prepared:
     bench: Bench | None = None
     search: Search | None = None
 
-    def stand(self, *, behind: bool) -> None:
-        """Have its binaries compiled behind those of other sizes, or among them again."""
-        if self.bench is not None:
-            self.bench.stand(behind=behind)
-
     def close(self) -> None:
         self.held.close()
 
@@ -144,13 +139,6 @@ class Ahead:
             on_the_way = self._on_the_way.pop(problem, None)
         return None if on_the_way is None else on_the_way.result()
 
-    def come_forward(self) -> None:
-        """The farm is theirs as well as that of the size that is being measured."""
-        with self._lock:
-            on_the_way = list(self._on_the_way.values())
-        for each in on_the_way:
-            each.come_forward()
-
     def forget(self, problem: GemmProblem | None = None, *, wait: bool = False) -> None:
         """The problem (None: each) is not wanted here: what was prepared goes away, at once or when it is there.
 
@@ -171,7 +159,7 @@ class _OnTheWay:
         self._lock = threading.Lock()
         self._prepared: Prepared | None = None
         self._error: BaseException | None = None
-        self._is_behind, self._is_unwanted = True, False
+        self._is_unwanted = False
         self._thread = threading.Thread(target=self._prepare, daemon=True)
         self._thread.start()
 
@@ -181,12 +169,6 @@ class _OnTheWay:
             raise self._error
         assert self._prepared is not None
         return self._prepared
-
-    def come_forward(self) -> None:
-        with self._lock:
-            self._is_behind = False
-            if self._prepared is not None:
-                self._prepared.stand(behind=False)
 
     def forget(self, *, wait: bool) -> None:
         with self._lock:
@@ -206,5 +188,3 @@ class _OnTheWay:
             self._prepared = prepared
             if self._is_unwanted:
                 prepared.forget()
-            elif not self._is_behind:
-                prepared.stand(behind=False)

@@ -184,8 +184,6 @@ class Tuner:
                 for measurement in self._screen(bench, search, facts):
                     report.candidates[measurement.config] = measurement
                     advance(1)
-            # All that this size compiles is there.
-            self.ahead.come_forward()
             report.binaries = bench.job.binaries
             report.confidence = search.confidence
             report.winner = self._choose(bench.job, facts, report)

@@ -85,7 +85,7 @@ def _of_kind(family: str, others: tuple[tuple[str, int | str], ...]) -> dict[str
         "cluster_n": float(form.cluster[1]),
         "in_ring": float(form.in_ring),
         "uses_tma": float(form.uses_tma),
-        "persistent": float(turn is not None or family == "persistent_tma" or form.in_ring),
+        "persistent": float(turn is not None),
         "kernels_before": float(form.kernels_before),
         "vector": float(form.cost.vector),
         "programs_of_tile": float(turn.programs_of_tile if turn else 1),

@@ -16,6 +16,7 @@ import numpy as np
 
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
+from genkern.kernels.catalogue import form_of
 from genkern.search.guided.features import Numbers
 from genkern.search.guided.model import Prior, learned_of
 from genkern.search.guided.posterior import Posterior, expected_gain
@@ -130,13 +131,14 @@ class Guided(Strategy):
         return [number for number in order if number not in self._asked]
 
     def _nearest(self, config: Config) -> list[int]:
-        """The units whose tiles are most like those of a config: its own, where it is one of the space."""
-        same = [
-            (sum(abs(math.log2(max(1, one) / max(1, other))) for one, other in zip(*map(_shape, pair), strict=True)), n)
-            for n, unit in enumerate(self._rows.units)
-            if (pair := (config, unit.configs[0]))[0].family == pair[1].family and config.others == pair[1].others
+        """The units of its form whose tiles are most like those of a config: its own, where that is in the space."""
+        stem = form_of(config).stem
+        apart = [
+            (_octaves(config, unit.configs[0]), number)
+            for number, unit in enumerate(self._rows.units)
+            if form_of(unit.configs[0]).stem == stem
         ]
-        return [number for _, number in sorted(same)[:_NEAR]]
+        return [number for _, number in sorted(apart)[:_NEAR]]
 
     def _refined(self) -> list[Unit]:
         """The best rows with their other group sizes, one unit a binary."""
@@ -147,6 +149,11 @@ class Guided(Strategy):
             if others := self._rows.others[self._rows.place[config]]:
                 more.setdefault(compiled_of(config), []).extend(others)
         return [Unit(tuple(configs)) for configs in more.values()]
+
+
+def _octaves(one: Config, other: Config) -> float:
+    pairs = zip(_shape(one), _shape(other), strict=True)
+    return sum(abs(math.log2(max(1, mine) / max(1, its))) for mine, its in pairs)
 
 
 def _shape(config: Config) -> tuple[int, ...]:

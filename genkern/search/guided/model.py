@@ -20,6 +20,8 @@ from genkern.search.guided.trees import Places, Trees
 MODEL_VARIABLE = "GENKERN_MODEL"
 # One file an architecture on which spaces were recorded, named by it.
 _LEARNED = Path(__file__).parent / "learned"
+# How alike configs are is told by one tree of so many: all say the same, in as many times the time.
+_OF_TREES = 4
 # Where nothing was learned, configs err less alike by one standard deviation for each of these steps between them.
 _STEPS = {
     "log_bm": 1.0,
@@ -45,8 +47,9 @@ class Prior:
         columns = features_of(problem, configs, gpu)
         self._leaves: Places | None = None
         if (trees := learned(gpu.arch)) is not None:
-            self._leaves = trees.leaves(columns)
-            self.octaves: Numbers = trees.octaves(self._leaves)
+            leaves = trees.leaves(columns)
+            self.octaves: Numbers = trees.octaves(leaves)
+            self._leaves = leaves[::_OF_TREES].copy()
         else:
             self._places = np.array([columns[name] / step for name, step in _STEPS.items()])
             self.octaves = columns["log_physics"]
@@ -54,8 +57,8 @@ class Prior:
     def alike(self, row: int) -> Numbers:
         """[rows] how alike errors are: by the share of trees in which both end in one leaf, or by distance."""
         if self._leaves is not None:
-            shared: Numbers = (self._leaves == self._leaves[:, row, None]).mean(axis=0)
-            return shared
+            shared = np.count_nonzero(self._leaves == self._leaves[:, row, None], axis=0)
+            return shared / len(self._leaves)
         near: Numbers = np.exp(-0.5 * ((self._places - self._places[:, row, None]) ** 2).sum(axis=0))
         return near
 

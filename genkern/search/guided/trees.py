@@ -70,7 +70,7 @@ class Trees:
             with np.load(path, allow_pickle=False) as file:
                 trees = cls(**{each.name: file[each.name] for each in fields(cls)})
             trees._check()
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, IndexError) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, IndexError) as error:
             raise ResultsError(f"{path}: no model of times ({error}); make one with genkern train") from None
         return trees
 

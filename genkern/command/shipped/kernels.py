@@ -1,0 +1,193 @@
+"""`genkern kernels`: kernels that sizes would try first, compiled on any machine, in one file to start from."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.arguments import Parser, number
+from genkern.command.shipped.choice import Choice, Ranking, WantedUnit, chosen
+from genkern.command.target import versions
+from genkern.errors import InputError, OutputError
+from genkern.farm.cache import BinaryCache, Failure
+from genkern.farm.farm import Farm
+from genkern.farm.shipped.kernels_file import SUFFIX, KernelsFile, MadeFor, write_kernels
+from genkern.farm.workshop import Workshop
+from genkern.files import cache_folder, require_absent, require_writable, shown_path
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
+from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Binary
+from genkern.journal.run_folder import modules_folder
+from genkern.kernels.cute.release import cute_installed
+from genkern.kernels.kernel import Target
+from genkern.ops.op import check_problem, op_names
+from genkern.space.languages import space_for_libraries
+from genkern.space.space import Space
+from genkern.timing.libraries import ALL, CUTE, parse_libraries
+from genkern.timing.session import Budget
+from genkern.tuning.progress import Progress
+
+_COUNT, _MOST = 4000, 100_000
+# Sizes share binaries: so many times as many units of each are ranked as would do if they shared none.
+_SHARING = 8
+_LEAST_UNITS = 64
+# Sizes as users have them, in a checkout.
+SIZES = Path(__file__).resolve().parents[3] / "input_sizes"
+_positive = number("a whole number from 1 to 100000", 1, _MOST, integer=True)
+_seconds = number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
+
+
+def parse_kernels(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern kernels`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = kernels_parser().parse_args(argv)
+    options.jobs = options.jobs or len(os.sched_getaffinity(0))
+    return options
+
+
+def kernels_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern kernels",
+        description="Compile the kernels that sizes would try first, and write them into one file, from which a run\n"
+        "with --kernels FILE starts. No GPU is needed.",
+    )
+    group = p.add_argument_group("which kernels")
+    group.add_argument("--arch", choices=known_archs(), required=True, metavar="ARCH", help="the GPU to compile for")
+    group.add_argument(
+        "-i",
+        "--gemm_size_file",
+        nargs="+",
+        metavar="SIZES",
+        help="lists as genkern takes them (default: those of input_sizes/)",
+    )
+    group.add_argument("--op", nargs="+", choices=op_names(), metavar="OP", help="of these formats only")
+    group.add_argument("--count", type=_positive, default=_COUNT, metavar="N", help=f"at most so many ({_COUNT})")
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help=f"the file to write, as a rule *{SUFFIX}")
+    group.add_argument("--overwrite", action="store_true", help="replace such a file that is there, and no other")
+    group.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one a CPU)")
+    group.add_argument("--timeout", type=_seconds, default=60.0, metavar="S", help="seconds for one kernel (60)")
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_kernels(options: argparse.Namespace, console: Console) -> int:
+    """Choose, compile, write. Raises InputError or OutputError."""
+    require_absent(options.output, options.overwrite)
+    _require_kernels_or_none(options.output)
+    require_writable(options.output)
+    problems = sizes_for(options, console)
+    target, triton = Target(*triton_target(gpu_for_arch(options.arch))), versions()["triton"]
+    spaces = spaces_for(problems, options.arch)
+    folder = cache_folder(options.cache_dir)
+    with contextlib.ExitStack() as stack:
+        cache = BinaryCache(folder / "binaries")
+        modules = str(stack.enter_context(modules_folder(folder)))
+        where = {"jobs": options.jobs, "timeout_s": options.timeout, "temporary_dir": modules}
+        stack.callback(_end_workers, options.jobs)
+        farm = Farm(cache, target, triton, **where)
+        stack.callback(farm.close)
+        most = max(_LEAST_UNITS, -(-_SHARING * options.count // len(problems)))
+        wanted = ranked_by_size(problems, Ranking(options.arch, target, triton, spaces, most), options.jobs)
+        choice = chosen(wanted, options.count)
+        gpu = gpu_for_arch(options.arch)
+        workshop = Workshop(
+            farm, gpu, options.arch, Budget(), init_type="randn", module_dir=modules, keep_modules=False
+        )
+        results = compiled(choice, workshop, stack.enter_context(Progress(console)))
+    entries = {key: cache.files(key) for key in results if cache.get(key) is not None}
+    length = write_kernels(options.output, entries, MadeFor.here(target, triton))
+    refused = sum(isinstance(results[key], Failure) for key in entries)
+    console.print(
+        f"{len(entries)} kernels ({refused} refused) for {len(problems)} sizes, at least the first {choice.first} of "
+        f"each: {length} bytes in {shown_path(options.output)}"
+    )
+    if lost := len(results) - len(entries):
+        console.print(f"note: {lost} kernels could not be compiled here, and are not in the file")
+    return 0
+
+
+def sizes_for(options: argparse.Namespace, console: Console) -> list[GemmProblem]:
+    """The sizes that are to be served, each once. Raises InputError where there is none.
+
+    Of the lists in input_sizes/ those that the architecture does not compute are left out.
+    """
+    own = options.gemm_size_file is None
+    lists = sorted(map(str, SIZES.glob("*.yaml"))) if own else options.gemm_size_file
+    if not lists:
+        raise InputError(f"there are no lists of sizes in {shown_path(str(SIZES))}: give some with -i")
+    found: dict[GemmProblem, None] = {}
+    left_out = 0
+    for path in lists:
+        for problem in read_sizes(path, GemmDefaults(), options.arch).problems:
+            if options.op and problem.op not in options.op:
+                continue
+            try:
+                check_problem(problem, options.arch)
+            except InputError:
+                if not own:
+                    raise
+                left_out += 1
+                continue
+            found[problem] = None
+    if not found:
+        raise InputError(
+            f"no sizes {'of ' + ', '.join(options.op) if options.op else ''} for {options.arch} in the lists"
+        )
+    if left_out:
+        console.print(f"note: {left_out} sizes of input_sizes/ are not for {options.arch}")
+    return list(found)
+
+
+def spaces_for(problems: Sequence[GemmProblem], arch: str) -> dict[str, Space]:
+    """The spaces that a run without options searches, by format."""
+    libraries = [name for name in parse_libraries(ALL).split(",") if name != CUTE or cute_installed()]
+    return {op: space_for_libraries(None, arch, op, libraries) for op in {problem.op for problem in problems}}
+
+
+def ranked_by_size(problems: Sequence[GemmProblem], ranking: Ranking, jobs: int) -> dict[GemmProblem, list[WantedUnit]]:
+    """What each size would try first. Ranking is Python, half a second a size: as many processes do it as compile."""
+    # joblib, which takes as long to import as genkern.
+    from genkern.farm.pool import each
+
+    return dict(zip(problems, each(ranking.of, problems, min(jobs, len(problems))), strict=True))
+
+
+def compiled(choice: Choice, workshop: Workshop, progress: Progress) -> dict[str, Binary | Failure]:
+    """What became of each binary that was chosen, by key. All sizes are open at a time, so that no worker waits."""
+    results: dict[str, Binary | Failure] = {}
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(progress.problem("kernels", len(choice.keys), workshop.farm.counts))
+        benches = [stack.enter_context(workshop.open(each, configs, 0)) for each, configs in choice.configs.items()]
+        for bench, configs in zip(benches, choice.configs.values(), strict=True):
+            bench.order([(rank, (config,)) for rank, config in enumerate(configs)])
+        for bench in benches:
+            while bench.made(wait=True) is not None:
+                advance(len(bench.results.keys() - results.keys()))
+                results |= bench.results
+    return results
+
+
+def _require_kernels_or_none(path: str) -> None:
+    """Raise OutputError where --overwrite would replace another kind of file."""
+    if os.path.isfile(path) and os.path.getsize(path):
+        try:
+            KernelsFile(path)
+        except InputError:
+            raise OutputError(
+                f"{shown_path(path)} is no file of kernels, which alone --overwrite replaces; name another -o"
+            ) from None
+
+
+def _end_workers(jobs: int) -> None:
+    if jobs > 1:
+        from genkern.farm.pool import end
+
+        end()

@@ -1,0 +1,1 @@
+"""Compiled kernels in one file, for machines that have compiled nothing yet."""
