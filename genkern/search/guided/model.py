@@ -57,8 +57,8 @@ class Prior:
     def alike(self, row: int) -> Numbers:
         """[rows] how alike errors are: by the share of trees in which both end in one leaf, or by distance."""
         if self._leaves is not None:
-            shared = np.count_nonzero(self._leaves == self._leaves[:, row, None], axis=0)
-            return shared / len(self._leaves)
+            shared: Numbers = np.count_nonzero(self._leaves == self._leaves[:, row, None], axis=0) / len(self._leaves)
+            return shared
         near: Numbers = np.exp(-0.5 * ((self._places - self._places[:, row, None]) ** 2).sum(axis=0))
         return near
 
