@@ -19,8 +19,8 @@ from genkern.gemm.config import Config
 from genkern.kernels.catalogue import form_of
 from genkern.search.guided.features import Numbers
 from genkern.search.guided.model import Prior, learned_of
+from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.posterior import Posterior, expected_gain
-from genkern.search.guided.rows import Rows
 from genkern.search.guided.trees import Trees
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
 

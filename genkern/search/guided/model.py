@@ -13,13 +13,13 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import Numbers, features_of
-from genkern.search.guided.rows import Rows
+from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.trees import Places, Trees
 
 # Names a file of `genkern train`, which stands for what is shipped.
 MODEL_VARIABLE = "GENKERN_MODEL"
 # One file an architecture on which spaces were recorded, named by it.
-_LEARNED = Path(__file__).parent / "learned"
+_LEARNED = Path(__file__).parent
 # How alike configs are is told by one tree of so many: all say the same, in as many times the time.
 _OF_TREES = 4
 # Where nothing was learned, configs err less alike by one standard deviation for each of these steps between them.

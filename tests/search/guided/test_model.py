@@ -13,7 +13,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import physics_us
 from genkern.search.guided.model import MODEL_VARIABLE, Prior, learned_of, ranked
-from genkern.search.guided.rows import Rows
+from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.trees import Trees
 from genkern.space.prune import prune
 from genkern.space.space import load_space

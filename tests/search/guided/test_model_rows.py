@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config
-from genkern.search.guided.rows import Rows
+from genkern.search.guided.model_rows import Rows
 
 TILE = ("tiled", 64, 64, 64)
 CONFIGS = [
