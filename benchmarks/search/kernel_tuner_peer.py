@@ -32,6 +32,8 @@ STRATEGIES = {
     "hybrid_vndx": "gen_hybrid_vndx",
     "genetic_algorithm": "genetic_algorithm",
 }
+# In a small space a strategy may go on for minutes with points that it knows before it draws the last of the others.
+_MOST_IN_VAIN = 2000
 
 
 def kernel_tuner(name: str, most: int, seed: int = 0) -> MakesStrategy:
@@ -183,6 +185,7 @@ class _Runner:
 
     def __init__(self, turns: _Turns, names: Sequence[str]) -> None:
         self._turns, self._names = turns, names
+        self._in_vain = 0
 
     def add_strategy_time(self, seconds: float) -> None:
         """Nobody asks for it."""
@@ -192,7 +195,7 @@ class _Runner:
 
     def run(self, batch: Sequence[Sequence[int]], tuning_options: Any) -> list[dict[str, Any] | None]:
         """A result a point, as Kernel Tuner's own runners give it; None for those beyond the budget."""
-        from kernel_tuner.util import RuntimeFailedConfig
+        from kernel_tuner.util import RuntimeFailedConfig, StopCriterionReached
 
         points = [tuple(map(int, point)) for point in batch]
         known, budget = self._turns.known, tuning_options.budget
@@ -201,6 +204,9 @@ class _Runner:
             if point not in known and point not in new and not budget.is_done():
                 new.append(point)
                 budget.add_evaluations(1)
+        self._in_vain = 0 if new else self._in_vain + 1
+        if self._in_vain > _MOST_IN_VAIN:
+            raise StopCriterionReached("it asks for nothing new any more")
         self._turns.measure(new)
         results: list[dict[str, Any] | None] = []
         for point in points:

@@ -17,6 +17,7 @@ below 512, N = 513, M = 1 in other layouts than TN. With --kept a curve that is 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -44,7 +45,7 @@ from genkern.tuning.simulated import Simulated, simulated
 
 # Binaries after which a loss is shown; no rival gets more than the last.
 AFTER = (8, 16, 32, 48, 64, 96, 128)
-_SEEDS = range(3)
+_SEEDS = 3
 _MOST_LOSS = 1.0
 
 
@@ -85,11 +86,12 @@ class _Limited(Strategy):
         return self._allowance.forget(self._strategy.drop())
 
 
-def rivals(searches: Iterable[str], most: int) -> list[Rival]:
+def rivals(searches: Iterable[str], most: int, seeds: int = _SEEDS) -> list[Rival]:
     """Ours by the names of `--search`, and those peers that are installed."""
+    drawn = range(seeds)
     ours = [chosen_strategy(name) for name in searches]
     found = [Rival(each.said, lambda seed, each=each: _with_number(each)) for each in ours]
-    found.append(Rival("random order", lambda seed: _with_number(chosen_strategy(f"random:{seed}")), _SEEDS))
+    found.append(Rival("random order", lambda seed: _with_number(chosen_strategy(f"random:{seed}")), drawn))
     found += [
         Rival("Inductor's 21", lambda seed: peer_configs.listed(peer_configs.inductor), listed=True),
         Rival("Inductor's 21 and 8 with TMA", lambda seed: peer_configs.listed(peer_configs.inductor_tma), listed=True),
@@ -104,7 +106,7 @@ def rivals(searches: Iterable[str], most: int) -> list[Rival]:
         ]
     if _is_there("Kernel Tuner", lambda: kernel_tuner("genetic_algorithm", most)):
         found += [
-            Rival(f"Kernel Tuner: {name}", lambda seed, name=name: kernel_tuner(name, most, seed), _SEEDS)
+            Rival(f"Kernel Tuner: {name}", lambda seed, name=name: kernel_tuner(name, most, seed), drawn)
             for name in STRATEGIES
         ]
     return found
@@ -163,7 +165,7 @@ def is_listed(problem: GemmProblem) -> bool:
 
 def key_of(rival: Rival, recorded: RecordedProblem, most: int) -> str:
     """By which a curve is kept."""
-    return f"{rival.name} {most} {json.dumps(problem_cells(recorded.problem))} {recorded.run}"
+    return f"{rival.name} {most} {len(rival.seeds)} {json.dumps(problem_cells(recorded.problem))} {recorded.run}"
 
 
 def made(rivals: Sequence[Rival], recorded: RecordedProblem, kept: Mapping[str, Any], most: int) -> dict[str, Any]:
@@ -250,11 +252,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     p.add_argument("--kept", metavar="FILE", help="JSON lines of the curves, from which the same command goes on")
     p.add_argument("--search", action="append", metavar="NAME", help="a strategy of ours (default: some of them)")
     p.add_argument("--most", type=int, default=AFTER[-1], metavar="N", help="binaries a rival may try (default: 128)")
+    p.add_argument("--seeds", type=int, default=_SEEDS, metavar="N", help="seeds of rivals that draw (default: 3)")
     p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes")
     options = p.parse_args(argv)
     searches = options.search or list(dict.fromkeys([DEFAULT, "predicted", "racing", "patience:32"]))
     try:
-        all_rivals = rivals(searches, options.most)
+        all_rivals = rivals(searches, options.most, options.seeds)
         problems = [each for each in recorded_problems(options.recorded) if each.us]
         kept = Kept(options.kept)
         curves = _curves(all_rivals, problems, kept, options.most, options.jobs)
@@ -289,6 +292,8 @@ def _curves(
     keys = [key_of(rival, each, most) for rival in all_rivals for each in problems]
     known = {key for key in keys if kept.of(key) is not None}
     _SHARED.update(rivals=all_rivals, problems=problems, kept=known, most=most)
+    # Collections of what the processes share would copy it, and take most of their time.
+    gc.freeze()
     with ProcessPoolExecutor(max(1, jobs), get_context("fork")) as pool:
         for found in pool.map(_made, range(len(problems))):
             for key, losses in found.items():

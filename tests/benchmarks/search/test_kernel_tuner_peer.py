@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import sys
@@ -42,6 +43,10 @@ class Budget:
         return self.spent >= self.most
 
 
+class Stopped(Exception):
+    """There is no more to measure."""
+
+
 def tune(space: Any, runner: Any, options: Any) -> None:
     """Three batches of four points each, one of them known already, drawn from the generators that all share."""
     for _ in range(3):
@@ -73,7 +78,11 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         "kernel_tuner.strategies.genetic_algorithm": {"tune": tune},
         "kernel_tuner.interface": {"Options": Options},
         "kernel_tuner.searchspace": {"Searchspace": space},
-        "kernel_tuner.util": {"TuningBudget": Budget, "RuntimeFailedConfig": SimpleNamespace},
+        "kernel_tuner.util": {
+            "TuningBudget": Budget,
+            "RuntimeFailedConfig": SimpleNamespace,
+            "StopCriterionReached": Stopped,
+        },
     }
     for name, has in made.items():
         module = ModuleType(name)
@@ -152,6 +161,19 @@ def test_a_budget_ends_it() -> None:
     asked = run(strategy, functools.partial(lost, strategy))
     assert len(asked) == 5
     assert None in SEEN[-1]
+
+
+def test_one_that_asks_for_nothing_new_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernel Tuner's strategies draw on until the last point of a small space was drawn."""
+
+    def drawing_on(space: Any, runner: Any, options: Any) -> None:
+        with contextlib.suppress(Stopped):
+            while True:
+                runner.run(space["cache"][:2], options)
+
+    monkeypatch.setattr(sys.modules["kernel_tuner.strategies.genetic_algorithm"], "tune", drawing_on)
+    strategy = searching()
+    assert run(strategy, functools.partial(lost, strategy)) == UNITS[:2]
 
 
 def test_its_own_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
